@@ -3,8 +3,8 @@
     python infra/install_torch.py constraints.txt
 
 It is installed into the environment of that `python`, which has uv and pip. uv chooses the build by
-the NVIDIA driver, or the one for CPUs, from PyTorch's own index. Where that index is out of reach,
-pip takes the build that it finds: on PyPI that is the one for CUDA.
+the NVIDIA driver, or the one for CPUs, from PyTorch's own index. If that index is unreachable, pip
+installs the build in its own index: on PyPI the one for CUDA.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ANSWER_SECONDS = "5"  # an index that is out of reach must not delay the installation
+ANSWER_SECONDS = "5"  # an unreachable index must not delay the installation
 
 
 def main() -> None:
@@ -27,7 +27,7 @@ def main() -> None:
     by_uv = ["uv", "pip", "install", "--python", sys.executable, "--torch-backend", "auto", torch]
     if fault := fault_of_index(by_uv):
         print(
-            f"PyTorch's index is out of reach ({fault}): torch comes from pip's own index (on PyPI "
+            f"PyTorch's index is unreachable ({fault}): torch comes from pip's own index (on PyPI "
             "that is the build for CUDA, 4 to 5 GB; a mirror may have a smaller one)",
             flush=True,
         )
@@ -51,7 +51,7 @@ def fault_of_index(by_uv: list[str]) -> str:
 def run(
     module: list[str], stderr: int | None = None, **environment: str
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run one of this Python's modules to its end."""
+    """Run one of this Python's modules, and wait for its end."""
     command = [sys.executable, "-m", *module]
     variables = {**os.environ, **environment}
     return subprocess.run(command, check=False, env=variables, stderr=stderr)

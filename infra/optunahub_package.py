@@ -1,9 +1,9 @@
-"""Write RegionSampler as a package for OptunaHub's registry, which needs nothing of trialfleet.
+"""Write RegionSampler as a package for OptunaHub's registry, independent of trialfleet.
 
     python infra/optunahub_package.py    into build/optunahub/package/samplers/region_gp
 
-The sampler's module and all that it imports of trialfleet are copied; their imports of each other
-become relative, and ruff gives them the registry's form. The other files are templates.
+The sampler's module and its imports from trialfleet are copied; their imports of each other become
+relative, and ruff formats them by the registry's rules. The other files are templates.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _IMPORT = re.compile(r"^( *)from (trialfleet[\w.]*) import ", re.MULTILINE)
 
 
 def main() -> None:
-    """Write the package and tell where it is."""
+    """Write the package and print its path."""
     write_package(TARGET)
     print(TARGET.relative_to(ROOT))
 
 
 def write_package(target: Path) -> None:
-    """Write the package into a folder, whose former content is removed."""
+    """Write the package into a folder, whose previous content is removed."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     for module in sorted(needed(SAMPLER)):
@@ -65,7 +65,7 @@ def write_package(target: Path) -> None:
 
 
 def needed(module: str) -> set[str]:
-    """Return a module, what it imports of trialfleet, and so on; packages end in `.__init__`."""
+    """Return a module and all its imports from trialfleet; packages end in `.__init__`."""
     found: set[str] = set()
     waiting = [module]
     while waiting:
@@ -77,7 +77,7 @@ def needed(module: str) -> set[str]:
 
 
 def imported(module: str) -> Iterator[str]:
-    """Yield the modules of trialfleet that one imports, and the folder that it lies in."""
+    """Yield a module's imports from trialfleet, and its package."""
     folder = f"{module.rpartition('.')[0]}.__init__"
     if len(place(folder)) > 1:
         yield folder
@@ -94,11 +94,11 @@ def source(module: str) -> Path:
 
 
 def place(module: str) -> list[str]:
-    """Return where a module lies in the package, folder by folder."""
+    """Return the path of a module in the package, as a list."""
     for folder in FOLDERS:
         if module.startswith(folder):
             return module.removeprefix(folder).split(".")
-    raise ValueError(f"{module} is no module of trialfleet")
+    raise ValueError(f"{module} is not a module of trialfleet")
 
 
 def with_relative_imports(module: str) -> str:
@@ -117,13 +117,13 @@ def with_relative_imports(module: str) -> str:
 
 
 def requirements() -> list[str]:
-    """Return what pyproject.toml asks of the packages that the sampler needs, as pip takes it."""
+    """Return pip requirements, from pyproject.toml, of the packages that the sampler needs."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return [each for each in project["dependencies"] if re.split(r"\W", each)[0] in PACKAGES]
 
 
 def papers() -> list[str]:
-    """Return the papers that the model's docstring names, a line for each."""
+    """Return the papers named in the model's docstring, a line each."""
     text = ast.get_docstring(ast.parse(source(f"{SAMPLING}.gp.__init__").read_text("utf-8"))) or ""
     text = text.partition("\nPapers\n")[2]
     return [" ".join(entry.split()) for entry in re.split(r"\n {4}(?! )", f"\n{text}") if entry]

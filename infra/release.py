@@ -3,9 +3,9 @@
     python infra/release.py            build into dist/, try the wheel outside this clone
     python infra/release.py --tag      the same, then the tag vX.Y.Z on HEAD
 
-The version stands in pyproject.toml alone, and CHANGELOG.md has a section for it. Nothing is
-uploaded, and no tag is pushed. It needs git, and what the extra `test` installs. Each step raises
-ReleaseError where it fails, or finds something wrong; dist/ and tags are then as they were.
+The version is in pyproject.toml alone, and CHANGELOG.md has a section for it. Nothing is uploaded,
+and no tag is pushed. It needs git and the packages of the extra `test`. Each step raises
+ReleaseError if it fails or finds a fault; dist/ and tags are then unchanged.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ PACKAGE = "src/trialfleet"
 
 
 class ReleaseError(Exception):
-    """Why there is no release; the message says what to do."""
+    """The release failed; the message says what to do."""
 
 
 def main() -> None:
-    """Do what the command line asks; exit 2 with one line where that can't be."""
+    """Run the command line; exit with 2 and one line after an error."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--demo", action="store_true", help="also run the demo's study, on a pool")
     parser.add_argument("--tag", action="store_true", help="tag HEAD vX.Y.Z in the end")
     parser.add_argument(
         "--borrow",
         action="store_true",
-        help="let the wheel use the packages of this Python; nothing is loaded",
+        help="let the wheel use the packages of this Python; download nothing",
     )
     options = parser.parse_args()
     try:
@@ -77,7 +77,7 @@ def release(*, demo: bool, tag: bool, borrow: bool) -> None:
         _print(f"tagged v{version}; next: git push origin v{version}")
 
 
-# -- what it is that is released -------------------------------------------------------------------
+# -- the version and its changes -------------------------------------------------------------------
 
 
 def declared_version() -> str:
@@ -90,12 +90,12 @@ def declared_version() -> str:
 
 
 def check_changelog(text: str, version: str, *, dated: bool) -> None:
-    """Check that the newest section of the changelog is this version's, and says something.
+    """Check that the newest section of the changelog is this version's, and isn't empty.
 
     Args:
         text: of CHANGELOG.md.
         version: X.Y.Z.
-        dated: whether its heading must have the day of the release: `## X.Y.Z (2026-11-22)`.
+        dated: require the day of the release in its heading: `## X.Y.Z (2026-11-22)`.
     """
     found = re.search(r"^## (\S+) \(([^)\n]+)\)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     if not found or found[1] != version:
@@ -114,18 +114,18 @@ def check_changelog(text: str, version: str, *, dated: bool) -> None:
 
 
 def check_tag(name: str) -> None:
-    """Check that HEAD can get this tag: it isn't there, and no file differs from HEAD."""
+    """Check that HEAD can get this tag: it is new, and no file differs from HEAD."""
     if _run("git", "tag", "--list", name):
-        raise ReleaseError(f"the tag {name} is there already; raise version in pyproject.toml")
+        raise ReleaseError(f"the tag {name} exists already; increase version in pyproject.toml")
     if changed := _run("git", "status", "--porcelain"):
-        raise ReleaseError(f"commit these first, a tag stands for a commit:\n{changed}")
+        raise ReleaseError(f"commit these first, because a tag marks a commit:\n{changed}")
 
 
 # -- wheel and sdist -------------------------------------------------------------------------------
 
 
 def build(out: Path) -> tuple[Path, Path]:
-    """Build the sdist, and from it the wheel, of the files that git knows; return both."""
+    """Build the sdist from the files in git, and the wheel from the sdist; return both."""
     with tempfile.TemporaryDirectory(prefix="trialfleet-build-") as copy:
         for name in tracked():
             (Path(copy) / name).parent.mkdir(parents=True, exist_ok=True)
@@ -135,14 +135,14 @@ def build(out: Path) -> tuple[Path, Path]:
 
 
 def tracked(*folders: str) -> list[str]:
-    """Return the files that git knows and those new ones that it doesn't ignore, below folders."""
+    """Return the files below folders that are in git, or new and not ignored."""
     options = ("--cached", "--others", "--exclude-standard", "-z")
     names = _run("git", "ls-files", *options, "--", *folders).split("\0")
     return [name for name in dict.fromkeys(names) if name and os.path.lexists(ROOT / name)]
 
 
 def check_wheel(wheel: Path) -> None:
-    """Check that a wheel holds every file of the library, and no other: no test, no benchmark."""
+    """Check that a wheel holds all files of the library, and no others such as tests."""
     own = {n.removeprefix("src/") for n in tracked(PACKAGE) if not (ROOT / n).is_symlink()}
     expected = own | {f"trialfleet/{name}" for name in tracked(*FOLDERS)}
     found = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
@@ -160,7 +160,7 @@ def check_sdist(sdist: Path) -> None:
 
 
 def _into_dist(path: Path) -> Path:
-    """Put a file into dist/, whole."""
+    """Put a file into dist/, atomically."""
     place = ROOT / "dist" / path.name
     place.parent.mkdir(exist_ok=True)
     beside = place.with_name(f".{place.name}.new")
@@ -174,10 +174,10 @@ def _into_dist(path: Path) -> Path:
 
 
 def install(wheel: Path, environment: Path, *, borrow: bool) -> Path:
-    """Install a wheel into a new environment and return that one's Python.
+    """Install a wheel into a new environment and return its Python.
 
-    With `borrow` its dependencies are those of this Python, found by a .pth file; else they are
-    loaded, in the versions of requirements.lock, torch for this machine.
+    With `borrow` it uses the dependencies of this Python, found by a .pth file; else they are
+    downloaded in the versions of requirements.lock, with torch for this machine.
     """
     venv.create(environment, with_pip=not borrow)
     python = environment / "bin" / "python"
@@ -204,7 +204,7 @@ def scratch() -> tempfile.TemporaryDirectory[str]:
 
 
 def try_out(python: Path, version: str, folder: str) -> None:
-    """Write a study with the installed library, and no other, and plan a run of it."""
+    """Write a study with only the installed library, and plan a run of it."""
     where = _run(python, "-c", "import trialfleet; print(trialfleet.__file__)", folder=folder)
     if not where.startswith(str(python.parents[1])):
         raise ReleaseError(f"the environment uses {where}, not the wheel")
@@ -218,7 +218,7 @@ def try_out(python: Path, version: str, folder: str) -> None:
 
 
 def try_demo(python: Path, folder: str) -> None:
-    """Run the demo's study with the installed library, on a pool of its own; it leaves a model."""
+    """Run the demo's study with the installed library on a separate pool; check its model."""
     trialfleet = python.with_name("trialfleet")
     pool = {"TRIALFLEET_POOL": f"{folder}/pool"}
     _run(trialfleet, "init", "flights", "--example", "flights", folder=folder)
@@ -233,9 +233,9 @@ def try_demo(python: Path, folder: str) -> None:
 
 
 def _run(*words: str | Path, folder: str | None = None, more: Mapping[str, str] = {}) -> str:
-    """Run a program in a folder, by default the clone, and return what it printed.
+    """Run a program in a folder, by default the clone, and return its output.
 
-    Its environment is this one's and `more`. An error has the end of what it said.
+    Its environment is this one with `more`. An error has the end of the output.
     """
     own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {**more}
     try:

@@ -1,21 +1,21 @@
-"""What runs on a GPU node: bootstrap, agent, probe, trial helper, kernels, reference trainer.
+"""The code on GPU nodes: bootstrap, agent, probe, trial helper, kernels, reference trainer.
 
-A node comes with Python, and trials may have torch and numpy: nothing here needs more. So there is
-no psutil but /proc, no boto3 but `trialfleet.instance_aws`, no scikit-learn for metrics.
+It needs only Python, and torch and numpy in trials. So it reads /proc instead of using psutil, uses
+`trialfleet.instance_aws` instead of boto3, and computes metrics without scikit-learn.
 """
 
-# Go with every trial: what its trainer may import, and its job's first process.
+# Files with every trial: modules for its trainer, and its job's first process.
 HELPER, AGENT = "trial.py", "agent.pyz"
-# The contract's files in a trial's folder; the helper, which travels alone, has them once more.
+# The contract's files in a trial's folder; also defined in the helper, which is a single file.
 TRIAL, RESULT, PROGRESS, STOP = "trial.json", "result.json", "progress.jsonl", "stop.json"
 CHECKPOINT, MODEL = "checkpoint", "model"
-# The folder by which a running job and its access point speak, with STOP for the trial; there: the
-# reports as they came, and what gangs say.
+# The folder for messages between a running job and its access point, with STOP for the trial; in
+# it: the reports in order of arrival, and the gangs' messages.
 WORDS, REPORTS, GANG = "words", "reports.jsonl", "gang"
-PRINTED = {"out": "printed.out", "err": "printed.err"}  # there: what the trial prints, as it comes
-ORDER, SAID = "order.json", "agent.json"  # there: what the job's agent is told, and says
-CHECKPOINT_PACKAGE, RESULT_PACKAGE = "{}.checkpoint.tar", "{}.result.tar"  # of a trial by its name
-GIVEN_PACKAGE = "{}.given.tar"  # what its job didn't come with
-ENDED = "ended.json"  # begins a result's package: how the trial ended, by its agent
+PRINTED = {"out": "printed.out", "err": "printed.err"}  # in it: the trial's output so far
+ORDER, SAID = "order.json", "agent.json"  # in it: messages to and from the job's agent
+CHECKPOINT_PACKAGE, RESULT_PACKAGE = "{}.checkpoint.tar", "{}.result.tar"  # by the trial's name
+GIVEN_PACKAGE = "{}.given.tar"  # input files that did not come with the job
+ENDED = "ended.json"  # first file of a result's package: the agent's report of the trial's end
 KERNELS = "kernels"  # a folder that goes with the reference trainer to GPUs and gangs, but for
 NOT_ON_NODES = ("__pycache__",)

@@ -1,4 +1,4 @@
-"""What a Python trainer says to trialfleet. One file, standard library only: it travels alone.
+"""The trainer's side of the contract with trialfleet: a single file with only the standard library.
 
 The shortest trainer::
 
@@ -23,8 +23,8 @@ in memory::
 
     trial.run(train)
 
-One that may be moved to another machine at any moment and goes on where it was; and that may be
-told to stop, where the study has early stopping::
+A trainer that can move to another machine at any time and continue from its checkpoint, and that
+can be stopped early by the study::
 
     t = trial.start()
     saved = t.restore()
@@ -40,7 +40,7 @@ told to stop, where the study has early stopping::
             t.yield_node()
     t.complete(loss=model.loss)
 
-One that is asked, where the study has a gate, how good published models are on today's data::
+A trainer that evaluates published models on today's data for the study's gate::
 
     if t.mode == "evaluate":
         for name, folder in t.models.items():
@@ -231,7 +231,7 @@ class Trial:
         if self.rank == 0 and self._progress.exists() and self._progress.stat().st_size > reported:
             os.truncate(self._progress, reported)
 
-    # What to go on from, and when to save
+    # Checkpoints
 
     def restore(self) -> Path | None:
         """Return the folder of the last complete checkpoint, None where there is none.
@@ -286,7 +286,7 @@ class Trial:
         """Leave with the exit code that means: checkpointed, start me again, here or elsewhere."""
         sys.exit(EXIT_CHECKPOINTED)
 
-    # Whether to go on
+    # Early stopping
 
     def should_stop(self) -> bool:
         """Tell whether the study has told this trial to stop: save what is worth it, and `stop()`.
@@ -299,7 +299,7 @@ class Trial:
         except OSError:
             return False
 
-    # What to tell
+    # Reports and results
 
     def report(self, step: int, **metrics: float) -> None:
         """Add a line to `progress.jsonl`; lines after the restored checkpoint have been removed."""
@@ -312,7 +312,7 @@ class Trial:
     def evaluated(
         self, name: str, losses: Iterable[float] | None = None, note: str = "", **metrics: float
     ) -> None:
-        """Tell how good a model is, in mode "evaluate"; `complete()` ends it.
+        """Report the losses of a model in mode "evaluate"; `complete()` ends that mode.
 
         Args:
             name: as in `models`; "baseline" for what a constant prediction would get.
@@ -354,7 +354,7 @@ class Trial:
         sys.exit(0)
 
     def stop(self, **metrics: float) -> NoReturn:
-        """Say that the trial stopped early, because it was told to, and leave with 0.
+        """Report that the trial stopped early on request, and exit with 0.
 
         Args:
             metrics: as for `complete`, of the moment; the objective need not be among them.
@@ -363,7 +363,7 @@ class Trial:
         sys.exit(0)
 
     def reject(self, why: str) -> NoReturn:
-        """Say that these parameters can't be trained, and leave so that nobody tries again."""
+        """Report that these parameters can't be trained, and exit so that there is no retry."""
         self._write_result("failed", metrics={}, error=why)
         print(f"rejected: {why}", file=sys.stderr)
         sys.exit(EXIT_REJECTED)

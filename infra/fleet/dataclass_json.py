@@ -1,4 +1,4 @@
-"""Dataclasses as JSON has them."""
+"""Conversion of dataclasses to JSON data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """Return data as JSON has it: dataclasses as tables, moments as ISO text, all the way down."""
+    """Return a value as JSON data, recursively: dataclasses as objects, times as ISO text."""
     if is_dataclass(value):
         return plain(vars(value))
     if isinstance(value, datetime):

@@ -1,1 +1,1 @@
-"""The manager: central manager and access point of a pool of EC2 nodes, on a machine of its own."""
+"""The manager: central manager and access point of a pool of EC2 nodes."""

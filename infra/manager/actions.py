@@ -1,6 +1,6 @@
-"""Changes to a machine, each of which says what it does and knows whether it is needed.
+"""Changes to a machine, each with a description and a check whether it is needed.
 
-A list of them can be gone through again and again: what is so already is left as it is.
+A list of them is safe to repeat: changes that are done already are skipped.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Action:
     """One change.
 
     Attributes:
-        says: what is done, as an order: `write …`, `run …`.
-        is_done: tells whether nothing need be done.
+        says: its description as an imperative: `write …`, `run …`.
+        is_done: returns whether the change is done already.
         perform: does it; raises PoolError or OSError.
     """
 
@@ -36,10 +36,10 @@ class Action:
 
 
 def go_through(actions: Iterable[Action], progress: Progress, *, dry_run: bool) -> None:
-    """Perform in order what is needed, or say what would be.
+    """Perform the needed actions in order, or with `dry_run` only report them.
 
     Raises:
-        PoolError: an action failed; those before it are done, and are left as they are next time.
+        PoolError: an action failed; previous ones are done, and are skipped next time.
     """
     for action in actions:
         if action.is_done():
@@ -55,7 +55,7 @@ def go_through(actions: Iterable[Action], progress: Progress, *, dry_run: bool) 
 
 
 def file(path: Path, content: str) -> Action:
-    """Write a file that everybody may read; done if it has that content and mode."""
+    """Return the action to write a file for all readers; done if content and mode are right."""
 
     def is_done() -> bool:
         try:
@@ -74,7 +74,7 @@ def write(path: Path, content: str | bytes) -> None:
 
 
 def folder(path: Path, *, mode: int, group: int) -> Action:
-    """Make a folder of root's with this mode and group (by number)."""
+    """Return the action to make a folder of root with this mode and group number."""
 
     def is_done() -> bool:
         return mode_of(path) == mode and path.stat().st_gid == group
@@ -90,15 +90,15 @@ def folder(path: Path, *, mode: int, group: int) -> Action:
 def command(
     arguments: list[str], run: Run, *, is_done: Callable[[], bool] = lambda: False
 ) -> Action:
-    """Run a command."""
+    """Return the action to run a command."""
     return Action(f"run {shlex.join(arguments)}", is_done, lambda: run(arguments))
 
 
 def run_command(arguments: list[str]) -> str:
-    """Run a command and return what it prints; apt asks no questions.
+    """Run a command, without questions from apt, and return its output.
 
     Raises:
-        PoolError: it is missing or fails; with the end of what it said.
+        PoolError: it is missing or fails; with the end of its output.
     """
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     try:
@@ -112,7 +112,7 @@ def run_command(arguments: list[str]) -> str:
 
 
 def mode_of(path: Path) -> int | None:
-    """Return a file's or folder's permission bits; None if there is none."""
+    """Return a file's or folder's permission bits; None if it is missing."""
     try:
         return path.stat().st_mode & 0o7777
     except OSError:

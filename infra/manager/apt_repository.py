@@ -12,24 +12,24 @@ from trialfleet.errors import PoolError
 from trialfleet.infra.pool.htcondor_installation import INSTALL_GUIDE
 
 SITE = "https://htcss-downloads.chtc.wisc.edu/repo"
-CHANNEL = "25.x"  # the feature channel; the one for long-term support has no 25.14
+CHANNEL = "25.x"  # the feature channel; the long-term channel has no 25.14
 KEY_URL = f"{SITE}/keys/HTCondor-{CHANNEL}-Key"
 KEY_BEGINS = b"-----BEGIN PGP PUBLIC KEY BLOCK-----"
 SUPPORTED = {"debian": ("bookworm", "trixie"), "ubuntu": ("jammy", "noble")}
-ARCHITECTURE = "x86_64"  # its packages for Debian and Ubuntu are for no other
+ARCHITECTURE = "x86_64"  # the only one of its packages for Debian and Ubuntu
 SECONDS = 60  # for the key to arrive
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """Which Linux this is, in the words of /etc/os-release: for instance debian, bookworm."""
+    """A Linux distribution in the terms of /etc/os-release, for instance debian, bookworm."""
 
     id: str
     codename: str
 
 
 def distribution(os_release: Path) -> Distribution:
-    """Return what `os_release` says; empty words where it says nothing."""
+    """Return the distribution in `os_release`; missing fields are empty."""
     text = os_release.read_text() if os_release.is_file() else ""
     fields = dict(re.findall(r'^([A-Z_]+)="?([^"\n]*)"?$', text, flags=re.MULTILINE))
     return Distribution(fields.get("ID", ""), fields.get("VERSION_CODENAME", ""))
@@ -42,8 +42,8 @@ def refuse_unsupported(found: Distribution, machine: str = "") -> None:
         known = "; ".join(f"{name}: {', '.join(names)}" for name, names in SUPPORTED.items())
         this = " ".join(word for word in (found.id, found.codename, machine) if word)
         raise PoolError(
-            f"HTCondor's repository has nothing for this machine ({this}), only for {ARCHITECTURE}"
-            f" and {known}: install it as {INSTALL_GUIDE} says, then run this again"
+            f"HTCondor's repository does not support this machine ({this}), only {ARCHITECTURE}"
+            f" with {known}: install HTCondor as {INSTALL_GUIDE} says, then run this again"
         )
 
 
@@ -53,12 +53,12 @@ def source(found: Distribution, key: Path) -> str:
 
 
 def fetch_key() -> bytes:
-    """Return the key that signs the repository; PoolError if what comes is none, or nothing."""
+    """Return the key that signs the repository; PoolError if it can't be fetched."""
     try:
         with urllib.request.urlopen(KEY_URL, timeout=SECONDS) as answer:  # noqa: S310  https, as above
             key: bytes = answer.read()
     except OSError as error:
         raise PoolError(f"the key of HTCondor's repository, {KEY_URL}: {error}") from error
     if not key.startswith(KEY_BEGINS):
-        raise PoolError(f"{KEY_URL} gives no key but {key[:40]!r}")
+        raise PoolError(f"{KEY_URL} did not return a key, but {key[:40]!r}")
     return key

@@ -1,7 +1,7 @@
 """The manager's HTCondor configuration, as text.
 
-Pure: the same settings give the same bytes. What comes from outside is checked here, so that no
-value can become a line of its own, or name somebody whom a token could name too.
+Pure: the same settings give the same bytes. Values from outside are checked here: none can add a
+line, or be the user name that a token also names.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from trialfleet.infra.pool.joining import NODE_IDENTITY, PORT, TRUST_DOMAIN
 from trialfleet.render import render_template
 
 KEY = "trialfleet"  # the file in HTCondor's folder of keys that signs the nodes' tokens
-OWN_ADDRESS = "$(IP_ADDRESS)"  # HTCondor's word for the address of the machine it runs on
+OWN_ADDRESS = "$(IP_ADDRESS)"  # HTCondor's macro for the address of its machine
 USER_NAME = re.compile(r"[a-z_][a-z0-9_.-]{0,31}", re.IGNORECASE)
 ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
-RESERVED_USERS = {  # and why none of them can run studies
+RESERVED_USERS = {  # with the reason why they can't run studies
     "root": "HTCondor runs no jobs of root",
     "condor": "it is the account of HTCondor's daemons",
-    NODE_IDENTITY: "a node's token gives that name, and would be allowed what the user is",
+    NODE_IDENTITY: "a node's token has that name, and would get the user's permissions",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class ManagerSettings:
-    """What a manager is configured by.
+    """The settings of a manager's configuration.
 
     Attributes:
-        user: the account that runs studies; it may do everything in the pool.
-        address: host name or address by which nodes find this machine; empty: its own address.
-        forwarded: True when `address` isn't the machine's own but leads to it, as a public
-            address of EC2 does; the daemons then name it to the nodes.
+        user: the account that runs studies; it has all permissions in the pool.
+        address: host name or address of this machine for nodes; empty: its own address.
+        forwarded: True if `address` isn't the machine's own but is forwarded to it, as a public
+            address of EC2; the daemons then advertise it to the nodes.
         port: the one port that all daemons share.
 
     Raises:
@@ -48,19 +48,19 @@ class ManagerSettings:
         check_user(self.user)
         if self.address and not ADDRESS.fullmatch(self.address):
             raise InputError(
-                f"the manager's address must be a host name or an IPv4 address, not"
-                f" {self.address!r}; its port is {self.port}"
+                f"the manager's address must be a host name or an IPv4 address (without the port,"
+                f" which is {self.port}), but it is {self.address!r}"
             )
         if self.forwarded and not self.address:
-            raise InputError("a forwarded manager needs the address that leads to it")
+            raise InputError("a forwarded manager needs the address that is forwarded to it")
         if not 1 <= self.port <= 65_535:
-            raise InputError(f"the manager's port must be from 1 to 65535, not {self.port}")
+            raise InputError(f"the manager's port is {self.port}; it must be from 1 to 65535")
 
 
 def check_user(user: str) -> None:
-    """Raise InputError unless `user` can be the one who runs studies."""
+    """Raise InputError unless `user` can run studies."""
     if not USER_NAME.fullmatch(user):
-        raise InputError(f"{user!r} is not the name of an account; name one by --user")
+        raise InputError(f"{user!r} can't be the name of an account; name one with --user")
     if user in RESERVED_USERS:
         raise InputError(f"studies can't run as {user}: {RESERVED_USERS[user]}; use another --user")
 

@@ -1,6 +1,6 @@
-"""Making a fresh Debian or Ubuntu machine the manager of a pool: central manager, access point.
+"""Installation of a manager (central manager and access point) on a fresh Debian or Ubuntu machine.
 
-Each step leaves alone what is so already: after a crash, or to change a setting, it is run again.
+Each step skips finished work: after a crash, or to change a setting, run it again.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ TIMER = "trialfleet-token.timer"
 RENEWAL = "trialfleet-token.service"
 SUPERVISOR = "trialfleet-supervisor.service"
 KEEPALIVE = {"tcp_keepalive_intvl": 5, "tcp_keepalive_probes": 3}  # seconds; unanswered probes
-RENEW_DAYS = 14  # a token with less than this left is renewed now, not by the timer
-ANSWER_SECONDS = 60.0  # for the daemons to answer after a start
+RENEW_DAYS = 14  # a token that expires sooner is renewed now, not by the timer
+ANSWER_SECONDS = 60.0  # time limit for the daemons' answer after a start
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class InstallTarget:
     seconds: float = ANSWER_SECONDS
 
     def at(self, path: str | Path) -> Path:
-        """Return where a path of the machine lies."""
+        """Return the place of a path of the target machine."""
         return self.root / str(path).lstrip("/")
 
 
@@ -72,21 +72,21 @@ def settings_for(
 ) -> ManagerSettings:
     """Return the settings of this machine as a manager.
 
-    The user is by default who called sudo. An address that isn't this machine's own is taken for
-    one that leads to it.
+    The default user is the caller of sudo. An address that isn't this machine's own is assumed to
+    be forwarded to it.
 
     Raises:
         InputError: one of them can't be used.
     """
     chosen = user or os.environ.get("SUDO_USER") or ""
     if not chosen:
-        raise InputError("whose studies run here? name an account by --user")
+        raise InputError("the account that runs studies is unknown: name it with --user")
     forwarded = bool(address) and not is_own_address(str(address))
     return ManagerSettings(user=chosen, address=address or "", forwarded=forwarded, port=port)
 
 
 def is_own_address(address: str) -> bool:
-    """Tell whether `address` is an IPv4 address that one of this machine's interfaces has."""
+    """Return whether `address` is an IPv4 address of one of this machine's interfaces."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.bind((str(socket.inet_ntoa(socket.inet_aton(address))), 0))
@@ -102,17 +102,17 @@ def install(
     progress: Progress = print,
     target: InstallTarget | None = None,
 ) -> None:
-    """Make this machine a manager, or only say what would be done; harmless when it is one.
+    """Make this machine a manager, or with `dry_run` report the steps; safe to repeat.
 
     Raises:
         InputError: the user has no account here.
-        PoolError: this isn't root, the machine can't be a manager, or a step fails.
+        PoolError: the caller isn't root, the machine can't be a manager, or a step fails.
     """
     target, user = target or InstallTarget(), settings.user
     try:
         group = pwd.getpwnam(user).pw_gid
     except KeyError:
-        raise InputError(f"there is no account {user!r} here; name one by --user") from None
+        raise InputError(f"there is no account {user!r} here; name one with --user") from None
     if not dry_run:
         refuse_where_impossible(target)
     go_through(actions(settings, target, group), progress, dry_run=dry_run)
@@ -123,9 +123,9 @@ def install(
 
 
 def refuse_where_impossible(target: InstallTarget) -> None:
-    """Raise PoolError before anything is changed, where something would fail later."""
+    """Raise PoolError, before any change, if a later step would fail."""
     if os.geteuid() != 0:
-        raise PoolError("only root can make a manager: `sudo trialfleet manager install`")
+        raise PoolError("only root can install a manager: `sudo trialfleet manager install`")
     if shutil.which("systemctl") is None:
         raise PoolError("a manager needs systemd, and this machine has no systemctl")
     if target.installed() is None:
@@ -133,7 +133,7 @@ def refuse_where_impossible(target: InstallTarget) -> None:
 
 
 def actions(settings: ManagerSettings, target: InstallTarget, group: int) -> Iterator[Action]:
-    """Yield what makes a machine a manager, in order."""
+    """Yield the actions that make a machine a manager, in order."""
     yield from packages(target)
     yield from configuration(settings, target)
     yield from token(target, group)
@@ -142,7 +142,7 @@ def actions(settings: ManagerSettings, target: InstallTarget, group: int) -> Ite
 
 
 def packages(target: InstallTarget) -> Iterator[Action]:
-    """Yield what installs HTCondor from its own repository, where there is none."""
+    """Yield the actions that install HTCondor from its own repository, if it is missing."""
     if target.installed() is not None:
         return
     found = apt_repository.distribution(target.at("/etc/os-release"))
@@ -165,13 +165,13 @@ def refuse_old(target: InstallTarget) -> None:
     """Raise PoolError unless the HTCondor that apt chose is new enough."""
     if target.installed() is None:
         raise PoolError(
-            f"apt installed no HTCondor {LEAST} or newer: `apt-cache policy condor` tells why"
-            " (another source may be preferred)"
+            f"apt did not install HTCondor {LEAST} or newer: `apt-cache policy condor` shows why"
+            " (apt may prefer another source)"
         )
 
 
 def configuration(settings: ManagerSettings, target: InstallTarget) -> Iterator[Action]:
-    """Yield what configures HTCondor and the kernel's keep-alive probes."""
+    """Yield the actions that configure HTCondor and the kernel's keep-alive probes."""
     keys = target.at("/etc/condor/passwords.d")
     yield folder(keys, mode=0o700, group=ROOT_GROUP)
     key = keys / config.KEY
@@ -188,13 +188,13 @@ def configuration(settings: ManagerSettings, target: InstallTarget) -> Iterator[
 
 
 def probes_often(target: InstallTarget) -> bool:
-    """Tell whether the kernel has the values of `KEEPALIVE` already."""
+    """Return whether the kernel has the values of `KEEPALIVE` already."""
     places = ((target.at("/proc/sys/net/ipv4") / name, str(n)) for name, n in KEEPALIVE.items())
     return all(place.is_file() and place.read_text().strip() == value for place, value in places)
 
 
 def token(target: InstallTarget, group: int) -> Iterator[Action]:
-    """Yield what makes the nodes' token, and its renewal each week."""
+    """Yield the actions that make the nodes' token and its weekly renewal."""
     path = target.at(tokens.TOKEN_FILE)
     key = target.at("/etc/condor/passwords.d") / config.KEY
     yield folder(path.parent, mode=tokens.FOLDER_MODE, group=group)
@@ -217,7 +217,7 @@ def token(target: InstallTarget, group: int) -> Iterator[Action]:
 
 
 def supervisor(settings: ManagerSettings, target: InstallTarget) -> Action:
-    """Return what has systemd run the supervisor of the user's runs."""
+    """Return the action that installs the supervisor of the user's runs in systemd."""
     program = shlex.join(programs.command("supervise"))
     values = {"user": settings.user, "command": program, "state": "trialfleet-supervisor"}
     text = render_template("manager/trialfleet-supervisor.service.j2", **values)
@@ -225,7 +225,7 @@ def supervisor(settings: ManagerSettings, target: InstallTarget) -> Action:
 
 
 def is_fresh(path: Path, key: Path, group: int) -> bool:
-    """Tell whether a token was made with this key, for this group, and has some weeks left."""
+    """Return whether a token was made with this key and group, and is valid for some weeks."""
     try:
         ends = tokens.expiry(path.read_text())
         made, signer = path.stat(), key.stat()
@@ -237,7 +237,7 @@ def is_fresh(path: Path, key: Path, group: int) -> bool:
 
 
 def services(target: InstallTarget) -> Iterator[Action]:
-    """Yield what starts HTCondor and the timer, now and at each start of the machine."""
+    """Yield the actions that start HTCondor and the timer, now and at each boot."""
     written = target.at("/etc/condor/config.d") / CONFIG_NAME
     steps: list[tuple[list[str], Callable[[], bool]]] = [
         (["daemon-reload"], lambda: are_loaded(target)),
@@ -251,19 +251,19 @@ def services(target: InstallTarget) -> Iterator[Action]:
 
 
 def is_enabled(target: InstallTarget, unit: str) -> bool:
-    """Tell whether systemd will start the unit with the machine."""
+    """Return whether systemd will start the unit at boot."""
     return output_of(target, ["systemctl", "is-enabled", unit]) == "enabled"
 
 
 def are_loaded(target: InstallTarget) -> bool:
-    """Tell whether systemd knows our units as they are on the disk."""
+    """Return whether systemd has loaded our units as they are on disk."""
     units = [TIMER, RENEWAL, SUPERVISOR]
     asked = ["systemctl", "show", "--property=NeedDaemonReload", "--value", *units]
     return output_of(target, asked).split() == ["no"] * len(units)
 
 
 def runs_since(target: InstallTarget, configuration: Path) -> bool:
-    """Tell whether HTCondor was started after its configuration was written."""
+    """Return whether HTCondor was started after its configuration was written."""
     asked = ["systemctl", "show", SERVICE, "--property=ActiveState,ActiveEnterTimestampMonotonic"]
     lines = output_of(target, asked).splitlines()
     answers = dict(line.split("=", 1) for line in lines if "=" in line)
@@ -275,7 +275,7 @@ def runs_since(target: InstallTarget, configuration: Path) -> bool:
 
 
 def output_of(target: InstallTarget, asked: list[str]) -> str:
-    """Return what a command prints; nothing where it fails."""
+    """Return the output of a command; empty if it fails."""
     try:
         return target.run(asked).strip()
     except PoolError:
@@ -283,7 +283,7 @@ def output_of(target: InstallTarget, asked: list[str]) -> str:
 
 
 def wait_for_answer(target: InstallTarget) -> None:
-    """Return once all daemons answer; PoolError if they don't in time."""
+    """Wait until all daemons answer; PoolError if they don't in time."""
     environment = inherited_environment()
     environment.pop("CONDOR_CONFIG", None)
     silent: set[str] = set()
@@ -295,6 +295,6 @@ def wait_for_answer(target: InstallTarget) -> None:
 
     if not wait_until(answer, seconds=target.seconds, poll=0.5):
         raise PoolError(
-            f"{', '.join(sorted(silent)) or 'the job queue'} doesn't answer within"
-            f" {target.seconds:.0f} s: look at `journalctl -u {SERVICE}` and into /var/log/condor"
+            f"{', '.join(sorted(silent)) or 'the job queue'} did not answer within"
+            f" {target.seconds:.0f} s: see `journalctl -u {SERVICE}` and /var/log/condor"
         )

@@ -1,8 +1,8 @@
-"""The token by which a node proves that it belongs to the pool.
+"""The token with which a node authenticates to the pool.
 
-HTCondor signs it by a key that only root on the manager can read; `fleet up` gives it to the nodes.
-It names `node@TRUST_DOMAIN` and lets its bearer advertise a machine, and nothing else. PoolError
-says why a token can't be made, read or used.
+HTCondor signs it with a key that only root on the manager can read; `fleet up` gives it to the
+nodes. It names `node@TRUST_DOMAIN` and permits only the advertising of a machine. PoolError: a
+token can't be made, read or used.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from trialfleet.infra.pool import signing
 from trialfleet.infra.pool.joining import NODE_IDENTITY, TRUST_DOMAIN
 
 TOKEN_FILE = Path("/etc/trialfleet/node.token")
-TOKEN_MODE = 0o640  # root's, and read by the group of the user who runs studies
-FOLDER_MODE = 0o2750  # gives that group to what is made in it
-TOKEN_VARIABLE = "TRIALFLEET_NODE_TOKEN"  # noqa: S105  names a file, is none
+TOKEN_MODE = 0o640  # root's, readable by the group of the user who runs studies
+FOLDER_MODE = 0o2750  # new files in it get that group
+TOKEN_VARIABLE = "TRIALFLEET_NODE_TOKEN"  # noqa: S105  the name of a variable, not a token
 LIFETIME_DAYS = 30  # renewed weekly: a node that has just started can rejoin for three weeks
 RIGHTS = ("ADVERTISE_STARTD", "ADVERTISE_MASTER", "READ")
 MAKE = "`sudo trialfleet manager token` on the manager makes a new one"
@@ -37,36 +37,36 @@ def command(lifetime_days: float = LIFETIME_DAYS) -> list[str]:
 
 
 def create(lifetime_days: float = LIFETIME_DAYS) -> str:
-    """Return a new token of a node, signed by the key of this machine, which this user may read."""
+    """Return a new token for nodes, signed with this machine's key, which the user must read."""
     try:
         return signing.signed(command(lifetime_days))
     except PoolError as error:
         raise PoolError(
-            f"{error}: only root on a manager that was made by `sudo trialfleet manager install`"
-            " can make one"
+            f"{error}: only root can make one, on a manager that was installed by"
+            " `sudo trialfleet manager install`"
         ) from None
 
 
 def expiry(token: str) -> datetime:
-    """Return when a token expires, in UTC, as any has to. Its signature is not checked."""
+    """Return when a token expires, in UTC, without a check of its signature."""
     try:
         _, payload, _ = token.strip().split(".")
         padded = payload + "=" * (-len(payload) % 4)
         return datetime.fromtimestamp(json.loads(base64.urlsafe_b64decode(padded))["exp"], UTC)
     except (ValueError, KeyError, TypeError, OverflowError, OSError):
-        raise PoolError(f"this is no token of HTCondor that expires; {MAKE}") from None
+        raise PoolError(f"not an HTCondor token with an expiry; {MAKE}") from None
 
 
 def read_node_token() -> str:
-    """Return the nodes' token, from the manager's file or the one that the environment names."""
+    """Return the nodes' token, from the manager's file or the file in the environment."""
     path = Path(os.environ.get(TOKEN_VARIABLE) or TOKEN_FILE)
     try:
         token = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not text"
         raise PoolError(
-            f"the nodes' token {path} can't be read ({reason}): {MAKE}, for the user that --user"
-            f" names; {TOKEN_VARIABLE} names another file"
+            f"the nodes' token {path} can't be read ({reason}): {MAKE}, for the user named by"
+            f" --user; {TOKEN_VARIABLE} can name another file"
         ) from error
     try:
         ends = expiry(token)
@@ -81,7 +81,7 @@ def renew() -> datetime:
     """Replace the token of this machine, a manager, and return when the new one expires."""
     if not TOKEN_FILE.parent.is_dir():
         raise PoolError(
-            f"there is no {TOKEN_FILE.parent}: `sudo trialfleet manager install` makes it"
+            f"{TOKEN_FILE.parent} doesn't exist: `sudo trialfleet manager install` makes it"
         )
     token = create()
     try:
@@ -92,10 +92,10 @@ def renew() -> datetime:
 
 
 def write(token: str, path: Path) -> None:
-    """Replace the file with the nodes' token; it takes its group from its folder.
+    """Replace the file with the nodes' token; its group comes from its folder.
 
     Raises:
         OSError: the folder is missing, or this user may not write there.
     """
     write_atomic(path, f"{token}\n", mode=TOKEN_MODE)
-    path.chmod(TOKEN_MODE)  # whatever the caller's umask took away
+    path.chmod(TOKEN_MODE)  # the caller's umask may have removed bits

@@ -1,1 +1,1 @@
-"""The embedded pool: HTCondor's packages, its configuration, user namespace, status."""
+"""The embedded pool: HTCondor's packages, configuration, user namespace and status."""

@@ -1,6 +1,6 @@
 """The one query of the collector for slots.
 
-Without a pool, or where its collector does not answer: PoolError.
+PoolError: there is no pool, or its collector does not answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def slot_ads(constraint: str = "true", attributes: Collection[str] = ()) -> list[ClassAd]:
-    """Return the ads of the slots that satisfy a ClassAd constraint, whole or some attributes."""
+    """Return the ads of slots that satisfy a ClassAd constraint, all or some attributes."""
     use(connect())
     import htcondor2
 
@@ -37,13 +37,13 @@ def read_machines(
 ) -> tuple[Machine, ...]:
     """Return the pool's machines whose slots satisfy a constraint, by name.
 
-    Running jobs get their names by the ads of trials.
+    The names of running jobs come from trials' ads.
     """
     return machines_of((plain(ad) for ad in slot_ads(constraint, ATTRIBUTES)), jobs)
 
 
 def machine_named(name: str) -> Machine | None:
-    """Return the pool's machine of this name; None if it has none, or can't be asked."""
+    """Return the pool's machine of this name; None if it is missing, or the pool doesn't answer."""
     try:
         return next(iter(read_machines(f"Machine == {classad_string(name)}")), None)
     except PoolError:

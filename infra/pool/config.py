@@ -1,7 +1,7 @@
 """The configuration of the embedded pool, as text.
 
-Pure: the same settings give the same bytes. What comes from outside (paths, knobs) is checked
-here, so that no value can become a line of its own.
+Pure: the same settings give the same bytes. Values from outside (paths, knobs) are checked here, so
+that none can add a line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trialfleet.infra.pool.htcondor_installation import Installation
 from trialfleet.render import render_template
 
 KNOB_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
-# A job has this variable, which marks the pool's processes among others (see `processes`).
+# Jobs have this variable, which marks the pool's processes (see `processes`).
 MARK = "TRIALFLEET_POOL_PROCESS"
 FILE = "condor_config"  # of a pool's folder: its configuration, the CONDOR_CONFIG of its tools
 LEAST_CPUS = 2  # two lanes make sense on the smallest machine
@@ -27,22 +27,22 @@ SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSettings:
-    """What one embedded pool is configured by.
+    """The settings of an embedded pool's configuration.
 
     Attributes:
         folder: the pool's own folder, absolute.
         installation: the HTCondor to run.
-        account: name of the user whom the daemons see as the pool's owner.
-        port: the one on which all daemons listen.
-        root: True when the daemons run in a user namespace of root's.
-        cpus: number of cpus to offer; 0: what this process may use, at least 2.
-        memory_mb: memory to offer in MiB; 0: what the machine has.
+        account: the daemons' name of the pool's owner.
+        port: the port of all daemons.
+        root: True if the daemons run in a user namespace of root.
+        cpus: number of cpus to offer; 0: those that this process may use, at least 2.
+        memory_mb: memory to offer in MiB; 0: all of the machine's.
         apptainer: the program that runs jobs with a container image; None: there is none.
         knobs: HTCondor settings that come after all others.
         extra: configuration text (several lines, `use` statements) that comes last.
 
     Raises:
-        InputError: a path or a knob can't stand in a configuration file.
+        InputError: a path or a knob can't be written in a configuration file.
     """
 
     folder: Path
@@ -58,7 +58,7 @@ class PoolSettings:
 
     def __post_init__(self) -> None:
         if not self.folder.is_absolute():
-            raise InputError(f"the pool's folder must be an absolute path, not {self.folder}")
+            raise InputError(f"the pool's folder must be an absolute path, but is {self.folder}")
         check_path("the pool's folder", self.folder)
         check_path("HTCondor's folder", self.installation.release)
         if self.apptainer:
@@ -70,21 +70,21 @@ class PoolSettings:
 
 
 def check_path(what: str, path: Path) -> None:
-    """Raise InputError if HTCondor would not read `path` back from its configuration as it is."""
+    """Raise InputError if HTCondor would read `path` in its configuration as a different one."""
     text = str(path)
-    # $ begins a macro, # and \ have a meaning in some lists, a comma or a double quote splits.
+    # $ begins a macro, # and \ are special in some lists, a comma or a double quote splits.
     unusable = re.search(r"[\x00-\x1f\x7f$\\\",]", text)
     if unusable or text != text.strip():
         why = f"contains {unusable[0]!r}" if unusable else "begins or ends with a blank"
-        raise InputError(f"{what} {text!r} {why}: HTCondor can't use such a path")
+        raise InputError(f"{what} {text!r} {why}, which HTCondor can't use: choose another path")
 
 
 def check_knob(name: str, value: str) -> None:
-    """Raise InputError if `name = value` is not one setting on one line."""
+    """Raise InputError unless `name = value` is one setting on one line."""
     if not KNOB_NAME.fullmatch(name):
-        raise InputError(f"{name!r} is not the name of an HTCondor setting")
+        raise InputError(f"{name!r} can't be the name of an HTCondor setting")
     if re.search(r"[\x00\n\r]", value) or value.rstrip().endswith("\\"):
-        raise InputError(f"the value of {name} is not one line: {value!r}")
+        raise InputError(f"the value of {name} must be one line, but is {value!r}")
 
 
 def render(settings: PoolSettings) -> str:
@@ -101,6 +101,6 @@ def render(settings: PoolSettings) -> str:
 
 
 def variable(name: str, value: str) -> str:
-    """Return `name=value` as one word of HTCondor's environment syntax."""
+    """Return `name=value` as one word in HTCondor's environment syntax."""
     quoted = value.replace("'", "''").replace('"', '""')
     return f"'{name}={quoted}'"

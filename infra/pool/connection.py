@@ -1,4 +1,4 @@
-"""Which HTCondor a command talks to: an embedded pool, the environment's, or the machine's own."""
+"""The HTCondor that a command uses: an embedded pool, the environment's, or the machine's own."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from trialfleet.infra.pool import status as pool_status
 from trialfleet.infra.pool.embedded import FOLDER_VARIABLE, Pool, embedded_folder
 from trialfleet.infra.pool.environment import inherited_environment
 
-_kept_seconds = 0.0  # how long what was found stands; see `keep_for`
+_kept_seconds = 0.0  # seconds for which the answer is cached; see `keep_for`
 _found: tuple[float, dict[str, str] | PoolError] | None = None
-_put: set[str] = set()  # what `use` set CONDOR_CONFIG to where no person had: no error names it
+_put: set[str] = set()  # values of CONDOR_CONFIG set by `use`, not by a person: errors omit them
 
 
 def connect(folder: Path | str | None = None) -> dict[str, str]:
-    """Return CONDOR_CONFIG and PATH of the HTCondor that a command talks to.
+    """Return CONDOR_CONFIG and PATH of the HTCondor that a command uses.
 
-    The given embedded pool; else what CONDOR_CONFIG in the environment names; else the embedded
-    pool in the default folder if it is up; else the machine's own HTCondor if its schedd answers.
+    The given embedded pool; else the one that CONDOR_CONFIG in the environment names; else the
+    embedded pool in the default folder if it is up; else the machine's own HTCondor if its schedd
+    answers.
 
     Raises:
-        PoolError: there is none, or the embedded pool that is meant is down.
+        PoolError: there is none, or the chosen embedded pool is down.
     """
     if folder is not None or not _kept_seconds:
         return _search(folder)
@@ -44,10 +45,10 @@ def connect(folder: Path | str | None = None) -> dict[str, str]:
 
 
 def keep_for(seconds: float) -> None:
-    """Let `connect()` answer for some time what it found: for a process that asks every second.
+    """Cache the answer of `connect()` for some time, for a process that asks every second.
 
-    Finding a pool means looking through all processes, or starting one of HTCondor's tools. A pool
-    that ends meanwhile doesn't answer its next query, and says so itself.
+    The search reads all processes, or starts one of HTCondor's tools. If the pool ends meanwhile,
+    its next query fails with an error.
     """
     global _kept_seconds  # noqa: PLW0603 - a process talks to one pool
     _kept_seconds = seconds
@@ -70,34 +71,34 @@ def _search(folder: Path | str | None) -> dict[str, str]:
 
 
 def start_command() -> str:
-    """Return what starts the pool that `connect()` looks for, where that is down."""
+    """Return the command that starts the pool of `connect()` if it is down."""
     return Pool(embedded_folder(named_configuration())).command("up")
 
 
 def what_to_export(pool: Pool) -> str:
-    """Return what to type so that commands in this shell find a pool; nothing if they do."""
+    """Return the shell command after which commands find a pool; empty if they find it already."""
     configured = named_configuration()
     if configured == str(pool.condor_config):
         return ""
     folder = shlex.quote(str(pool.folder))
-    if configured:  # that comes first, whatever else is set
+    if configured:  # it takes precedence
         return f'eval "$(trialfleet pool env --folder {folder})"'
     is_found = pool.folder == Pool().folder
     return "" if is_found else f"export {FOLDER_VARIABLE}={folder}"
 
 
 def named_configuration() -> str:
-    """Return what CONDOR_CONFIG names; nothing where it isn't set, or only by htcondor2 itself."""
+    """Return CONDOR_CONFIG; empty if it isn't set, or only by htcondor2 itself."""
     configured = os.environ.get("CONDOR_CONFIG", "")
     return "" if configured == os.devnull else configured
 
 
 def where_tools_work() -> str:
-    """What to write behind a command of HTCondor's, whose own tools a person's shell may not find.
+    """Return a hint to append to commands of HTCondor that a user's shell may not find.
 
     Returns:
-        Where it works, if this process talks to an embedded pool that its environment didn't name;
-        else nothing.
+        The hint if this process uses an embedded pool that its environment didn't name; else an
+        empty text.
     """
     config = os.environ.get("CONDOR_CONFIG", "")
     is_embedded = config in _put and embedded_folder(config) is not None
@@ -114,9 +115,9 @@ def machines_own() -> dict[str, str] | None:
 
 
 def use(environment: Mapping[str, str]) -> None:
-    """Put `connect()`'s answer into this process, also where htcondor2 is imported already."""
+    """Apply `connect()`'s answer to this process, even if htcondor2 is imported already."""
     config = environment.get("CONDOR_CONFIG")
-    if config is None:  # the machine's own: HTCondor knows where it is
+    if config is None:  # the machine's own: HTCondor finds its configuration
         os.environ.pop("CONDOR_CONFIG", None)
     elif os.environ.get("CONDOR_CONFIG") != config:
         _put.add(config)
@@ -129,7 +130,7 @@ def use(environment: Mapping[str, str]) -> None:
 class NoAddressError(PoolError):
     """The schedd has no address yet.
 
-    One that is started while the shared port is, too, asks for its address a minute later.
+    A schedd that starts at the same time as the shared port asks for its address a minute later.
     """
 
 
@@ -137,8 +138,8 @@ def local_schedd() -> Any:
     """Return htcondor2's client of this machine's schedd, in the pool of `use`.
 
     Raises:
-        NoAddressError: it has no address yet; the bindings answer that with a KeyError.
-        htcondor2.HTCondorException: it isn't there.
+        NoAddressError: it has no address yet; the bindings raise KeyError for that.
+        htcondor2.HTCondorException: there is no schedd.
     """
     import htcondor2
 

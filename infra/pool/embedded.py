@@ -1,4 +1,4 @@
-"""The embedded pool: an HTCondor of this user's own, on this machine, in one folder."""
+"""The embedded pool: a private HTCondor of one user, on this machine, in one folder."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from trialfleet.infra.pool.user_namespace import identity
 from trialfleet.render import render_template
 
 FOLDER_VARIABLE = "TRIALFLEET_POOL"
-KEY = "POOL"  # what HTCondor signs by where nothing else is said
+KEY = "POOL"  # HTCondor's default signing key
 SUBFOLDERS = ("log", "lock", "run", "spool", "passwords.d", "tokens.d")
 LOGS = {  # a daemon's log file
     "condor_master": "MasterLog",
@@ -49,8 +49,8 @@ LOGS = {  # a daemon's log file
     "condor_startd": "StartLog",
 }
 PORTS = (20000, 32000)
-POLL = 0.1  # seconds between two looks at a pool that starts
-KILL_SECONDS = 10.0  # for the kernel to remove processes after SIGKILL
+POLL = 0.1  # seconds between polls of a starting pool
+KILL_SECONDS = 10.0  # time limit for the kernel to remove processes after SIGKILL
 
 
 def default_folder() -> Path:
@@ -60,25 +60,25 @@ def default_folder() -> Path:
 
 
 def embedded_folder(config: str) -> Path | None:
-    """Return the folder of the embedded pool whose configuration this is; None: it is of none."""
+    """Return the folder of the embedded pool with this configuration; None: it isn't a pool's."""
     folder = Path(config).parent
     return folder if config and (folder / "pool.json").is_file() else None
 
 
 def meant_folder() -> Path:
-    """Return the folder of the embedded pool that is meant where none is named.
+    """Return the folder of the default embedded pool.
 
-    $TRIALFLEET_POOL; else that of the pool which CONDOR_CONFIG names, because runs go there;
-    else this user's.
+    $TRIALFLEET_POOL; else that of the pool which CONDOR_CONFIG names, because runs use it; else
+    this user's.
     """
     named = "" if os.environ.get(FOLDER_VARIABLE) else os.environ.get("CONDOR_CONFIG", "")
     return embedded_folder(named) or default_folder()
 
 
 class Pool:
-    """One embedded pool, known by its folder; making the object starts nothing.
+    """One embedded pool, identified by its folder; the constructor starts nothing.
 
-    Two processes may call any method at once: `up` and `down` take turns by a lock in the folder.
+    Processes may call any method concurrently: `up` and `down` use a lock in the folder.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class Pool:
         knobs: Mapping[str, str] | None = None,
         extra: str = "",
     ) -> None:
-        """Name a pool, by default that in `default_folder()`, and what it offers once it is up.
+        """Keep the pool's folder, by default `default_folder()`, and its settings.
 
-        `PoolSettings` says what the other arguments mean.
+        `PoolSettings` explains the other arguments.
         """
         self.folder = Path(folder or default_folder()).expanduser().resolve()
         self._cpus, self._memory_mb = cpus, memory_mb
@@ -104,37 +104,37 @@ class Pool:
         return self.folder / pool_config.FILE
 
     def up(self, progress: Progress = say_nothing, *, seconds: float = 60.0) -> PoolStatus:
-        """Bring the pool up and return its status once it takes jobs; harmless when it is up.
+        """Start the pool and return its status once it takes jobs; harmless if it is up.
 
-        HTCondor is unpacked if the machine has none. What a pool that died left behind is ended
+        HTCondor is unpacked if the machine has none. Processes left by a pool that died are ended
         first; its job queue is kept. The daemons have `seconds` to answer.
 
         Raises:
             InputError: the folder or a knob can't be used.
-            PoolError: HTCondor can't be had here or doesn't start; with the end of its log.
+            PoolError: HTCondor can't be installed or doesn't start; with the end of its log.
         """
         settings = self._settings(find_htcondor(progress))
         text = pool_config.render(settings)
         with self._alone():
             if self.is_up() and (running := self._settled(seconds)).state == "up":
-                progress(f"the pool in {self.folder} is up already")
+                progress(f"the pool in {self.folder} is already up")
                 return running
             self._clean(progress)
             self._write(text, settings)
             progress(f"starting HTCondor {settings.installation.version} in {self.folder}")
             self._start(settings.installation)
             status = self._settled(seconds)
-            if status.state != "up":  # then nothing is left running
+            if status.state != "up":  # leave nothing running
                 reason = self._what_fails(status, seconds)
                 self._kill()
                 raise PoolError(reason)
             return status
 
     def down(self, progress: Progress = say_nothing, *, grace: float = 45.0) -> None:
-        """End every process of the pool; harmless when it is down. The job queue is kept.
+        """End every process of the pool; harmless if it is down. The job queue is kept.
 
-        Jobs get SIGTERM, so that they may save a checkpoint; after `grace` seconds what still runs
-        is killed.
+        Jobs get SIGTERM, so that they can save a checkpoint; after `grace` seconds all processes
+        are killed.
 
         Raises:
             PoolError: a process can't be ended.
@@ -150,7 +150,7 @@ class Pool:
             self._kill()
 
     def status(self) -> PoolStatus:
-        """Return what the pool is doing; works for one that is down or was never up."""
+        """Return the pool's status, also if it is down or was never up."""
         installation = self._known_installation()
         known = PoolStatus(
             state="down",
@@ -176,7 +176,7 @@ class Pool:
         )
 
     def is_up(self) -> bool:
-        """Tell whether the pool's master lives (10 ms; `status` asks the daemons)."""
+        """Return whether the pool's master lives (10 ms; `status` asks the daemons)."""
         return self.master() is not None
 
     def master(self) -> Process | None:
@@ -189,10 +189,10 @@ class Pool:
         return processes.of_pool(processes.living(), mark=pool_config.MARK, config=config)
 
     def environment(self) -> dict[str, str]:
-        """Return CONDOR_CONFIG and PATH for what talks to this pool.
+        """Return CONDOR_CONFIG and PATH for programs that use this pool.
 
         Raises:
-            PoolError: the pool was never up. So do the shell's methods below.
+            PoolError: the pool was never up; also raised by the shell's methods below.
         """
         installation = self._known_installation()
         if installation is None:
@@ -203,22 +203,22 @@ class Pool:
         return {"CONDOR_CONFIG": str(self.condor_config), "PATH": path}
 
     def command(self, word: str) -> str:
-        """Return `trialfleet pool WORD` as a shell takes it to be about this pool."""
+        """Return the shell command `trialfleet pool WORD` for this pool."""
         is_default = self.folder == default_folder().expanduser().resolve()
         other = "" if is_default else f"{FOLDER_VARIABLE}={shlex.quote(str(self.folder))} "
         return f"{other}trialfleet pool {word}"
 
     def shell_environment(self) -> dict[str, str]:
-        """Return the variables by which a shell, and all our commands in it, talk to this pool."""
+        """Return the variables for a shell in which all commands use this pool."""
         return {**self.environment(), FOLDER_VARIABLE: str(self.folder)}
 
     def shell_exports(self) -> str:
-        """Return lines for a shell's `eval` that make it talk to this pool."""
+        """Return lines for a shell's `eval` after which commands use this pool."""
         chosen = self.shell_environment().items()
         return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in chosen)
 
     def shell(self) -> NoReturn:
-        """Become the user's shell, with HTCondor's tools on PATH, talking to this pool."""
+        """Replace this process by the user's shell, set up for this pool."""
         program = os.environ.get("SHELL") or "/bin/sh"
         sys.stdout.flush()
         os.execvpe(program, [program], {**os.environ, **self.shell_environment()})  # noqa: S606
@@ -242,7 +242,7 @@ class Pool:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold the folder's lock; the kernel lets go of it if this process dies."""
+        """Hold the folder's lock, which the kernel releases if this process dies."""
         with ExitStack() as held:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -252,16 +252,16 @@ class Pool:
             yield
 
     def _clean(self, progress: Progress) -> None:
-        """End what a pool that died left running, and forget where it listened."""
+        """End processes that a dead pool left, and remove its address files."""
         if self.processes():
-            progress("ending what a pool that died left running")
+            progress("ending processes that a dead pool left")
             self._kill()
         for stale in (*self.folder.glob("log/.*address*"), *self.folder.glob("spool/.*address*")):
             stale.unlink(missing_ok=True)
 
     def _write(self, text: str, settings: pool_config.PoolSettings) -> None:
         installation = settings.installation
-        modes = dict.fromkeys(SUBFOLDERS, 0o700) | {"execute": 0o755}  # as the startd wants it
+        modes = dict.fromkeys(SUBFOLDERS, 0o700) | {"execute": 0o755}  # as the startd requires
         for name, mode in modes.items():
             try:
                 (self.folder / name).mkdir(exist_ok=True, mode=mode)
@@ -276,9 +276,9 @@ class Pool:
         write_atomic(self.folder / "supervise", script, mode=0o755)
         record = {"release": str(installation.release), "version": installation.version}
         write_json(self.folder / "pool.json", {**record, "unpacked": installation.unpacked})
-        # The token proves the owner to a daemon that doesn't know its own address: FS compares the
-        # address that the caller used with the daemon's, and for up to a minute after the death of
-        # the daemon that listens for all, the master has none.
+        # The token authenticates the owner to a daemon that doesn't know its own address. FS
+        # compares the address that the caller used with the daemon's, and the master has none for
+        # up to a minute after the death of the shared port's daemon.
         key = self.folder / "passwords.d" / KEY
         if not key.exists():
             write_atomic(key, signing.new_key(), mode=0o600)
@@ -286,12 +286,12 @@ class Pool:
         try:
             token = signing.signed(command, self._tools_environment())
         except PoolError as error:
-            advice = f"without {key}, `{self.command('up')}` makes another"
+            advice = f"remove {key}, and `{self.command('up')}` makes another"
             raise PoolError(f"{error}; {advice}") from None
         write_atomic(self.folder / "tokens.d" / "owner", f"{token}\n", mode=0o600)
 
     def _start(self, installation: Installation) -> None:
-        """Start condor_master; it leaves the terminal's session and goes on by itself."""
+        """Start condor_master in a separate session."""
         environment = self._tools_environment() | {pool_config.MARK: str(self.condor_config)}
         output_file = self.folder / "log" / "start.out"
         with output_file.open("w") as output:
@@ -309,7 +309,7 @@ class Pool:
             raise PoolError(f"{MASTER} exits {done.returncode}; {tail(output_file)}")
 
     def _settled(self, seconds: float) -> PoolStatus:
-        """Wait until all daemons answer and a slot is there, or nothing lives; or time is up."""
+        """Wait until all daemons answer and there is a slot, all have died, or time is up."""
         latest = self.status()
 
         def settled() -> bool:
@@ -327,11 +327,11 @@ class Pool:
         what = f"{', '.join(silent)} did not answer" if silent else "no slot was advertised"
         log = self.folder / "log" / LOGS[silent[0] if silent else "condor_startd"]
         return (
-            f"the pool in {self.folder} doesn't start: {what} within {seconds:.0f} s; {tail(log)}"
+            f"the pool in {self.folder} did not start: {what} within {seconds:.0f} s; {tail(log)}"
         )
 
     def _kill(self) -> None:
-        """End every process of the pool at once; their master first, or it would restart them."""
+        """Kill every process of the pool; the master first, because it would restart them."""
 
         def gone() -> bool:
             left = self.processes()
@@ -341,7 +341,7 @@ class Pool:
 
         if not wait_until(gone, seconds=KILL_SECONDS):
             left = ", ".join(f"{process.name} ({process.pid})" for process in self.processes())
-            raise PoolError(f"the pool in {self.folder} can't be stopped: {left} won't end")
+            raise PoolError(f"the pool in {self.folder} can't be stopped: {left} did not exit")
 
     def _master_of(self, members: list[Process]) -> Process | None:
         config = str(self.condor_config)
@@ -349,7 +349,7 @@ class Pool:
         return next((one for one in masters if one.has(pool_config.MARK, config)), None)
 
     def _tools_environment(self) -> dict[str, str]:
-        """Return all variables of a process that talks to this pool."""
+        """Return the whole environment of a process that uses this pool."""
         return inherited_environment() | self.environment()
 
     def _known_installation(self) -> Installation | None:
@@ -364,10 +364,10 @@ def _folder_error(folder: Path, error: OSError) -> PoolError:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens on.
+    """Return a free port of this machine.
 
-    Below those that the kernel gives to outgoing connections: it stays free while the daemon that
-    listens on it is away for a moment.
+    It is below the kernel's range for outgoing connections, so that it stays free while its daemon
+    restarts.
     """
     while True:
         with socket.socket() as tried, suppress(OSError):

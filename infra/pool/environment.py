@@ -1,4 +1,4 @@
-"""What HTCondor's programs find around them: variables, PATH; and the logs that they leave."""
+"""The environment variables and PATH of HTCondor's programs, and the ends of their logs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ TAIL = 15  # lines of a log in an error
 
 
 def inherited_environment() -> dict[str, str]:
-    """Return this process's environment without settings of another pool that it runs in."""
+    """Return this process's environment without settings of the pool that it runs in."""
     names = (name for name in os.environ if not name.upper().startswith("_CONDOR_"))
     return {name: os.environ[name] for name in names if name != "CONDOR_INHERIT"}
 
 
 def extended_path(path: str, installation: Installation) -> str:
-    """Return `path` with HTCondor's folders: first if unpacked, last if they are the machine's."""
+    """Return `path` with HTCondor's folders: first for an unpacked copy, last for the machine's."""
     folders = [str(installation.bin), str(installation.sbin)]
     before = path.split(os.pathsep) if path else []
     if installation.unpacked:

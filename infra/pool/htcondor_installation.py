@@ -1,7 +1,7 @@
-"""Finding HTCondor: the machine's own, or else Debian's package unpacked into the user's cache.
+"""The search for HTCondor: the machine's own, or else Debian's package in the user's cache.
 
-PyPI has HTCondor's bindings and not its daemons, and HTCondor's own relocatable tarball is on no
-package index. Debian's archive is one: mirrored, signed, and apt finds what the daemons need.
+PyPI has HTCondor's bindings but not its daemons, and HTCondor's own relocatable tarball is in no
+package index. Debian's archive is mirrored and signed, and apt resolves the daemons' dependencies.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from trialfleet.files import locked, object_or_empty, read_json, write_json
 from trialfleet.infra.pool import elf, private_apt
 from trialfleet.infra.pool.processes import captured
 
-MINIMUM = (25, 14)  # transfer_common_input, and the DAG parser that our graphs are written for
+MINIMUM = (25, 14)  # needed for transfer_common_input and the DAG parser
 LEAST = ".".join(map(str, MINIMUM))
 PACKAGE = "condor"
-RECIPE = 1  # part of an unpacked copy's name: raise it when what `unpack` leaves behind changes
+RECIPE = 1  # part of an unpacked copy's name: increase it when `unpack` changes its result
 MASTER = "condor_master"
 DAEMONS = (
     MASTER,
@@ -48,7 +48,7 @@ Progress = Callable[[str], None]
 
 
 def say_nothing(_line: str) -> None:
-    """Take a line of progress and drop it."""
+    """Ignore a line of progress."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,11 @@ class Installation:
 def find_htcondor(progress: Progress = say_nothing, *, cache: Path | None = None) -> Installation:
     """Return the machine's HTCondor if it is new enough, else a copy in the user's cache.
 
-    The copy is unpacked now if it is missing: some 30 MB to download, 100 MB on disk, half a
-    minute. A second process that needs it at the same time waits for the first.
+    A missing copy is unpacked now: about 30 MB to download, 100 MB on disk, half a minute. A second
+    process that needs it at the same time waits for the first.
 
     Raises:
-        PoolError: there is none and none can be unpacked; the message says why.
+        PoolError: there is no HTCondor, and none can be unpacked; the message says why.
     """
     cache = cache or platformdirs.user_cache_path("trialfleet") / "condor"
     own = usable_installation()
@@ -109,7 +109,7 @@ def release_number(version: str) -> tuple[int, ...]:
 
 
 def machine_installation() -> Installation | None:
-    """Return the HTCondor whose `condor_master` is on PATH, of any version."""
+    """Return the HTCondor with its `condor_master` on PATH, of any version."""
     search = os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS])
     found = shutil.which(MASTER, path=search)
     if found is None:
@@ -120,27 +120,27 @@ def machine_installation() -> Installation | None:
 
 
 def usable_installation() -> Installation | None:
-    """Return the machine's own HTCondor; None if there is none, or one that is too old."""
+    """Return the machine's own HTCondor; None if it is missing or too old."""
     found = machine_installation()
     return found if found and release_number(found.version) >= MINIMUM else None
 
 
 def managers_version() -> str:
-    """Return the version of this machine's HTCondor, which a manager and its nodes run.
+    """Return the version of this machine's HTCondor, for a manager and its nodes.
 
-    PoolError if there is none that is new enough.
+    PoolError: it is missing or too old.
     """
     found = usable_installation()
     if found is None:
         raise PoolError(
-            f"this machine has no HTCondor {LEAST} or newer on PATH:"
-            " `sudo trialfleet manager install` makes it a manager"
+            f"there is no HTCondor {LEAST} or newer on this machine's PATH:"
+            " `sudo trialfleet manager install` installs it"
         )
     return found.version
 
 
 def read_version(release: Path) -> str | None:
-    """Return the version that `condor_version` of this release prints; None if it can't run."""
+    """Return the version printed by this release's `condor_version`; None if it can't run."""
     environment = {**os.environ, "CONDOR_CONFIG": os.devnull}
     try:
         done = captured([release / "bin" / "condor_version"], env=environment)
@@ -151,11 +151,11 @@ def read_version(release: Path) -> str | None:
 
 
 def newest_unpacked(cache: Path) -> Installation | None:
-    """Return the newest copy in `cache` that is new enough, whole, and lies where it was made."""
+    """Return the newest complete copy in `cache` that is new enough and was not moved."""
     copies = []
     for note in cache.glob(f"*-{platform.machine()}-r{RECIPE}/installation.json"):
         made = object_or_empty(partial(read_json, note))
-        # The programs name their loader by its absolute path: a moved copy doesn't run.
+        # The programs contain the absolute path of their loader: a moved copy doesn't run.
         if made.get("folder") == str(note.parent) and release_number(made["version"]) >= MINIMUM:
             usr = note.parent / "root" / "usr"
             copies.append(Installation(usr, made["version"], unpacked=True))
@@ -163,10 +163,10 @@ def newest_unpacked(cache: Path) -> Installation | None:
 
 
 def unpack(cache: Path, progress: Progress = say_nothing) -> Installation:
-    """Unpack Debian's HTCondor into `cache` and return it; one process at a time does.
+    """Unpack Debian's HTCondor into `cache` and return it, one process at a time.
 
     Raises:
-        PoolError: this machine can't: no apt, no keys, no mirror, another processor.
+        PoolError: this machine has no apt, no keys or no mirror, or an unsupported processor.
     """
     refuse_where_impossible()
     cache = make_cache(cache)
@@ -182,9 +182,9 @@ def refuse_where_impossible() -> None:
     missing = private_apt.missing_programs()
     if missing:
         raise PoolError(
-            f"HTCondor {LEAST} or newer is needed: there is no {MASTER} of"
-            f" that age on PATH, and without {' and '.join(missing)} it can't be unpacked here;"
-            f" how to install it: {INSTALL_GUIDE}"
+            f"HTCondor {LEAST} or newer is needed: there is no such {MASTER}"
+            f" on PATH, and without {' and '.join(missing)} it can't be unpacked here;"
+            f" to install it, see {INSTALL_GUIDE}"
         )
     private_apt.machine_architecture()
     private_apt.keyring()
@@ -202,7 +202,7 @@ def make_cache(cache: Path) -> Path:
 
 @contextmanager
 def alone_in(cache: Path) -> Iterator[None]:
-    """Hold the lock on `cache`; the kernel lets go of it if this process dies."""
+    """Hold the lock on `cache`, which the kernel releases if this process dies."""
     with locked(cache / "lock", wait=True):
         for left_over in cache.glob(".unpacking-*"):  # of a process that was killed
             shutil.rmtree(left_over, ignore_errors=True)
@@ -210,7 +210,7 @@ def alone_in(cache: Path) -> Iterator[None]:
 
 
 def unpack_beside(beside: Path, cache: Path, progress: Progress) -> Installation:
-    """Make a whole copy in `beside`, then rename it to its place in `cache`."""
+    """Make a complete copy in `beside`, then rename it to its place in `cache`."""
     progress("HTCondor isn't installed here: unpacking Debian's package into the cache")
     apt, packages = plan_from_a_mirror(beside / "apt", progress)
     progress(f"fetching {len(packages)} packages from {apt.mirror}")
@@ -226,7 +226,7 @@ def unpack_beside(beside: Path, cache: Path, progress: Progress) -> Installation
     make_runnable(usr, final / "root" / "usr")
     refuse_incomplete(usr, version)
     write_json(made / "installation.json", {"folder": str(final), "version": version})
-    shutil.rmtree(final, ignore_errors=True)  # a copy that was moved here and can't run
+    shutil.rmtree(final, ignore_errors=True)  # a copy that was moved and can't run
     made.rename(final)
     return Installation(final / "root" / "usr", version, unpacked=True)
 
@@ -234,7 +234,7 @@ def unpack_beside(beside: Path, cache: Path, progress: Progress) -> Installation
 def plan_from_a_mirror(
     folder: Path, progress: Progress
 ) -> tuple[private_apt.PrivateApt, dict[str, str]]:
-    """Return an apt whose mirror answered, and the packages to fetch with their versions."""
+    """Return an apt with a mirror that answered, and the packages to fetch with their versions."""
     reasons: list[str] = []
     for number, mirror in enumerate(private_apt.mirrors()):
         apt = private_apt.PrivateApt(
@@ -251,7 +251,7 @@ def plan_from_a_mirror(
 
 
 def make_runnable(usr: Path, final: Path) -> None:
-    """Point the programs in `usr` to their own loader and libraries, which will lie in `final`."""
+    """Set the loader and libraries of the programs in `usr` to their future paths in `final`."""
     elf.relocate(
         elf.dynamic_programs([usr / "bin", usr / "sbin", usr / "libexec" / "condor"]),
         loader=final / find_loader(usr).relative_to(usr),
@@ -260,7 +260,7 @@ def make_runnable(usr: Path, final: Path) -> None:
 
 
 def find_loader(usr: Path) -> Path:
-    """Return the unpacked C library's program loader; it lies beside the libraries."""
+    """Return the unpacked C library's program loader, which is in the folder of libraries."""
     found = sorted((usr / "lib").glob("*-linux-gnu/ld-linux-*.so.*"))
     if not found:
         raise PoolError(f"Debian's C library has no loader in {usr / 'lib'}")
@@ -268,14 +268,14 @@ def find_loader(usr: Path) -> Path:
 
 
 def library_folders(usr: Path) -> list[Path]:
-    """Return the folders of an unpacked copy in which its programs look for libraries."""
+    """Return the library folders of an unpacked copy."""
     return [find_loader(usr).parent, usr / "lib", usr / "lib" / "condor"]
 
 
 def refuse_incomplete(usr: Path, version: str) -> None:
     """Raise PoolError unless the daemons find all their libraries and a tool runs.
 
-    The loader is called by hand: the programs name the place where they will lie, not this one.
+    The loader is called explicitly, because the programs contain its future path.
     """
     loader, folders = find_loader(usr), library_folders(usr)
     for daemon in DAEMONS:
@@ -287,4 +287,4 @@ def refuse_incomplete(usr: Path, version: str) -> None:
             raise PoolError(f"HTCondor {version} was unpacked, but {daemon} lacks {what}")
     tried = elf.run_from(folders, [usr / "bin" / "condor_version"], loader=loader)
     if f"$CondorVersion: {version} " not in tried.stdout:
-        raise PoolError(f"HTCondor {version} was unpacked, but doesn't run: {tried.stderr.strip()}")
+        raise PoolError(f"HTCondor {version} was unpacked but can't run: {tried.stderr.strip()}")

@@ -1,7 +1,7 @@
-"""What a manager and the nodes that join its pool agree on."""
+"""Constants that a manager and the nodes of its pool share."""
 
 from __future__ import annotations
 
-NODE_IDENTITY = "node"  # whom a node's token names: node@TRUST_DOMAIN
+NODE_IDENTITY = "node"  # the identity in a node's token: node@TRUST_DOMAIN
 TRUST_DOMAIN = "trialfleet"
 PORT = 9618

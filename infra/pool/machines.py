@@ -1,7 +1,7 @@
-"""The machines of a pool, each made of the ads of its slots: pure.
+"""The machines of a pool, parsed from the ads of their slots. Pure.
 
-A machine is one execution point: a startd's slots. Whoever shows, counts or scales machines reads
-them here: `pool status`, `fleet status`, the page and its metrics, the autoscaler, `why`.
+A machine is one execution point: a startd's slots. All code that shows, counts or scales machines
+uses this module: `pool status`, `fleet status`, the page and its metrics, the autoscaler, `why`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from trialfleet.slots import is_data_slot, is_held, runs_job
 
-OURS = "trialfleet: "  # what the reason of a drain begins with that the manager asked for
-# All that is read of a slot's ad.
+OURS = "trialfleet: "  # prefix of the reason of a drain that the manager requested
+# The attributes that are read of a slot's ad.
 ATTRIBUTES = [
     *("Name", "Machine", "SlotType", "State", "Activity", "NumDynamicSlots", "NumDynamicSlotsTime"),
     *("MyCurrentTime", "LastHeardFrom", "Draining", "DrainReason"),
@@ -33,23 +33,23 @@ State = Literal["well", "sick", "draining"]
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Room:
-    """GPUs, cpus and memory (MiB) that a job asks for or a machine has."""
+    """GPUs, cpus and memory (MiB) that a job requests or a machine has."""
 
     gpus: int = 0
     cpus: int = 0
     memory_mb: int = 0
 
     def __str__(self) -> str:
-        """The room in words, such as `1 GPU, 4 cpus, 15000 MB`."""
+        """Return the room as text, such as `1 GPU, 4 cpus, 15000 MB`."""
         gpus = f"{self.gpus} GPU{'s' if self.gpus != 1 else ''}, " if self.gpus else ""
         return f"{gpus}{self.cpus} cpu{'s' if self.cpus != 1 else ''}, {self.memory_mb} MB"
 
     def __add__(self, other: Room) -> Room:
-        """Return both together."""
+        """Return the sum of both."""
         return self._with(other, lambda one, another: one + another)
 
     def holds(self, need: Room) -> int:
-        """Return how many jobs of `need` fit side by side; one that asks nothing fits often."""
+        """Return how many jobs of `need` fit at once; a very large number for an empty request."""
         return min(
             self.gpus // need.gpus if need.gpus else 1_000_000,
             self.cpus // need.cpus if need.cpus else 1_000_000,
@@ -57,11 +57,11 @@ class Room:
         )
 
     def without(self, need: Room, times: int = 1) -> Room:
-        """Return what is left beside `times` jobs of `need`."""
+        """Return the room left by `times` jobs of `need`."""
         return self._with(need, lambda has, asked: has - times * asked)
 
     def within(self, other: Room) -> Room:
-        """Return the lesser of both in each respect."""
+        """Return the minimum of both for each resource."""
         return self._with(other, min)
 
     def _with(self, other: Room, combine: Callable[[int, int], int]) -> Room:
@@ -74,7 +74,7 @@ class Room:
 
 @dataclass(frozen=True, kw_only=True)
 class RunningTrial:
-    """A trial (or full training) on a machine: its run, region and node of the region's graph."""
+    """A trial (or full training) on a machine: its run, region and DAG node."""
 
     run: str
     region: str
@@ -89,8 +89,8 @@ class Slot:
         name: HTCondor's name, for instance `slot1_2@host`.
         state: `Unclaimed`, `Claimed`…
         activity: `Idle`, `Busy`…
-        partitionable: True for the slot that others are cut from.
-        room: what it has; of a partitionable slot what no job has taken.
+        partitionable: True for the slot from which dynamic slots are created.
+        room: its resources; of a partitionable slot, those that no job has.
     """
 
     name: str
@@ -101,37 +101,37 @@ class Slot:
 
     @property
     def is_taken(self) -> bool:
-        """Whether it is claimed for a job, which may have ended: a claim outlives its job."""
+        """True if it is claimed for a job; a claim can outlive its job."""
         return self.state == "Claimed" and not self.partitionable
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A machine of the pool, by its own account.
+    """A machine of the pool, from its ads.
 
     Attributes:
         name: its name in the pool.
         slots: all of them, by name.
-        slot: the name of the slot that others are cut from; of the first one where none is.
-        total: all that it has.
-        free: what no job has taken.
-        has_gpu: it has a GPU that jobs get.
-        draining: it takes no new jobs, and gives up those that it has.
-        drain_reason: why, in the words of whoever asked for it.
-        note: why it drains or refuses jobs, in its own words; empty otherwise.
+        slot: the name of the partitionable slot; without one, of the first slot.
+        total: all of its resources.
+        free: resources that no job has.
+        has_gpu: it has a GPU for jobs.
+        draining: it takes no new jobs, and vacates those that it has.
+        drain_reason: the reason given with the request to drain.
+        note: the node's own reason for draining or refusing jobs; may be empty.
         jobs: ids of the jobs that it runs.
         trials: those of them that are trials.
         idle_since: when its last job ended, by the collector's clock; None while it has one.
-        instance: which EC2 instance of a fleet it is; empty where it is none. So are the next two.
-        instance_type: the type of that.
+        instance: its EC2 instance's id; empty outside of a fleet, as are the next two.
+        instance_type: the instance's type.
         lifecycle: `spot` or `on-demand`.
-        price: USD per hour; None if it doesn't say.
-        healthy: what its GPU probe found; None where none has been made.
-        reason: why not, in the probe's words; or which of several GPUs are sick.
+        price: USD per hour; None if unknown.
+        healthy: the GPU probe's verdict; None without a probe.
+        reason: the probe's reason if it is not healthy; or which of several GPUs are sick.
         gpu: the name of its GPUs.
-        bandwidth: copying on the GPU in GB/s; None if not measured.
+        bandwidth: GB/s of a copy on the GPU; None if not measured.
         launch_microseconds: of an empty kernel; None if not measured.
-        driver_option: what became of the NVIDIA module's option.
+        driver_option: state of the NVIDIA module's option.
         shares: the number of trials that share a GPU, which counts as that many GPUs.
     """
 
@@ -161,12 +161,12 @@ class Machine:
 
     @property
     def in_use(self) -> Room:
-        """The room that jobs occupy."""
+        """Resources that jobs have."""
         return _sum(slot.room for slot in self.slots if slot.is_taken)
 
     @property
     def offered(self) -> Room:
-        """The room that jobs may take now: none in a slot kept by its owner or drained."""
+        """Resources that jobs can get now: none of a drained slot or one in state Owner."""
         return _sum(
             slot.room
             for slot in self.slots
@@ -174,22 +174,22 @@ class Machine:
         )
 
     def is_sick(self, wants_gpus: bool | None = None) -> bool:
-        """Return whether trials want GPUs and the probe has found none that is well.
+        """Return whether trials need GPUs and the probe found no healthy one.
 
-        Machines of no fleet need not have a probe: without one they are not sick. Unless it is said
-        whether trials want GPUs, they do where the machine has some.
+        Machines outside of a fleet may have no probe: then they are not sick. The default of
+        `wants_gpus` is whether the machine has GPUs.
         """
         wanted = self.total.gpus > 0 if wants_gpus is None else wants_gpus
         return wanted and (self.healthy is False or (self.healthy is None and self.instance != ""))
 
     def state(self, wants_gpus: bool | None = None) -> State:
-        """Return how it is; `wants_gpus` as for `is_sick`."""
+        """Return its state; `wants_gpus` as for `is_sick`."""
         if self.draining:
             return "draining"
         return "sick" if self.is_sick(wants_gpus) else "well"
 
     def explanation(self, wants_gpus: bool | None = None) -> str:
-        """Return why it is so, or why it takes no trials on all of its GPUs; empty: all is well."""
+        """Return the reason of its state, or why some GPUs get no trials; empty: all is well."""
         state = self.state(wants_gpus)
         if state == "draining":
             return self.drain_explanation
@@ -199,12 +199,12 @@ class Machine:
 
     @property
     def drain_explanation(self) -> str:
-        """Why it drains, in the words of whoever asked for it, or else its own; may be empty."""
+        """The reason of its draining: from the request, or else the node's own; may be empty."""
         return (self.drain_reason or self.note).removeprefix(OURS)
 
     @property
     def sickness(self) -> str:
-        """Why it takes no trials that want a GPU."""
+        """The reason why it takes no trials that need a GPU."""
         if self.healthy is None:
             return "its GPU has not been probed yet"
         return f"its GPU failed the probe: {self.reason or 'no reason given'}"
@@ -214,10 +214,9 @@ class Machine:
 
 
 def machines_of(ads: Iterable[Ad], jobs: Iterable[Ad] = ()) -> tuple[Machine, ...]:
-    """Return the machines that the ads of slots describe, by name.
+    """Return the machines from the ads of slots, by name.
 
-    Running jobs get their names by the ads of trials. A machine of which only slots are known that
-    were cut from another is left out.
+    The names of running jobs come from trials' ads. A machine with only dynamic slots is left out.
     """
     trials = {job["GlobalJobId"]: _trial(job) for job in jobs if "GlobalJobId" in job}
     by_machine: dict[str, list[Ad]] = defaultdict(list)
@@ -229,12 +228,12 @@ def machines_of(ads: Iterable[Ad], jobs: Iterable[Ad] = ()) -> tuple[Machine, ..
 
 
 def machine_name(ad: Ad) -> str:
-    """Return the name of the machine that a slot is of."""
+    """Return the name of a slot's machine."""
     return _text(ad, "Machine") or _text(ad, "Name").rpartition("@")[2]
 
 
 def _machine(ads: list[Ad], trials: Mapping[str, RunningTrial]) -> Machine | None:
-    """Return the machine of these slots; of two ads of an uncut slot the later one counts."""
+    """Return the machine of these slots; of two ads of a partitionable slot the later counts."""
     cut = [ad for ad in ads if ad.get("SlotType") == "Dynamic"]
     uncut = sorted((ad for ad in ads if ad.get("SlotType") != "Dynamic"), key=_heard)
     own = list({ad.get("Name"): ad for ad in uncut}.values())
@@ -283,17 +282,17 @@ def _slot(ad: Ad) -> Slot:
 
 
 def slot_order(slot: Slot) -> tuple[int, str]:
-    """Return what sorts slots by name, `slot1_2` before `slot1_10`."""
+    """Return the sort key of slots by name, `slot1_2` before `slot1_10`."""
     return len(slot.name), slot.name
 
 
 def _idle_since(ad: Ad, slots: Sequence[Ad]) -> datetime | None:
-    """Return when the last slot that was cut from the machine's slot was given back.
+    """Return when the last dynamic slot of the machine was released.
 
-    None while one is held (`slots.py`), or was cut that the collector hasn't heard of yet.
+    None while one is held (`slots.py`), or was created that the collector doesn't know yet.
 
-    The startd tells that by its own clock; its distance from the startd's now, taken off the
-    collector's time of the same ad, is right also where the clocks differ.
+    The startd reports this by its own clock. The time since then, subtracted from the collector's
+    time of the same ad, is right even if the clocks differ.
     """
     keep_files = sum(map(is_data_slot, slots))
     if any(map(is_held, slots)) or (number(ad, "NumDynamicSlots") or 0) > keep_files:
@@ -320,7 +319,7 @@ def _sum(rooms: Iterable[Room]) -> Room:
 
 
 def room(ad: Ad, names: str) -> Room:
-    """Return the room in an ad, by the form of its names such as `Request{}`."""
+    """Return the room in an ad, with a pattern of its attributes' names such as `Request{}`."""
     gpus, cpus, memory = (
         int(number(ad, names.format(resource)) or 0) for resource in ("GPUs", "Cpus", "Memory")
     )
@@ -328,7 +327,7 @@ def room(ad: Ad, names: str) -> Room:
 
 
 def number(ad: Ad, name: str) -> float | None:
-    """Return a figure of an ad; None where it has none of this name."""
+    """Return a number in an ad; None if it is missing."""
     value = ad.get(name)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 

@@ -1,8 +1,8 @@
-"""A package of Debian with everything it needs, unpacked into a folder.
+"""A package of Debian and its dependencies, unpacked into a folder.
 
-No root, no change to the system: apt runs with its own lists, cache, sources and an empty record
-of installed packages. It checks the archive's signatures by the keyring of Debian, as always. What
-this machine lacks for that, and what fails, is a PoolError.
+This needs no root and changes nothing in the system: apt runs with separate lists, cache, sources
+and an empty record of installed packages. It checks the archive's signatures with Debian's keyring,
+as usual. PoolError: something fails, or this machine lacks a program for it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ KEYRINGS = (
     Path("/usr/share/keyrings/debian-archive-keyring.gpg"),
     Path("/usr/share/keyrings/debian-archive-keyring.pgp"),
 )
-MIRROR_VARIABLE = "TRIALFLEET_DEBIAN_MIRROR"  # for relatives of Debian; signatures are checked
+MIRROR_VARIABLE = "TRIALFLEET_DEBIAN_MIRROR"  # for Debian's derivatives; signatures are checked
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 PROGRAMS = ("apt-get", "dpkg-deb")
 
-# What the daemons' packages depend on and the daemons never load: interpreters, the init system,
-# web pages, disk encryption, the tools that would configure the packages.
+# Dependencies of the daemons' packages that the daemons never load: interpreters, the init system,
+# web pages, disk encryption, tools that configure packages.
 NOT_NEEDED = re.compile(
     r"adduser|base-passwd|cryptsetup|debconf|dmsetup|dpkg|init-|jq$|libdate-manip-perl|libjs-"
     r"|libpam-(modules|runtime)|libperl|libpython3|libsystemd-shared|login|media-types|mount"
@@ -36,7 +36,7 @@ NOT_NEEDED = re.compile(
     r"|libc-gconv-modules-extra|ca-certificates|libdb5|libsemanage|libsepol|libcap-ng|openssl$"
     r"|gcc-\d+-base|libaudit-common|libdebconfclient|libmd0|libbsd0|libgdbm|libncurses|libreadline"
 )
-# Index files that a machine's apt may be set to fetch beside the lists of packages.
+# Index files that a machine's apt may also fetch, besides the lists of packages.
 NO_EXTRA_INDEXES = (
     "Acquire::Languages=none",
     "Acquire::PDiffs=false",
@@ -44,19 +44,19 @@ NO_EXTRA_INDEXES = (
     "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
     "Acquire::IndexTargets::deb::CNF::DefaultEnabled=false",
 )
-# The machine's settings that would change something outside our folder, or choose other packages.
+# The machine's settings that would change files outside our folder, or choose other packages.
 CLEARED = ("APT::Default-Release", "APT::Update", "DPkg", "Dir::Cache", "APT::NeverAutoRemove")
 
 
 @dataclass(frozen=True)
 class PrivateApt:
-    """An apt of its own in `folder` that knows one release of Debian on one mirror.
+    """A separate apt in `folder` with one release of Debian on one mirror.
 
     Attributes:
-        folder: an empty folder on a disk with some 100 MB of room.
+        folder: an empty folder on a disk with about 100 MB of free space.
         mirror: the archive's URL, for instance `http://mirror.example/debian`.
         architecture: Debian's name of the processor, `amd64` or `arm64`.
-        release: which release of Debian.
+        release: Debian's name of the release.
     """
 
     folder: Path
@@ -78,13 +78,13 @@ class PrivateApt:
         self._get("update")
 
     def closure(self, package: str) -> dict[str, str]:
-        """Return name → version of `package` and of what it needs, without `NOT_NEEDED`."""
+        """Return name → version of `package` and its dependencies, without `NOT_NEEDED`."""
         plan = self._get("install", "--simulate", package)
         planned = re.findall(r"^Inst (\S+) (?:\[\S+\] )?\((\S+) ", plan, flags=re.MULTILINE)
         return {name: version for name, version in planned if not NOT_NEEDED.match(name)}
 
     def download(self, packages: dict[str, str]) -> list[Path]:
-        """Fetch the packages' files, checked against the signed list."""
+        """Fetch the packages' files, and check them against the signed list."""
         names = [f"{name}={version}" for name, version in packages.items()]
         self._get("download", *names, within=self.folder / "packages")
         return sorted((self.folder / "packages").glob("*.deb"))
@@ -99,7 +99,7 @@ class PrivateApt:
         return done.stdout
 
     def options(self) -> Iterator[str]:
-        """Yield apt's options for a life in this folder alone."""
+        """Yield apt's options that restrict it to this folder."""
         places = {
             "Dir::State": self.folder,
             "Dir::State::Lists": self.folder / "lists",
@@ -125,19 +125,19 @@ class PrivateApt:
 
 
 def explain(mirror: str, complaint: str) -> str:
-    """Return one line that says why apt could not do it, from what it wrote."""
+    """Return one line with the reason of apt's failure, from its output."""
     lines = [line for line in complaint.splitlines() if line.startswith(("E:", "W:", "Err:"))]
-    reason = " ".join(lines[:1]) or complaint.strip()[-300:] or "apt-get failed without a word"
+    reason = " ".join(lines[:1]) or complaint.strip()[-300:] or "apt-get failed without a message"
     if re.search(r"NO_PUBKEY|Missing key|not signed|EXPKEYSIG|signature", complaint):
         return (
-            f"the signature of Debian {RELEASE} on {mirror} can't be checked: the package"
-            f" debian-archive-keyring is too old; update it ({reason})"
+            f"the signature of Debian {RELEASE} on {mirror} can't be checked, because the package"
+            f" debian-archive-keyring is too old: update it ({reason})"
         )
     return f"HTCondor can't be fetched from {mirror}: {reason}"
 
 
 def machine_architecture() -> str:
-    """Return Debian's name of this machine's processor, for which Debian's HTCondor is used."""
+    """Return Debian's name of this machine's processor; PoolError for an unsupported one."""
     machine, known = platform.machine(), " or ".join(ARCHITECTURES)
     if machine not in ARCHITECTURES:
         raise PoolError(f"HTCondor can be unpacked on {known}, not on {machine}")
@@ -145,7 +145,7 @@ def machine_architecture() -> str:
 
 
 def missing_programs() -> list[str]:
-    """Return which of apt's programs this machine lacks: none on Debian and its relatives."""
+    """Return apt's programs that this machine lacks; none on Debian and its derivatives."""
     return [name for name in PROGRAMS if shutil.which(name) is None]
 
 
@@ -161,23 +161,23 @@ def keyring() -> Path:
 
 
 def mirrors() -> list[str]:
-    """Return the mirror that the environment names, then those of the machine's apt; no two alike.
+    """Return the mirror in the environment, then those of the machine's apt, without duplicates.
 
-    Relatives of Debian have none.
+    The apt of Debian's derivatives has none.
     """
     found = _mirrors_of_lists() or _mirrors_of_sources()
     usable = [uri for uri in found if re.fullmatch(r"[^\s\[\]]+", uri) and "security" not in uri]
     named = os.environ.get(MIRROR_VARIABLE, "").rstrip("/")
     if not (mirrors := list(dict.fromkeys(filter(None, [named, *usable])))):
         raise PoolError(
-            "HTCondor is unpacked from Debian's archive, and this machine's apt knows no mirror of"
+            "HTCondor is unpacked from Debian's archive, but this machine's apt has no mirror of"
             f" it: name one in {MIRROR_VARIABLE}, or install HTCondor as htcondor.org says"
         )
     return mirrors
 
 
 def _mirrors_of_lists() -> list[str]:
-    """The repositories of Debian whose lists apt has downloaded."""
+    """Return the Debian repositories whose lists apt has downloaded."""
     fields = "$(REPO_URI)|$(ORIGIN)|$(SITE)"
     listing = _apt_get("indextargets", "--format", fields, "Created-By: Packages")
     found = (line.split("|") for line in listing.splitlines())
@@ -186,7 +186,7 @@ def _mirrors_of_lists() -> list[str]:
 
 
 def _mirrors_of_sources() -> list[str]:
-    """What looks like Debian's repository among those that apt would ask: no list is needed."""
+    """Return repositories in apt's sources that look like Debian's; no list is needed."""
     asked = _apt_get("update", "--print-uris")
     return re.findall(r"^'(\S+/debian)/dists/[^']+/InRelease'", asked, re.MULTILINE)
 
@@ -196,7 +196,7 @@ def _apt_get(*words: str) -> str:
 
 
 def extract(packages: list[Path], folder: Path) -> None:
-    """Unpack the packages' files into `folder`, running none of their scripts."""
+    """Unpack the packages' files into `folder`, without running their scripts."""
     folder.mkdir(parents=True, exist_ok=True)
     for package in packages:
         done = captured(["dpkg-deb", "--extract", package, folder])

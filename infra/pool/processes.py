@@ -1,11 +1,11 @@
-"""Which processes of this machine belong to a pool, by their environment.
+"""The processes of a pool on this machine, identified by their environment.
 
-A pid file alone lies after a reboot, and says nothing about orphans of a master that was killed.
-The environment of a process can't be mistaken for another's:
+A pid file is wrong after a reboot, and does not list orphans of a killed master. The environment of
+a process identifies its pool:
 
-- the daemons inherit the pool's mark from their master, and the starter gives it to jobs;
-- HTCondor adds `_CONDOR_ANCESTOR_…` to all that its daemons start (DAGMan and its scripts too).
-  With CONDOR_CONFIG beside it, that names the pool. A user's own shell in the pool has no ancestor.
+- The daemons inherit the pool's mark from their master, and the starter passes it to jobs.
+- HTCondor adds `_CONDOR_ANCESTOR_…` to all processes of its daemons (also DAGMan and its scripts).
+  Together with CONDOR_CONFIG it identifies the pool. A user's shell in the pool has no ancestor.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 
 ANCESTOR = "_CONDOR_ANCESTOR_"
-POLL = 0.02  # seconds between two looks at processes that are to end
+POLL = 0.02  # seconds between polls of processes that are to end
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Process:
     Attributes:
         pid: its number.
         parent: its parent's number.
-        name: the program's.
-        environment: what it was started with; empty when it may not be read.
-        namespace: identity of its user namespace, `user:[…]`; empty when it may not be read.
-        handle: what signals it, and no other that has its number by then.
+        name: the program's name.
+        environment: its initial environment; empty if it may not be read.
+        namespace: identity of its user namespace, `user:[…]`; empty if it may not be read.
+        handle: for signals to this process, never to a later one with the same number.
     """
 
     pid: int
@@ -47,17 +47,17 @@ class Process:
     handle: psutil.Process = field(compare=False, repr=False)
 
     def has(self, variable: str, value: str) -> bool:
-        """Tell whether the process was started with `variable=value`."""
+        """Return whether the process was started with `variable=value`."""
         return f"{variable}={value}" in self.environment
 
 
 def living() -> list[Process]:
-    """Return all processes that this user may see into, without zombies, by pid."""
+    """Return all processes that this user may inspect, without zombies, by pid."""
     return [process for pid in sorted(psutil.pids()) if (process := read(pid)) is not None]
 
 
 def read(pid: int) -> Process | None:
-    """Return the process with this number; None if it is gone, a zombie or may not be read."""
+    """Return the process with this number; None if it is gone, a zombie, or may not be read."""
     try:
         handle = psutil.Process(pid)
         with handle.oneshot():
@@ -88,7 +88,7 @@ def namespace_of(pid: int | str) -> str:
 def of_pool(processes: Iterable[Process], *, mark: str, config: str) -> list[Process]:
     """Return those of `processes` that belong to the pool with this configuration file.
 
-    They carry its path in the variable `mark`, or were started by such.
+    They have its path in the variable `mark`, or are descendants of such processes.
     """
     everyone = list(processes)
     chosen = {
@@ -101,7 +101,7 @@ def of_pool(processes: Iterable[Process], *, mark: str, config: str) -> list[Pro
 
 
 def include_relatives(everyone: list[Process], chosen: dict[int, Process]) -> list[Process]:
-    """Add to `chosen` what it started, by parent, by HTCondor's ancestor or by its namespace."""
+    """Add descendants to `chosen`, by parent, by HTCondor's ancestor or by namespace."""
     own = namespace_of("self")
     while True:
         marks = frozenset().union(*(ancestors(process) for process in chosen.values()))
@@ -123,23 +123,23 @@ def include_relatives(everyone: list[Process], chosen: dict[int, Process]) -> li
 
 
 def ancestors(process: Process) -> frozenset[str]:
-    """Return the variables by which HTCondor marks what a daemon started; each is unique."""
+    """Return the variables with which HTCondor marks a daemon's descendants; each is unique."""
     return frozenset(entry for entry in process.environment if entry.startswith(ANCESTOR))
 
 
 def send(process: Process, number: signal.Signals) -> None:
-    """Signal `process` unless it is gone or its number has passed to another."""
+    """Signal `process` unless it is gone or its number belongs to another."""
     with suppress(psutil.NoSuchProcess):
         process.handle.send_signal(number)
 
 
 def captured(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, whatever that is, and return it with what it printed."""
+    """Run a program, and return its exit code and output."""
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
 def wait_until(done: Callable[[], bool], *, seconds: float, poll: float = POLL) -> bool:
-    """Return True as soon as `done()` is; False if it isn't within `seconds`."""
+    """Return True as soon as `done()` is true; False after `seconds`."""
     deadline = time.monotonic() + seconds
     while not done():
         if time.monotonic() > deadline:

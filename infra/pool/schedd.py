@@ -1,6 +1,6 @@
-"""Jobs of the queue, read, changed and removed through this machine's schedd.
+"""Queries, edits and removal of jobs through this machine's schedd.
 
-All of it raises PoolError: no HTCondor is reachable, or it refuses.
+All functions raise PoolError if no HTCondor is reachable, or if it refuses.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ def query(
 ) -> list[dict[str, Any]]:
     """Return the ads of the queue's jobs that satisfy a ClassAd constraint.
 
-    An attribute that is undefined is not in them: HTCondor writes `MachineAttr…0` of what the
-    machine doesn't say so. Those in `as_text` are given as they stand.
+    Undefined attributes are left out, such as `MachineAttr…0` of a value that the machine doesn't
+    advertise. Expressions in `as_text` are not evaluated.
     """
     with reach() as schedd:
         return [plain(ad, as_text) for ad in schedd.query(constraint, projection)]
 
 
 def groups(constraint: str, attributes: list[str]) -> list[dict[str, Any]]:
-    """Return an ad for all jobs of the queue that have the same in these attributes.
+    """Return an ad for each group of jobs with equal values of these attributes.
 
-    The schedd counts them itself: JobCount says how many they are, JobIds begins with the id of the
-    first. The constraint may name these attributes and no others.
+    The schedd counts them: JobCount is the size of a group, JobIds begins with its first id. The
+    constraint may only use these attributes.
     """
     with reach() as schedd:
         import htcondor2
@@ -41,11 +41,11 @@ def groups(constraint: str, attributes: list[str]) -> list[dict[str, Any]]:
 
 
 def act(action: str, constraint: str, reason: str) -> int:
-    """Have the schedd do something to the jobs that satisfy a constraint; return to how many.
+    """Apply an action to the jobs that satisfy a constraint; return their number.
 
-    The action is a name of htcondor2.JobAction, such as "Remove". Their logs tell the reason.
+    The action is a name of htcondor2.JobAction, such as "Remove". The jobs' logs get the reason.
     """
-    reason_and_code: Any = (reason, 0)  # 25.14 drops a reason that stands without its code
+    reason_and_code: Any = (reason, 0)  # 25.14 drops a reason without a code
     with reach(f"HTCondor refused to {action} {constraint}") as schedd:
         import htcondor2
 
@@ -54,14 +54,14 @@ def act(action: str, constraint: str, reason: str) -> int:
 
 
 def edit(jobs: str, attribute: str, value: str) -> None:
-    """Set an attribute of jobs, by an id or a ClassAd constraint, to a ClassAd expression."""
+    """Set an attribute of jobs (an id or a ClassAd constraint) to a ClassAd expression."""
     with reach(f"HTCondor refused to edit {jobs}") as schedd:
         schedd.edit(jobs, attribute, value)
 
 
 @contextmanager
 def reach(failed: str = "HTCondor's schedd does not answer") -> Iterator[Any]:
-    """Give the schedd; what it raises in the block is an error that begins so."""
+    """Give the schedd; turn its exceptions in the block into PoolError with this prefix."""
     use(connect())
     import htcondor2
 

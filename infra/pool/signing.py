@@ -1,4 +1,4 @@
-"""Tokens that HTCondor signs, and the keys it signs them by."""
+"""HTCondor's signed tokens and their keys."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ PROGRAM = "condor_token_create"
 
 
 def new_key() -> bytes:
-    """Return a key to sign tokens by, as HTCondor keeps one in its folder of keys."""
+    """Return a signing key for tokens, in the form of HTCondor's folder of keys."""
     return secrets.token_bytes(64)
 
 
 def token_command(identity: str, key: str, arguments: Sequence[str] = ()) -> list[str]:
-    """Return the command that prints a new token, which names `NAME@DOMAIN`.
+    """Return the command that prints a new token for the identity `NAME@DOMAIN`.
 
-    `key` is the file in HTCondor's folder of keys that signs it. Arguments may limit what the token
-    allows.
+    `key` is the signing key's file in HTCondor's folder of keys. Arguments may limit the token's
+    permissions.
     """
     return [PROGRAM, "-identity", identity, "-key", key, *arguments]
 
 
 def signed(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """Return the token that a `token_command` prints; `environment` names the HTCondor that signs.
+    """Return the token that a `token_command` prints; `environment` selects the HTCondor.
 
     Raises:
-        PoolError: the program or the key is missing, or may not be read by this user.
+        PoolError: the program or the key is missing, or this user may not read it.
     """
     path = environment.get("PATH") if environment else None
     program = shutil.which(command[0], path=path)
@@ -40,5 +40,5 @@ def signed(command: Sequence[str], environment: Mapping[str, str] | None = None)
     token = done.stdout.strip()
     if done.returncode != 0 or not token:
         reason = " ".join((done.stderr or done.stdout).split()) or "it printed nothing"
-        raise PoolError(f"{command[0]} makes no token ({reason})")
+        raise PoolError(f"{command[0]} did not make a token ({reason})")
     return token

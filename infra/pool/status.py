@@ -1,4 +1,4 @@
-"""What a pool is doing, read from its collector and its job queue in JSON."""
+"""The status of a pool, read from its collector and its job queue in JSON."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from trialfleet.infra.pool.processes import captured
 
 PoolState = Literal["up", "down", "failing"]
 
-# HTCondor's names of the daemons' ads, and the programs that send them. The master sends its own
-# some seconds later than the others; its process is looked at instead.
+# HTCondor's types of the daemons' ads, and the programs that send them. The master sends its own
+# some seconds later than the others, so its process is checked instead.
 DAEMON_ADS = {
     "Collector": "condor_collector",
     "Negotiator": "condor_negotiator",
     "Scheduler": "condor_schedd",
     "StartD": "condor_startd",
 }
-JOB_STATES = {  # as people read them
+JOB_STATES = {  # display names
     **{status: status.name.lower() for status in JobStatus},
     JobStatus.SENDS_OUTPUT: "running",
     JobStatus.BLOCKED: "idle",
 }
 JOB_ATTRIBUTES = "JobStatus,JobUniverse,DAGManJobId,TrialfleetFolder,TrialfleetMode,TrialfleetDaily"
-TOOL_SECONDS = 20  # a tool that takes longer has nobody to talk to
+TOOL_SECONDS = 20  # time limit of a tool; one that takes longer has no daemon to talk to
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +37,10 @@ class Queue:
     """The jobs of a queue.
 
     Attributes:
-        runs: how many runs go on in it, each a DAGMan with others below it.
+        runs: number of active runs, each a DAGMan with others below it.
         trials: number of trials' jobs by state: idle, running, held…; zeros left out.
-        jobs: the same of all jobs that need a slot, the trials' among them.
-        clocks: how many jobs of it start studies' days.
+        jobs: the same for all jobs that need a slot, including trials.
+        clocks: number of jobs that start studies' days.
     """
 
     runs: int = 0
@@ -51,11 +51,11 @@ class Queue:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolStatus(Queue):
-    """A pool at one moment, with the jobs of its queue; runs' DAGMans are no jobs.
+    """A pool at one moment, with the jobs of its queue, without runs' DAGMans.
 
     Attributes:
-        state: `up`: all daemons answer; `down`: no process of the pool is left; `failing`: some
-            live but the pool doesn't answer (it is starting, or its master died).
+        state: `up`: all daemons answer; `down`: the pool has no process; `failing`: it has some
+            but doesn't answer (it is starting, or its master died).
         folder: the pool's folder.
         condor_config: its configuration file.
         version: HTCondor's version; empty when the pool was never up.
@@ -73,7 +73,7 @@ class PoolStatus(Queue):
     machines: tuple[Machine, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the status as plain data, each machine by its slots and by what is in use."""
+        """Return the status as plain data, each machine with its slots and resources in use."""
         slots = [(machine, slot) for machine in self.machines for slot in machine.slots]
         slots.sort(key=lambda pair: slot_order(pair[1]))
         return vars(self) | {
@@ -111,7 +111,7 @@ def daemons_and_machines(
 ) -> tuple[tuple[str, ...], tuple[Machine, ...]]:
     """Return the names of the daemons that advertise themselves, and the machines.
 
-    Both are empty when the collector doesn't answer.
+    Both are empty if the collector doesn't answer.
     """
     attributes = ",".join(("MyType", *ATTRIBUTES))
     ads = ads_of(["condor_status", "-any", "-json", "-attributes", attributes], environment) or []
@@ -127,7 +127,7 @@ def look_at_queue(environment: Mapping[str, str]) -> Queue | None:
 
 
 def queue_of(ads: Iterable[Mapping[str, Any]]) -> Queue:
-    """Return what the ads of a queue's jobs come to."""
+    """Return the queue's figures from the ads of its jobs."""
     everything, own = list(ads), {Universe.SCHEDULER, Universe.LOCAL}
     jobs = [ad for ad in everything if ad.get("JobUniverse") not in own]
     dags = [ad for ad in everything if ad.get("JobUniverse") == Universe.SCHEDULER]
@@ -147,7 +147,7 @@ def _by_state(ads: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 def ads_of(command: list[str], environment: Mapping[str, str]) -> list[dict[str, Any]] | None:
     """Return the ads that a tool prints as JSON.
 
-    None if the tool is missing, fails, or finds nobody to talk to in time.
+    None if the tool is missing, fails, or takes too long.
     """
     try:
         done = captured(command, env=environment, timeout=TOOL_SECONDS)

@@ -1,10 +1,10 @@
-"""Who the daemons run as: the user, or for root an ordinary account in a user namespace.
+"""The account of the daemons: the user, or for root an ordinary account in a user namespace.
 
-HTCondor refuses to run root's jobs. In a user namespace root's processes can be a plain account
-to themselves, while their files belong to root outside. The account must not be the one that
-stands for all who aren't mapped (the kernel's overflow uid, `nobody`): any other user of the
-machine would be taken for the pool's owner, and could run jobs as root. PoolError says why there is
-no such account, no name of the user's, or no user namespace.
+HTCondor refuses to run root's jobs. In a user namespace root's processes can appear as a plain
+account, while their files outside belong to root. The account must not be the kernel's overflow
+uid (`nobody`), which represents all unmapped users: any other user of the machine would then be
+taken for the pool's owner, and could run jobs as root. PoolError: there is no such account, no name
+of the user, or no user namespace.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ PREFERRED = ("condor", "daemon")
 
 @dataclass(frozen=True)
 class Identity:
-    """How the pool's daemons run.
+    """The identity of the pool's daemons.
 
     Attributes:
-        account: the user's name as the daemons see it.
-        prefix: what a daemon's command line begins with; empty for a plain user.
+        account: the daemons' name of the user.
+        prefix: prefix of a daemon's command line; empty for a plain user.
     """
 
     account: str
@@ -36,12 +36,12 @@ class Identity:
 
     @property
     def root(self) -> bool:
-        """True when the daemons run in a namespace of root's."""
+        """True if the daemons run in a namespace of root."""
         return bool(self.prefix)
 
 
 def identity() -> Identity:
-    """Return how this user's daemons run."""
+    """Return the identity of this user's daemons."""
     if os.geteuid() != 0:
         return Identity(user_name(os.geteuid()))
     account = mapped_account()
@@ -52,7 +52,7 @@ def identity() -> Identity:
 
 
 def user_name(uid: int) -> str:
-    """Return the name of the account `uid`, by which HTCondor names the pool's owner."""
+    """Return the name of the account `uid`, HTCondor's name of the pool's owner."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -62,7 +62,7 @@ def user_name(uid: int) -> str:
 
 
 def mapped_account() -> pwd.struct_passwd:
-    """Return an ordinary account of this machine that isn't the overflow one."""
+    """Return an ordinary account of this machine, not the overflow account."""
     try:
         overflow = int(OVERFLOW_UID.read_text())
     except (OSError, ValueError):
@@ -70,12 +70,12 @@ def mapped_account() -> pwd.struct_passwd:
     usable = [entry for entry in pwd.getpwall() if entry.pw_uid not in {0, overflow}]
     usable.sort(key=lambda entry: (entry.pw_name not in PREFERRED, entry.pw_uid))
     if not usable:
-        raise PoolError("there is no account but root and nobody here: run as a plain user")
+        raise PoolError("this machine has only the accounts root and nobody: run as a plain user")
     return usable[0]
 
 
 def refuse_where_forbidden(chosen: Identity) -> None:
-    """Raise PoolError if this machine doesn't let root have a user namespace."""
+    """Raise PoolError if root can't have a user namespace on this machine."""
     advice = "HTCondor refuses root's jobs; run trialfleet as a plain user"
     if shutil.which("unshare") is None:
         raise PoolError(f"`unshare` (package util-linux) is missing, and {advice}")

@@ -1,4 +1,4 @@
-"""`python3 -m trialfleet.nodes.agent`: watches over this node, as root, until it is shut down."""
+"""`python3 -m trialfleet.nodes.agent`: watch this node, as root, until it is shut down."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from trialfleet.nodes.agent.watch import Agent
 from trialfleet.nodes.bootstrap.settings import FILE
 
 SETTINGS = Path(FILE)
-STATE = Path("/run/trialfleet/agent.json")  # /run: forgotten at a reboot, as it should be
-IMDS_TIMEOUT = 2.0  # seconds; it answers within milliseconds or not at all
+STATE = Path("/run/trialfleet/agent.json")  # in /run, because a reboot must delete it
+IMDS_TIMEOUT = 2.0  # seconds; it answers within milliseconds or never
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the settings and watch."""
+    """Read the settings and watch the node."""
     parser = argparse.ArgumentParser(prog="trialfleet.nodes.agent", description=__doc__)
     parser.add_argument("--settings", type=Path, default=SETTINGS, help="default: %(default)s")
     parser.add_argument("--state", type=Path, default=STATE, help="default: %(default)s")

@@ -1,8 +1,7 @@
 """The node's own HTCondor, by its tools: state of the startd, draining, jobs that ended here.
 
-All but `in_collector` and `bandwidths` talk to the startd at the address that it wrote down: a
-manager that can't be reached doesn't keep a node from draining. The tools run as root, whom the
-daemons know by FS.
+All functions except `in_collector` and `bandwidths` use the startd's address file, so that a node
+can drain while the manager is unreachable. The tools run as root, authenticated by FS.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from trialfleet.nodes.bootstrap.configuration import OFFLINE
 from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.probe import privileged_readings
 
-TIMEOUT = 5.0  # seconds for one tool; it takes 20 ms
-HISTORY_LENGTH = 50  # the latest jobs that are looked at
+TIMEOUT = 5.0  # seconds for one tool, which usually takes 20 ms
+HISTORY_LENGTH = 50  # number of latest jobs to check
 PROC = Path("/proc")
 STATUS = ("condor_status", "-json")
 HEALTHY, SICK = "TrialfleetGpuHealthy", "TrialfleetSickGpus"
@@ -29,7 +28,7 @@ LOOKED_AT = ("Name", "Draining", "DrainReason", "DaemonStartTime", HEALTHY, SICK
 
 
 class Condor:
-    """HTCondor on this machine, as CONDOR_CONFIG (or the system's own configuration) has it."""
+    """HTCondor on this machine, by CONDOR_CONFIG or the system's own configuration."""
 
     def __init__(self) -> None:
         self._history_read = 0
@@ -39,7 +38,7 @@ class Condor:
         self._name = self._instance = ""
 
     def look(self) -> Startd | None:
-        """Return what the startd says of itself; None if it doesn't answer."""
+        """Return the startd's state; None if it doesn't answer."""
         wanted = ",".join((*LOOKED_AT, *slots.ATTRIBUTES, privileged_readings.INSTANCE))
         try:
             ads = query([*STATUS, "-direct", self._address(), "-attributes", wanted])
@@ -58,7 +57,7 @@ class Condor:
         )
 
     def in_collector(self) -> bool:
-        """Tell whether the manager's collector has the ad of the startd last looked at."""
+        """Return whether the manager's collector has the ad of this startd."""
         wanted = ["-constraint", f'Name == "{self._name}"', "-attributes", "Name"]
         try:
             return bool(self._name and query([*STATUS, *wanted]))
@@ -68,11 +67,11 @@ class Condor:
     def drain(self, reason: str, *, only_idle: bool = False) -> None:
         """Ask the startd to take no more jobs and to vacate those it has, with their checkpoints.
 
-        The ad says so at once (Draining, DrainReason) and for as long as the startd lives.
+        Its ad has Draining and DrainReason from now until the startd ends.
 
         Args:
-            reason: what the ad will say.
-            only_idle: refuse (StepError), rather than vacate anything.
+            reason: the DrainReason.
+            only_idle: raise StepError instead of vacating jobs.
         """
         condition = ["-check", slots.IS_FREE] if only_idle else []
         try:
@@ -82,11 +81,11 @@ class Condor:
         run("condor_drain", "-graceful", "-reason", reason, *condition, address)
 
     def take_offline(self, gpus: Sequence[str]) -> None:
-        """Keep jobs from these GPUs from now on; others come back. StepError if that fails."""
-        # Where packages have a folder of theirs, the machine's own is the last of the list.
+        """Take exactly these GPUs offline for jobs. StepError if that fails."""
+        # If packages have a folder, the machine's own is the last of the list.
         folders = self._value("LOCAL_CONFIG_DIR").replace(",", " ").split()
         if not folders:
-            raise StepError("HTCondor's configuration has no LOCAL_CONFIG_DIR")
+            raise StepError("HTCondor's configuration lacks LOCAL_CONFIG_DIR")
         file = Path(folders[-1]) / PurePath(OFFLINE).name
         setting = f"OFFLINE_MACHINE_RESOURCE_GPUS = {', '.join(gpus)}\n"
         try:
@@ -96,9 +95,9 @@ class Condor:
             raise StepError(f"{file}: {error}") from error
 
     def bandwidths(self) -> dict[str, tuple[float, ...]]:
-        """Return what the pool's other nodes measured, by the name of their GPUs.
+        """Return the measurements of the pool's other nodes, by the name of their GPUs.
 
-        What was known last while the collector doesn't say.
+        While the collector doesn't answer, the last known ones.
         """
         with suppress(StepError):
             self._bandwidths = privileged_readings.bandwidths(
@@ -107,7 +106,7 @@ class Condor:
         return self._bandwidths
 
     def failures(self) -> tuple[Failure, ...]:
-        """Return the failures among the latest jobs; what was known last while it can't be read."""
+        """Return the failures among the latest jobs; the last known ones on a read error."""
         try:
             written = Path(self._value("STARTD_HISTORY")).stat().st_mtime_ns
             if written != self._history_read:
@@ -115,11 +114,11 @@ class Condor:
                 ads = query(["condor_history", "-startd", "-json", *limit])
                 self._failures, self._history_read = failures(ads), written
         except (StepError, OSError):
-            pass  # no job has ended yet, or HTCondor isn't there yet
+            pass  # no job has ended yet, or HTCondor isn't installed yet
         return self._failures
 
     def starter_lives(self) -> bool:
-        """Tell whether a job runs here, without asking the startd."""
+        """Return whether a job runs here, without asking the startd."""
         return any(process_name(path) == "condor_starter" for path in PROC.glob("[0-9]*/comm"))
 
     def _address(self) -> str:
@@ -135,7 +134,7 @@ class Condor:
 
 
 def sick_gpus(slot: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the GPUs that the probe calls sick, by a slot's ad; None unless others are well."""
+    """Return the sick GPUs from a slot's ad; None unless other GPUs are healthy."""
     if slot.get(HEALTHY) is not True:
         return None
     return tuple(filter(None, str(slot.get(SICK, "")).split(",")))
@@ -147,16 +146,16 @@ def query(command: Sequence[str]) -> list[dict[str, Any]]:
     try:
         return from_json(text)
     except ValueError as error:
-        raise StepError(f"{command[0]} printed no JSON: {text[:200]}") from error
+        raise StepError(f"{command[0]} did not print JSON: {text[:200]}") from error
 
 
 def run(*command: str) -> str:
-    """Return what a tool prints; StepError if it fails or takes too long."""
+    """Return a tool's output; StepError if it fails or takes too long."""
     return Host().run(*command, seconds=TIMEOUT)
 
 
 def process_name(path: Path) -> str:
-    """Return the name in a process's `comm`; "" when it has ended meanwhile."""
+    """Return the name in a process's `comm`; "" if it has ended meanwhile."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

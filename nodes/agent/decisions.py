@@ -1,20 +1,20 @@
-"""What the agent does about what it sees. Pure: no clock, no files, no processes.
+"""The agent's decisions. Pure: no clock, no files, no processes.
 
 A node leaves for one of these causes, the strongest first:
 
 cause         when                                        then
-interruption  AWS takes the spot instance back            drain; AWS ends it two minutes later
+interruption  AWS reclaims the spot instance              drain; AWS ends it two minutes later
 lease         the manager hasn't renewed the lease        drain; off when empty, or after 5 minutes
-rebalance     AWS expects to take it back soon            drain; off when empty
-fence         jobs can't be kept from the metadata        drain; stays for a look until it was idle
-failures      job after job fails here                    drain; stays for a look until it was idle
+rebalance     AWS expects to reclaim it soon              drain; off when empty
+fence         jobs could reach the metadata               drain; stays for inspection, then idle
+failures      several jobs in a row fail here             drain; stays for inspection, then idle
 idle          no slot held for the settings' minutes      drain if still idle; off when empty
 
-GPUs that the probe calls sick, among others that are well, are taken offline, and brought back when
-it no longer does.
+If the probe calls some GPUs sick and others healthy, the sick ones are taken offline, until it no
+longer does.
 
-"Drain" is a wish, not an event: it is asked for in each step until the startd says that it drains,
-so that a startd that was restarted drains again.
+A drain is requested in each step until the startd reports that it drains, so that a restarted
+startd drains again.
 """
 
 from __future__ import annotations
@@ -25,52 +25,52 @@ from datetime import datetime, timezone
 from trialfleet.nodes.agent.history import Failure, burst
 
 CAUSES = ("interruption", "lease", "rebalance", "fence", "failures", "idle")
-LASTING = ("interruption", "lease", "rebalance")  # hold even when somebody ends the draining
+LASTING = ("interruption", "lease", "rebalance")  # still apply after a person cancels the draining
 
 
 @dataclass(frozen=True)
 class Rules:
     """Limits and waiting times of the decisions."""
 
-    idle_minutes: float = 10  # without a held slot for so long, the node goes; 0: never
-    lease_grace: float = 300  # seconds that jobs get to leave once the lease has expired
-    failures: int = 3  # jobs that fail within `failure_seconds` before the node counts as sick
+    idle_minutes: float = 10  # minutes without a held slot until the node leaves; 0: never
+    lease_grace: float = 300  # seconds for jobs to leave after the lease has expired
+    failures: int = 3  # number of failed jobs within `failure_seconds` at which the node is sick
     failure_seconds: float = 60
 
 
 @dataclass(frozen=True)
 class Startd:
-    """What the node's own startd says."""
+    """The state of the node's own startd."""
 
-    held: int  # slots that jobs have, by slots.py
+    held: int  # number of held slots, by slots.py
     draining: str | None  # the reason why it drains ("" if none was given); None if it doesn't
-    started: float  # when the daemon started, UNIX seconds: tells one startd from the next
-    # GPUs that the probe calls sick, while others are well; None if none is well, or it hasn't said
-    # anything.
+    started: float  # start time of the daemon in UNIX seconds, which identifies it
+    # Sick GPUs while others are healthy, by the probe; None if none is healthy, or without a
+    # verdict.
     sick: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What the agent sees in one step."""
+    """The agent's observations in one step."""
 
-    now: float  # UNIX seconds, to compare with what others wrote
-    uptime: float  # seconds since boot, for durations: nobody sets this clock
+    now: float  # UNIX seconds, to compare with other programs' times
+    uptime: float  # seconds since boot, for durations: a monotonic clock
     startd: Startd | None = None  # None if it doesn't answer
     busy: bool = False  # a slot is held; while the startd is silent: a job's starter lives
-    in_collector: bool = False  # the startd's ad was found in the manager's collector
-    # End of the lease; None if there is no such tag or it can't be read now.
+    in_collector: bool = False  # the startd's ad is in the manager's collector
+    # End of the lease; None if the tag is missing or can't be read now.
     expires: float | None = None
     interruption: str | None = None  # AWS's notice, such as "terminate at 2026-11-20T12:00:00Z"
     rebalance: str | None = None  # when AWS recommended to leave
-    failures: tuple[Failure, ...] = ()  # jobs that failed here, as far as the history goes back
-    # Why jobs can't be kept from the instance's metadata; None while they are.
+    failures: tuple[Failure, ...] = ()  # failed jobs in the history
+    # Why jobs could reach the instance's metadata; None: they can't.
     unfenced: str | None = None
 
 
 @dataclass(frozen=True)
 class Leaving:
-    """Why the node leaves."""
+    """The cause for which the node leaves."""
 
     cause: str  # one of CAUSES
     reason: str  # for the startd's ad
@@ -80,33 +80,33 @@ class Leaving:
 
 @dataclass(frozen=True)
 class Memory:
-    """What the agent remembers from one step to the next, also after a crash."""
+    """The agent's state between steps, which survives a crash."""
 
-    joined: bool = False  # the node has been in the collector; the dead man's switch is off
+    joined: bool = False  # the node has been in the collector; the dead man's switch is cancelled
     expires: float | None = None  # the last known end of the lease, UNIX seconds
     # Uptime since which no slot is held; None while one is, or before joining.
     idle_since: float | None = None
     leaving: Leaving | None = None  # None while the node takes jobs
-    forgiven: float = 0  # failures up to this moment don't count any more, UNIX seconds
+    forgiven: float = 0  # failures up to this time no longer count, UNIX seconds
     offline: tuple[str, ...] = ()  # GPUs that were taken offline
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do now."""
+    """The decision of one step."""
 
-    memory: Memory  # what to remember
+    memory: Memory  # the new state
     drain: str | None = None  # ask the startd to drain, for this reason; None: don't
-    only_idle: bool = False  # ask for it on condition that no slot is held at that moment
+    only_idle: bool = False  # drain only if no slot is held at that moment
     cancel_switch: bool = False  # cancel the dead man's switch
-    # Take these GPUs offline, and bring back all others; None: leave them.
+    # Take these GPUs offline, and all others online; None: change nothing.
     offline: tuple[str, ...] | None = None
     power_off: str | None = None  # shut the machine down, for this reason; None: don't
 
 
 def decide(memory: Memory, seen: Seen, rules: Rules) -> Decision:
-    """Return what to do about what is seen."""
-    after = obeyed(noted(memory, seen), seen)
+    """Return the decision from the observations."""
+    after = after_drain_cancelled(noted(memory, seen), seen)
     after = replace(after, leaving=stronger(after.leaving, cause(after, seen, rules)))
     leaving = after.leaving
     wanted = leaving is not None and seen.startd is not None and seen.startd.draining is None
@@ -124,7 +124,7 @@ def decide(memory: Memory, seen: Seen, rules: Rules) -> Decision:
 
 
 def noted(memory: Memory, seen: Seen) -> Memory:
-    """Return the memory with what is new: joined, the lease, since when nothing is held."""
+    """Return the memory updated by joining, the lease, and the time without held slots."""
     joined = memory.joined or (seen.startd is not None and seen.in_collector)
     idle_since = memory.idle_since if memory.idle_since is not None else seen.uptime
     return replace(
@@ -135,12 +135,11 @@ def noted(memory: Memory, seen: Seen) -> Memory:
     )
 
 
-def obeyed(memory: Memory, seen: Seen) -> Memory:
-    """Return the memory after looking at what became of the draining.
+def after_drain_cancelled(memory: Memory, seen: Seen) -> Memory:
+    """Return the memory updated by the startd's draining state.
 
-    Somebody who ended it (`condor_drain -cancel`) wants the node back: what was held against it is
-    forgotten, unless its time is over anyway. A job that came before an idle node could drain
-    keeps the node.
+    After `condor_drain -cancel` by a person the causes to leave are reset, except lasting ones. A
+    job that started before an idle node could drain also ends the cause.
     """
     leaving, startd = memory.leaving, seen.startd
     if leaving is None or startd is None:
@@ -155,13 +154,13 @@ def obeyed(memory: Memory, seen: Seen) -> Memory:
 
 
 def stronger(former: Leaving | None, found: Leaving | None) -> Leaving | None:
-    """Return the one that weighs more; the former of two equals."""
+    """Return the stronger cause; the first of two equals."""
     both = [one for one in (former, found) if one is not None]
     return min(both, key=lambda one: CAUSES.index(one.cause)) if both else None
 
 
 def cause(memory: Memory, seen: Seen, rules: Rules) -> Leaving | None:
-    """Return the strongest cause to leave that there is now."""
+    """Return the strongest present cause to leave."""
     failed = burst(seen.failures, rules.failures, rules.failure_seconds, memory.forgiven)
     reasons = {
         "interruption": seen.interruption and f"spot interruption: {seen.interruption}",
@@ -176,20 +175,20 @@ def cause(memory: Memory, seen: Seen, rules: Rules) -> Leaving | None:
 
 
 def lease_reason(memory: Memory, seen: Seen) -> str | None:
-    """Return that the lease is over, if it is."""
+    """Return the reason if the lease has expired."""
     if memory.expires is None or seen.now < memory.expires:
         return None
     return f"lease expired at {at(memory.expires)}: the manager has not renewed it"
 
 
 def failure_reason(failed: tuple[Failure, ...], rules: Rules) -> str:
-    """Return which jobs failed, and how."""
+    """Return a text with the failed jobs and their ends."""
     listed = ", ".join(f"{one.job} {one.how}" for one in failed)
     return f"{len(failed)} jobs failed here within {rules.failure_seconds:.0f} s: {listed}"
 
 
 def idle_reason(memory: Memory, seen: Seen, rules: Rules) -> str | None:
-    """Return that no slot has been held for the minutes of the settings, if so."""
+    """Return the reason if no slot has been held for the settings' minutes."""
     if memory.idle_since is None or not rules.idle_minutes:
         return None
     is_long = seen.uptime - memory.idle_since >= 60 * rules.idle_minutes
@@ -197,7 +196,7 @@ def idle_reason(memory: Memory, seen: Seen, rules: Rules) -> str | None:
 
 
 def power_off(memory: Memory, seen: Seen, rules: Rules) -> str | None:
-    """Return why the machine must be shut down now; None if not."""
+    """Return why the machine must be shut down now; None: it need not."""
     leaving = memory.leaving
     if leaving is None:
         return None
@@ -215,22 +214,22 @@ def power_off(memory: Memory, seen: Seen, rules: Rules) -> str | None:
 
 
 def changes(before: Memory, after: Memory) -> list[str]:
-    """Return what is worth a line in the log."""
+    """Return the lines for the log."""
     lines = []
     if after.joined and not before.joined:
         lines.append("joined: the startd answers and is in the collector")
     if after.expires is not None and after.expires != before.expires:
         lines.append(f"the lease ends at {at(after.expires)}")
     if after.leaving is None and before.leaving is not None:
-        lines.append(f"stays after all ({before.leaving.cause})")
+        lines.append(f"no longer leaves ({before.leaving.cause})")
     elif after.leaving and (not before.leaving or before.leaving.cause != after.leaving.cause):
         lines.append(f"leaves ({after.leaving.cause}): {after.leaving.reason}")
     if after.offline != before.offline:
-        lines.append(f"GPUs that are sick: {', '.join(after.offline) or 'none any more'}")
+        lines.append(f"sick GPUs: {', '.join(after.offline) or 'none any more'}")
     return lines
 
 
 def at(moment: float) -> str:
-    """Return UNIX seconds as people read them, in UTC."""
+    """Return UNIX seconds as readable UTC time."""
     then = datetime.fromtimestamp(moment, timezone.utc)  # noqa: UP017  a node may have Python 3.10
     return then.strftime("%Y-%m-%dT%H:%M:%SZ")

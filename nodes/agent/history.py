@@ -1,7 +1,7 @@
-"""Which jobs failed on this machine, by the startd's own history.
+"""The failed jobs of this machine, from the startd's own history.
 
-The startd adds an ad to STARTD_HISTORY when a job has left the machine, for whatever reason, and
-never for a checkpoint in between (exit code 85, started again at once). HTCondor 25.14 shows:
+The startd adds an ad to STARTD_HISTORY when a job has left the machine, for any reason, but not for
+a checkpoint in between (exit code 85, started again at once). HTCondor 25.14 shows:
 
 what happened                              ExitCode   ExitBySignal  VacateReasonCode
 exits by itself                            its code   false         -
@@ -13,8 +13,8 @@ vacated, removed, held, over its time,
 its schedd gone                            whatever   whatever      1009, 1017
 the startd drains / is shut down           whatever   whatever      1014 / 1013
 
-So VacateReasonCode tells what somebody asked for, whatever the job made of it. JobStatus is 4 in
-all of them, and ExitSignal may be left over from an earlier attempt.
+So VacateReasonCode shows an end from outside, whatever the job's exit. JobStatus is 4 in all of
+them, and ExitSignal may be left over from an earlier attempt.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ATTRIBUTES = (
     *("ClusterId", "ProcId", "CompletionDate"),
     *("ExitCode", "ExitBySignal", "ExitSignal", "VacateReasonCode"),
 )
-# Done; "these parameters can't be trained"; checkpointed. None of them is the machine's fault.
+# Completed; rejected parameters; checkpointed. None of them is the machine's fault.
 INNOCENT_CODES = (0, 64, 85)
 
 
@@ -37,7 +37,7 @@ class Failure:
 
     job: str  # its number in the schedd, such as `12.0`
     at: float  # when it left the machine, UNIX seconds
-    how: str  # in words
+    how: str  # for people
 
 
 def failures(ads: Iterable[Mapping[str, Any]]) -> tuple[Failure, ...]:
@@ -51,7 +51,7 @@ def failures(ads: Iterable[Mapping[str, Any]]) -> tuple[Failure, ...]:
 
 
 def failed(ad: Mapping[str, Any]) -> str | None:
-    """Return how the job of an ad failed; None if it didn't, or if somebody ended it."""
+    """Return how the job of an ad failed; None if it didn't, or was ended from outside."""
     if ad.get("VacateReasonCode") is not None:
         return None
     if ad.get("ExitBySignal"):
@@ -65,7 +65,7 @@ def failed(ad: Mapping[str, Any]) -> str | None:
 def burst(
     found: tuple[Failure, ...], number: int, seconds: float, since: float = 0
 ) -> tuple[Failure, ...] | None:
-    """Return the latest `number` failures, of those after `since`, that lie within `seconds`.
+    """Return the latest `number` failures after `since` within a period of `seconds`.
 
     None if there are none. `found` has the earliest first.
     """

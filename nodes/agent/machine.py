@@ -1,4 +1,4 @@
-"""Switching the machine off, the dead man's switch of its boot, and what the probe is told."""
+"""Shutdown of the machine, the dead man's switch of its boot, and readings for the probe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SECONDS = 30  # for one of the system's programs
 
 
 def tell_probe(readings: PrivilegedReadings) -> None:
-    """Leave for the probe, which isn't root, what only root learns; OSError."""
+    """Save readings that only root can take for the probe, which isn't root; OSError."""
     Host().write(FILE, readings.text())
 
 
@@ -19,10 +19,10 @@ def cancel_switch() -> None:
 
 
 def power_off(reason: str) -> None:
-    """Shut the machine down now; the instance is set to terminate when it does; StepError.
+    """Shut the machine down now, which terminates the instance; StepError.
 
-    systemd-logind refuses it even to root while packages are being installed, however long that
-    takes. Nobody needs them on a machine that goes for ever, and systemd itself doesn't refuse.
+    systemd-logind refuses this even to root while packages are being installed. A machine that is
+    about to be terminated doesn't need them, and systemd itself does not refuse.
     """
     host = Host()
     try:

@@ -1,4 +1,4 @@
-"""What AWS tells the instance by its metadata: spot notices, and the lease in a tag."""
+"""AWS's notices in the instance's metadata: spot notices, and the lease in a tag."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXPIRES = "meta-data/tags/instance/trialfleet:expires"  # 2026-…Z
 
 @dataclass(frozen=True)
 class Notices:
-    """What the metadata say; None for what there isn't, and for what can't be read."""
+    """The notices in the metadata; None: there is none, or it can't be read."""
 
     interruption: str | None = None  # what AWS will do, and when
     rebalance: str | None = None  # when AWS recommended to leave
@@ -24,11 +24,11 @@ class Notices:
 
 
 def read(metadata: Imds) -> Notices:
-    """Return what the metadata of the instance say; what can't be read hides nothing else."""
+    """Return the notices in the instance's metadata; an unreadable one does not affect others."""
     problems: list[str] = []
 
     def ask(path: str) -> str | None:
-        if problems:  # it would be silent as long again, and an interruption leaves two minutes
+        if problems:  # another timeout would take too long: an interruption leaves two minutes
             return None
         try:
             return metadata.get(path)
@@ -39,7 +39,7 @@ def read(metadata: Imds) -> Notices:
     action, rebalance, lease = ask(ACTION), ask(REBALANCE), ask(EXPIRES)
     expires = moment(lease or "")
     if lease and expires is None:
-        problems.append(f"the tag trialfleet:expires is no time: {lease!r}")
+        problems.append(f"the tag trialfleet:expires is not a time: {lease!r}")
     return Notices(
         interruption=action and formatted(action, "{action} at {time}"),
         rebalance=rebalance and formatted(rebalance, "{noticeTime}"),
@@ -49,7 +49,7 @@ def read(metadata: Imds) -> Notices:
 
 
 def formatted(notice: str, words: str) -> str:
-    """Return a notice in words; one that isn't understood as it is: it is a notice all the same."""
+    """Return a notice as text; an unparsable one verbatim, because it is still a notice."""
     try:
         return words.format_map(json.loads(notice))
     except (ValueError, LookupError, TypeError):

@@ -1,4 +1,4 @@
-"""What the agent remembers over its own crash; not over a reboot, after which all begins anew."""
+"""The agent's saved state, which survives a crash of the agent but not a reboot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trialfleet.nodes.bootstrap.host import Host
 
 
 def load(path: Path) -> Memory:
-    """Return what was saved; a fresh memory where nothing, or nothing readable, was."""
+    """Return the saved memory; an empty one if it is missing or damaged."""
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
         leaving, offline = saved.pop("leaving"), tuple(saved.pop("offline"))
@@ -21,5 +21,5 @@ def load(path: Path) -> Memory:
 
 
 def save(path: Path, memory: Memory) -> None:
-    """Replace the file whole; OSError if that can't be done."""
+    """Replace the file atomically; OSError if that fails."""
     Host(Path("/")).write(str(path), json.dumps(asdict(memory)) + "\n")

@@ -1,4 +1,4 @@
-"""The agent's loop: look, decide, act, each second."""
+"""The agent's loop: observe, decide and act each second."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from trialfleet.nodes.probe import kernel_log
 from trialfleet.nodes.probe.privileged_readings import PrivilegedReadings
 from trialfleet.wall_clock import WallClock, real_time
 
-STEP = 1.0  # seconds; AWS asks for 5 or less, and an interruption leaves 120
-FENCE = 10.0  # seconds between two looks at the fence
-TELL = 300.0  # seconds between two tellings of what the probe can't see; it looks every 900
+STEP = 1.0  # seconds; AWS recommends 5 or less, and an interruption leaves 120
+FENCE = 10.0  # seconds between checks of the fence
+TELL = 300.0  # seconds between saves of root's readings for the probe, which runs every 900
 
 log = logging.getLogger(__name__)
 
 
 class Agent:
-    """Watches over one node; `step` does all of it once."""
+    """The watch over one node; `step` is one round."""
 
     def __init__(
         self,
@@ -44,13 +44,13 @@ class Agent:
         raise_fence: Callable[[Host], bool] = metadata_fence.raise_fence,
         tell_probe: Callable[[PrivilegedReadings], None] = machine.tell_probe,
     ) -> None:
-        """Go on from what `state` remembers; nothing is done yet.
+        """Load the saved state; nothing else happens yet.
 
-        The clock may be set; `uptime`, the seconds since boot, is set by nobody.
+        `clock` may be set by others; `uptime`, the seconds since boot, is monotonic.
         """
         self._metadata, self._condor, self._rules, self._state = metadata, condor, rules, state
         self._uptime = uptime
-        self._clock = WallClock(clock, uptime)  # set ahead, it ends no lease
+        self._clock = WallClock(clock, uptime)  # a jump ahead ends no lease
         self._cancel_switch, self._power_off = cancel_switch, power_off
         self._tell_probe, self._last_tell = tell_probe, float("-inf")
         self._raise_fence, self._fenced, self._unfenced = raise_fence, float("-inf"), ""
@@ -58,13 +58,13 @@ class Agent:
         self._answers, self._problem, self._offline_problem = True, "", ""
 
     def run(self) -> None:
-        """Go on until the machine is switched off."""
+        """Make steps until the machine is shut down."""
         log.info("watching; remembered: %s", self._memory)
         while not self.step():
             time.sleep(STEP)
 
     def step(self) -> bool:
-        """Look, decide and act once; True when the machine has been asked to shut down."""
+        """Observe, decide and act once; True if the machine has been asked to shut down."""
         decision = decide(self._memory, self._look(), self._rules)
         decision = self._take_offline(self._cancel(decision))
         for line in changes(self._memory, decision.memory):
@@ -93,7 +93,7 @@ class Agent:
         )
 
     def _look_at_fence(self) -> str:
-        """Now and then look whether jobs are kept from the metadata; say why if they aren't."""
+        """Check at intervals whether jobs can reach the metadata; return why, if they can."""
         if self._uptime() - self._fenced < FENCE:
             return self._unfenced
         self._fenced = self._uptime()
@@ -106,7 +106,7 @@ class Agent:
         return self._unfenced
 
     def _log_silence(self, current: Notices, startd: Startd | None) -> None:
-        """Say once when metadata or startd fall silent, and once when they are back."""
+        """Log once when metadata or startd stop answering, and once when they answer again."""
         if (current.problem or "") != self._problem:
             self._problem = current.problem or ""
             log.info("%s", self._problem or "the instance's metadata is readable again")
@@ -115,7 +115,7 @@ class Agent:
             log.info("the startd %s", "answers" if self._answers else "does not answer")
 
     def _cancel(self, decision: Decision) -> Decision:
-        """Cancel the dead man's switch; if that fails, the node counts as not joined yet."""
+        """Cancel the dead man's switch; after a failure the node counts as not joined yet."""
         if not decision.cancel_switch:
             return decision
         try:
@@ -127,7 +127,7 @@ class Agent:
         return decision
 
     def _take_offline(self, decision: Decision) -> Decision:
-        """Take sick GPUs offline; if that fails, it is done in the next step."""
+        """Take sick GPUs offline; after a failure try again in the next step."""
         if decision.offline is None:
             return decision
         try:
@@ -142,14 +142,14 @@ class Agent:
         return decision
 
     def _tell(self) -> None:
-        """Now and then leave for the probe, which isn't root, what it can't see."""
+        """Save root's readings for the probe at intervals."""
         if not self._memory.joined or self._uptime() - self._last_tell < TELL:
             return
         self._last_tell = self._uptime()
         try:
             self._tell_probe(PrivilegedReadings(kernel_log.read_xids(), self._condor.bandwidths()))
         except OSError as error:
-            log.warning("the probe can't be notified: %s", error)
+            log.warning("the readings for the probe can't be written: %s", error)
 
     def _remember(self, decision: Decision) -> None:
         if decision.memory == self._memory:

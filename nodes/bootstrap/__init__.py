@@ -1,1 +1,1 @@
-"""Makes a bare EC2 instance an execution point of the pool; standard library only."""
+"""The bootstrap of a bare EC2 instance to an execution point of the pool; standard library only."""

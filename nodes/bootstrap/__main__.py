@@ -1,8 +1,8 @@
-"""`python3 -m trialfleet.nodes.bootstrap`: makes this instance a node of its pool, as root.
+"""`python3 -m trialfleet.nodes.bootstrap`: make this instance a node of its pool, as root.
 
-Needs the bundle and `settings.json` that the user data has left, and the switch that it has set:
-the machine ends itself when its time to boot is over. Until then systemd tries again what failed,
-and each failure is written to the log and to the fleet's bucket.
+It needs the bundle and `settings.json` from the user data, and the dead man's switch that the user
+data has set: the machine shuts down when its time to boot is over. Until then systemd repeats a
+failed bootstrap, and each failure is written to the log and to the fleet's bucket.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.bootstrap.instance import identify
 from trialfleet.nodes.bootstrap.log import FILE, Log
 
-UPLOAD_WAITS, UPLOAD_SECONDS = (1,), 5  # the log is no reason to be late
-AGAIN, OVER = 1, 3  # exit codes: systemd tries again but for the latter
+UPLOAD_WAITS, UPLOAD_SECONDS = (1,), 5  # short, because the log must not delay the bootstrap
+AGAIN, OVER = 1, 3  # exit codes: systemd tries again after the first only
 
 
 def main() -> int:
-    """Take the steps; 0 when the node has joined, or reboots for its driver."""
+    """Run the bootstrap; return 0 if the node has joined, or reboots for its driver."""
     log = Log(Host().place(FILE))
     host = Host(say=log.say)
     try:
@@ -43,14 +43,14 @@ def main() -> int:
 
 
 def take_steps(node: steps.Node) -> int:
-    """Take the steps, and tell how it ended."""
+    """Take the steps, and log the end; return the exit code."""
     try:
         steps.run(node)
     except driver.RebootError:
         return reboot(node)
     except (StepError, AwsError) as error:
         return failed(node, str(error))
-    except Exception:  # noqa: BLE001  our own mistakes are reported like the others'
+    except Exception:  # noqa: BLE001  our own bugs are reported like other errors
         return failed(node, traceback.format_exc())
     else:
         node.tell(f"done ({time.monotonic() - node.began:.1f} s)")
@@ -58,8 +58,8 @@ def take_steps(node: steps.Node) -> int:
 
 
 def reboot(node: steps.Node) -> int:
-    """Start the machine anew for its driver; the next attempt goes on without where that fails."""
-    node.tell(f"driver: {driver.STILL}; reboots, this once")
+    """Reboot the machine for its driver; if that fails, the next attempt goes on without it."""
+    node.tell(f"driver: {driver.STILL}; rebooting once")
     try:
         node.host.run("systemctl", "reboot")
     except StepError as error:
@@ -68,7 +68,7 @@ def reboot(node: steps.Node) -> int:
 
 
 def failed(node: steps.Node, why: str) -> int:
-    """Tell why it failed, now and at each step of the next attempt; the exit code."""
+    """Log the failure, now and at each step of the next attempt; return the exit code."""
     node.tell(f"failed: {why}")
     if steps.time_left(node) <= 0:
         return OVER

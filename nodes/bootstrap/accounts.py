@@ -1,8 +1,8 @@
-"""The accounts of jobs: one for each slot, so that no job reaches the job of another slot.
+"""The accounts of jobs: one for each slot, so that jobs can't reach jobs of other slots.
 
-An account has no password and no shell. Its home is a folder for caches: what is compiled once is
-there for the slot's next job. HTCondor keeps a region's files in a slot, too, so slots are numbered
-beyond the machine's cores; one beyond the last account runs its job as `nobody`.
+An account has no password and no shell. Its home holds caches, such as compiled code for the slot's
+next job. HTCondor also keeps a region's files in a slot, so slot numbers exceed the number of
+cores; a slot beyond the last account runs its job as `nobody`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from trialfleet.nodes.bootstrap.host import Host, StepError
 HOMES = "/var/lib/trialfleet/home"
 LIST = "/etc/sysusers.d/trialfleet.conf"
 SLOTS = 400
-FILES = "trialfleet-files"  # has the files that HTCondor sends to a node once for all of its jobs
-FIRST_ID = 60_706  # no distribution gives out this and the 477 after it
+FILES = "trialfleet-files"  # owner of the files that HTCondor sends to a node once for all jobs
+FIRST_ID = 60_706  # no distribution assigns this and the next 477
 NOBODY_ID = 65_534  # also the number of its group, whose name differs between distributions
 
 
@@ -29,7 +29,7 @@ NUMBERS = {FILES: FIRST_ID} | {name(slot): FIRST_ID + slot for slot in range(1, 
 
 
 def make(host: Host) -> None:
-    """Make all accounts and their homes; StepError for one that has another number already."""
+    """Make all accounts and their homes; StepError if one exists with another number."""
     lines = (f"u {name} {uid}:{NOBODY_ID} - {_home(name)}\n" for name, uid in NUMBERS.items())
     host.write(LIST, "".join(lines))
     host.run("systemd-sysusers", f"--root={host.root}", str(host.place(LIST)))
@@ -38,15 +38,15 @@ def make(host: Host) -> None:
         if made.get(account) != number:
             raise StepError(
                 f"the account {account} has the number {made.get(account)} instead of {number}:"
-                " use an AMI on which that name and number are free"
+                " use an AMI on which this name and number are free"
             )
     _make_homes(host)
 
 
 def settings() -> str:
-    """Return HTCondor's configuration of which slot has which account.
+    """Return HTCondor's configuration of the slots' accounts.
 
-    HTCondor looks up `SLOT1_USER` for the slots that have files alone.
+    HTCondor uses `SLOT1_USER` for slots that only hold files.
     """
     slots = (f"SLOT1_{slot}_USER = {name(slot)}\n" for slot in range(1, SLOTS + 1))
     return f"SLOT1_USER = {FILES}\n" + "".join(slots)

@@ -10,11 +10,11 @@ from trialfleet.nodes.bootstrap.host import HOME, Host, StepError
 from trialfleet.nodes.bootstrap.instance import Instance
 
 FOLDER = "/etc/condor/config.d"
-SHARED = f"{FOLDER}/50-trialfleet-node.conf"  # as the bundle has it
+SHARED = f"{FOLDER}/50-trialfleet-node.conf"  # from the bundle
 INSTANCE = f"{FOLDER}/40-trialfleet-instance.conf"
 PROBED = f"{FOLDER}/45-trialfleet-probe.conf"
-# The agent's: GPUs that the probe called sick. A reconfiguration brings back one that was taken
-# offline while the startd ran, but none that was offline when it started: a boot begins with none.
+# Written by the agent: sick GPUs. A reconfiguration brings a GPU online that was taken offline
+# while the startd ran, but not one that was offline at its start: so a boot begins without any.
 OFFLINE = f"{FOLDER}/46-trialfleet-offline-gpus.conf"
 TOKENS = "/etc/condor/tokens.d"
 TOKEN = f"{TOKENS}/trialfleet"
@@ -30,7 +30,7 @@ _HAS_TORCH = (
 
 
 def write_token(host: Host, token: str) -> None:
-    """Put the pool's token where only root reads it."""
+    """Write the pool's token, readable by root alone."""
     folder = host.place(TOKENS)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
@@ -38,10 +38,10 @@ def write_token(host: Host, token: str) -> None:
 
 
 def write(host: Host, instance: Instance, driver: str, execute: str) -> None:
-    """Write all but the probe's verdict; StepError when the bundle lacks the shared part."""
+    """Write all except the probe's verdict; StepError if the bundle lacks the shared part."""
     shared = host.read(f"{HOME}/node.conf")
     if not shared:
-        raise StepError(f"there is no {HOME}/node.conf: the bundle is broken")
+        raise StepError(f"the bundle lacks {HOME}/node.conf: run `trialfleet fleet up` again")
     host.write(SHARED, shared)
     accounts.make(host)
     own = text(instance, driver, execute, jobs_python(host)) + accounts.settings()
@@ -51,7 +51,7 @@ def write(host: Host, instance: Instance, driver: str, execute: str) -> None:
 
 
 def text(instance: Instance, driver: str, execute: str, python: str) -> str:
-    """Return the configuration that this instance alone has."""
+    """Return the part of the configuration that is specific to this instance."""
     price = "undefined" if instance.price is None else repr(instance.price)
     return f"""\
 # What this instance is; its bootstrap writes this file at each boot.
@@ -68,7 +68,7 @@ TrialfleetDriverOption = "{driver}"
 
 
 def jobs_python(host: Host) -> str:
-    """Return the Python that jobs find with torch in it; this one where none has it."""
+    """Return the Python with torch for jobs; without one, this Python."""
     for folder in JOB_PATH:
         python = str(host.place(f"{folder}/python3"))
         if host.ask(python, "-c", _HAS_TORCH) is not None:
@@ -77,13 +77,13 @@ def jobs_python(host: Host) -> str:
 
 
 def probe_options(host: Host) -> list[str]:
-    """Return the probe's options that the fleet has set, as the shared configuration says."""
+    """Return the fleet's options of the probe, from the shared configuration."""
     found = re.search(r"^TRIALFLEET_PROBE_OPTIONS *= *(.*)$", host.read(SHARED), re.MULTILINE)
     return found[1].split() if found else []
 
 
 def write_verdict(host: Host, ad: str) -> None:
-    """Advertise what the probe said from the first ad on, until the startd has run it itself."""
+    """Write the probe's verdict for the startd's ads until it has run the probe itself."""
     found = re.findall(r"^(Trialfleet\w+) *= *(.*)$", ad, re.MULTILINE)
     lines = [f"{name} = {value.replace('$', '$(DOLLAR)')}" for name, value in found]
     names = " ".join(name for name, _ in found)

@@ -1,9 +1,9 @@
-"""NVIDIA's driver: present or installed, and not checking the PCI configuration space.
+"""NVIDIA's driver: its installation, and its option to check the PCI configuration space.
 
 Drivers up to 418 have an option that makes every call check the PCI command and base-address
 registers. On a virtual machine each check traps into the hypervisor; trainings that call many
-small kernels became ten times slower. Newer drivers don't know the option, log that and go on, so
-it is always written, and what the driver really does is read back.
+small kernels became ten times slower. Newer drivers log the unknown option and continue. So the
+option is always written, and the driver's actual value is read back.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ OPTION = "NVreg_CheckPCIConfigSpace"
 FILE = "/etc/modprobe.d/trialfleet-nvidia.conf"
 PARAMS = "/proc/driver/nvidia/params"  # the options without their prefix: CheckPCIConfigSpace: 1
 REBOOTED = f"{HOME}/rebooted-for-driver"
-MODULE = "nvidia"  # as modprobe and the kernel call it, whatever the file's name
+MODULE = "nvidia"  # modprobe's and the kernel's name, whatever the file's name
 USERS = ("nvidia_drm", "nvidia_modeset", "nvidia_peermem", "nvidia_uvm")
-PATIENCE = 120  # seconds for a program that asks the driver: a sick GPU may hang it for ever
-DEBIANS = ("contrib", "non-free")  # the components of Debian that its driver comes from
+PATIENCE = 120  # seconds for a program that calls the driver: a sick GPU may hang it for ever
+DEBIANS = ("contrib", "non-free")  # Debian's components with its driver
 UBUNTU_BRANCHES = ("580-server", "570-server", "550-server", "535-server")
 
 SET = "set"
@@ -34,14 +34,14 @@ NONE = "no driver"
 
 
 class RebootError(Exception):
-    """The machine must be started anew, once, for the option to act."""
+    """The machine must reboot once for the option to take effect."""
 
 
 def prepare(host: Host) -> str:
-    """Make the driver ready; return what became of its option: SET, ALREADY, STILL and so on.
+    """Prepare the driver; return the state of its option: SET, ALREADY, STILL and so on.
 
     Raises:
-        RebootError: the option acts only after a reboot, and there was none for it yet.
+        RebootError: the option takes effect only after a reboot, and there was none for it yet.
         StepError: there is an NVIDIA GPU, and its driver can't be installed.
     """
     module = find_module(host)
@@ -60,26 +60,26 @@ def prepare(host: Host) -> str:
 
 
 def find_module(host: Host) -> str | None:
-    """Return the name that options of the driver's module go by; None without a driver.
+    """Return the name of the driver's module for its options; None without a driver.
 
-    It is the one of the file that modprobe would load. On Debian that is nvidia-current,
-    nvidia-current-open, nvidia-tesla-535 …: an `install` line of /etc/modprobe.d, which the chosen
-    package brings, leads there.
+    It is the name of the file that modprobe would load. On Debian that is nvidia-current,
+    nvidia-current-open, nvidia-tesla-535 …, from an `install` line in /etc/modprobe.d by the chosen
+    package.
     """
     steps = (host.ask("modprobe", "-D", MODULE) or "").splitlines()
-    action, *words = steps[-1].split() if steps else [""]  # before it: what it depends on
+    action, *words = steps[-1].split() if steps else [""]  # before it: its dependencies
     if action == "insmod":
         return PurePath(words[0]).name.partition(".ko")[0]
     called = [word for word in words if not word.startswith("-")]
     if action != "install" or called[:1] != ["modprobe"] or len(called) == 1:
         return None
-    # The line is there as soon as the package is, the module when it has been compiled.
+    # The line comes with the package, the module only after its compilation.
     return called[1] if host.ask("modinfo", "-F", "filename", called[1]) is not None else None
 
 
 def install(host: Host) -> None:
-    """Install the distribution's driver; StepError when it can't be had."""
-    host.say("no NVIDIA driver yet: installing the distribution's")
+    """Install the distribution's driver; StepError if that fails."""
+    host.say("there is no NVIDIA driver: installing the distribution's")
     kernel = os.uname().release
     if not packages.uses_apt(host):
         packages.install(host, "nvidia-release")
@@ -93,19 +93,19 @@ def install(host: Host) -> None:
 
 
 def install_debians(host: Host, kernel: str) -> None:
-    """Install Debian's driver, which is compiled here; its cloud images' sources don't have it."""
+    """Install Debian's driver, which is compiled here; sources of its cloud images lack it."""
     found = packages.components(host)
     if not set(DEBIANS) <= set(found):
         raise StepError(
-            f"Debian's NVIDIA driver is in {' and '.join(DEBIANS)}, and this machine's sources"
-            f" have {', '.join(found)}: add them to the sources in /etc/apt, or use an image that"
-            " has the driver (the fleet's `ami:`)"
+            f"Debian's NVIDIA driver is in {' and '.join(DEBIANS)}, but this machine's sources"
+            f" only have {', '.join(found)}: add them to the sources in /etc/apt, or use an image"
+            " with the driver (the fleet's `ami:`)"
         )
     packages.install(host, f"linux-headers-{kernel}", "nvidia-driver", "nvidia-smi")
 
 
 def install_ubuntus(host: Host, kernel: str) -> None:
-    """Install Ubuntu's newest server driver that was built for this kernel, else compile one."""
+    """Install Ubuntu's newest server driver built for this kernel, or else compile one."""
     for branch in UBUNTU_BRANCHES:
         names = (f"nvidia-headless-no-dkms-{branch}", f"nvidia-utils-{branch}")
         if packages.installs(host, f"linux-modules-nvidia-{branch}-{kernel}", *names):
@@ -116,7 +116,7 @@ def install_ubuntus(host: Host, kernel: str) -> None:
 
 
 def set_option(host: Host, module: str) -> str:
-    """Write the option, make it act where that is possible now, and return what is so."""
+    """Write the option, apply it now if possible, and return its state."""
     found = value(host)
     fresh = host.write(FILE, f"options {module} {OPTION}=0\n")
     if found is None:
@@ -133,28 +133,28 @@ def set_option(host: Host, module: str) -> str:
 
 
 def value(host: Host) -> int | None:
-    """Return the option's value in the driver that runs; None when none runs or it has none."""
+    """Return the option's value in the loaded driver; None without a driver or option."""
     name = OPTION.partition("_")[2]
     found = re.search(rf"^{name}: *(\d+)", host.read(PARAMS), re.M)
     return int(found[1]) if found else None
 
 
 def reload(host: Host) -> None:
-    """Load the driver anew; where something uses it, it stays as it is."""
+    """Reload the driver, unless it is in use."""
     loaded = {line.split()[0] for line in host.read("/proc/modules").splitlines() if line}
     kept = [name for name in USERS if name in loaded]
     if host.has("nvidia-persistenced"):
         host.succeeds("systemctl", "stop", "nvidia-persistenced.service")
     host.succeeds("modprobe", "-r", *kept, MODULE, seconds=PATIENCE)
     host.succeeds("modprobe", MODULE, seconds=PATIENCE)
-    if "nvidia_uvm" in kept:  # what CUDA needs; the others are for screens
+    if "nvidia_uvm" in kept:  # needed by CUDA; the others are for screens
         host.succeeds("modprobe", f"{MODULE}-uvm", seconds=PATIENCE)
     if host.has("nvidia-persistenced"):
         host.succeeds("systemctl", "start", "nvidia-persistenced.service")
 
 
 def update_initramfs(host: Host) -> None:
-    """Take the option into the image from which the kernel starts, which may hold the driver."""
+    """Add the option to the kernel's initramfs, which may contain the driver."""
     if host.has("update-initramfs"):
         host.succeeds("update-initramfs", "-u")
     elif host.has("dracut"):

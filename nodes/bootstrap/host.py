@@ -1,4 +1,4 @@
-"""The machine that the bootstrap works on: its files below a root, its programs by name."""
+"""The machine of the bootstrap: its files below a root, its programs by name."""
 
 from __future__ import annotations
 
@@ -14,57 +14,57 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-ROOT = os.environ.get("TRIALFLEET_NODE_ROOT") or "/"  # moved by tests
+ROOT = os.environ.get("TRIALFLEET_NODE_ROOT") or "/"  # changed by tests
 HOME = "/opt/trialfleet"
-LONGEST = 1_200  # seconds that one program may take: a driver is compiled in some minutes
+LONGEST = 1_200  # time limit of a program in seconds: compiling a driver takes some minutes
 
-KILLED = 5.0  # seconds that a killed program gets to vanish
+KILLED = 5.0  # seconds to wait for the end of a killed program
 
 
 class StepError(Exception):
-    """A step can't be done; the message says why, for the node's log."""
+    """A step failed; the message says why, for the node's log."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """Where files lie, and how programs are called."""
+    """The machine's files and programs."""
 
-    root: Path = Path(ROOT)  # what paths such as `/etc` are below
-    say: Callable[[str], None] = lambda _line: None  # takes a line for the node's log
+    root: Path = Path(ROOT)  # the folder above paths such as `/etc`
+    say: Callable[[str], None] = lambda _line: None  # writes a line to the node's log
 
     def place(self, path: str) -> Path:
-        """Return where an absolute path lies on this machine."""
+        """Return the place of an absolute path below the root."""
         return self.root / path.lstrip("/")
 
     def read(self, path: str) -> str:
-        """Return a file's text; nothing where there is none."""
+        """Return a file's text; empty if it is missing."""
         try:
             return self.place(path).read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""
 
     def write(self, path: str, text: str, mode: int = 0o644) -> bool:
-        """Make a file have this text and mode, whole or not at all; True if it was changed."""
+        """Write a file's text and mode, atomically; return whether it changed."""
         file = self.place(path)
         if self.read(path) == text and file.exists() and file.stat().st_mode & 0o777 == mode:
             return False
         file.parent.mkdir(parents=True, exist_ok=True)
         beside = file.with_name(f".{secrets.token_hex(6)}.tmp")
-        # Created with its mode: a secret is at no time readable by others.
+        # It is created with its mode, so that others can never read a secret.
         with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as new:
             new.write(text)
             new.flush()
-            os.fsync(new.fileno())  # or a machine that loses power may find it empty
+            os.fsync(new.fileno())  # or the file may be empty after a power failure
         beside.chmod(mode)
         beside.replace(file)
         return True
 
     def has(self, program: str) -> bool:
-        """Say whether a program is on PATH."""
+        """Return whether a program is on PATH."""
         return shutil.which(program) is not None
 
     def run(self, *command: str, seconds: float = LONGEST) -> str:
-        """Run a program and return what it printed; StepError if it fails or takes too long."""
+        """Run a program and return its output; StepError if it fails or takes too long."""
         done = self._call(command, seconds)
         if done.returncode != 0:
             output = (done.stderr.strip() or done.stdout.strip()).splitlines()
@@ -73,7 +73,7 @@ class Host:
         return done.stdout
 
     def succeeds(self, *command: str, seconds: float = LONGEST) -> bool:
-        """Run a program and say whether it went well; if not, the log has its words."""
+        """Run a program and return whether it succeeded; if not, log its error."""
         try:
             self.run(*command, seconds=seconds)
         except StepError as error:
@@ -82,16 +82,16 @@ class Host:
         return True
 
     def ask(self, *command: str) -> str | None:
-        """Run a program and return what it printed; None if it can't be run or fails."""
+        """Run a program and return its output; None if it can't be run or fails."""
         try:
             return self.run(*command, seconds=60)
         except StepError:
             return None
 
     def _call(self, command: tuple[str, ...], seconds: float) -> subprocess.CompletedProcess[str]:
-        # Programs that would ask a person something take their defaults instead.
+        # Programs must not ask questions, but take their defaults.
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
-        # Into files: a pipe is read until its last holder has ended, which a daemon never does.
+        # Output goes to files: a pipe stays open as long as a daemon that inherits it lives.
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             try:
                 process = subprocess.Popen(
@@ -110,12 +110,13 @@ class Host:
                 code = process.wait(timeout=seconds)
             except subprocess.TimeoutExpired as error:
                 end(process)
-                raise StepError(f"`{' '.join(command)}`: no end after {seconds:.0f} s") from error
+                text = f"`{' '.join(command)}`: timed out after {seconds:.0f} s"
+                raise StepError(text) from error
             return subprocess.CompletedProcess(command, code, text_of(out), text_of(err))
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a program and what it has started; one that hangs inside a driver stays behind."""
+    """Kill a program and its children; one that hangs inside a driver is left behind."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):
@@ -123,6 +124,6 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def text_of(file: IO[bytes]) -> str:
-    """Return what a file holds, as text."""
+    """Return a file's content as text."""
     file.seek(0)
     return file.read().decode(errors="replace")

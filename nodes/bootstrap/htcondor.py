@@ -1,4 +1,4 @@
-"""HTCondor in the manager's version: present, or installed from a repository that has it."""
+"""HTCondor in the manager's version: already installed, or installed from a repository."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SOURCES = "/etc/apt/sources.list.d/htcondor.list"
 
 
 def prepare(host: Host, version: str) -> str:
-    """Make HTCondor of this version be there; return where it came from; StepError if nowhere."""
+    """Install HTCondor of this version if needed; return its source; StepError if there is none."""
     before = installed(host)
     if before == version:
         return "present"
@@ -24,14 +24,14 @@ def prepare(host: Host, version: str) -> str:
     came_from = source(host, version)
     if installed(host) != version:
         raise StepError(
-            f"HTCondor {version} is the manager's, but this machine has {installed(host)} after"
-            f" it was installed from {came_from}"
+            f"the manager has HTCondor {version}, but this machine has {installed(host)}, installed"
+            f" from {came_from}: use an AMI with the manager's version, or update the manager"
         )
     return came_from
 
 
 def installed(host: Host) -> str:
-    """Return the version of the machine's HTCondor; `none` without one."""
+    """Return the version of the machine's HTCondor, or `none`."""
     output = host.ask("condor_version") or ""
     found = re.search(r"^\$CondorVersion: (\d+\.\d+\.\d+) ", output, re.M)
     return found[1] if found else "none"
@@ -44,7 +44,7 @@ def channel(version: str) -> str:
 
 
 def install_by_apt(host: Host, version: str) -> str:
-    """Install from a repository that the machine knows, else from HTCondor's own."""
+    """Install from one of the machine's repositories, or else from HTCondor's own."""
     wanted = f"condor={version}*"
     packages.refresh(host)
     if packages.installs(host, "--allow-downgrades", wanted):
@@ -56,13 +56,13 @@ def install_by_apt(host: Host, version: str) -> str:
 
 
 def add_apt_repository(host: Host, version: str) -> None:
-    """Make apt know HTCondor's own repository of this version, and whose signature to trust."""
+    """Add HTCondor's own repository of this version to apt, with its signing key."""
     system = packages.distribution(host)
     name, release = system.get("ID"), system.get("VERSION_CODENAME")
     if name not in {"ubuntu", "debian"} or platform.machine() != "x86_64":
         raise StepError(
             f"HTCondor {version} is in no repository of {system.get('PRETTY_NAME')}, and HTCondor's"
-            f" own has nothing for {name} on {platform.machine()}: use an AMI that has it"
+            f" own does not support {name} on {platform.machine()}: use an AMI with HTCondor"
         )
     host.write(KEY, download(f"{REPOSITORY}/keys/HTCondor-{channel(version)}-Key"))
     place = f"{REPOSITORY}/{name}/{channel(version)}"
@@ -80,7 +80,7 @@ def install_by_dnf(host: Host, version: str) -> str:
 
 
 def download(url: str) -> str:
-    """Return the text at `url`; StepError if it can't be had."""
+    """Return the text at `url`; StepError if the download fails."""
     try:
         with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310
             text: str = answer.read().decode()

@@ -1,4 +1,4 @@
-"""Which instance this is, by its metadata."""
+"""The identity of this instance, from its metadata."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ PRICE_TAG = "meta-data/tags/instance/trialfleet:price"
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """What the pool is to know about the instance."""
+    """The facts about an instance that it advertises in the pool."""
 
     id: str  # for instance `i-0123456789abcdef0`
     type: str  # for instance `g5.xlarge`
     zone: str  # for instance `eu-west-1a`
     lifecycle: str  # `spot` or `on-demand`
-    price: float | None  # USD per hour when it was asked for; None if unknown
+    price: float | None  # USD per hour when it was requested; None if unknown
 
 
 def identify(imds: Imds) -> Instance:
-    """Return which instance this is; StepError or AwsError where its metadata don't say it."""
+    """Return this instance; StepError or AwsError if its metadata lack something."""
     return Instance(
         id=_text(imds, "meta-data/instance-id"),
         type=_text(imds, "meta-data/instance-type"),
@@ -36,7 +36,7 @@ def identify(imds: Imds) -> Instance:
 def _text(imds: Imds, path: str) -> str:
     found = imds.get(path)
     if not found:
-        raise StepError(f"the instance's metadata has no {path}")
+        raise StepError(f"the instance's metadata lack {path}")
     return found.strip()
 
 

@@ -1,4 +1,4 @@
-"""Joining: HTCondor is started with what was written, and the node looks for itself in the pool."""
+"""Joining the pool: start HTCondor with its configuration, and wait for this node's ad."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from collections.abc import Callable
 from trialfleet.nodes.bootstrap import configuration, services
 from trialfleet.nodes.bootstrap.host import Host, StepError
 
-STARTED = "/run/trialfleet/condor-started-with"  # gone after a reboot, as the daemons are
-PATIENCE = 30  # seconds after which the log says why it takes so long
-UNPROVEN = "AUTHENTICATE:1003"  # HTCondor's number for a proof that the other side doesn't take
+STARTED = "/run/trialfleet/condor-started-with"  # in /run: a reboot deletes it
+PATIENCE = 30  # seconds after which the log says what the node waits for
+UNPROVEN = "AUTHENTICATE:1003"  # HTCondor's number for rejected credentials
 INTERVAL = 1
 
 
 def was_started(host: Host) -> bool:
-    """Say whether the bootstrap has started HTCondor since the machine booted."""
+    """Return whether the bootstrap has started HTCondor since the boot."""
     return host.read(STARTED) != ""
 
 
 def start(host: Host) -> str:
-    """Start the agent and HTCondor; both go on as they are where nothing has changed.
+    """Start the agent and HTCondor; leave them running if nothing has changed.
 
-    The agent first: no job runs where nobody watches for spot notices.
+    The agent starts first, so that no job runs without a watch for spot notices.
     """
     host.run("systemctl", "start", services.AGENT)
     digest = written(host)
     runs = host.ask("systemctl", "is-active", "--quiet", services.CONDOR) is not None
     same = runs and host.read(STARTED) == digest
     if not same:
-        # A machine that boots anew is looked at before it takes jobs.
+        # After a reboot the bootstrap checks the machine before HTCondor starts.
         host.succeeds("systemctl", "disable", services.CONDOR)
         host.run("systemctl", "restart", services.CONDOR)
         host.write(STARTED, digest, mode=0o600)
-    return "HTCondor runs already" if same else "HTCondor is started"
+    return "HTCondor is already running" if same else "HTCondor is started"
 
 
 def written(host: Host) -> str:
-    """Return what tells this configuration and token from any other."""
+    """Return a hash of configuration and token."""
     files = (configuration.SHARED, configuration.INSTANCE, configuration.TOKEN)
     return hashlib.sha256("\0".join(host.read(file) for file in files).encode()).hexdigest()
 
@@ -49,8 +49,8 @@ def wait(
 ) -> str:
     """Wait until the pool's collector (HOST:PORT) has this instance's ad; return its slot's name.
 
-    After PATIENCE seconds `tell` is given, once, why it takes so long; after `seconds` StepError is
-    raised with why, as far as the node can see.
+    After PATIENCE seconds `tell` gets the likely reason once; after `seconds` StepError is raised
+    with it.
     """
     asked, explained = time.monotonic(), False
     while True:
@@ -67,7 +67,7 @@ def wait(
 
 
 def in_pool(host: Host, instance: str) -> tuple[str, str]:
-    """Return the name of the instance's slot in the collector, or why that isn't known."""
+    """Return the name of the instance's slot in the collector, and the error, if any."""
     condition = f'TrialfleetInstance == "{instance}"'
     try:
         names = host.run("condor_status", "-constraint", condition, "-af", "Name", seconds=30)
@@ -77,20 +77,20 @@ def in_pool(host: Host, instance: str) -> tuple[str, str]:
 
 
 def explained(error: str) -> str:
-    """Return the collector's refusal, in words where it is of the token."""
+    """Return the collector's error, with an explanation if it rejects the token."""
     if UNPROVEN not in error:
         return error
     return (
-        "the manager refuses this node's token, which another key has signed or which has expired:"
-        f" `trialfleet fleet up` there gives new nodes the present one ({error})"
+        "the manager rejects this node's token: it has expired, or was signed with another key;"
+        f" `trialfleet fleet up` on the manager gives new nodes the current token ({error})"
     )
 
 
 def reachable(manager: str) -> str:
-    """Return what can be said of the way to the manager."""
+    """Return a text on whether the manager can be reached."""
     host, _, port = manager.partition(":")
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
     except OSError as error:
-        return f"{manager} can't be reached ({error}): is it up, its port open to the nodes?"
+        return f"{manager} can't be reached ({error}): is it up, and its port open to the nodes?"
     return f"{manager} answers, but has no ad of this node: see /var/log/condor/StartLog"

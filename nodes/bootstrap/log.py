@@ -1,4 +1,4 @@
-"""The node's log: on the console, in a file, and in the fleet's bucket for those who wait."""
+"""The node's log: on the console, in a file, and in the fleet's bucket."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 
 from trialfleet.instance_aws import Aws, AwsError
 
-FILE = "/var/log/trialfleet-bootstrap.log"  # the user data writes its lines here, too
+FILE = "/var/log/trialfleet-bootstrap.log"  # the user data also writes to it
 
 
 class Log:
-    """Takes lines; each has its time."""
+    """The log, whose lines have their time."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     def say(self, text: str) -> None:
-        """Write a line to the log and, by standard output, to the console."""
+        """Write a line to the log and, through standard output, to the console."""
         now = datetime.now(timezone.utc)  # noqa: UP017  a node may have Python 3.10
         line = f"{now:%Y-%m-%dT%H:%M:%SZ} {text}"
         print(line, flush=True)
@@ -29,9 +29,9 @@ class Log:
                 file.write(line + "\n")
 
     def telling(self, aws: Aws, bucket: str, key: str) -> Callable[[str], None]:
-        """Return what says a line and puts the log into the bucket, for those who wait.
+        """Return a function that logs a line and uploads the log to the bucket.
 
-        That the log can't be had there stops nobody.
+        A failed upload is only logged.
         """
 
         def tell(text: str) -> None:
@@ -39,6 +39,6 @@ class Log:
             try:
                 aws.put_object(bucket, key, self._file.read_bytes())
             except (AwsError, OSError) as error:
-                self.say(f"the log isn't in the bucket: {error}")
+                self.say(f"the log can't be uploaded to the bucket: {error}")
 
         return tell

@@ -1,11 +1,11 @@
-"""The fence between jobs and the instance's metadata, which hand out the keys of the node's role.
+"""The fence between jobs and the instance's metadata, which provide the keys of the node's role.
 
-Those keys read the pool's token. The metadata's hop limit keeps containers from them, not jobs. The
-fence is a routing rule by account rather than by unit: not everywhere do HTCondor's jobs run in
-the unit's cgroup. Whether it stands is asked of the kernel, as a packet of theirs would ask.
+Those keys can read the pool's token. The metadata's hop limit stops containers, but not jobs. The
+fence is a routing rule by account, not by systemd unit, because HTCondor's jobs are not always in
+the unit's cgroup. Its effect is checked by a route lookup in the kernel for the jobs' accounts.
 
-`python3 -m trialfleet.nodes.bootstrap.metadata_fence` raises it: HTCondor starts only where that
-went well.
+`python3 -m trialfleet.nodes.bootstrap.metadata_fence` raises it; HTCondor only starts if that
+succeeds.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from trialfleet.nodes.bootstrap.accounts import FIRST_ID, NOBODY_ID
 from trialfleet.nodes.bootstrap.host import Host, StepError
 
 METADATA = "169.254.169.254"
-# All accounts of jobs; between them are systemd's dynamic ones, which have no use for the metadata.
+# All accounts of jobs; systemd's dynamic accounts between them don't need the metadata.
 JOBS = (FIRST_ID, NOBODY_ID)
-# systemd-networkd removes the routing rules of others when it starts, but for the kernel's.
+# systemd-networkd removes other programs' routing rules when it starts, except the kernel's.
 RULE = (
     *("pref", "169", "uidrange", f"{FIRST_ID}-{NOBODY_ID}"),
     *("to", METADATA, "prohibit", "protocol", "kernel"),
 )
-REFUSED = "answers: Permission denied"  # the kernel's word for what a rule prohibits
-SECONDS = 5  # for `ip`, which takes some milliseconds
+REFUSED = "answers: Permission denied"  # the kernel's answer for a prohibited route
+SECONDS = 5  # time limit of `ip`, which takes some milliseconds
 
 
 def raise_fence(host: Host) -> bool:
-    """Make the fence stand; True if it didn't before, StepError if it can't."""
+    """Raise the fence; return whether it was missing; StepError if that fails."""
     if stands(host):
         return False
     try:
         host.run("ip", "rule", "add", *RULE, seconds=SECONDS)
-        why = "the rule is there, and has no effect"
+        why = "the routing rule exists, but has no effect"
     except StepError as error:
         why = str(error)
     if not stands(host):
@@ -42,7 +42,7 @@ def raise_fence(host: Host) -> bool:
 
 
 def stands(host: Host) -> bool:
-    """Say whether the kernel refuses the jobs' accounts the way to the metadata."""
+    """Return whether the kernel refuses the jobs' accounts the route to the metadata."""
     return all(_is_refused(host, account) for account in JOBS)
 
 
@@ -55,7 +55,7 @@ def _is_refused(host: Host, account: int) -> bool:
 
 
 def main() -> int:
-    """Raise the fence; 0 when it stands."""
+    """Raise the fence; return 0 on success."""
     try:
         raise_fence(Host())
     except StepError as error:

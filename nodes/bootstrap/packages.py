@@ -1,4 +1,4 @@
-"""Installing packages: apt on Debian and Ubuntu, dnf on Amazon Linux."""
+"""Installation of packages: by apt on Debian and Ubuntu, by dnf on Amazon Linux."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ import time
 
 from trialfleet.nodes.bootstrap.host import Host, StepError
 
-# A fresh machine's own timers hold apt's locks for a while. This makes apt wait for dpkg's alone …
+# A fresh machine's timers hold apt's locks for a while. This makes apt wait for dpkg's lock …
 _APT = (
     *("apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=300"),
     *("-o", "Acquire::Retries=3"),  # a mirror that fails for a moment
 )
-# … and for those on its lists and its downloads we wait ourselves.
+# … and this module waits for the locks of apt's lists and downloads.
 BUSY = "Could not get lock"
 PATIENCE, INTERVAL = 300.0, 3.0  # seconds
-# What apt says when an installation was killed, or the machine rebooted in the midst of it.
+# apt's message after an installation was killed, or interrupted by a reboot.
 INTERRUPTED = "dpkg was interrupted"
 _KEEP = ("-o", "Dpkg::Options::=--force-confold", "-o", "Dpkg::Options::=--force-confdef")
 
 
 def distribution(host: Host) -> dict[str, str]:
-    """Return what /etc/os-release says, such as ID and VERSION_CODENAME."""
+    """Return the fields of /etc/os-release, such as ID and VERSION_CODENAME."""
     words = shlex.split(host.read("/etc/os-release"), comments=True)
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
 def uses_apt(host: Host) -> bool:
-    """Say whether packages come by apt; else by dnf. StepError if the machine has neither."""
+    """Return whether packages come by apt, not dnf. StepError if the machine has neither."""
     if host.has("apt-get"):
         return True
     if host.has("dnf"):
         return False
     name = distribution(host).get("PRETTY_NAME", "this machine")
-    raise StepError(f"{name} has neither apt-get nor dnf; Ubuntu, Debian and Amazon Linux do")
+    raise StepError(f"{name} has neither apt-get nor dnf: use Ubuntu, Debian or Amazon Linux")
 
 
 def refresh(host: Host) -> None:
-    """Ask apt's repositories what they have; StepError when none answers."""
+    """Update apt's lists of packages; StepError if no repository answers."""
     _apt(host, "update")
 
 
@@ -50,7 +50,7 @@ def components(host: Host) -> list[str]:
 
 
 def install(host: Host, *packages: str) -> None:
-    """Install packages, not the recommended ones, and keep configuration; StepError if it fails."""
+    """Install packages without recommended ones, and keep configuration; StepError."""
     if uses_apt(host):
         _apt(host, *_KEEP, "install", "--no-install-recommends", *packages)
     else:
@@ -58,7 +58,7 @@ def install(host: Host, *packages: str) -> None:
 
 
 def installs(host: Host, *packages: str) -> bool:
-    """Install packages and say whether it went well; if not, the log says why."""
+    """Install packages and return whether it succeeded; if not, log the error."""
     try:
         install(host, *packages)
     except StepError as error:
@@ -68,7 +68,7 @@ def installs(host: Host, *packages: str) -> bool:
 
 
 def _apt(host: Host, *arguments: str) -> None:
-    """Run apt-get, again and again while another one is at work; StepError when it fails."""
+    """Run apt-get, repeatedly while another one is running; StepError if it fails."""
     end, mended = time.monotonic() + PATIENCE, False
     while True:
         try:

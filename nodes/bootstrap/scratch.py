@@ -1,4 +1,4 @@
-"""Where jobs run: on the instance's own NVMe disk where it has one, else on the root volume."""
+"""The folder for jobs: on the instance's local NVMe disk if it has one, else on the root volume."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from trialfleet.nodes.bootstrap.host import Host, StepError
 
 DEFAULT = "/var/lib/condor/execute"
 MOUNT = "/mnt/trialfleet"
-DEEP_LEARNING_AMI = "/opt/dlami/nvme"  # AWS's images join the local disks here at each boot
+DEEP_LEARNING_AMI = "/opt/dlami/nvme"  # AWS's images mount the local disks here at each boot
 LOCAL_DISK = "Amazon EC2 NVMe Instance Storage"
 OWNER = "condor"
 
 
 def prepare(host: Host) -> str:
-    """Return the folder for jobs, on the first free local disk; StepError if that can't be used."""
+    """Return the folder for jobs, on the first free local disk; StepError if it is unusable."""
     disk = local_disk(host)
     if mounted(host, DEEP_LEARNING_AMI):
         return f"{DEEP_LEARNING_AMI}/trialfleet"
@@ -26,7 +26,7 @@ def prepare(host: Host) -> str:
 
 
 def local_disk(host: Host) -> str | None:
-    """Return the device of the first local disk that nothing uses; None without one."""
+    """Return the device of the first unused local disk; None without one."""
     for model in sorted(host.place("/sys/block").glob("nvme*/device/model")):
         block = model.parent.parent
         device = f"/dev/{block.name}"
@@ -37,12 +37,12 @@ def local_disk(host: Host) -> str | None:
 
 
 def mounted(host: Host, place: str) -> bool:
-    """Say whether a device is mounted, or something at a folder."""
+    """Return whether a device is mounted, or something at a folder."""
     return any(place in line.split()[:2] for line in host.read("/proc/mounts").splitlines())
 
 
 def mount(host: Host, device: str) -> None:
-    """Mount a local disk; it is empty after a start, and as it was after a reboot."""
+    """Mount a local disk, which is empty after a start but keeps its data over a reboot."""
     host.place(MOUNT).mkdir(parents=True, exist_ok=True)
     command = ("mount", "-o", "noatime,discard", device, MOUNT)
     if host.ask(*command) is None:
@@ -51,12 +51,12 @@ def mount(host: Host, device: str) -> None:
 
 
 def make_folder(host: Host, path: str) -> None:
-    """Make the folder for jobs, owned as HTCondor wants it; StepError if it can't be made."""
+    """Make the folder for jobs with HTCondor's owner; StepError if that fails."""
     folder = host.place(path)
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         shutil.chown(folder, OWNER, OWNER)
     except LookupError:
-        host.say(f"there is no account {OWNER}: {path} stays root's")
+        host.say(f"there is no account {OWNER}: {path} still belongs to root")
     except OSError as error:
-        raise StepError(f"{path} can't be the folder for jobs: {error}") from error
+        raise StepError(f"the folder for jobs {path} can't be made: {error}") from error

@@ -1,4 +1,4 @@
-"""systemd's part: the agent while the node is up, and HTCondor behind its fence."""
+"""systemd's units: the agent, and HTCondor behind its fence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RestartSec=5
 StandardOutput=journal+console
 """
 
-# `+`: with all rights, whatever the package's unit takes from HTCondor itself.
+# `+`: with full privileges, although the package's unit may restrict HTCondor.
 _FENCE = """\
 [Service]
 ExecStartPre=+/usr/bin/env PYTHONPATH={home}/lib {python} -m {fence}
@@ -33,7 +33,7 @@ ExecStartPre=+/usr/bin/env PYTHONPATH={home}/lib {python} -m {fence}
 
 
 def write(host: Host) -> None:
-    """Make systemd know the agent and the fence; at a boot it starts neither."""
+    """Write the units of the agent and the fence; systemd starts neither at a boot."""
     fill = {
         "home": host.place(HOME),
         "python": sys.executable,
@@ -42,5 +42,5 @@ def write(host: Host) -> None:
     }
     for file, text in ((f"{UNITS}/{AGENT}", _AGENT), (FENCE, _FENCE)):
         host.write(file, text.format(**fill))
-    # Even if they were there: whoever wrote them may have been killed before systemd read them.
+    # Also if they exist: the previous bootstrap may have been killed before systemd read them.
     host.run("systemctl", "daemon-reload")

@@ -1,4 +1,4 @@
-"""A node's settings, which its user data carries."""
+"""A node's settings, from its user data."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ FILE = f"{HOME}/settings.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """A node's settings; nothing of them is secret."""
+    """A node's settings, which hold no secret."""
 
     fleet: str  # the fleet's name
-    run: str  # the run that the node was asked for; empty without one
+    run: str  # the run that the node was requested for; empty without one
     home: str  # the AWS region of bucket and token
     bucket: str  # the fleet's bucket
     bundle: str  # key of the bundle in it
-    bundle_sha256: str  # what the bundle must hash to, in hex
-    log_prefix: str  # what the key of a node's log begins with
+    bundle_sha256: str  # the bundle's hash, in hex
+    log_prefix: str  # prefix of the key of a node's log
     token_parameter: str  # name of the SSM parameter that holds the pool's token
     manager: str  # HOST:PORT of the pool's central manager
-    condor_version: str  # the manager's HTCondor
-    idle_minutes: float  # an idle node goes after so long; 0: never
-    boot_minutes: int  # a node that hasn't joined after so long shuts itself down
-    endpoint_url: str = ""  # where AWS's services are; empty: at their own places
+    condor_version: str  # version of the manager's HTCondor
+    idle_minutes: float  # idle time after which a node leaves; 0: never
+    boot_minutes: int  # time after which a node that hasn't joined shuts itself down
+    endpoint_url: str = ""  # endpoint of AWS's services; empty: AWS's own
     image: bool = False  # prepare this machine for an image of nodes, and don't join
 
     @classmethod
     def of(cls, table: dict[str, Any]) -> Settings:
-        """Return the settings of the user data's table; StepError where it isn't one."""
+        """Return the settings from the user data's table; StepError if it is invalid."""
         if table.get("schema") != SCHEMA:
-            raise StepError(f"settings of schema {table.get('schema')!r}, not {SCHEMA}")
+            raise StepError(f"the settings have schema {table.get('schema')!r} instead of {SCHEMA}")
         names = {field.name for field in fields(cls)}
         missing = sorted(names - set(table) - {"endpoint_url", "image"})
         if missing:
@@ -44,11 +44,11 @@ class Settings:
 
 
 def read(host: Host) -> Settings:
-    """Return the settings that the user data left on this machine; StepError without them."""
+    """Return the settings that the user data wrote; StepError if they are missing."""
     text = host.read(FILE)
     if not text:
-        raise StepError(f"there are no settings at {FILE}: did the user data run?")
+        raise StepError(f"the settings {FILE} are missing: did the user data run?")
     try:
         return Settings.of(json.loads(text))
     except ValueError as error:
-        raise StepError(f"{FILE} is no JSON: {error}") from error
+        raise StepError(f"{FILE} is not JSON: {error}") from error

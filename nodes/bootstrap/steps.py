@@ -28,53 +28,53 @@ from trialfleet.nodes.probe import kernel_log, privileged_readings
 from trialfleet.nodes.probe.classad import literal
 
 PROBE_SECONDS = 300
-POOL_SECONDS = 5  # for the collector to say what other nodes measured
-ENDS = "/run/trialfleet/ends"  # when the machine ends itself in this boot; the user data wrote it
+POOL_SECONDS = 5  # time limit for the collector's answer on other nodes' measurements
+ENDS = "/run/trialfleet/ends"  # when the machine shuts itself down; written by the user data
 FAILED = "/run/trialfleet/failed"  # why the last attempt in this boot failed
-LAST_WORDS = 15  # seconds before its end in which a node that hasn't joined says why
+LAST_WORDS = 15  # seconds before its shutdown in which a node that hasn't joined logs why
 
 
 @dataclass
 class Node:
-    """A node in the making."""
+    """A node during its bootstrap."""
 
-    host: Host  # where it begins
-    settings: Settings  # what its user data says
-    instance: Instance  # which it is
-    aws: Aws  # whom to ask for its token
-    # Takes a line for the log, here and in the bucket: others see where the node is.
+    host: Host
+    settings: Settings
+    instance: Instance
+    aws: Aws
+    # Writes a line to the log here and in the bucket, to show the node's progress.
     tell: Callable[[str], None]
     began: float = field(default_factory=time.monotonic)  # when it began, by the monotonic clock
-    driver: str = driver.NONE  # what became of the driver's option
+    driver: str = driver.NONE  # state of the driver's option
     execute: str = scratch.DEFAULT  # the folder for jobs
 
 
 def write_services(node: Node) -> str:
-    """Make systemd know the agent, and that HTCondor starts only behind its fence."""
+    """Write systemd's units of the agent, and of HTCondor behind its fence."""
     services.write(node.host)
     return f"{services.AGENT}, {services.FENCE}"
 
 
 def time_left(node: Node) -> float:
-    """Return the seconds until the machine ends itself, but for those of its last words."""
+    """Return the seconds until LAST_WORDS before the machine shuts itself down."""
     recorded = node.host.read(ENDS)
     ends = float(recorded) if recorded else node.began + 60 * node.settings.boot_minutes
     return ends - time.monotonic() - LAST_WORDS
 
 
 def prepare_driver(node: Node) -> str:
-    """Make NVIDIA's driver ready."""
+    """Prepare NVIDIA's driver."""
     try:
         node.driver = driver.prepare(node.host)
     except driver.RebootError:
         if not node.settings.image:
             raise
-        node.driver = driver.STILL  # who boots from the image has it
+        node.driver = driver.STILL  # machines that boot from the image have the option
     return f"{driver.OPTION}: {node.driver}"
 
 
 def prepare_htcondor(node: Node) -> str:
-    """Make HTCondor be there in the manager's version."""
+    """Install HTCondor in the manager's version."""
     came_from = htcondor.prepare(node.host, node.settings.condor_version)
     return f"{node.settings.condor_version}: {came_from}"
 
@@ -87,13 +87,13 @@ def prepare_scratch(node: Node) -> str:
 
 
 def fetch_token(node: Node) -> str:
-    """Take the pool's token from SSM; it is never part of a line."""
+    """Fetch the pool's token from SSM; it is never logged."""
     configuration.write_token(node.host, node.aws.parameter(node.settings.token_parameter))
     return f"from {node.settings.token_parameter}"
 
 
 def probe(node: Node) -> str:
-    """Run the GPU's probe; its verdict is what the node advertises at first."""
+    """Run the GPU's probe, whose verdict the node advertises at first."""
     if join.was_started(node.host):
         return "left to the startd, which may have jobs"
     python = configuration.jobs_python(node.host)
@@ -109,7 +109,7 @@ def probe(node: Node) -> str:
 
 
 def tell_probe(node: Node) -> None:
-    """Leave for the probe what only root learns; a manager out of reach is reported at the end."""
+    """Save root's readings for the probe; ignore an unreachable manager until `join_pool`."""
     if node.driver == driver.NONE:
         return
     try:
@@ -130,7 +130,7 @@ def configure(node: Node) -> str:
 
 
 def raise_fence(node: Node) -> str:
-    """Keep jobs from the instance's metadata; a node on which that fails takes none."""
+    """Fence jobs off from the instance's metadata; a node takes no jobs if that fails."""
     raised = metadata_fence.raise_fence(node.host)
     return "raised" if raised else "stands"
 
@@ -141,7 +141,7 @@ def start(node: Node) -> str:
 
 
 def build_kernels(node: Node) -> str:
-    """Have the CUDA kernels compiled: in an image now, else while the node already takes trials."""
+    """Compile the CUDA kernels: for an image now, else in the background."""
     python = None if node.driver == driver.NONE else cuda_kernels.python(node.host)
     if python is None:
         return "no GPU, or no torch with CUDA: nothing to compile for"
@@ -152,14 +152,14 @@ def build_kernels(node: Node) -> str:
 
 
 def join_pool(node: Node) -> str:
-    """Wait for this node in the pool's collector, until shortly before the machine ends itself."""
+    """Wait for this node's ad in the collector, until shortly before the machine shuts down."""
     instance, manager = node.instance.id, node.settings.manager
     name = join.wait(node.host, instance, manager, time_left(node), node.tell)
     return f"joined as {name}"
 
 
 def seal(node: Node) -> str:
-    """Leave nothing of this machine's own behind: what boots from its image is another."""
+    """Remove everything that is specific to this machine, before an image of it is made."""
     host = node.host
     host.succeeds("systemctl", "disable", "--now", services.CONDOR)
     host.succeeds("shutdown", "-c")
@@ -172,16 +172,16 @@ def seal(node: Node) -> str:
 
 
 def forget_machine_id(host: Host) -> None:
-    """Have each machine of the image make an id of its own at its boot, as systemd does for none.
+    """Empty the machine's id, so that systemd makes a new one on machines of the image.
 
-    The file stays, empty: without it, or with `uninitialized` in it (`cloud-init clean
-    --machine-id`), systemd would take the boot for the system's first and enable what it ships.
+    The file must stay, empty. Without it, or with `uninitialized` in it (`cloud-init clean
+    --machine-id`), systemd would treat the boot as the system's first and enable preset units.
     HTCondor would then start before the bootstrap has configured it.
     """
     host.write("/etc/machine-id", "", mode=0o444)
     copy = host.place("/var/lib/dbus/machine-id")
     if not copy.is_symlink():
-        copy.unlink(missing_ok=True)  # D-Bus takes the other
+        copy.unlink(missing_ok=True)  # D-Bus uses the other file
 
 
 Steps = tuple[tuple[str, Callable[[Node], str]], ...]
@@ -207,9 +207,9 @@ STEPS: Steps = (
 
 
 def run(node: Node) -> None:
-    """Take all steps, and tell how long each took; StepError, AwsError or RebootError from one."""
+    """Take all steps, and log the time of each; StepError, AwsError or RebootError from one."""
     before = node.host.read(FAILED)
-    again = f" (once more; failed: {before})" if before else ""  # whoever reads only the last line
+    again = f" (again; failed: {before})" if before else ""  # for readers of the last line
     for name, step in IMAGE_STEPS if node.settings.image else STEPS:
         began = time.monotonic()
         node.tell(f"{name} ...{again}")
@@ -218,5 +218,5 @@ def run(node: Node) -> None:
 
 
 def version() -> str:
-    """Return which Python this is, for the log."""
+    """Return version and path of this Python, for the log."""
     return f"Python {sys.version_info.major}.{sys.version_info.minor} at {sys.executable}"

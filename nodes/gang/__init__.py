@@ -1,5 +1,5 @@
-"""One training over several machines: the agent that each job of a gang runs.
+"""One training over several machines: the agent of each job of a gang.
 
-It travels in the same file as the agent of a job by itself (`nodes/job/`), of which it uses most.
+It is in the same file as the agent of a single job (`nodes/job/`), and uses most of its code.
 `trialfleet.workflows.control.gang` describes the generations of a gang.
 """

@@ -1,16 +1,16 @@
 """The agent of one job of a gang: the job's first process, in its sandbox.
 
-It takes the job's channel to the access point, so that no worker has it. It tells of itself by a
-file there, reads there what the keeper decided (`roster.json`), and has the trainer's command run
-as its workers, anew in each generation, in a folder for the trial that `order.json` orders. It
-stays while generations and trials come and go, and leaves with
+It takes the job's channel to the access point, so that no worker has it. There it writes its state
+to a file, and reads the keeper's decisions (`roster.json`). In each generation it starts the
+trainer's command as new workers, in a folder for the trial from `order.json`. It lives through
+generations and trials, and exits with
 
-    0, 1, …    there is nothing left to train: the code that the roster has
-    85         its machine is wanted back: HTCondor starts the job again elsewhere
+    0, 1, …    nothing is left to train: the code in the roster
+    85         its machine is being vacated: HTCondor starts the job again elsewhere
     86         too few of the gang have a slot, or this machine is at fault: the job waits in the
-               queue, so that another gang that lacks slots as well may have this one
+               queue, so that another gang that also lacks slots can have this one
 
-What it has in common with the agent of a job by itself is in `nodes/job/`.
+The code that it shares with the agent of a single job is in `nodes/job/`.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ if TYPE_CHECKING:
     from trialfleet.nodes.job.channel import Channel
 
 EXIT_NO_GANG = 86
-TICK = 0.2  # seconds between two looks at the roster
-BEAT = 3.0  # between two signs of life
+TICK = 0.2  # seconds between polls of the roster
+BEAT = 3.0  # seconds between heartbeats
 PATIENCE, LONGEST_PATIENCE = 8.0, 120.0  # for a gang that lacks slots, at first and at last
 LEAVE_SECONDS = 25.0  # after SIGTERM: less than a machine gives a job
-ANSWER_SECONDS = 4.0  # so long the keeper may take to answer that a rank leaves
-DELIVER_SECONDS = 2.0  # between two attempts to deliver what a worker left
-BEGIN_SECONDS = 10.0  # so long a checkpoint is tried to be fetched
-WORKERS = "TRIALFLEET_WORKERS"  # there: how many workers each job has
-_DISK = "disk"  # a limit that a trial may go over
-# What an agent says of the end of its workers, by their exit code, and what is brought then.
+ANSWER_SECONDS = 4.0  # time for the keeper to react to a rank that leaves
+DELIVER_SECONDS = 2.0  # between attempts to send the workers' files
+BEGIN_SECONDS = 10.0  # time limit for attempts to fetch a checkpoint
+WORKERS = "TRIALFLEET_WORKERS"  # in the environment: number of workers of each job
+_DISK = "disk"  # a limit that a trial can exceed
+# The phase after the workers' end, by their exit code, and the package that is then sent.
 _ENDS = {0: (member.FINISHED, RESULT), EXIT_CHECKPOINTED: (member.SAVED, CHECKPOINT)}
 AGENT = "TRIALFLEET_AGENT"  # in a worker's environment: the socket for `trial.py`
 
 
 class Agent:
-    """One job's part in its gang: it has the trainer's command run by `per_job` workers."""
+    """The agent of one job of a gang, which runs the trainer's command in `per_job` workers."""
 
     def __init__(
         self, command: list[str], cluster: int, proc: int, per_job: int, channel: Channel
@@ -68,12 +68,12 @@ class Agent:
         self._chirp, self._events, self._processes = channel.chirp(), Events(), ProcessTree()
         sandbox = Path.cwd()
         self._folders = Folders(sandbox)
-        # The first stays the same when a shadow connects to the job again.
+        # The first one does not change when a shadow reconnects to the job.
         began, self._starts, disk = job_ad.numbers(
             "JobCurrentStartDate", "NumShadowStarts", "RequestDisk"
         )
-        most_bytes = float(disk * 1024 or "inf")  # of a package
-        self._carrier = Carrier(self._chirp, sandbox, most_bytes, self._speak)
+        most_bytes = float(disk * 1024 or "inf")  # maximum size of a package
+        self._carrier = Carrier(self._chirp, sandbox, most_bytes, self._report_state)
         host = network.own_address()
         self._peers = peers.Peers(host)
         self._me = Member(
@@ -88,9 +88,9 @@ class Agent:
         self._said: Member | None = None
         self._said_at, self._beat = 0.0, 0
         self._part: Part | None = None
-        self._rank: int | None = None  # of this machine in the generation that it trains in
-        self._saves = 0  # checkpoints of that generation that were to be sent
-        self._to_deliver: str | None = None  # what a worker left, while it isn't delivered
+        self._rank: int | None = None  # this machine's rank in its present generation
+        self._saves = 0  # number of attempts to send checkpoints of that generation
+        self._to_deliver: str | None = None  # kind of package that is still to be delivered
         self._deliver_at = 0.0
         self._alone_since: float | None = None
         self._leave_at: float | None = None
@@ -100,19 +100,19 @@ class Agent:
         self._server = workers.Server(command, self._save_socket.folder)
 
     def live(self) -> int:
-        """Live in the gang until it is over; return the exit code."""
+        """Run until the gang is over; return the exit code."""
         while True:
             roster = self._read_roster()
             code = self._turn(roster)
             if code is not None:
                 return code
-            self._speak()
+            self._report_state()
             self._serve()
 
     # One turn
 
     def _turn(self, roster: Roster | None) -> int | None:
-        """Do what the roster asks for; return the exit code once there is nothing left to do."""
+        """Follow the roster; return the exit code once there is nothing left to do."""
         self._look_at_workers()
         self._deliver()
         if roster and roster.state == "done":
@@ -120,7 +120,7 @@ class Agent:
         if self._events.is_wanted_back:
             return self._leave(roster)
         if roster is None:
-            pass  # what runs goes on while nobody decides
+            pass  # workers continue without a roster
         elif roster.state == "form":
             self._form(roster)
         else:
@@ -128,7 +128,7 @@ class Agent:
         return EXIT_NO_GANG if self._is_alone(roster) else None
 
     def _form(self, roster: Roster) -> None:
-        """Get ready for a generation, once the former has ended here."""
+        """Get ready for a generation, once the previous one has ended here."""
         if roster.generation <= self._me.generation:
             return
         self._end_workers(kill=roster.kill)
@@ -138,27 +138,27 @@ class Agent:
             self._to_deliver = self._part = None
         if is_over or not (self._is_busy() or result_waits):
             self._rank = None
-            self._become(member.READY, roster.generation, port=network.free_port(self._me.host))
+            self._set_phase(member.READY, roster.generation, port=network.free_port(self._me.host))
 
     def _take_part(self, roster: Roster) -> None:
         mine = [rank for rank, each in enumerate(roster.members) if each[1] == self._me.token]
         if roster.generation == self._me.generation and mine:
             if self._me.phase == member.READY:
                 self._begin(roster, mine[0])
-        elif roster.generation >= self._me.generation:  # it goes on without this one
+        elif roster.generation >= self._me.generation:  # the gang continues without this job
             self._kill()
             self._rank = None
             if not self._is_busy():
-                self._become(member.WAITING, roster.generation - 1)
+                self._set_phase(member.WAITING, roster.generation - 1)
 
     def _begin(self, roster: Roster, rank: int) -> None:
-        """Start the workers, from the checkpoint that the roster names."""
+        """Start the workers from the roster's checkpoint."""
         try:
             part = self._new_part(roster, rank)
         except OSError as error:
             self._could_not_begin(roster, error)
             return
-        if part is None:  # the roster is older than the order: another one comes
+        if part is None:  # the roster is older than the order: a new one will come
             return
         self._part, self._rank, self._saves, self._begin_by = part, rank, 0, None
         self._sent_state = packages.state_of(part.folder)
@@ -178,19 +178,19 @@ class Agent:
             own = {"RANK": str(number), "LOCAL_RANK": str(local_rank)}
             part.start(shared | own)
         self._peers.watch(peers.Peer(each[1], each[2], each[4]) for each in roster.members[:rank])
-        self._become(member.RUNNING, roster.generation)
+        self._set_phase(member.RUNNING, roster.generation)
         if rank == 0:
             part.reports.tell_trial()
 
     def _new_part(self, roster: Roster, rank: int) -> Part | None:
-        """Return the part in a generation, with its checkpoint in the trial's folder."""
+        """Return this job's part of a generation, with the checkpoint in the trial's folder."""
         order = Order.of(self._chirp.read(ORDER))
         if order is None or order.trial is None or order.name != roster.trial:
             return None
         folder = self._folders.make(order)
         if roster.start:
             self._carrier.fetch(roster.start, folder)
-        if rank:  # the checkpoint brings rank 0's output, which only rank 0 continues
+        if rank:  # the checkpoint contains rank 0's output, which only rank 0 continues
             for name in (OUT, ERR):
                 (folder / name).write_bytes(b"")
         part = self._part or Part(order, self._processes, self._server)
@@ -198,33 +198,33 @@ class Agent:
         return part
 
     def _could_not_begin(self, roster: Roster, error: OSError) -> None:
-        """Without order or checkpoint: try again for a while, the access point may be away."""
-        print(f"gang: {roster.start or 'the order'} can't be had: {error}", file=sys.stderr)
+        """Log that order or checkpoint are missing; report a failure if that lasts."""
+        print(f"gang: {roster.start or 'the order'} can't be fetched: {error}", file=sys.stderr)
         self._begin_by = self._begin_by or time.monotonic() + BEGIN_SECONDS
         if time.monotonic() > self._begin_by:
             self._begin_by = None
-            self._become(member.FAILED, roster.generation, code=1, ended=time.time())
+            self._set_phase(member.FAILED, roster.generation, code=1, ended=time.time())
 
     def _is_alone(self, roster: Roster | None) -> bool:
-        """Tell whether too few have had a slot for so long that this one is to be given back."""
+        """Return whether too few jobs have had slots for so long that this slot is released."""
         is_short = roster is None or (roster.state == "form" and roster.short)
         if not is_short or self._is_busy():
             self._alone_since = None
             return False
         now = time.monotonic()
         self._alone_since = self._alone_since or now
-        often = min(max(0, self._starts - 3), 8)  # a gang that waits all night starts less often
+        often = min(max(0, self._starts - 3), 8)  # longer waits after many starts
         patience = min(PATIENCE * 2.0**often, LONGEST_PATIENCE)
         return now - self._alone_since > patience
 
     def _leave(self, roster: Roster | None) -> int | None:
-        """End with the generation, as soon as it has saved or the time is up."""
+        """Leave with code 85 once the generation has saved, or time is up; else return None."""
         self._leave_at = by = self._leave_at or time.monotonic() + LEAVE_SECONDS
         if self._me.phase not in {member.FINISHED, member.LEAVING}:
-            self._become(member.LEAVING, self._me.generation)
+            self._set_phase(member.LEAVING, self._me.generation)
         if roster and roster.state == "form" and roster.generation > self._me.generation:
             self._end_workers(kill=roster.kill)
-        elif time.monotonic() >= by - LEAVE_SECONDS + ANSWER_SECONDS:  # nobody keeps the gang
+        elif time.monotonic() >= by - LEAVE_SECONDS + ANSWER_SECONDS:  # the keeper is gone
             self._end_workers(kill=self._rank != 0)
         is_needed = self._is_busy() or (self._rank == 0 and self._me.phase == member.FINISHED)
         return EXIT_CHECKPOINTED if time.monotonic() >= by or not is_needed else None
@@ -235,7 +235,7 @@ class Agent:
         return self._to_deliver is not None or bool(self._part and self._part.trains)
 
     def _end_workers(self, *, kill: bool) -> None:
-        """Have rank 0 save and end; the others are needed until it has, and then are killed."""
+        """Ask rank 0 to save and end; the others are needed until then, and are then killed."""
         if kill:
             self._kill()
         elif self._rank == 0 and self._part:
@@ -246,13 +246,13 @@ class Agent:
             self._part.kill()
 
     def _look_at_workers(self) -> None:
-        """Bring what workers that have ended left to the access point, and then say so."""
+        """After the workers' end send their files to the access point, then report the end."""
         part = self._part
         if part is None or not part.has_ended():
             return
         phase, left = _ENDS.get(part.code, (member.FAILED, RESULT))
         is_leaving = self._leave_at is not None
-        if is_leaving and phase == member.FAILED:  # the gang goes on without it
+        if is_leaving and phase == member.FAILED:  # the gang continues without it
             return
         self._to_deliver = left if self._rank == 0 or phase == member.FAILED else None
         self._deliver_at = 0.0
@@ -264,7 +264,7 @@ class Agent:
         if changed := self._folders.changed():
             print(f"gang: {changed} has changed: the next trial begins in another job", flush=True)
         ended = {"code": part.code, "ended": time.time(), "over": part.over}
-        self._become(phase, self._me.generation, changed=int(bool(changed)), **ended)
+        self._set_phase(phase, self._me.generation, changed=int(bool(changed)), **ended)
 
     # The access point
 
@@ -274,16 +274,16 @@ class Agent:
         except OSError:
             return None
 
-    def _become(self, phase: str, generation: int, **more: Any) -> None:
+    def _set_phase(self, phase: str, generation: int, **more: Any) -> None:
         now = replace(self._me, phase=phase, generation=generation, code=0, ended=0.0, over="")
         self._me = replace(now, **more)
         if phase in {member.READY, member.WAITING}:
             self._peers.watch(())
         self._alone_since = None if phase == member.RUNNING else self._alone_since
 
-    def _speak(self) -> None:
-        """Say what has changed, and now and then that this one lives; also while files travel."""
-        self._peers.look()
+    def _report_state(self) -> None:
+        """Write changes and, at intervals, a heartbeat; also called during transfers."""
+        self._peers.update()
         self._me = replace(self._me, busy=int(self._is_busy()), lost=",".join(self._peers.lost))
         now = time.monotonic()
         if self._me == self._said and now - self._said_at < BEAT:
@@ -305,7 +305,7 @@ class Agent:
                 self._part.reports.send_printed()
 
     def _deliver(self) -> None:
-        """Bring what a worker left to the access point; what fails is tried again soon."""
+        """Send the workers' files to the access point; after a failure try again soon."""
         now = time.monotonic()
         if self._to_deliver is None or self._part is None or now < self._deliver_at:
             return
@@ -314,11 +314,11 @@ class Agent:
             self._to_deliver = None
 
     def _send(self, kind: str, part: Part) -> bool:
-        """Send what a trial left, or its checkpoint; return whether it has arrived."""
+        """Send a trial's result or checkpoint; return whether it has arrived."""
         try:
             return self._send_checkpoint(part) if kind == CHECKPOINT else self._send_result(part)
         except TooLargeError as error:
-            print(f"gang: over its disk {error}", file=sys.stderr)
+            print(f"gang: the trial exceeds its disk {error}", file=sys.stderr)
             part.kill()
             part.over, part.code, self._to_deliver = _DISK, 1, RESULT
             self._say_end(part, member.FAILED)
@@ -333,7 +333,7 @@ class Agent:
         state = packages.state_of(part.folder)
         if state == self._sent_state:
             return True
-        self._saves += 1  # a number for each try: one that seemed to fail may be there
+        self._saves += 1  # a new number for each attempt: one that seemed to fail may have arrived
         package = Package(CHECKPOINT, self._me.generation, self._saves)
         if not self._carrier.bring(package, SAVED, part.folder):
             return False
@@ -341,7 +341,7 @@ class Agent:
         return True
 
     def _serve(self) -> None:
-        """Wait until the next turn; a worker that has saved a checkpoint is served meanwhile."""
+        """Wait for the next turn; meanwhile handle a worker that has saved a checkpoint."""
         until = time.monotonic() + TICK
         while (left := until - time.monotonic()) > 0:
             self._events.wait(left, self._save_socket.listener)
@@ -356,7 +356,7 @@ class Agent:
 
 
 def main(job: str, command: list[str]) -> NoReturn:
-    """Live as the agent of a gang's job, which is told by its cluster and proc."""
+    """Run the agent of a gang's job, identified by its cluster and proc."""
     cluster, proc = map(int, job.split("."))
     per_job = int(os.environ.get(WORKERS, "1"))
 

@@ -1,4 +1,4 @@
-"""Checkpoints and results of a gang on their way to and from the access point, or S3."""
+"""Transfer of a gang's checkpoints and results to and from the access point, or S3."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REMOTE = f"{WORDS}/{GANG}"  # the folder on the access point
 
 
 class Carrier:
-    """Carries packages of at most so many bytes; `meanwhile` is called between blocks."""
+    """Transfers packages of at most `most_bytes`; `meanwhile` is called between blocks."""
 
     def __init__(
         self, chirp: Chirp, sandbox: Path, most_bytes: float, meanwhile: Callable[[], None]
@@ -29,7 +29,7 @@ class Carrier:
         self._most_bytes, self._meanwhile = most_bytes, meanwhile
 
     def fetch(self, name: str, folder: Path) -> None:
-        """Put what a package holds into a trial's folder; OSError if it can't be had."""
+        """Unpack a package into a trial's folder; OSError if it can't be fetched."""
         local = self._sandbox / f".{name}"
         try:
             self._chirp.fetch(f"{REMOTE}/{name}", local, self._meanwhile)
@@ -40,10 +40,10 @@ class Carrier:
             local.unlink(missing_ok=True)
 
     def bring(self, package: Package, names: Iterable[str], folder: Path) -> bool:
-        """Make a package of what lies in a trial's folder; return whether it has arrived.
+        """Pack and send files of a trial's folder; return whether the package has arrived.
 
         Raises:
-            TooLargeError: it has more than the job's disk.
+            TooLargeError: they exceed the job's disk.
         """
         local = self._sandbox / f".{package.name}"
         try:
@@ -60,9 +60,9 @@ class Carrier:
         return True
 
     def _send_by_s3(self, package: Package, local: Path) -> None:
-        """Put a package into S3 where the keeper has signed an address; it becomes a pointer here.
+        """Upload a package to S3 if there is a presigned URL, and replace it by a pointer.
 
-        Where S3 refuses, it stays as it is, and goes by the access point.
+        If S3 refuses, the package is not replaced, and is sent to the access point itself.
         """
         address = self._links().put.get(package.name)
         if address is None:
@@ -70,7 +70,7 @@ class Carrier:
         try:
             pointer = store.upload(local, address, self._meanwhile)
         except store.StoreError as error:
-            print(f"gang: {package.name} goes by the access point: {error}", file=sys.stderr)
+            print(f"gang: {package.name} is sent to the access point: {error}", file=sys.stderr)
         else:
             local.write_bytes(pointer.as_bytes())
 

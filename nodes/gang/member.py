@@ -1,7 +1,7 @@
-"""What the agent of one job of a gang says of itself: a line in a file on the access point.
+"""The state of one agent of a gang: a line in a file on the access point.
 
-An attribute of the job's ad would do as well, but each of its changes, every 3 s and for days, is
-an event in the job's log.
+It is not an attribute of the job's ad, because each change of that, every 3 s and for days, would
+be an event in the job's log.
 """
 
 from __future__ import annotations
@@ -9,39 +9,39 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-# What an agent does.
-WAITING = "waiting"  # for a generation that takes it in
+# Phases of an agent.
+WAITING = "waiting"  # for a generation that includes it
 READY = "ready"  # for the generation that is being formed
 RUNNING = "running"  # its workers train
-SAVED = "saved"  # its worker left with 85: a checkpoint is saved, to be called again
-FINISHED = "finished"  # its workers left with 0; of rank 0, the result is delivered
-FAILED = "failed"  # a worker left otherwise
-LEAVING = "leaving"  # its machine is wanted back
+SAVED = "saved"  # its worker exited with 85: a checkpoint is saved, and it is to be started again
+FINISHED = "finished"  # its workers exited with 0; rank 0's result is delivered
+FAILED = "failed"  # a worker exited with another code
+LEAVING = "leaving"  # its machine is being vacated
 
 
 @dataclass(frozen=True)
 class Member:
-    """An agent, as it was when it spoke last."""
+    """The last reported state of an agent."""
 
-    token: str  # names this process among all that the job had; of one that dies, it says nothing
-    began: int  # the job's JobCurrentStartDate: what a job said before it was lost has another one
-    host: str  # the address at which the others reach it
-    port: int  # one that was free when it got ready; of rank 0, that of the rendezvous
-    phase: str  # what it does
-    generation: int  # in which one it does so
-    busy: int = 0  # 1 while a worker lives, or what it left is on its way to the access point
+    token: str  # identifies this process among all executions of the job
+    began: int  # the job's JobCurrentStartDate, which tells reports of previous executions apart
+    host: str  # its address for the others
+    port: int  # a port that was free when it got ready; rank 0's is that of the rendezvous
+    phase: str  # its present phase
+    generation: int  # the generation of this phase
+    busy: int = 0  # 1 while a worker lives, or its files are being sent to the access point
     code: int = 0  # exit code of the worker that failed; minus the signal's number
-    ended: float = 0.0  # when that was, in Unix seconds
+    ended: float = 0.0  # when it failed, in Unix seconds
     over: str = ""  # the limit for which this agent ended the trial: memory, time or disk
-    changed: int = 0  # 1 where a trial has changed a file that came with the job
-    door: int = 0  # the port at which the others see whether they reach this machine
+    changed: int = 0  # 1 if a trial has changed a file that came with the job
+    door: int = 0  # the port for probes by the other agents
     lost: str = ""  # tokens of the lower ranks that it can't reach, with commas between
-    cpu: float = 0.0  # processor seconds that the present trial took here so far
-    memory: float = 0.0  # the most that its processes had together, in MB
-    beat: int = 0  # goes up while nothing else changes
+    cpu: float = 0.0  # processor seconds of the present trial here so far
+    memory: float = 0.0  # the largest total memory of its processes, in MB
+    beat: int = 0  # heartbeat: grows while nothing else changes
 
     def as_text(self) -> str:
-        """Return the line."""
+        """Return the state as a line."""
         return " ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
 
 
@@ -51,7 +51,7 @@ def name_of(proc: int) -> str:
 
 
 def parsed(text: object) -> Member | None:
-    """Return the member of a line; None where it is none."""
+    """Return the member from a line; None if it is invalid."""
     words = dict(word.partition("=")[::2] for word in str(text).split())
     kinds: dict[str, Any] = {"str": str, "int": int, "float": float}
     try:

@@ -1,4 +1,4 @@
-"""Where the ranks of a gang reach this machine, and where a worker reaches its agent."""
+"""The network addresses of a gang's ranks, and the socket between a worker and its agent."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from trialfleet.nodes.job import job_ad
 
 _SOCKET = ".agent.sock"
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR
-_OUTSIDE = ("192.0.2.1", 9)  # nowhere; asking for the way to it sends nothing
+_OUTSIDE = ("192.0.2.1", 9)  # an unused address; the route lookup sends nothing
 
 
 def own_address() -> str:
-    """Return the address that HTCondor advertises for this machine: the others can reach it."""
+    """Return the address that HTCondor advertises for this machine, which others can reach."""
     ad = job_ad.text("_CONDOR_MACHINE_AD")
     found = re.search(r'^MyAddress\s*=\s*"<([0-9.]+):\d+', ad, re.MULTILINE)
     return found[1] if found else _outgoing_address()
@@ -33,16 +33,16 @@ def _outgoing_address() -> str:
 
 
 def free_port(host: str) -> int:
-    """Return a port that nothing listens on; who needs it soon finds it free."""
+    """Return a free port, which will be free for a while."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
 
 
 def variables(host: str) -> dict[str, str]:
-    """Return what has gloo and NCCL use the interface of an address; a user's choice stands.
+    """Return variables that select an address's interface for gloo and NCCL; keep the user's own.
 
-    They would look for the machine's name, which many a machine resolves to itself.
+    By default they resolve the machine's name, which often gives the loopback address.
     """
     if not (name := _interface(host)):
         return {}
@@ -51,7 +51,7 @@ def variables(host: str) -> dict[str, str]:
 
 
 def world_of_one() -> dict[str, str]:
-    """Return what the only rank of its world has in its environment."""
+    """Return the environment variables of the only rank of a world."""
     return variables("127.0.0.1") | {
         "RANK": "0",
         "WORLD_SIZE": "1",
@@ -76,11 +76,11 @@ def _interface(host: str) -> str:
 
 
 class SaveSocket:
-    """A socket in a folder, by which workers say that they have saved.
+    """A socket in a folder, on which workers report that they have saved.
 
     Attributes:
         folder: a descriptor of the folder.
-        listener: has something to read once a worker has come.
+        listener: readable once a worker has connected.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -92,15 +92,15 @@ class SaveSocket:
         self.listener.settimeout(0)
 
     def address(self, holder: int) -> str:
-        """Return what a worker connects to.
+        """Return the address to which a worker connects.
 
-        By a descriptor, because an address has room for 107 bytes; and by that of the process
-        `holder`, which has it, too: this one keeps its descriptors from its workers.
+        It goes through a descriptor, because an address is limited to 107 bytes. The descriptor is
+        that of the process `holder`, because this process's descriptors are closed to workers.
         """
         return f"/proc/{holder}/fd/{self.folder}/{_SOCKET}"
 
     def opened(self) -> socket.socket | None:
-        """Return the next worker's connection; None if none has come."""
+        """Return the next worker's connection; None: there is none."""
         try:
             connection, _ = self.listener.accept()
         except BlockingIOError:

@@ -1,7 +1,7 @@
-"""Checkpoints and results on their way between a gang's machines and the access point.
+"""Packages with a gang's checkpoints and results on the access point.
 
-A package is a tar file in the folder `gang` of the node. Its name has the generation and a number
-within it: what a rank sends that was thought lost belongs to a generation that is over.
+A package is a tar file in the folder `gang` of the node. Its name contains the generation and a
+number within it, so that packages from a rank that counted as lost belong to an old generation.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ _NAME = re.compile(r"(checkpoint|result)\.(\d{6})\.(\d{6})\.tar")
 
 
 class Package(NamedTuple):
-    """A package by its name; of one kind, the later is the greater."""
+    """A package by its name; of one kind, later packages are greater."""
 
-    kind: str  # what it holds
-    generation: int  # in which it was made
-    number: int  # of a checkpoint, counted in its generation; of a result, the job's proc
+    kind: str  # CHECKPOINT or RESULT
+    generation: int  # the generation that made it
+    number: int  # a checkpoint's number in its generation; a result's proc of the job
 
     @property
     def name(self) -> str:
-        """The file's."""
+        """The file's name."""
         return f"{self.kind}.{self.generation:06}.{self.number:06}.tar"
 
     @property
     def part(self) -> str:
-        """The file's name before it is whole."""
+        """The file's name while it is incomplete."""
         return f"{self.name}.part"
 
 
 def package_of(name: str) -> Package | None:
-    """Return the package that a file is; None where it is none."""
+    """Return the package with a file's name; None if it is not a package's."""
     found = _NAME.fullmatch(name)
     return Package(found[1], int(found[2]), int(found[3])) if found else None
 
 
 def state_of(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return what tells one checkpoint of a trial's folder from the next."""
+    """Return the state of a trial's checkpoint folder, which changes with each checkpoint."""
     stats = ((path, path.stat()) for path in sorted((folder / CHECKPOINT).rglob("*")))
     return tuple((str(path), stat.st_mtime_ns, stat.st_size) for path, stat in stats)

@@ -1,4 +1,4 @@
-"""This machine's part in a gang's trial: its workers, what they take, and what they leave."""
+"""This machine's part of a gang's trial: its workers, and the resources that they use."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from trialfleet.nodes.job.chirp import Chirp
     from trialfleet.nodes.job.words import Order
 
-STOPPED_SECONDS = 10.0  # a worker that somebody has stopped for so long is given up
+STOPPED_SECONDS = 10.0  # a worker that was stopped (SIGSTOP) for this time is ended
 
 
 class Part:
-    """The workers of one trial here, from generation to generation.
+    """The workers of one trial on this machine, in all generations.
 
     Attributes:
-        order: the trial's.
-        folder: where the present generation trains.
-        reports: what it reports.
+        order: the trial's order.
+        folder: the present generation's folder.
+        reports: its reports.
         over: the limit for which they were ended: memory, time or disk; empty: none.
-        code: with which those of the last generation ended.
+        code: the exit code of the last generation's workers.
     """
 
     folder: Path
@@ -54,38 +54,38 @@ class Part:
 
     @property
     def cpu_seconds(self) -> float:
-        """Processor time of those that have ended."""
+        """Processor time of the workers that have ended."""
         return self._processes.cpu_seconds(self._server.pid) - self._cpu_before
 
     @property
     def memory_mb(self) -> float:
-        """The most memory that they were seen to have together."""
+        """The largest observed total memory of the workers."""
         return self._bounds.peak_mb or self._processes.largest_mb
 
     def prepare(self, folder: Path, chirp: Chirp) -> None:
-        """Have the next generation train in a folder."""
+        """Set the folder of the next generation."""
         self.folder, self._is_told_to_save, self._stopped_since = folder, False, None
         self.reports = Reports(folder, chirp, self.order.name)
 
     def start(self, variables: Mapping[str, str]) -> None:
-        """Start a worker; OSError where it can't be started."""
+        """Start a worker; OSError if that fails."""
         self._workers.append(self._server.start(self.folder, variables))
         self._processes.began(self._workers[-1])
 
     def ask_to_save(self) -> None:
-        """Tell the first worker, once, that it is to save and to end."""
+        """Ask the first worker, once, to save and end."""
         if self._workers and not self._is_told_to_save:
             self._is_told_to_save = True
             if not self._processes.has_reaped(self._workers[0]):
                 os.kill(self._workers[0], signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the workers and all that they have started."""
+        """Kill the workers and their descendants."""
         self._processes.end(but=self._server.pid)
         self._workers = []
 
     def has_ended(self) -> bool:
-        """Tell whether the workers have ended since the last call, one by itself or all."""
+        """Return whether the workers have ended since the last call: one on its own, or all."""
         statuses = [self._processes.status_of(worker) for worker in self._workers]
         codes = [None if each is None else os.waitstatus_to_exitcode(each) for each in statuses]
         failed = [code for code in codes if code]
@@ -99,9 +99,9 @@ class Part:
         return bool(codes)
 
     def _is_to_end(self) -> bool:
-        """Tell whether they take more than they may, or somebody has stopped one.
+        """Return whether the workers exceed a limit, or one was stopped (SIGSTOP).
 
-        The others would wait for that one without an end.
+        The others would wait for a stopped one for ever.
         """
         now = time.monotonic()
         self._bounds.look(now)
@@ -112,5 +112,5 @@ class Part:
         self._stopped_since = self._stopped_since or now
         is_to_end = now - self._stopped_since > STOPPED_SECONDS
         if is_to_end:
-            print("gang: a worker was stopped (SIGSTOP), and is ended", file=sys.stderr)
+            print("gang: ending a worker that was stopped (SIGSTOP)", file=sys.stderr)
         return is_to_end or bool(self.over)

@@ -1,10 +1,9 @@
-"""Whether the machines of a gang reach each other.
+"""TCP probes between the machines of a gang.
 
-An agent speaks with the access point alone, so one that lives may still be cut off from another:
-by a network that is broken between the two, or by a firewall. Their workers would wait for each
-other until their library gives up, which torch does after half an hour. So each agent knocks at the
-doors of the ranks below its own: a connection that is closed as soon as it is there. Who refuses it
-has been reached.
+An agent only talks to the access point. So a live agent may still be cut off from another, by a
+broken network or a firewall between them. Their workers would wait for each other until a timeout,
+which is half an hour in torch. So each agent probes the lower ranks: it opens a connection and
+closes it at once. A refused connection also shows that the machine is reachable.
 """
 
 from __future__ import annotations
@@ -18,27 +17,27 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-EVERY = 3.0  # seconds between two knocks
-ANSWER_SECONDS = 4.0  # so long the other machine may take
-BACKLOG = 4096  # knocks that an agent hasn't opened to: it may be busy for a while
-AGAIN = 1.0  # from a knock that nobody heard to the next one
-# So long nobody hears any knock: a machine that is cut off from the access point, too, is thought
-# lost before that.
+EVERY = 3.0  # seconds between probes
+ANSWER_SECONDS = 4.0  # time limit of a probe
+BACKLOG = 4096  # probes that an agent hasn't accepted yet: it may be busy for a while
+AGAIN = 1.0  # seconds from a failed probe to the next one
+# Seconds of failed probes after which a peer is lost. A machine that is also cut off from the
+# access point counts as lost before that.
 LOST_SECONDS = 13.0
 
 _UNREACHED = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN}
 
 
 class Peer(NamedTuple):
-    """Another agent, and where its door is."""
+    """Another agent, with its address for probes."""
 
     token: str
     host: str
     door: int
 
 
-class _Knock:
-    """A connection to an agent's door that is being made."""
+class _Probe:
+    """A probe of an agent: a connection that is being made."""
 
     def __init__(self, peer: Peer, now: float) -> None:
         self.since = now
@@ -48,7 +47,7 @@ class _Knock:
         self._code = None if code == errno.EINPROGRESS else code
 
     def answer(self, now: float) -> int | None:
-        """Return 0 or what was wrong, as an errno; None while that isn't known."""
+        """Return 0 or an errno; None while the probe is unanswered."""
         if self._code is None:
             poll = select.poll()
             poll.register(self._socket, select.POLLOUT)
@@ -64,40 +63,40 @@ class _Knock:
 
 @dataclass
 class _Known:
-    """What came of the knocks at one door."""
+    """The results of the probes of one agent."""
 
     next: float
-    unheard_since: float | None = None
+    silent_since: float | None = None
     is_lost: bool = False
-    knock: _Knock | None = None
+    probe: _Probe | None = None
 
-    def look(self, peer: Peer, now: float) -> None:
-        """Knock where it is time to, and see whether somebody has opened."""
-        if self.knock is None and now >= self.next:
-            self.knock = _Knock(peer, now)
-        code = self.knock.answer(now) if self.knock else None
-        if self.knock is None or code is None:
+    def update(self, peer: Peer, now: float) -> None:
+        """Start a probe if one is due, and record the answer of a finished one."""
+        if self.probe is None and now >= self.next:
+            self.probe = _Probe(peer, now)
+        code = self.probe.answer(now) if self.probe else None
+        if self.probe is None or code is None:
             return
         if code not in _UNREACHED:
-            self.unheard_since = None
-        elif self.unheard_since is None:
-            self.unheard_since = self.knock.since
-        is_heard = self.unheard_since is None
-        self.is_lost = self.unheard_since is not None and now - self.unheard_since >= LOST_SECONDS
-        self.next = now + (EVERY if is_heard else AGAIN)
-        self.forget_knock()
+            self.silent_since = None
+        elif self.silent_since is None:
+            self.silent_since = self.probe.since
+        is_reached = self.silent_since is None
+        self.is_lost = self.silent_since is not None and now - self.silent_since >= LOST_SECONDS
+        self.next = now + (EVERY if is_reached else AGAIN)
+        self.close_probe()
 
-    def forget_knock(self) -> None:
-        if self.knock:
-            self.knock.close()
-        self.knock = None
+    def close_probe(self) -> None:
+        if self.probe:
+            self.probe.close()
+        self.probe = None
 
 
 class Peers:
-    """A door at this machine's address, and knocks at others'. Nothing here waits.
+    """The listener for probes, and the probes of other agents. No method waits.
 
     Attributes:
-        door: the port at which others knock.
+        door: the port for others' probes.
     """
 
     def __init__(self, host: str) -> None:
@@ -110,25 +109,25 @@ class Peers:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """The tokens of those that can't be reached."""
+        """The tokens of unreachable agents."""
         return tuple(peer.token for peer, known in self._known.items() if known.is_lost)
 
     def watch(self, peers: Iterable[Peer]) -> None:
-        """Knock at these from now on; what is known of others is forgotten."""
+        """Probe these agents from now on; forget the results of others."""
         for known in self._known.values():
-            known.forget_knock()
+            known.close_probe()
         self._known = {peer: _Known(next=time.monotonic()) for peer in peers if peer.door}
 
     def close(self) -> None:
-        """Close the door, and knock no more."""
+        """Close the listener and all probes."""
         self.watch(())
         self._listener.close()
 
-    def look(self) -> None:
-        """Open to those who knock, and see to one's own knocks."""
+    def update(self) -> None:
+        """Accept others' probes, and update one's own."""
         with suppress(OSError):
             while True:
                 self._listener.accept()[0].close()
         now = time.monotonic()
         for peer, known in self._known.items():
-            known.look(peer, now)
+            known.update(peer, now)

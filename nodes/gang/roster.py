@@ -1,4 +1,4 @@
-"""What the agents of a gang are told: as much of the roster as they need."""
+"""The part of the keeper's roster that the agents of a gang need."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Roster:
 
     generation: int
     state: str
-    trial: str  # its name, as the order has it; "" while nobody knows which comes
+    trial: str  # the trial's name in the order; "" while it is undecided
     members: list[list[Any]]  # proc, token, host, port, door; in the order of ranks
     start: str | None
     kill: bool
@@ -22,7 +22,7 @@ class Roster:
 
     @staticmethod
     def of(text: bytes | None, cluster: int) -> Roster | None:
-        """Return what a file holds; None where there is none for this submission of the job."""
+        """Return the roster in a file; None if there is none for this submission of the job."""
         try:
             plain = json.loads(text or b"null")
             if not plain or plain["cluster"] != cluster:

@@ -1,8 +1,7 @@
-"""Checkpoints that travel by S3: on the access point then lies a pointer in a package's place.
+"""Transfer of checkpoints by S3, with a pointer instead of the package on the access point.
 
-The keeper signs the addresses and writes them beside the roster, so nodes need neither keys nor
-more than the standard library. Where there are none, or S3 refuses, the package itself goes by the
-access point.
+The keeper makes presigned URLs and writes them next to the roster, so nodes need no keys and only
+the standard library. If there are none, or S3 refuses, the package is sent to the access point.
 """
 
 from __future__ import annotations
@@ -18,29 +17,29 @@ from typing import NamedTuple
 from urllib.error import HTTPError, URLError
 
 LINKS = "links.json"  # in the folder `gang`
-TIMEOUT = 5.0  # seconds that a block may take: a rank that is silent for 10 is taken for lost
+TIMEOUT = 5.0  # seconds for a block: a rank that is silent for 10 counts as lost
 _BLOCK = 1 << 20  # bytes
-MOST_OF_POINTER = 200  # bytes; a package is larger, and begins with a file's name
+MOST_OF_POINTER = 200  # bytes, maximum of a pointer; packages are larger, and begin with a name
 _MARK = b'{"s3"'
 
 Meanwhile = Callable[[], None]  # called between blocks
 
 
 class StoreError(OSError):
-    """S3 refuses, is out of reach, or has something else than what was put there."""
+    """S3 refused, is unreachable, or has other content than was uploaded."""
 
 
 @dataclass(frozen=True)
 class Links:
-    """Signed addresses, good for some hours."""
+    """Presigned URLs, valid for some hours."""
 
-    # Where packages may be put, by their names.
+    # URLs for uploads, by the packages' names.
     put: Mapping[str, str] = field(default_factory=dict)
-    get: Mapping[str, str] = field(default_factory=dict)  # where packages may be had
+    get: Mapping[str, str] = field(default_factory=dict)  # URLs for downloads, likewise
 
     @staticmethod
     def of(text: bytes | None) -> Links:
-        """Return what the keeper's file holds; none where it can't be read."""
+        """Return the links in the keeper's file; empty if it can't be read."""
         try:
             plain = json.loads(text or b"{}")
             return Links(dict(plain.get("put", {})), dict(plain.get("get", {})))
@@ -49,7 +48,7 @@ class Links:
 
 
 class Pointer(NamedTuple):
-    """What is to be found in S3 under a package's name."""
+    """The expected content of a package in S3."""
 
     size: int
     sha256: str
@@ -60,13 +59,13 @@ class Pointer(NamedTuple):
 
 
 def pointer_of(file: Path) -> Pointer | None:
-    """Return the pointer that a file is; None where it is a package itself."""
+    """Return the pointer in a file; None if it is a package itself."""
     with file.open("rb") as opened:
         return pointer_in(opened.read(MOST_OF_POINTER + 1))
 
 
 def pointer_in(text: bytes) -> Pointer | None:
-    """Return the pointer of a file's beginning; None where it is a package itself."""
+    """Return the pointer from a file's first bytes; None if it is a package itself."""
     if len(text) > MOST_OF_POINTER or not text.startswith(_MARK):
         return None
     try:
@@ -77,7 +76,7 @@ def pointer_in(text: bytes) -> Pointer | None:
 
 
 def upload(local: Path, address: str, meanwhile: Meanwhile) -> Pointer:
-    """Put a file there; return what points to it. StoreError where S3 refuses or is away."""
+    """Upload a file; return its pointer. StoreError if S3 refuses or is unreachable."""
     size, digest = local.stat().st_size, hashlib.sha256()
 
     def blocks() -> Iterator[bytes]:
@@ -88,7 +87,7 @@ def upload(local: Path, address: str, meanwhile: Meanwhile) -> Pointer:
                 meanwhile()
 
     headers = {"Content-Length": str(size), "Content-Type": "application/x-tar"}
-    request = urllib.request.Request(  # noqa: S310 - the keeper's own address
+    request = urllib.request.Request(  # noqa: S310 - the keeper's own URL
         address, data=blocks(), headers=headers, method="PUT"
     )
     try:
@@ -100,19 +99,19 @@ def upload(local: Path, address: str, meanwhile: Meanwhile) -> Pointer:
 
 def _refused(error: Exception) -> StoreError:
     if isinstance(error, HTTPError):
-        error.close()  # its body says in XML what the code says
+        error.close()  # its body repeats the code in XML
     return StoreError(f"S3: {error}")
 
 
 def download(pointer: Pointer, address: str | None, local: Path, meanwhile: Meanwhile) -> None:
-    """Fetch what a pointer stands for into a file; address None: nobody has signed one yet.
+    """Download a pointer's package into a file; address None: there is no presigned URL yet.
 
     Raises:
-        StoreError: S3 refuses, is out of reach, or has something else there.
+        StoreError: S3 refused, is unreachable, or has other content.
         OSError: the file can't be written.
     """
     if address is None:
-        raise StoreError("S3: the keeper has signed no address for it yet")
+        raise StoreError("S3: there is no presigned URL for it yet")
     size, digest = 0, hashlib.sha256()
     try:
         with (
@@ -127,4 +126,4 @@ def download(pointer: Pointer, address: str | None, local: Path, meanwhile: Mean
     except (URLError, HTTPException) as error:
         raise _refused(error) from error
     if Pointer(size, digest.hexdigest()) != pointer:
-        raise StoreError(f"S3: of {pointer.size} bytes {size} came, or others than were put there")
+        raise StoreError(f"S3: got {size} of {pointer.size} bytes, or a different checksum")

@@ -1,11 +1,11 @@
-"""The server that starts the processes of one machine that train.
+"""The server that starts the workers (training processes) of one machine.
 
     python3 agent.pyz workers DESCRIPTOR COMMAND…
 
-is a program of its own, which has never seen the job's channel to the access point, and so is no
-way to it for what it forks. It imports torch once, which takes seconds, and never touches CUDA: a
-worker that is a Python script is forked and begins within some tenths of a second. Any other
-command is executed. A worker comes to be a child of the agent, to which orphans go.
+It is a separate program without access to the job's channel to the access point, so its forks have
+none either. It imports torch once, which takes seconds, and never uses CUDA: a worker that is a
+Python script is forked and begins within some tenths of a second. Other commands are executed. The
+workers become children of the agent, which adopts orphans.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from trialfleet.nodes.job.folder import ERR, OUT
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _IMPORTS_TORCH = re.compile(r"^\s*(import|from)\s+torch\b", re.MULTILINE)
 _OWN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-START_SECONDS = 60.0  # so long a worker may take to be there
+START_SECONDS = 60.0  # time limit for a worker's start
 _LONGEST = 1 << 16  # bytes of a message between the agent and the server
 
 
 class Server:
-    """The agent's end of the server. It is there once torch is imported.
+    """The agent's end of the server, which is ready once torch is imported.
 
-    Where it can't be started, or has ended: OSError.
+    OSError: it can't be started, or has ended.
 
     Args:
-        command: what each worker runs.
-        folder: a descriptor that the server keeps open, for its workers.
+        command: each worker's command.
+        folder: a descriptor that the server keeps open for its workers.
 
     Attributes:
         pid: the server's process.
@@ -58,7 +58,7 @@ class Server:
         self._connection.settimeout(START_SECONDS)
 
     def start(self, folder: Path, variables: Mapping[str, str]) -> int:
-        """Start a worker in a trial's folder, with more variables, and return its process."""
+        """Start a worker in a trial's folder with additional variables; return its pid."""
         message = {"folder": str(folder), "variables": variables}
         self._connection.send(json.dumps(message).encode())
         return self._number()
@@ -70,14 +70,14 @@ class Server:
 
 
 def script_of(words: Sequence[str]) -> list[str]:
-    """Return a command's script and its arguments; empty where this Python doesn't run it."""
+    """Return a command's script and arguments; empty if this Python can't run it."""
     if len(words) < 2 or words[1].startswith("-") or not words[1].endswith(".py"):
         return []
     return [*words[1:]] if _is_own_python(words[0]) else []
 
 
 def _is_own_python(word: str) -> bool:
-    """Tell whether a program is this very Python; an environment's own is a link to another's."""
+    """Return whether a program is exactly this Python; a virtual environment's is a link."""
     found = shutil.which(word)
     if found is None or Path(found).parent.absolute() != Path(sys.executable).parent:
         return False
@@ -85,7 +85,7 @@ def _is_own_python(word: str) -> bool:
 
 
 def main(words: Sequence[str]) -> None:
-    """Serve until the agent has ended. In a worker, run the command of the arguments."""
+    """Serve until the agent ends. In a worker, run the command in the arguments."""
     connection, command = socket.socket(fileno=int(words[0])), [*words[1:]]
     connection.set_inheritable(False)
     _die_with_parent()
@@ -103,7 +103,7 @@ def main(words: Sequence[str]) -> None:
 
 
 def _preload() -> None:
-    """Import torch, once for all workers, if a script is to use it."""
+    """Import torch once for all workers, if they are a script."""
     sys.path.insert(0, str(Path.cwd()))
     texts = (p.read_text(encoding="utf-8", errors="replace") for p in Path.cwd().glob("*.py"))
     if any(_IMPORTS_TORCH.search(text) for text in texts):
@@ -112,7 +112,7 @@ def _preload() -> None:
 
 
 def _serve(connection: socket.socket) -> dict[str, Any] | None:
-    """Fork a worker for each message; return that in the worker, None when the agent has ended."""
+    """Fork a worker per message; return the message in the worker, None after the agent's end."""
     connection.send(str(os.getpid()).encode())
     while message := connection.recv(_LONGEST):
         if between := os.fork():
@@ -121,7 +121,7 @@ def _serve(connection: socket.socket) -> dict[str, Any] | None:
         between = os.getpid()
         if os.fork():
             os._exit(0)
-        while os.getppid() == between:  # the agent is about to become its parent
+        while os.getppid() == between:  # wait until the agent is its parent
             time.sleep(0.0005)
         connection.send(str(os.getpid()).encode())
         connection.close()
@@ -131,7 +131,7 @@ def _serve(connection: socket.socket) -> dict[str, Any] | None:
 
 
 def _be_worker(folder: Path, variables: Mapping[str, str]) -> None:
-    """Be in the trial's folder, with nothing of the server's signals; end when the agent ends."""
+    """Set up a worker: the trial's folder, default signals, and its end with the agent."""
     os.setsid()
     for number in _OWN_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
@@ -151,10 +151,9 @@ def _die_with_parent() -> None:
 
 
 def _run_script(words: Sequence[str]) -> None:
-    """Be `python SCRIPT ARGUMENTS`."""
+    """Run like `python SCRIPT ARGUMENTS`."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "trialfleet"]:
-        del sys.modules[name]  # the script's own may be more than what travels with a job
-    if "numpy" in sys.modules:  # a forked process would draw the same numbers as the one before it
+        del sys.modules[name]  # the script's own trialfleet may have more modules
         sys.modules["numpy"].random.seed()
     sys.argv = [*words]
     sys.path[0] = str(Path(words[0]).resolve().parent)
@@ -163,7 +162,7 @@ def _run_script(words: Sequence[str]) -> None:
 
 def _execute(command: list[str]) -> None:
     try:
-        os.execvp(command[0], command)  # noqa: S606 - the trainer's own words
+        os.execvp(command[0], command)  # noqa: S606 - the trainer's own command
     except OSError as error:
         print(f"{command[0]} can't be run: {error}", file=sys.stderr, flush=True)
         os._exit(126 if isinstance(error, PermissionError) else 127)

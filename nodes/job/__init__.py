@@ -1,5 +1,5 @@
-"""What runs in a trial's job: the agent, the job's first process, which has trials trained.
+"""The agent of a trial's job: the job's first process, which runs the trainer for trials.
 
-It travels as one file (`archive.py`), needs the standard library alone, and is told in
-`docs/trial-jobs.md`: what it says to its access point, and how it lives.
+It is one file (`archive.py`), and needs only the standard library. `docs/trial-jobs.md` describes
+its messages to the access point and its life cycle.
 """

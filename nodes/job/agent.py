@@ -1,7 +1,7 @@
-"""A job's first process: it has the command train the trials that the access point names.
+"""A job's first process: it runs the trainer's command for trials from the access point.
 
-It takes the job's channel, so that the trainer has none. What is said by it, and how an agent
-lives, is told in docs/trial-jobs.md.
+It takes the job's channel, so that the trainer has none. docs/trial-jobs.md describes the messages
+and the agent's life cycle.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from trialfleet.nodes.job.words import Order
 
 EXIT_UNANSWERED = 75
-JOB_SECONDS = "TRIALFLEET_JOB_SECONDS"  # in the environment: after so long it asks for no trial
+JOB_SECONDS = "TRIALFLEET_JOB_SECONDS"  # in the environment: time after which it takes no new trial
 
 
 class Agent:
-    """One job's agent, which has the trainer's command train."""
+    """The agent of one job."""
 
     def __init__(self, command: Sequence[str], channel: Channel) -> None:
         self._events = Events()
@@ -42,7 +42,7 @@ class Agent:
         self._asks_until = time.monotonic() + float(os.environ.get(JOB_SECONDS) or "inf")
 
     def live(self) -> int:
-        """Train trial after trial; return how this process is to end, as waitpid would tell it."""
+        """Train trial after trial; return the status for this process, as from waitpid."""
         try:
             order = self._first()
             if isinstance(order, int):
@@ -64,7 +64,7 @@ class Agent:
         except WantedBackError:
             return EXIT_CHECKPOINTED << 8
         except UnansweredError:
-            print("leaves: it had no answer", flush=True)
+            print("leaves: there was no answer", flush=True)
             return EXIT_UNANSWERED << 8
         if order.trial is not None or self._events.is_wanted_back:
             return EXIT_CHECKPOINTED << 8
@@ -72,7 +72,7 @@ class Agent:
         return (order.code & 0xFF) << 8
 
     def _first(self) -> Order | int:
-        """Return the first order for this agent; or how an agent before it was to end."""
+        """Return the first order; or the status with which a previous agent was to end."""
         order = until_done(self._words.first_order, self._events, self._events.is_free)
         if order is None:
             return self._words.ask("ask", self._events.is_free)
@@ -84,7 +84,7 @@ class Agent:
         return order
 
     def _wants(self, order: Order) -> bool:
-        """Tell whether another trial may begin in this job."""
+        """Return whether another trial may begin in this job."""
         if changed := self._trials.changed():
             print(f"{order.name} has changed {changed}: the next trial begins in another job")
             return False
@@ -92,24 +92,24 @@ class Agent:
 
 
 def main(command: Sequence[str]) -> NoReturn:
-    """Live as the agent of this job, and end as is due."""
+    """Run the agent of this job, and exit with its status."""
     run(lambda channel: Agent(command, channel).live(), if_broken=1)
 
 
 def run(live: Callable[[Channel], int], *, if_broken: int) -> NoReturn:
-    """Live with the job's channel, and end as is due.
+    """Call a function with the job's channel, and exit with its status.
 
     Args:
-        live: how this process is to end, as waitpid would tell it.
-        if_broken: the exit code where this machine is at fault.
+        live: returns the status for this process, as from waitpid.
+        if_broken: the exit code if this machine is at fault.
     """
     try:
         channel = Channel.take()
     except OSError as error:
-        sys.exit(f"trialfleet: a trial needs a job of HTCondor's: {error}")
+        sys.exit(f"trialfleet: a trial must run in an HTCondor job: {error}")
     try:
         status = live(channel)
-    except OSError as error:  # of this machine, a full disk, say
+    except OSError as error:  # this machine's fault, such as a full disk
         print(f"trialfleet: {error}", file=sys.stderr)
         status = if_broken << 8
     ProcessTree().end()
@@ -120,7 +120,7 @@ def run(live: Callable[[Channel], int], *, if_broken: int) -> NoReturn:
 
 
 def leave(status: int) -> NoReturn:
-    """End as a process with this status did, as waitpid gives it."""
+    """End like a process with this status, as from waitpid."""
     code = os.waitstatus_to_exitcode(status)
     sys.stdout.flush()
     sys.stderr.flush()

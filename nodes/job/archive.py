@@ -1,4 +1,4 @@
-"""`agent.pyz`: all of ours that a trial's job runs, in one file."""
+"""`agent.pyz`: all of trialfleet's code for a trial's job, in one file."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 _NODES = Path(__file__).parents[1]
 _START = _NODES / "job_start.py"
 _PACKAGES = ("job", "gang")
-_MADE = (1980, 1, 1, 0, 0, 0)  # the same files give the same bytes
+_MADE = (1980, 1, 1, 0, 0, 0)  # a fixed time, so that the same files give the same bytes
 
 
 def build(to: Path) -> None:
-    """Write the archive, unless it is there; the same sources always give the same bytes."""
+    """Write the archive if it is missing; the same sources give the same bytes."""
     texts = {"trialfleet/__init__.py": b"", "__main__.py": _START.read_bytes()}
     sources = [
         _NODES / "__init__.py",

@@ -1,17 +1,17 @@
-"""A job's channel to its access point, which the job's first process takes for itself alone.
+"""A job's channel to its access point, which the job's first process reserves for itself.
 
 HTCondor's starter writes the address and the cookie of its chirp proxy into a file in the sandbox,
-which $_CONDOR_CHIRP_CONFIG names. Whoever reads that file can read and write files of the job's
+which $_CONDOR_CHIRP_CONFIG names. With that file a program can read and write files of the job's
 owner on the access point. So the first process removes the file before it starts any program, and
-the kernel refuses its memory, its environment and its open files to programs of the same account.
+the kernel protects its memory, environment and open files from programs of the same account.
 
     channel = Channel.take()
     chirp = channel.chirp()
     channel.give_back()  # before exit code 85
 
-After exit code 85 HTCondor starts the job again in the same sandbox, and writes no file. So the
-first process leaves the file for its successor, once nothing else of the job runs, and with it the
-programs that the successor is made of: the trainer may have written over them.
+After exit code 85 HTCondor starts the job again in the same sandbox, without writing the file. So
+the first process restores the file for its successor once no other process of the job runs. It also
+restores the successor's program, which the trainer may have overwritten.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trialfleet.nodes.job.chirp import Chirp
 from trialfleet.nodes.job.processes import ProcessTree
 
 CONFIG = "_CONDOR_CHIRP_CONFIG"  # in a job's environment
-# RUN/agent by HTCondor's names for it, and what it runs; they need nothing else of the sandbox.
+# RUN/agent by HTCondor's names for it, and its archive; they need nothing else of the sandbox.
 PROGRAMS = ("condor_exec.exe", "agent", AGENT)
 _SET_DUMPABLE, _SET_CHILD_SUBREAPER = 4, 36  # prctl's PR_…
 
@@ -35,8 +35,8 @@ class Channel:
     """The channel, once this process has taken it.
 
     Args:
-        file: where HTCondor wrote it.
-        text: host, port and cookie; else ValueError.
+        file: HTCondor's file.
+        text: its content: host, port and cookie; else ValueError.
     """
 
     def __init__(self, file: Path, text: str) -> None:
@@ -49,33 +49,33 @@ class Channel:
 
     @staticmethod
     def take() -> Channel:
-        """Take the job's channel: no program that this process starts can.
+        """Take the job's channel, so that programs started by this process can't.
 
         Raises:
-            OSError: this is no job of HTCondor's, or one without want_io_proxy = true, or the
+            OSError: this is not an HTCondor job, or one without want_io_proxy = true, or the
                 kernel does not protect this process.
         """
         config = os.environ.pop(CONFIG, None)
         if config is None:
-            raise OSError(f"${CONFIG} is not set: no job, or one without want_io_proxy = true")
+            raise OSError(f"${CONFIG} is not set: not a job, or one without want_io_proxy = true")
         file = Path(config)
         try:
             _set(_SET_DUMPABLE, 0)
-            _set(_SET_CHILD_SUBREAPER, 1)  # give_back() finds all that this process has started
+            _set(_SET_CHILD_SUBREAPER, 1)  # so that give_back() finds all descendants
             return Channel(file, file.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise OSError(f"{config} is no chirp configuration: {error}") from error
+            raise OSError(f"{config} is not a chirp configuration: {error}") from error
         finally:
             file.unlink(missing_ok=True)
 
     def chirp(self) -> Chirp:
-        """Return a connection to the access point, not made yet."""
+        """Return a connection to the access point, which is made at its first use."""
         return Chirp(self._host, self._port, self._cookie)
 
     def give_back(self) -> None:
-        """Kill all that this process started, and leave channel and programs to its successor.
+        """Kill all descendants, and restore channel and programs for the successor.
 
-        Where that fails (OSError: the disk is full, say) the channel is not there then.
+        After an OSError (a full disk, for example) the channel is missing.
         """
         ProcessTree().end()
         for program, content in self._programs.items():
@@ -84,7 +84,7 @@ class Channel:
 
 
 def _replace(path: Path, content: bytes, mode: int) -> None:
-    """Put a file in the place of whatever is there."""
+    """Replace whatever is at a path by a file."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     path.unlink(missing_ok=True)

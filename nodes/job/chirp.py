@@ -1,7 +1,7 @@
-"""What a job says to its access point while it runs: HTCondor's chirp, by the standard library.
+"""A client of HTCondor's chirp, a job's protocol to its access point, in the standard library.
 
 Paths are relative to the job's folder on the access point. (htcondor2.htchirp needs HTCondor's
-package on the node, and never ends where a connection does in the midst of a file.)
+package on the node, and hangs if a connection ends in the middle of a file.)
 
     with closing(Channel.take().chirp()) as chirp:
         text = chirp.read("roster.json")
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
-TIMEOUT = 10.0  # seconds for each exchange; one with an access point that is away takes as long
-REFUSED = -2  # the answer where the job may not go, and where a file's folder is gone
-MISSING = -3  # the answer for a file that isn't there
-EMPTY = -5  # what getfile answers for an empty file, and for one that is too large for it
+TIMEOUT = 10.0  # seconds for each exchange, also with an unreachable access point
+REFUSED = -2  # the answer for a forbidden path, and if a file's folder is gone
+MISSING = -3  # the answer for a missing file
+EMPTY = -5  # getfile's answer for an empty file, and for one that is too large for it
 _LONGEST_ANSWER = 5120  # bytes
 BLOCK = 1 << 20  # bytes of an exchange, at most
 
 
 class ChirpError(OSError):
-    """The access point refuses, or does not answer as it should.
+    """The access point refused, or its answer is invalid.
 
     Attributes:
         code: its answer, below 0; the protocol's own errors are listed in HTCondor's
@@ -42,13 +42,13 @@ class ChirpError(OSError):
 
 
 class Chirp:
-    """A connection to the job's access point, made anew after each failure. For one thread.
+    """A connection to the job's access point, which reconnects after each failure. For one thread.
 
-    What can't be done (a file is missing, the access point refuses or is away) raises OSError.
+    OSError: a file is missing, or the access point refuses or is unreachable.
 
     Args:
-        host, port: where the job's own starter listens.
-        cookie: proves that this is the job.
+        host, port: address of the job's starter.
+        cookie: authenticates the job.
     """
 
     def __init__(self, host: str, port: int, cookie: str) -> None:
@@ -57,13 +57,13 @@ class Chirp:
         self._received = b""
 
     def close(self) -> None:
-        """Drop the connection; the next exchange makes another."""
+        """Close the connection; the next exchange makes a new one."""
         if self._socket is not None:
             self._socket.close()
         self._socket, self._received = None, b""
 
     def read(self, remote: str) -> bytes | None:
-        """Return what a small file on the access point holds; None where it is missing."""
+        """Return the content of a small file on the access point; None if it is missing."""
         try:
             length = self._ask(f"getfile {_word(remote)}")
         except ChirpError as error:
@@ -75,7 +75,7 @@ class Chirp:
         return b"".join(self._data(length))
 
     def fetch(self, remote: str, local: Path, meanwhile: Callable[[], None] | None = None) -> None:
-        """Copy a file of the access point into this machine's `local`; `meanwhile` as for `put`."""
+        """Copy a file from the access point to `local`; `meanwhile` as for `put`."""
         with local.open("wb") as file:
             for block in self.blocks(remote):
                 file.write(block)
@@ -83,16 +83,16 @@ class Chirp:
                     meanwhile()
 
     def blocks(self, remote: str) -> Generator[bytes]:
-        """Yield what a file on the access point holds, block by block."""
+        """Yield the content of a file on the access point, block by block."""
         with self._opened(remote, "r") as opened:
             while block := b"".join(self._data(self._ask(f"read {opened} {BLOCK}"))):
                 yield block
 
     def put(self, local: Path, remote: str, meanwhile: Callable[[], None] | None = None) -> None:
-        """Copy a file of this machine to the access point, over one of that name.
+        """Copy a local file to the access point, over any file of that name.
 
-        It is there in part while this goes on: put it under another name and `rename` it.
-        `meanwhile` is called between blocks, and may use this connection.
+        It is incomplete until this returns: use a temporary name and `rename` it. `meanwhile` is
+        called between blocks, and may use this connection.
         """
         with self.sending(remote) as send, local.open("rb") as file:
             while block := file.read(BLOCK):
@@ -102,12 +102,12 @@ class Chirp:
 
     @contextmanager
     def sending(self, remote: str) -> Iterator[Callable[[bytes], None]]:
-        """Give what adds to a file on the access point, made anew; on its disk after the block."""
+        """Give a function that appends to a new file on the access point; sync it at the end."""
         with self._opened(remote, "wct") as opened:
             connection = self._socket
 
             def send(block: bytes) -> None:
-                if self._socket is not connection:  # the number is another's in the next one
+                if self._socket is not connection:  # a new connection has other file numbers
                     raise OSError("chirp: the connection has ended")
                 self._write(opened, block)
 
@@ -115,35 +115,35 @@ class Chirp:
             self._ask(f"fsync {opened}")
 
     def write(self, remote: str, content: bytes) -> None:
-        """Make a small file on the access point hold `content`, whoever reads it meanwhile."""
+        """Replace a small file on the access point, atomically for readers."""
         part = f"{remote}.part"
         with self._opened(part, "wct") as opened:
             self._write(opened, content)
         self.rename(part, remote)
 
     def write_at(self, remote: str, content: bytes, offset: int) -> None:
-        """Write into a file on the access point; at offset 0, in place of all that it held."""
+        """Write into a file on the access point; at offset 0 truncate it first."""
         with self._opened(remote, "wc" if offset else "wct") as opened:
             written = self._send("pwrite", opened, content, f" {offset}")
             if written < len(content):  # its disk is full
-                raise OSError(f"{remote}: {written} of {len(content)} bytes were written")
+                raise OSError(f"{remote}: only {written} of {len(content)} bytes were written")
 
     def rename(self, remote: str, to: str) -> None:
-        """Give a file on the access point another name, in one step."""
+        """Rename a file on the access point, atomically."""
         self._ask(f"rename {_word(remote)} {_word(to)}")
 
     def set_attribute(self, name: str, value: str) -> None:
-        """Give the job's ad, within seconds, an attribute Chirp…: an expression without blanks."""
+        """Set an attribute Chirp… of the job's ad to an expression without blanks, in seconds."""
         self._ask(f"set_job_attr_delayed {name} {_word(value)}")
 
     # Inside
 
     @contextmanager
     def _opened(self, remote: str, flags: str) -> Iterator[int]:
-        """Open a file there; a failure drops the connection, and with it the open file."""
+        """Open a remote file; a failure drops the connection, which closes the file."""
         opened = self._ask(f"open {_word(remote)} {flags} {0o644}")
         try:
-            self._line()  # what `stat` would say of it
+            self._line()  # the file's `stat`
             yield opened
             self._ask(f"close {opened}")
         except BaseException:
@@ -151,7 +151,7 @@ class Chirp:
             raise
 
     def _write(self, opened: int, block: bytes) -> None:
-        """Write all of a block: one exchange, so that the starter serves others in between."""
+        """Write a whole block, in exchanges between which the starter can serve others."""
         while block:
             written = self._send("write", opened, block)
             if not written:
@@ -159,10 +159,10 @@ class Chirp:
             block = block[written:]
 
     def _send(self, request: str, opened: int, content: bytes, where: str = "") -> int:
-        """Write to an open file there; return the number of bytes that were written.
+        """Write to an open remote file; return the number of bytes written.
 
-        Nothing is sent where there is nothing to write: a write of 0 bytes kills the starter. A
-        refused `putfile` breaks its connection to the shadow, so no request of ours is one.
+        An empty write is not sent, because a write of 0 bytes kills the starter. `putfile` is never
+        used, because a refused one breaks the starter's connection to the shadow.
         (docs/htcondor-findings.md)
         """
         if not content:
@@ -170,7 +170,7 @@ class Chirp:
         return self._ask(f"{request} {opened} {len(content)}{where}", content)
 
     def _ask(self, request: str, data: bytes = b"") -> int:
-        """Send a request, and what belongs to it; return its answer, a number from 0."""
+        """Send a request with its data; return its answer, a number from 0."""
         try:
             self._connected().sendall(f"{request}\n".encode() + data)
             code = self._answer()
@@ -196,7 +196,7 @@ class Chirp:
         try:
             return int(line)
         except ValueError as error:
-            raise OSError(f"chirp: {line[:80]!r} is no answer") from error
+            raise OSError(f"chirp: invalid answer {line[:80]!r}") from error
 
     def _line(self) -> bytes:
         while b"\n" not in self._received:
@@ -207,7 +207,7 @@ class Chirp:
         return line
 
     def _data(self, length: int) -> Iterator[bytes]:
-        """What follows an answer, block by block; a failure closes the connection."""
+        """Yield the data after an answer, block by block; a failure closes the connection."""
         try:
             while length:
                 block = self._received[:length] or self._receive(min(length, BLOCK))
@@ -226,7 +226,7 @@ class Chirp:
 
 
 def _word(text: str) -> str:
-    """`text` as one word of a request."""
+    """Return `text` as one word of a request."""
     for plain, escaped in (("\\", "\\\\"), (" ", "\\ "), ("\n", "\\n"), ("\t", "\\t")):
         text = text.replace(plain, escaped)
     return text

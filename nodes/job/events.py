@@ -1,4 +1,4 @@
-"""What wakes the agent: signals, ends of processes, words of a trainer; and how signals go on."""
+"""The agent's events: signals, ends of processes, a trainer's messages; and forwarded signals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TypeVar
 
-AGAIN, AGAIN_AT_MOST = 0.1, 2.0  # seconds until what failed is tried again
+AGAIN, AGAIN_AT_MOST = 0.1, 2.0  # seconds until a retry, at first and at most
 LEAVE_SECONDS = 45.0  # after SIGTERM: less than the 60 that a machine gives a job
 _WANTED_BACK = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _PASSED_ON = (*_WANTED_BACK, signal.SIGUSR1, signal.SIGUSR2)
@@ -20,21 +20,21 @@ T = TypeVar("T")
 
 
 class WantedBackError(Exception):
-    """The job's machine is wanted back, and what was to be done can't be any more."""
+    """The job's machine is being vacated, and there is no time left for an action."""
 
 
 class Events:
-    """Signals of this process from now on. Made once.
+    """The signals of this process from now on. Made once.
 
     Attributes:
-        pass_on: is given each signal that is the trainer's, too.
+        pass_on: called with each signal that is also for the trainer.
     """
 
     def __init__(self) -> None:
         self._wanted_back_at: float | None = None
         self.pass_on: Callable[[int], None] = lambda _number: None
         self._woken, wakes = socket.socketpair()
-        self._wakes = wakes  # open as long as signals may come
+        self._wakes = wakes  # kept open as long as signals may come
         for end in (self._woken, wakes):
             end.settimeout(0)
         signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
@@ -45,26 +45,26 @@ class Events:
 
     @property
     def is_wanted_back(self) -> bool:
-        """True once the machine is wanted back."""
+        """True once the machine is being vacated."""
         return self._wanted_back_at is not None
 
     def is_free(self) -> bool:
-        """Tell whether the machine is not wanted back."""
+        """Return whether the machine is not being vacated."""
         return not self.is_wanted_back
 
     def has_time(self) -> bool:
-        """Tell whether the job need not end at once."""
+        """Return whether the job need not end at once."""
         at = self._wanted_back_at
         return at is None or time.monotonic() <= at + LEAVE_SECONDS
 
     def check(self) -> None:
-        """Raise WantedBackError once it is too late for anything."""
+        """Raise WantedBackError once there is no time left."""
         if not self.has_time():
             raise WantedBackError
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
-        """Have signals come after this block, in which whom they are for changes."""
+        """Delay signals until the end of this block, in which their receiver changes."""
         former = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
         try:
             yield
@@ -72,7 +72,7 @@ class Events:
             signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
     def wait(self, seconds: float, other: socket.socket | None = None) -> None:
-        """Return after so long, or as soon as a signal has come, or a word by another socket."""
+        """Wait for some seconds, or until a signal or data on another socket arrives."""
         ends = [self._woken, other] if other else [self._woken]
         if self._woken in select.select(ends, [], [], max(0.0, seconds))[0]:
             with suppress(BlockingIOError):
@@ -87,14 +87,14 @@ class Events:
 
 
 def until_done(action: Callable[[], T], events: Events, may_go_on: Callable[[], bool]) -> T:
-    """Do what may fail while the access point is away, until it is done; else WantedBackError."""
+    """Repeat an action that fails while the access point is unreachable; else WantedBackError."""
     pause, is_told = AGAIN, False
     while True:
         try:
             return action()
         except OSError as error:
             if not is_told:
-                print(f"tried again until it works: {error}", file=sys.stderr)
+                print(f"retrying until it succeeds: {error}", file=sys.stderr)
             is_told = True
         if not may_go_on():
             raise WantedBackError

@@ -1,4 +1,4 @@
-"""Where trials of a job train: a folder for each in the sandbox, and what they read there."""
+"""The folders of a job's trials in the sandbox, and their input files."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from trialfleet.nodes.job.words import Order
 
 TRIALS = "trials"  # the folder in the sandbox
 OUT, ERR = "out", "err"  # in a trial's folder
-STOPPED = {"schema": 1, "status": "stopped", "metrics": {}}  # the result of one that never began
-_NEXT = ".next."  # begins the name of the folder of a trial that nobody knows yet
-# Not the trial's: ours and HTCondor's own.
+STOPPED = {"schema": 1, "status": "stopped", "metrics": {}}  # result of a trial that never began
+_NEXT = ".next."  # prefix of the folder for the next trial, which is still unknown
+# Files of trialfleet and HTCondor, not of the trial.
 _OURS = {TRIALS, AGENT, "agent", "condor_exec.exe"}
 _BEGIN = (
     "_condor",
@@ -32,9 +32,9 @@ _BEGIN = (
 
 
 class Folders:
-    """The folders of a job's trials, each with links to what came with the job into its sandbox.
+    """The folders of a job's trials, each with links to the job's input files in the sandbox.
 
-    A full disk, say, raises OSError.
+    OSError: a full disk, for example.
     """
 
     def __init__(self, sandbox: Path) -> None:
@@ -43,37 +43,37 @@ class Folders:
         files = (file for path in self._inputs for file in _files(str(path)))
         self._states = {file: _state(file) for file in files}
         self._trials = sandbox / TRIALS
-        _remove(self._trials)  # of an agent that was here before
+        _remove(self._trials)  # of a previous agent
         self._trials.mkdir()
 
     def changed(self) -> str | None:
-        """Return a file that came with the job and is not what it was; None where all are."""
+        """Return an input file of the job that has changed; None: none has."""
         return next((file for file, was in self._states.items() if _state(file) != was), None)
 
     def make(self, order: Order) -> Path:
-        """Return the folder of a trial that is to begin, with nothing of another one."""
+        """Return a new folder for a trial that is to begin."""
         folder = self._trials / order.name
         _remove(folder)
         (self._next() or self._prepare()).rename(folder)
         for name in order.left:
             (folder / name).mkdir(exist_ok=True)
-        # A value a line: a shell's trainer reads it by sed.
+        # One value per line, so that a trainer in shell can read it with sed.
         (folder / TRIAL).write_text(json.dumps(order.trial, indent=1), encoding="utf-8")
         return folder
 
     def tidy(self, *kept: Path) -> None:
-        """Remove the folders of former trials but these, and prepare the next one's."""
+        """Remove the folders of previous trials except these, and prepare the next one's."""
         for path in self._trials.iterdir():
             if path not in kept:
                 _remove(path)
-        with suppress(OSError):  # no room, say
+        with suppress(OSError):  # a full disk, perhaps
             self._prepare()
 
     def _next(self) -> Path | None:
         return next(self._trials.glob(f"{_NEXT}*"), None)
 
     def _prepare(self) -> Path:
-        """Return a folder that a trial may begin with."""
+        """Return a prepared folder for a trial."""
         name = os.urandom(4).hex()
         folder, whole = self._trials / f".made.{name}", self._trials / f"{_NEXT}{name}"
         for name in (CHECKPOINT, MODEL):
@@ -103,21 +103,21 @@ def _state(file: str) -> tuple[int, int] | None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder, or put it aside: a trial may have left what can't be removed."""
+    """Remove a folder, or move it away if a trial left files that can't be removed."""
     shutil.rmtree(path, ignore_errors=True)
     with suppress(FileNotFoundError):
         path.rename(path.with_name(f".left.{os.urandom(4).hex()}"))
 
 
 def has_order_to_stop(folder: Path) -> bool:
-    """Tell whether the trial was told to stop."""
+    """Return whether there is an order to stop the trial."""
     with suppress(OSError):
         return (folder / STOP).stat().st_size > 0
     return False
 
 
 def note_stopped(folder: Path) -> None:
-    """Give a trial that was told to stop before it began a result that says so."""
+    """Write the result of a trial that was stopped before it began."""
     result = folder / RESULT
     with suppress(OSError):
         if not result.stat().st_size:

@@ -1,6 +1,6 @@
-"""What a trial leaves, as one tar file on its way between a node and the access point.
+"""Packages: a trial's files as one tar file for transfers between a node and the access point.
 
-Its reader takes what a hostile trial may have made; `tarfile` reads and writes single headers here.
+The reader treats packages as hostile input; `tarfile` only reads and writes single headers here.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 _MOST_MEMBERS = 100_000  # files and folders of a package
-_LONGEST_NAME = 1 << 14  # bytes of a member's name that has a header of its own
+_LONGEST_NAME = 1 << 14  # bytes of a long member's name, which has a separate header
 _BLOCK = 1 << 20  # bytes
 
 
 class DamagedPackageError(OSError):
-    """A package is damaged, or holds what doesn't belong into one."""
+    """A package is damaged, or has forbidden content."""
 
 
 class TooLargeError(Exception):
-    """What is to be packed is larger than it may be."""
+    """The files for a package exceed the allowed size."""
 
 
 def pack(
@@ -37,19 +37,19 @@ def pack(
     most: float = math.inf,
     first: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Make a package of what lies in a folder; a link becomes what it leads to.
+    """Make a package from files in a folder; links are followed.
 
-    What can't be opened is left out, and told to stderr.
+    Files that can't be opened are left out, and reported on stderr.
 
     Args:
-        names: files, and folders with all that is in them; those that are missing are left out.
-        folder: where they lie.
-        write: takes the package in blocks of 1 MiB at most.
-        most: bytes that its files may have together.
-        first: small files that begin it and lie in no folder, by their names.
+        names: files, and folders with their content; missing ones are left out.
+        folder: their folder.
+        write: takes the package in blocks of at most 1 MiB.
+        most: maximum total bytes of its files.
+        first: contents of small files at the beginning, by name.
 
     Raises:
-        TooLargeError: they have more.
+        TooLargeError: the files exceed `most`.
         OSError: from `write`; or a file became shorter meanwhile.
     """
     gathered = bytearray()
@@ -72,12 +72,12 @@ def pack(
 
 
 def listed(names: Iterable[str], folder: Path) -> list[str]:
-    """Return the names that what lies in a folder would have in a package."""
+    """Return the names that files of a folder would have in a package."""
     return [name for _, name in _found(names, folder)]
 
 
 def _found(names: Iterable[str], folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yield files and folders with the names that they get; a folder comes before what it holds."""
+    """Yield files and folders with their names in a package; a folder precedes its content."""
     ways: list[tuple[Path, str, tuple[str, ...]]]
     ways = [(folder / name, name, ()) for name in reversed([*names])]
     while ways:
@@ -131,24 +131,24 @@ def _leave_out(name: str, error: OSError) -> None:
 
 
 def unpack(package: Path, into: Path) -> None:
-    """Put what a package holds into a folder; as `unpack_from`, but from its file."""
+    """Unpack a package's file into a folder, like `unpack_from`."""
     with package.open("rb") as file:
         unpack_from(file, into)
 
 
 def unpack_from(package: BinaryIO, into: Path, most: float = math.inf) -> None:
-    """Put what a package holds into a folder, over what is there.
+    """Unpack a package into a folder, over existing files.
 
-    Whoever made it may be hostile: files and folders below `into` come of it, and nothing else.
+    The package may be hostile: only files and folders below `into` are made.
 
     Args:
-        package: the file, at its beginning.
+        package: the open file, at its beginning.
         into: the folder.
-        most: bytes that its files may have together.
+        most: maximum total bytes of its files.
 
     Raises:
         DamagedPackageError: it can't be used.
-        OSError: it could not be read, or there is no room.
+        OSError: it could not be read, or the disk is full.
     """
     try:
         for count, (name, header) in enumerate(_members(package)):
@@ -161,14 +161,14 @@ def unpack_from(package: BinaryIO, into: Path, most: float = math.inf) -> None:
 
 
 def unpack_blocks(blocks: Iterator[bytes], into: Path) -> None:
-    """Put what a package holds into a folder; as `unpack_from`, but from block after block."""
+    """Unpack a package from blocks into a folder, like `unpack_from`."""
     unpack_from(cast("BinaryIO", io.BufferedReader(_Blocks(blocks), _BLOCK)), into)
-    for _ in blocks:  # what is behind its end
+    for _ in blocks:  # data after its end
         pass
 
 
 def first_of(blocks: Iterator[bytes], name: str) -> bytes | None:
-    """Return what the first file of a package holds; None where that has another name."""
+    """Return the content of a package's first file; None if it has another name."""
     file = cast("BinaryIO", io.BufferedReader(_Blocks(blocks), _BLOCK))
     try:
         found, header = next(_members(file), ("", None))
@@ -178,7 +178,7 @@ def first_of(blocks: Iterator[bytes], name: str) -> bytes | None:
 
 
 class _Blocks(io.RawIOBase):
-    """Blocks as a file."""
+    """A readable file made of blocks."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks, self._rest = blocks, b""
@@ -195,7 +195,7 @@ class _Blocks(io.RawIOBase):
 
 
 def _members(package: BinaryIO) -> Iterator[tuple[str, tarfile.TarInfo]]:
-    """Yield each file and folder by its name; whoever asks for the next has read its content."""
+    """Yield each file and folder by its name; the caller must read its content before the next."""
     long_name = ""
     while (block := _read(package, tarfile.BLOCKSIZE)).strip(b"\0"):
         header = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
@@ -215,7 +215,7 @@ def _take(package: BinaryIO, header: tarfile.TarInfo, to: Path) -> None:
         to.mkdir(parents=True, exist_ok=True)
         return
     if header.type not in {tarfile.REGTYPE, tarfile.AREGTYPE}:
-        raise DamagedPackageError(f"{header.name!r} is no file and no folder")
+        raise DamagedPackageError(f"{header.name!r} is neither a file nor a folder")
     to.parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     mode = 0o755 if header.mode & 0o100 else 0o644
@@ -227,15 +227,15 @@ def _take(package: BinaryIO, header: tarfile.TarInfo, to: Path) -> None:
 
 
 def _read(package: BinaryIO, size: int) -> bytes:
-    """Read so many bytes."""
+    """Read exactly `size` bytes."""
     content = package.read(size)
     if len(content) < size:
-        raise DamagedPackageError("it breaks off")
+        raise DamagedPackageError("it is truncated")
     return content
 
 
 def _checked(name: str) -> str:
-    """A member's name, if it stays below the folder that it comes into."""
+    """Return a member's name; DamagedPackageError if it leads out of the target folder."""
     if name.startswith("/") or ".." in name.split("/") or "\0" in name:
         raise DamagedPackageError(f"{name!r} leads out of its folder")
     return name

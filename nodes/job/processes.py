@@ -1,6 +1,6 @@
-"""The processes below this one, which is their subreaper: what they use, and their end.
+"""The descendants of this process, their subreaper: their resources and their end.
 
-/proc tells them; what a trainer does to it can only concern its own processes.
+The source is /proc; a trainer can only change entries of its own processes there.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-VANISH_SECONDS = 3.0  # that a killed process gets
-FIRST_LOOK, LAST_LOOK = 0.0005, 0.05  # seconds between two looks at those that are to vanish
+VANISH_SECONDS = 3.0  # time for a killed process to disappear
+FIRST_LOOK, LAST_LOOK = 0.0005, 0.05  # seconds between polls of killed processes
 _PROC = Path("/proc")
 _ARE_LISTED = (_PROC / "thread-self/children").exists()  # by the kernel, CONFIG_PROC_CHILDREN
 _PSS = re.compile(rb"^Pss:\s+(\d+) kB", re.MULTILINE)
@@ -22,36 +22,36 @@ _TICKS = os.sysconf("SC_CLK_TCK")  # in a second
 
 
 class ProcessTree:
-    """All that this process has started, their orphans too, and what has become of them.
+    """All descendants of this process, including orphans, and their exit statuses.
 
     Attributes:
-        largest_mb: the most resident memory that one of those that have ended had.
+        largest_mb: the largest resident memory of an ended process.
     """
 
     def __init__(self) -> None:
         self.largest_mb = 0.0
-        self._cpu_seconds = 0.0  # of those that have ended
+        self._cpu_seconds = 0.0  # of ended processes
         self._statuses: dict[int, int] = {}
-        self._stuck: set[int] = set()  # killed, and still there
+        self._stuck: set[int] = set()  # killed, but still there
 
     def began(self, pid: int) -> None:
-        """Take a child in that has just been started: a number may come again."""
+        """Register a new child, whose number may have been used before."""
         self._statuses.pop(pid, None)
         self._stuck.discard(pid)
 
     def status_of(self, pid: int) -> int | None:
-        """Return a child's status as waitpid gives it; None while it runs."""
+        """Return a child's status as from waitpid; None while it runs."""
         self._reap()
         return self._statuses.get(pid)
 
     def has_reaped(self, pid: int) -> bool:
-        """Tell whether a child is known to have ended; its number may be another's then."""
+        """Return whether a child is known to have ended; its number may then be reused."""
         return pid in self._statuses
 
     def end(self, but: int = 0) -> None:
-        """Kill them all but one; none of the others does anything then.
+        """Kill all descendants except one, and wait until they are gone.
 
-        One that hangs in a GPU's driver does not vanish: after some seconds it counts as killed.
+        One that hangs in a GPU's driver does not disappear: after some seconds it counts as killed.
         """
         since: dict[int, float] = {}
         pause = FIRST_LOOK
@@ -69,16 +69,16 @@ class ProcessTree:
             pause = min(2 * pause, LAST_LOOK)
 
     def is_alone(self, pid: int) -> bool:
-        """Tell whether there is no process but this one of its children."""
+        """Return whether this child is the only descendant."""
         self._reap()
         return children(os.getpid()) == [pid] and not children(pid)
 
     def cpu_seconds(self, pid: int) -> float:
-        """Return what all have used that have ended, and this child of it, which may live."""
+        """Return the processor time of all ended descendants and of this child."""
         return self._cpu_seconds + _cpu_seconds(pid)
 
     def memory_mb(self) -> float:
-        """Return what all of them have now; what several share counts once."""
+        """Return the present memory of all descendants; shared memory counts once."""
         found, total = children(os.getpid()), 0.0
         while found:
             pid = found.pop()
@@ -87,7 +87,7 @@ class ProcessTree:
         return total
 
     def _reap(self) -> None:
-        """Take note of those that have ended."""
+        """Record the status of ended children."""
         with suppress(ChildProcessError):
             while True:
                 pid, status, used = os.wait4(-1, os.WNOHANG)
@@ -99,7 +99,7 @@ class ProcessTree:
 
 
 def children(pid: int) -> list[int]:
-    """Return a process's children; none of one that is not there."""
+    """Return a process's children; none if it is gone."""
     if not _ARE_LISTED:
         return [child for child in map(int, _numbers(_PROC)) if _parent(child) == pid]
     found: list[int] = []
@@ -110,7 +110,7 @@ def children(pid: int) -> list[int]:
 
 
 def resident_mb(pid: int) -> float:
-    """Return a process's resident memory, with all that it shares; 0 of one that has ended."""
+    """Return a process's resident memory including shared memory; 0 if it has ended."""
     try:
         return int((_PROC / f"{pid}/statm").read_bytes().split()[1]) * _PAGE_MB
     except OSError:
@@ -118,7 +118,7 @@ def resident_mb(pid: int) -> float:
 
 
 def is_stopped(pid: int) -> bool:
-    """Tell whether somebody has stopped a process (SIGSTOP)."""
+    """Return whether a process is stopped (SIGSTOP)."""
     with suppress(OSError):
         return _stat(pid)[0] == b"T"
     return False
@@ -138,12 +138,12 @@ def _parent(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """Return the words of its `stat` from the third on: the second may hold anything."""
+    """Return the fields of its `stat` from the third; the second may contain any characters."""
     return (_PROC / f"{pid}/stat").read_bytes().rpartition(b")")[2].split()
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Return what it and those of its children have used that it has waited for."""
+    """Return the processor time of a process and of its children that it has waited for."""
     try:
         return sum(map(int, _stat(pid)[11:15])) / _TICKS
     except OSError:
@@ -153,6 +153,6 @@ def _cpu_seconds(pid: int) -> float:
 def _memory_mb(pid: int) -> float:
     try:
         found = _PSS.search((_PROC / f"{pid}/smaps_rollup").read_bytes())
-    except OSError:  # another account's, say
+    except OSError:  # another account's process, perhaps
         found = None
     return int(found[1]) / 1024 if found else resident_mb(pid)

@@ -1,11 +1,11 @@
-"""What a running trial reports, on its way to the access point, and the order to stop it.
+"""Transfer of a running trial's reports to the access point, and of the order to stop it.
 
     the trial's folder      the job's folder on the access point
     progress.jsonl    →     words/reports.jsonl
     out, err          →     words/printed.out, words/printed.err
     stop.json         ←     words/stop.json, if it names this trial
 
-Whatever fails is tried again at the next turn, and the trainer never waits for it.
+Failures are retried at the next turn, and the trainer never waits.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from trialfleet.nodes import PRINTED, PROGRESS, REPORTS, STOP, WORDS
 if TYPE_CHECKING:
     from trialfleet.nodes.job.chirp import Chirp
 
-MOST_BYTES = 1 << 18  # that one turn sends: the proxy serves others too
-MOST_PRINTED = 1 << 22  # of each stream that is sent while the trial runs; its result has all
+MOST_BYTES = 1 << 18  # maximum sent in one turn, because the proxy also serves others
+MOST_PRINTED = 1 << 22  # maximum of each stream sent while the trial runs; its result has all
 
 
 class Reports:
-    """What of one trial's reports was sent so far; where the access point is away: OSError."""
+    """The transfer of one trial's reports; OSError if the access point is unreachable."""
 
     def __init__(self, folder: Path, chirp: Chirp, trial: str) -> None:
         self._folder, self._chirp, self._trial = folder, chirp, trial
-        self._sent = 0  # bytes of the progress that are on the access point
+        self._sent = 0  # bytes of the progress on the access point
         self._begun = False
         self._printed = [
             _Printed(folder / name, chirp, f"{WORDS}/{there}", f"{trial}\n".encode())
@@ -37,21 +37,21 @@ class Reports:
         ]
 
     def send(self) -> None:
-        """Send the whole lines that are new; at first in place of what is there."""
+        """Send new complete lines; the first time replace the existing file."""
         progress = self._folder / PROGRESS
         size = progress.stat().st_size if progress.exists() else 0
-        if size < self._sent:  # cut to where a checkpoint was: from there it is told again
+        if size < self._sent:  # truncated to a checkpoint: send it again from the beginning
             self._begun, self._sent = False, 0
         if size != self._sent or not self._begun:
             self._send_new(progress)
 
     def send_printed(self) -> None:
-        """Send what the trial has printed since, behind a line with its name."""
+        """Send the trial's new output, after a line with its name."""
         for printed in self._printed:
             printed.send()
 
     def tell_trial(self) -> None:
-        """Give the job's ad this trial; nothing is lost where that fails."""
+        """Set this trial in the job's ad; ignore a failure."""
         with suppress(OSError):
             self._chirp.set_attribute("ChirpTrialfleetTrial", json.dumps(self._trial))
 
@@ -65,7 +65,7 @@ class Reports:
                 self._begun, self._sent = True, self._sent + len(whole)
 
     def take_order(self) -> bool:
-        """Give the trainer the order to stop this trial, whole, if there is one; tell whether."""
+        """Pass an order to stop this trial to the trainer, atomically; return whether it exists."""
         text = self._chirp.read(f"{WORDS}/{STOP}") or b"{}"
         try:
             if json.loads(text).get("trial") != self._trial:
@@ -79,11 +79,11 @@ class Reports:
 
 
 class _Printed:
-    """One stream of a trial on its way; a trial that prints nothing costs a look at a file.
+    """The transfer of one output stream of a trial.
 
     Args:
-        file: where the trainer prints.
-        there: the file on the access point, begun anew with `head` by the trial's first word.
+        file: the trainer's output file.
+        there: the file on the access point, replaced by `head` at the trial's first output.
     """
 
     def __init__(self, file: Path, chirp: Chirp, there: str, head: bytes) -> None:
@@ -91,9 +91,9 @@ class _Printed:
         self._sent = 0
 
     def send(self) -> None:
-        """Send what is new, up to a bound."""
+        """Send new output, up to MOST_BYTES."""
         size = min(self._file.stat().st_size, MOST_PRINTED)
-        if size < self._sent:  # cut to where a checkpoint was
+        if size < self._sent:  # truncated to a checkpoint
             self._sent = 0
         if size == self._sent:
             return

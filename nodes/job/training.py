@@ -1,7 +1,7 @@
-"""The process that trains: for one trial or, if it stays, for several; and what bounds a trial.
+"""The training process, for one trial or (if it stays) several, and the limits of a trial.
 
-A trainer that stays says so by the socket whose number is in $TRIALFLEET_STAYS: `{"code": 0}` when
-a trial has ended well, and then reads where the next one lies. Any other ends with its trial.
+A trainer that stays sends `{"code": 0}` on the socket with the number in $TRIALFLEET_STAYS when a
+trial has succeeded, and then reads the folder of the next one. Other trainers end with their trial.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from trialfleet.nodes.job.processes import ProcessTree
 
 STAYS = "TRIALFLEET_STAYS"  # in a trainer's environment: the number of its socket
 KILL_SECONDS = 15.0  # between SIGTERM and SIGKILL
-# Seconds of a trial until its memory is looked at, and from one look to the next.
+# Seconds of a trial until its memory is first measured, and between measurements.
 FIRST_MEMORY_CHECK, MEMORY_CHECK = 0.5, 1.0
-FIRST_CARRY = 0.02  # seconds after a trial's begin: shorter ones end with no turn
-_LONGEST = 1 << 16  # bytes of a word by the socket
-# Ignored by Python; a program that it starts must not inherit that.
+FIRST_CARRY = 0.02  # seconds after a trial's begin: shorter trials end without a turn
+_LONGEST = 1 << 16  # maximum bytes of a message on the socket
+# Python ignores these signals; programs that it starts must not inherit that.
 _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
-# The shell runs it: a program that is missing is exit code 127.
+# The shell runs the command, so that a missing program gives exit code 127.
 _SHELL = ("/bin/sh", "-c", 'cd "$1" && shift && exec "$@"', "sh")
 
 
@@ -38,8 +38,8 @@ class Trainer:
 
     Attributes:
         pid: the process.
-        folder: where it began: what it reads beside its program is there until it ends.
-        socket: by which it says that it stays; None once it has closed its end.
+        folder: its first folder, which is kept until it ends, because it may read files there.
+        socket: for its message that it stays; None once it has closed its end.
     """
 
     def __init__(self, command: Sequence[str], folder: Path, processes: ProcessTree) -> None:
@@ -73,7 +73,7 @@ class Trainer:
         processes.began(self.pid)
 
     def begin(self, folder: Path) -> bool:
-        """Have it train another trial; False where it can't: it waits for none, or has ended."""
+        """Start another trial; return False if it doesn't wait for one, or has ended."""
         if not self._is_idle or not self.socket:
             return False
         word = {"trial": folder / TRIAL, "out": folder / OUT, "err": folder / ERR}
@@ -85,7 +85,7 @@ class Trainer:
         return True
 
     def status(self) -> int | None:
-        """Return how the trial ended, as waitpid would; None while it trains."""
+        """Return the trial's status as from waitpid; None while it trains."""
         if not self._is_idle and self.socket:
             with suppress(OSError, ValueError, AttributeError, RecursionError):
                 word = self.socket.recv(_LONGEST)
@@ -95,17 +95,17 @@ class Trainer:
         return 0 if self._is_idle else self._processes.status_of(self.pid)
 
     def send(self, number: int) -> None:
-        """Send it a signal, unless it has ended; a signal's handler may."""
+        """Send it a signal, unless it has ended; safe in a signal handler."""
         if not self._processes.has_reaped(self.pid):
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def stays(self) -> bool:
-        """Tell whether it waits for another trial, and nothing else of this one runs."""
+        """Return whether it waits for another trial, and no other process of this one runs."""
         return self._is_idle and self._processes.is_alone(self.pid)
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         if self.socket:
             self.socket.close()
         self.socket = None
@@ -113,19 +113,19 @@ class Trainer:
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds a trial; None: nothing does."""
+    """The limits of a trial; None: no limit."""
 
-    memory_mb: float | None  # that its processes have together
+    memory_mb: float | None  # total memory of its processes
     until: float | None  # when it is ended, by `time.monotonic`
     grace_seconds: float | None  # from the order to stop until it is ended
 
 
 class Bounds:
-    """Whether a trial takes more than it may.
+    """The check of a trial's limits.
 
     Attributes:
-        over: "memory" or "time", once it does.
-        peak_mb: the most memory that it was seen to have; 0 of a short one.
+        over: "memory" or "time", once that limit is exceeded.
+        peak_mb: the largest observed memory; 0 for a short trial.
     """
 
     def __init__(self, processes: ProcessTree, limits: Limits) -> None:
@@ -136,12 +136,12 @@ class Bounds:
 
     @property
     def look_at(self) -> float:
-        """When to look again, by `time.monotonic`."""
+        """Time of the next check, by `time.monotonic`."""
         until = self._limits.until
         return self._memory_check_at if until is None else min(until, self._memory_check_at)
 
     def look(self, now: float) -> None:
-        """See whether it is over a limit, as often as that is due."""
+        """Check the limits, if a check is due."""
         if self._limits.until is not None and now >= self._limits.until:
             self.over = "time"
         elif now >= self._memory_check_at:
@@ -152,14 +152,14 @@ class Bounds:
 
 
 class Training:
-    """A trainer's time with one trial, which it has begun.
+    """The training of one trial by a trainer, which has begun.
 
     Args:
-        carry: takes its reports away, and returns whether the trial was told to stop and when it
-            wants to be called next.
+        carry: transfers its reports, and returns whether the trial is to stop, and the time of its
+            next call.
 
     Attributes:
-        bounds: what it took, and whether that is more than it may.
+        bounds: its memory, and whether it exceeds a limit.
     """
 
     def __init__(
@@ -173,13 +173,13 @@ class Training:
         self._limits, self._carry = limits, carry
         self.bounds = Bounds(processes, limits)
         self._is_told = False
-        self._ends: list[tuple[float, int]] = []  # when it gets which signal, once told to stop
+        self._ends: list[tuple[float, int]] = []  # times and signals after an order to stop
 
     def run(self, events: Events) -> int:
-        """Return how the trial ended, as waitpid would.
+        """Return the trial's status, as from waitpid.
 
         Raises:
-            WantedBackError: the machine is wanted back, and it has not ended in time.
+            WantedBackError: the machine is being vacated, and the trial has not ended in time.
         """
         carry_at = time.monotonic() + FIRST_CARRY
         while (status := self._trainer.status()) is None:
@@ -206,6 +206,6 @@ class Training:
             self._ends = [(at, signal.SIGTERM), (at + KILL_SECONDS, signal.SIGKILL)]
 
     def _press(self, now: float) -> None:
-        """End one that goes on though it was told to stop."""
+        """Send signals to a trial that continues after an order to stop."""
         while self._ends and now >= self._ends[0][0]:
             self._trainer.send(self._ends.pop(0)[1])

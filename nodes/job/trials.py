@@ -1,4 +1,4 @@
-"""Trials of one job, trained one after another: each from its order to its result on its way."""
+"""The trials of one job, one after another: each from its order to the delivery of its result."""
 
 from __future__ import annotations
 
@@ -41,28 +41,28 @@ if TYPE_CHECKING:
 
 EXIT_CHECKPOINTED = 85
 SAVED = (CHECKPOINT, PROGRESS, folders.OUT, folders.ERR)  # with the output, which is continued
-# Seconds between two turns of what is carried; after so many seconds of a trial that nobody stops.
+# Seconds between transfers, at first and after SLOW_AFTER seconds of a trial that can't be stopped.
 CARRY, SLOW_CARRY, SLOW_AFTER = 2.0, 10.0, 60.0
-REMOVED_SECONDS = 1.0  # until a job's files that are being removed are gone
+REMOVED_SECONDS = 1.0  # time in which HTCondor removes a job's files
 
 
 @dataclass
 class Ended:
-    """How a trial ended, and what it took here."""
+    """The end of a trial, and the resources that it used here."""
 
-    status: int = 0  # as waitpid gives it
+    status: int = 0  # as from waitpid
     seconds: float = 0.0  # of wall time, from the order to its end
     cpu_seconds: float = 0.0  # of all of its processes
-    memory_mb: float = 0.0  # the most that they had together
-    over: str | None = None  # "memory", "time" or "disk", where it took more than it may
+    memory_mb: float = 0.0  # the largest total memory of its processes
+    over: str | None = None  # the exceeded limit: "memory", "time" or "disk"
 
     @property
     def code(self) -> int:
-        """The exit code, below 0 for a signal."""
+        """The exit code; minus the number for a signal."""
         return os.waitstatus_to_exitcode(self.status)
 
     def as_words(self) -> dict[str, object]:
-        """Return what is told of it."""
+        """Return the report of the end, as JSON data."""
         return {
             "code": self.code,
             "seconds": round(self.seconds, 3),
@@ -73,7 +73,7 @@ class Ended:
 
 
 class Trials:
-    """Has the trainer's command train them."""
+    """Runs the trainer's command for trials."""
 
     def __init__(self, command: Sequence[str], chirp: Chirp, events: Events, words: Words) -> None:
         self._command, self._chirp = command, chirp
@@ -81,17 +81,18 @@ class Trials:
         self._processes = ProcessTree()
         self._folders = folders.Folders(Path.cwd())
         self._trainer: Trainer | None = None
-        self._most_bytes = float(job_ad.numbers("RequestDisk")[0] * 1024 or "inf")  # of a package
+        # The maximum size of a package.
+        self._most_bytes = float(job_ad.numbers("RequestDisk")[0] * 1024 or "inf")
 
     def changed(self) -> str | None:
-        """Return a file that trials read and that one of them has changed."""
+        """Return an input file that a trial has changed; None: none has."""
         return self._folders.changed()
 
     def train(self, order: Order) -> Ended:
-        """Train a trial; what it left is on the access point then.
+        """Train a trial, and deliver its files to the access point.
 
         Raises:
-            WantedBackError: the machine is wanted back, and the trial goes on elsewhere.
+            WantedBackError: the machine is being vacated, and the trial continues elsewhere.
         """
         began, cpu = time.monotonic(), self._cpu_seconds()
         folder = self._folders.make(order)
@@ -110,13 +111,13 @@ class Trials:
                 raise WantedBackError
             leave(RESULT, PROGRESS, folders.OUT, folders.ERR, *order.left)
         except packages.TooLargeError as error:
-            print(f"{order.name}: over its disk {error}", file=sys.stderr)
+            print(f"{order.name}: the trial exceeds its disk {error}", file=sys.stderr)
             ended.status, ended.over = 1 << 8, "disk"
             leave()
         return ended
 
     def _train(self, order: Order, folder: Path, ended: Ended) -> None:
-        """Train until it ends otherwise than with a checkpoint."""
+        """Train until it ends without a checkpoint to continue from."""
         reports = Reports(folder, self._chirp, order.name)
         carrier = _Carrier(
             reports,
@@ -149,19 +150,19 @@ class Trials:
     # The trainer
 
     def _begin(self, folder: Path) -> Trainer:
-        """Return a trainer that trains in the folder: the one that stayed, or another."""
+        """Return a trainer that trains in the folder: the one that stayed, or a new one."""
         if self._trainer is None or not self._trainer.begin(folder):
             self._end()
             with self._events.held_back():
                 self._trainer = Trainer(self._command, folder, self._processes)
                 self._events.pass_on = self._trainer.send
-        if self._events.is_wanted_back:  # the signal came before there was anything to end
+        if self._events.is_wanted_back:  # the signal came before the trainer's start
             self._trainer.send(signal.SIGTERM)
         self._processes.largest_mb = 0.0
         return self._trainer
 
     def _end(self) -> None:
-        """End all processes of this job but this one."""
+        """End all processes of this job except this one."""
         self._events.pass_on = lambda _number: None
         if self._trainer:
             self._trainer.close()
@@ -174,12 +175,12 @@ class Trials:
     # The access point
 
     def _fetch(self, package: str, folder: Path) -> None:
-        """Put what a package holds into the trial's folder, where there is one."""
+        """Unpack a package into the trial's folder, if it exists."""
         try:
             with closing(self._chirp.blocks(f"{WORDS}/{package}")) as blocks:
                 packages.unpack_blocks(blocks, folder)
         except packages.DamagedPackageError as error:
-            print(f"begins anew, {package} is damaged: {error}", file=sys.stderr)
+            print(f"starting from the beginning, {package} is damaged: {error}", file=sys.stderr)
             shutil.rmtree(folder / CHECKPOINT)
             (folder / CHECKPOINT).mkdir()
             (folder / PROGRESS).write_bytes(b"")
@@ -190,13 +191,13 @@ class Trials:
     def _bring(
         self, package: str, names: Iterable[str], folder: Path, ended: Ended | None = None
     ) -> None:
-        """Bring a package of what lies in a folder to the access point, however long it is away.
+        """Send a package of files to the access point, and retry until that succeeds.
 
-        Of a trial that has ended it begins with how. That comes from here: the trainer can write
-        whatever it likes into its folder.
+        A result's package begins with the report of the trial's end. It is made here, because the
+        trainer can write anything into its folder.
 
         Raises:
-            TooLargeError: it has more than the job's disk.
+            TooLargeError: the files exceed the job's disk.
             WantedBackError: the job has to end.
         """
         first = {ENDED: json.dumps(ended.as_words()).encode()} if ended else {}
@@ -221,13 +222,13 @@ class Trials:
             self._chirp.rename(part, f"{WORDS}/{package}")
         except ChirpError as error:
             if self._events.is_wanted_back and error.code in {REFUSED, MISSING}:
-                raise WantedBackError from error  # its folder is gone: nobody waits for the job
+                raise WantedBackError from error  # its folder is gone: no one waits for the job
             raise
 
     def _is_removed(self, names: Iterable[str], folder: Path, before: list[str]) -> bool:
-        """Tell whether this job's files are removed beneath it, and what was packed is not all.
+        """Return whether HTCondor is removing this job's files, so that the package is incomplete.
 
-        A startd that was started anew does that to jobs that it does not know; these live on.
+        A restarted startd does that to jobs that it does not know, although they still run.
         """
         packed = {RESULT, *before} if RESULT in names else {*before}
         if all((folder / name).exists() for name in packed) and job_ad.text("_CONDOR_JOB_AD"):
@@ -237,12 +238,12 @@ class Trials:
 
 
 class _Carrier:
-    """What is carried while a trial trains: its reports, and the order to stop it.
+    """The transfers while a trial trains: its reports, and the order to stop it.
 
     Args:
-        reports: the trial's.
-        words: may hold what could not be said yet.
-        at_first: is called at the first turn, for what can be done while the trial trains.
+        reports: the trial's reports.
+        words: may have messages that could not be sent yet.
+        at_first: called at the first turn, for work that can be done while the trial trains.
         is_stoppable: there may be an order to stop it.
     """
 
@@ -255,9 +256,9 @@ class _Carrier:
         self._is_told = False
 
     def turn(self) -> tuple[bool, float]:
-        """Carry what is new; return whether the trial was told to stop, and the next turn's time.
+        """Transfer new data; return whether the trial is to stop, and the next turn's time.
 
-        What fails is tried again then.
+        Failures are retried at the next turn.
         """
         if not self._is_begun:
             self._is_begun = True
@@ -272,7 +273,7 @@ class _Carrier:
         return self._is_told, now + (CARRY if now < self._slow_at else SLOW_CARRY)
 
     def has_order(self, folder: Path) -> bool:
-        """Tell whether the trial was told to stop before it begins, or begins again."""
+        """Return whether there is an order to stop before the trial begins, or begins again."""
         with suppress(OSError):
             self._look()
         return folders.has_order_to_stop(folder)

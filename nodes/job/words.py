@@ -1,7 +1,7 @@
-"""What a job's agent and its access point say to each other: docs/trial-jobs.md.
+"""The messages between a job's agent and its access point (docs/trial-jobs.md).
 
-The agent's words are the file `agent.json`, the access point's are `order.json`, in the folder
-`words/`. An answer names the agent and the turn that it answers.
+In the folder `words/` the agent writes `agent.json`, and the access point `order.json`. An answer
+names the agent and the turn that it answers.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 ORDER, AGENT = f"{WORDS}/order.json", f"{WORDS}/agent.json"
-FIRST_LOOK, LAST_LOOK, SLOW_LOOK = 0.002, 0.5, 2.0  # seconds between two looks for an answer
-SLOW_AFTER = 60.0  # seconds of waiting
-REPEAT_SECONDS = 30.0  # between two times that something unanswered is said
-PATIENCE = 300.0  # seconds without an answer, after which the job leaves its slot to others
+FIRST_LOOK, LAST_LOOK, SLOW_LOOK = 0.002, 0.5, 2.0  # seconds between polls for an answer
+SLOW_AFTER = 60.0  # seconds of waiting after which polls are slow
+REPEAT_SECONDS = 30.0  # between repetitions of an unanswered message
+PATIENCE = 300.0  # seconds without an answer after which the job leaves its slot
 
 
 @dataclass(frozen=True)
 class Order:
-    """What the access point wants of an agent."""
+    """An order of the access point to an agent."""
 
-    token: str  # of the agent that it answers; empty for the first one of a job
-    turn: int  # of that agent, which it answers
-    trial: dict[str, Any] | None  # what to train, as `trial.json` is to have it; None: to leave
-    name: str = ""  # the trial's, on the access point
-    left: tuple[str, ...] = ()  # folders that the result has beside the common files
-    # A package in `words/` has what the trial needs and did not come with the job.
+    token: str  # the agent that it answers; empty for the first order of a job
+    turn: int  # that agent's turn
+    trial: dict[str, Any] | None  # content of `trial.json`; None: leave
+    name: str = ""  # the trial's name on the access point
+    left: tuple[str, ...] = ()  # folders that the result has besides the common files
+    # A package in `words/` with input files that did not come with the job.
     given: bool = False
     last: bool = False  # after this trial the agent leaves
-    memory_mb: float | None = None  # what all of the trial's processes may have together
-    seconds: float | None = None  # how long it may train
-    grace_seconds: float | None = None  # how long it may go on after it was told to stop
-    code: int = 0  # with which the agent leaves
+    memory_mb: float | None = None  # limit of the total memory of the trial's processes
+    seconds: float | None = None  # limit of its training time
+    grace_seconds: float | None = None  # time to end after an order to stop
+    code: int = 0  # exit code with which the agent leaves
     why: str = ""  # the reason to leave, for people
 
     @property
     def package(self) -> str:
-        """The file in `words/` with what the trial leaves."""
+        """The name of the trial's result package in `words/`."""
         return RESULT_PACKAGE.format(self.name)
 
     @staticmethod
     def of(text: bytes | None) -> Order | None:
-        """Return what a file holds; None where it is no order."""
+        """Return the order in a file; None if it is invalid."""
         try:
             plain = json.loads(text or b"{}")
             names = ("memory_mb", "seconds", "grace_seconds")
@@ -79,16 +79,16 @@ class Order:
 
 
 def spoken(**words: object) -> bytes:
-    """Return what an agent says, as it is written."""
+    """Return an agent's message in its written form."""
     return json.dumps({"schema": SCHEMA, **words, "time": time.time()}).encode()
 
 
 class UnansweredError(Exception):
-    """Nobody answers: the access point's scripts read what was told once the job has left."""
+    """There was no answer; the access point's scripts read the message after the job's end."""
 
 
 class Words:
-    """This agent's part in what is said; where the access point is out of reach: OSError."""
+    """The agent's side of the messages; OSError if the access point is unreachable."""
 
     def __init__(self, chirp: Chirp, events: Events) -> None:
         self._chirp, self._events = chirp, events
@@ -98,12 +98,12 @@ class Words:
         self._unsaid: bytes | None = None
 
     def first_order(self) -> Order | None:
-        """Return the order that the job was submitted with; None where it is another agent's."""
+        """Return the order that the job was submitted with; None if it is for another agent."""
         order = Order.of(self._chirp.read(ORDER))
         return order if order and not order.token and order.trial else None
 
     def ended_before(self, order: Order) -> int | None:
-        """Return with which code an order's trial ended in an agent before this one, if it did."""
+        """Return the exit code of an order's trial in a previous agent; None if it did not end."""
         with suppress(ValueError, LookupError, TypeError):
             said = json.loads(self._chirp.read(AGENT) or b"{}")
             if (said["say"], said["trial"]) == ("told", order.name):
@@ -113,7 +113,7 @@ class Words:
         return None
 
     def _head(self, package: str) -> bytes:
-        """How a trial ended, as a package that has come says it."""
+        """Return the report of a trial's end from a delivered package."""
         try:
             with closing(self._chirp.blocks(f"{WORDS}/{package}")) as blocks:
                 return packages.first_of(blocks, ENDED) or b""
@@ -123,33 +123,33 @@ class Words:
             raise
 
     def say(self, what: str, **more: object) -> bytes:
-        """Say something, now or with `say_again`; return it as it is written."""
+        """Send a message, now or with `say_again`; return its written form."""
         self._unsaid = words = spoken(**self._who, turn=self._turn, say=what, **more)
         self.say_again()
         return words
 
     def say_again(self) -> None:
-        """Say what could not be said before, if that is possible now."""
+        """Send an unsent message, if that is possible now."""
         with suppress(OSError):
             self.deliver()
 
     def deliver(self) -> None:
-        """Say what could not be said before; OSError where it can't be said now."""
+        """Send an unsent message; OSError if that fails."""
         if self._unsaid is not None:
             self._chirp.write(AGENT, self._unsaid)
             self._unsaid = None
 
     def say_last(self, **more: object) -> None:
-        """Tell of the last trial; `deliver` brings it where that was not possible."""
+        """Report the last trial; `deliver` sends the report if that was not possible."""
         self._turn += 1
         self.say("told", **more)
 
     def ask(self, what: str, may_wait: Callable[[], bool], **more: object) -> Order:
-        """Say something, "ask" or "told", and return the answer, whenever it comes.
+        """Send a message, "ask" or "told", and wait for the answer.
 
         Raises:
-            WantedBackError: `may_wait` has said no.
-            UnansweredError: there was none.
+            WantedBackError: `may_wait` returned false.
+            UnansweredError: there was no answer.
         """
         self._turn += 1
         words = self.say(what, **more)

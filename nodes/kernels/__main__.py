@@ -24,10 +24,10 @@ def parser() -> argparse.ArgumentParser:
     """Return the reader of the command line."""
     made = argparse.ArgumentParser(prog="trialfleet.nodes.kernels", description=__doc__)
     commands = made.add_subparsers(dest="command", required=True)
-    words = "compile for this machine's torch and GPUs, unless that is done"
+    words = "compile for this machine's torch and GPUs, unless already done"
     building = commands.add_parser("build", help=words, description=words)
     building.add_argument("--into", metavar="FOLDER", help=f"default: {build.cache()}")
-    words = "tell what trials here load, and why nothing better"
+    words = "show what trials here load, and why nothing better"
     telling = commands.add_parser("status", help=words, description=words)
     for command in (building, telling):
         command.add_argument("--json", action="store_true", help="print JSON")
@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
 
 def build_now(place: Path, *, as_json: bool) -> int:
     """Build the library and load it; print where it is and how long that took."""
-    os.umask(0o022)  # what root builds is for every user
+    os.umask(0o022)  # root builds for every user
     recipe = build.Recipe.here()
     there = build.find(recipe, [place])
     try:
@@ -56,7 +56,7 @@ def build_now(place: Path, *, as_json: bool) -> int:
 
 
 def status(*, as_json: bool) -> int:
-    """Print what importing `ops` would come to here; nothing is compiled."""
+    """Print the result that importing `ops` would have here, without compiling."""
     recipe = build.Recipe.here()
     found = chosen = None
     implementation: str

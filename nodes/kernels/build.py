@@ -1,9 +1,9 @@
-"""Compiles csrc/ for this machine's torch and GPUs, once, and finds what was compiled before.
+"""Compiles csrc/ once for this machine's torch and GPUs, and finds compiled libraries.
 
-A library lies in a folder named by all that it depends on: a hash of the sources, torch, the flags,
-and the GPU architectures. It is compiled in a folder beside and renamed when complete, so nobody
-sees half of one; a lock that dies with its process lets one process build while others wait. A
-failed compilation is remembered, so that not every trial repeats it; the command repeats it.
+A library is in a folder named after all of its dependencies: a hash of the sources, torch, the
+flags, and the GPU architectures. It is compiled in a temporary folder and renamed when complete, so
+that no process sees an incomplete one. One process builds under a lock that ends with it, and the
+others wait. A failed compilation is recorded, so that not every trial repeats it; the command does.
 
 torch.utils.cpp_extension is not used: it imports setuptools and leaves its lock behind when killed.
 
@@ -36,22 +36,22 @@ import torch
 from trialfleet.nodes.kernels import toolchain
 
 LIBRARY = "trialfleet_kernels.so"
-SYSTEM = Path("/var/lib/trialfleet/kernels")  # root's, built when the node booted
+SYSTEM = Path("/var/lib/trialfleet/kernels")  # root's, built at the node's boot
 
-REMEMBERED = 6 * 3600  # s; by then somebody may have mended the compiler
+REMEMBERED = 6 * 3600  # seconds for which a failure is recorded; the compiler may be repaired
 
 
 def say(words: str) -> None:
-    """Tell people what goes on; standard output is the trial's."""
+    """Print progress to stderr, because standard output is the trial's."""
     print(f"trialfleet kernels: {words}", file=sys.stderr, flush=True)
 
 
-# What a library depends on
+# Dependencies of a library
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """All that a library depends on."""
+    """All dependencies of a library."""
 
     sources: str  # hash of csrc/
     torch: str  # its version
@@ -75,7 +75,7 @@ class Recipe:
 
     @property
     def key(self) -> str:
-        """What must be equal; a library may be for more architectures than are needed."""
+        """A hash of the dependencies that must be equal, which excludes the architectures."""
         parts = {**asdict(self), "architectures": None}
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
@@ -97,7 +97,7 @@ def hash_of_sources() -> str:
 
 
 def architectures() -> tuple[str, ...]:
-    """Return the visible GPUs' own; where none is visible, those of the GPUs in data centres."""
+    """Return the visible GPUs' architectures; without one, those of data-centre GPUs."""
     visible = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
     if not visible:
         visible = {(7, 5), (8, 0), (8, 6), (8, 9), (9, 0)}
@@ -106,7 +106,7 @@ def architectures() -> tuple[str, ...]:
     return tuple(f"sm_{major}{minor}" for major, minor in sorted(visible))
 
 
-# Where libraries lie
+# Folders of libraries
 
 
 def cache() -> Path:
@@ -117,12 +117,12 @@ def cache() -> Path:
     try:
         caches = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     except RuntimeError as error:
-        raise toolchain.BuildError("this user has no home to keep a library in") from error
+        raise toolchain.BuildError("this user has no home folder for a library") from error
     return Path(caches) / "trialfleet" / "kernels"
 
 
 def places() -> tuple[Path, ...]:
-    """Return the folders where libraries are looked for, in order."""
+    """Return the folders to search for libraries, in order."""
     if os.environ.get("TRIALFLEET_KERNELS"):
         return (cache(),)
     try:
@@ -132,7 +132,7 @@ def places() -> tuple[Path, ...]:
 
 
 def find(recipe: Recipe, where: Sequence[Path]) -> Path | None:
-    """Return a library that was built before, if there is one."""
+    """Return an existing library; None: there is none."""
     for place in where:
         for library in sorted(place.glob(f"{recipe.key}-*/{LIBRARY}")):
             if set(recipe.architectures) <= set(library.parent.name.split("-")):
@@ -144,14 +144,14 @@ def find(recipe: Recipe, where: Sequence[Path]) -> Path | None:
 
 
 def best() -> tuple[Literal["cuda", "cpu"], str]:
-    """Return what a library is for with this torch, and why not for more."""
+    """Return the best kind of library for this torch, and why it is not a better one."""
     if torch.version.cuda is None:
         return "cpu", f"torch {torch.__version__} is for the CPU alone"
     return "cuda", ""
 
 
 def find_or_build() -> Path:
-    """Return the library for this machine, found or built now; BuildError or OSError if neither."""
+    """Return this machine's library, found or built now; BuildError or OSError on failure."""
     recipe = Recipe.here()
     found = find_usable(recipe)
     if found is None and SYSTEM in places() and waited_for(SYSTEM / f"{recipe.folder}.lock"):
@@ -160,17 +160,17 @@ def find_or_build() -> Path:
 
 
 def waited_for(lock: Path) -> bool:
-    """Wait for a build of somebody else's that is under way; tell whether there was one."""
+    """Wait for another process's build; return whether there was one."""
     try:
         file = lock.open("rb")
     except OSError:
         return False
     with file:
-        return _lock(file, fcntl.LOCK_SH, "this machine's own are being built; waiting for them")
+        return _lock(file, fcntl.LOCK_SH, "they are being built for this machine; waiting")
 
 
 def _lock(file: BinaryIO, how: int, if_waiting: str) -> bool:
-    """Lock a file; tell whether it had to be waited for, which is said."""
+    """Lock a file; print and return whether it had to wait."""
     try:
         fcntl.flock(file, how | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -190,34 +190,34 @@ def load(library: Path) -> None:
 
 
 def find_usable(recipe: Recipe) -> Path | None:
-    """Return a library that was built before, None if one is to be built, BuildError if none is."""
+    """Return an existing library; None: build one; BuildError: none is to be used."""
     if os.environ.get("TRIALFLEET_PLAIN"):
         raise toolchain.BuildError("TRIALFLEET_PLAIN is set")
     found = find(recipe, places())
     for place in places() if found is None else ():
-        _check_former_failure(recipe, place)
+        _check_failure(recipe, place)
     return found
 
 
-def _check_former_failure(recipe: Recipe, place: Path) -> None:
+def _check_failure(recipe: Recipe, place: Path) -> None:
     failed = place / f"{recipe.folder}.failed"
     if failed.is_file() and time.time() - failed.stat().st_mtime < REMEMBERED:
-        raise toolchain.CompileError(f"{failed.read_text(encoding='utf-8')}\n(so says {failed})")
+        raise toolchain.CompileError(f"{failed.read_text(encoding='utf-8')}\n(from {failed})")
 
 
 # Building
 
 
 def build(recipe: Recipe, place: Path, *, again: bool = False) -> Path:
-    """Compile the library into a folder of `place`, unless it is there.
+    """Compile the library into a folder of `place`, unless it exists.
 
     Args:
         recipe: what to compile for.
         place: see `places`.
-        again: even if that failed before.
+        again: even after a recorded failure.
 
     Raises:
-        BuildError: a compiler is missing, or refuses.
+        BuildError: a compiler is missing, or fails.
         OSError: the folder can't be written.
     """
     place.mkdir(parents=True, exist_ok=True)
@@ -228,7 +228,7 @@ def build(recipe: Recipe, place: Path, *, again: bool = False) -> Path:
         failed = place / f"{recipe.folder}.failed"
         if again:
             failed.unlink(missing_ok=True)
-        _check_former_failure(recipe, place)
+        _check_failure(recipe, place)
         chosen = toolchain.compilers()
         for left_by_a_killed_one in place.glob(f".{recipe.folder}.*"):
             shutil.rmtree(left_by_a_killed_one, ignore_errors=True)
@@ -273,7 +273,7 @@ def _make(recipe: Recipe, chosen: toolchain.Compilers, work: Path) -> None:
 
 
 def _publish(work: Path, folder: Path) -> Path:
-    """Rename a complete folder to where libraries are looked for; return the library."""
+    """Rename a complete folder to its final place; return the library."""
     library = work / LIBRARY
     with library.open("rb") as file:
         os.fsync(file.fileno())

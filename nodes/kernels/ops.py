@@ -2,8 +2,8 @@
 
 csrc/schema.cpp has their signatures, plain.py what each computes, of which arguments.
 
-IMPLEMENTATION is "cuda", "cpu" or "plain": the best that is loaded; REASON says why nothing better
-is ("" for cuda). What runs depends on where the tensors lie: the library of a CUDA torch has both.
+IMPLEMENTATION is "cuda", "cpu" or "plain": the best one loaded; REASON says why no better one is
+("" for cuda). The tensors' device decides which runs: the library of a CUDA torch has both.
 
 All tensors must be contiguous, of any alignment, on one device. "Float" is float32, bfloat16 or
 float16, and on the CPU also float64, for tests. Anything else raises ValueError with the operator,
@@ -54,12 +54,12 @@ def schemas() -> list[str]:
 
 
 def _load() -> tuple[Literal["cuda", "cpu", "plain"], str]:
-    """Load the library, or define the operators by plain.py; return which, and why not better."""
+    """Load the library, or define the operators by plain.py; return IMPLEMENTATION and REASON."""
     try:
         build.load(build.find_or_build())
     except (toolchain.BuildError, OSError) as error:
         _define_plain()
-        build.say(f"no kernels of our own, plain torch in their place: {error}")
+        build.say(f"using plain torch instead of compiled kernels: {error}")
         return "plain", str(error)
     return build.best()
 
@@ -73,7 +73,7 @@ def _define_plain() -> None:
         _library.impl(name, torch.no_grad()(getattr(plain, name)), "CompositeExplicitAutograd")
 
 
-# What operators return for tensors without data: shapes and types alone
+# Results of operators for tensors without data: only shapes and types
 
 
 def _fake_loss(outputs: Tensor, _target: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Every operator by pure torch: what the kernels are tested against, and what stands in for them.
+"""Every operator in pure torch: the reference for tests of the kernels, and the fallback.
 
 Nothing here waits for the device or looks at its values, so all of it can be captured in a CUDA
 graph. Arithmetic is float32, or float64 for a float64 tensor; results are rounded once. Arguments

@@ -1,4 +1,4 @@
-"""The compilers for this machine's torch, and how each file of csrc/ is compiled by them."""
+"""The compilers for this machine's torch, and the commands to compile each file of csrc/."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DEFINES = (
 )
 FLAGS = (*CXX_FLAGS, *HOST_FLAGS, *KERNEL_FLAGS, *DEFINES)
 ERROR_LINES = 6  # of a compiler's errors are shown
-# A machine that was short of something says nothing about the next time.
+# Errors of a machine that was short of memory or disk, which may not recur.
 PASSING = re.compile(
     r"[Kk]illed|[Kk]ill signal|No space left|[Oo]ut of memory|[Cc]annot allocate memory|"
     r"virtual memory exhausted"
@@ -37,11 +37,11 @@ PASSING = re.compile(
 
 
 class BuildError(RuntimeError):
-    """There is no library, and why."""
+    """There is no library; the message says why."""
 
 
 class CompileError(BuildError):
-    """The compiler refused, and would refuse again."""
+    """The compiler failed, and would fail again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ def compilers() -> Compilers:
     """Return the compilers for this machine's torch; BuildError if one is missing."""
     cxx = os.environ.get("CXX") or "g++"
     if not shutil.which(cxx):
-        raise BuildError(f"there is no C++ compiler {cxx}")
+        raise BuildError(f"the C++ compiler {cxx} is missing: install it, or set CXX")
     return Compilers(cxx=cxx, nvcc=find_nvcc(torch.version.cuda) if torch.version.cuda else "")
 
 

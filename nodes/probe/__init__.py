@@ -1,12 +1,12 @@
-"""The GPU probe: are this machine's GPUs fit to train on, how fast are they, if not, why.
+"""The GPU probe: a health check and speed measurement of this machine's GPUs.
 
 `python3 -m trialfleet.nodes.probe` measures, judges and prints attributes for HTCondor's
-STARTD_CRON (`--classad`, the default) or all readings and the verdict as JSON (`--json`): in some
-seconds, a minute at most. `readings.py` says what is read, `gather.py` reads it (the driver by
-`nvidia_smi.py` or `nvml.py`, the kernel's log, speeds by `measure.py`), `models.py` has what a GPU
-should reach, `verdict.py` (pure) judges.
+STARTD_CRON (`--classad`, the default) or all readings and the verdict as JSON (`--json`). It takes
+some seconds, at most a minute. `readings.py` defines the readings, `gather.py` takes them (the
+driver by `nvidia_smi.py` or `nvml.py`, the kernel's log, speeds by `measure.py`), `models.py` has
+the link's capacity, `gpu_health.py` (pure) judges.
 
-`src/trialfleet/attributes.py` (PROBE) says what each attribute means. Of several GPUs each
-figure is the worst one's: the slowest, the hottest; of those that trials get. What is not known is
-undefined, never left out.
+`src/trialfleet/attributes.py` (PROBE) explains each attribute. With several GPUs each figure is the
+worst one's (the slowest, the hottest) of those that trials get. Unknown attributes are undefined,
+never left out.
 """

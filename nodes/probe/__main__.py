@@ -1,11 +1,10 @@
-"""`python3 -m trialfleet.nodes.probe [--json|--classad]`: measures, judges, prints.
+"""`python3 -m trialfleet.nodes.probe [--json|--classad]`: measure, judge, print.
 
-That takes some seconds, and a minute at most: a machine that has just booted reads torch and CUDA
-from a cold disk.
+It takes some seconds, at most a minute: after a boot torch and CUDA are read from a cold disk.
 
 TRIALFLEET_PROBE_READINGS names a JSON file of readings (as `--json` prints them under "readings")
-that is judged instead of the machine's own: a stand-in, so that a laboratory without a GPU can play
-a healthy or a sick one. Nothing is measured then.
+that is judged instead of this machine: a stand-in for tests of healthy or sick GPUs without a GPU.
+Nothing is measured then.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ SECONDS = 60.0  # for all readings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the verdict; exit code 0 whatever it is, 2 for wrong arguments."""
+    """Print the verdict; return 0 for any verdict, 2 for wrong arguments."""
     chosen = parser().parse_args(arguments)
     thresholds = Thresholds(
         **{each.name: getattr(chosen, each.name) for each in fields(Thresholds)}
@@ -63,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def recorded(path: str) -> Readings:
-    """Return readings from a file; a file that can't be used is a sick machine."""
+    """Return readings from a file; an unusable file counts as a sick machine."""
     try:
         return Readings.of(json.loads(Path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The verdict as a ClassAd, the way STARTD_CRON reads it."""
+"""The verdict as a ClassAd for STARTD_CRON."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from trialfleet.gpu_memory import DATA_SHEET
 from trialfleet.nodes.probe.gpu_health import Verdict
 from trialfleet.nodes.probe.readings import Gpu, Readings
 
-END = "-"  # what ends an ad for STARTD_CRON: it is published at once
+END = "-"  # the end of an ad for STARTD_CRON, which publishes it at once
 
 Value = bool | int | float | str | None
 
 
 def classad(readings: Readings, health: Verdict) -> str:
-    """Return the attributes that the package's table describes, and the line that ends the ad.
+    """Return the ad with all attributes of the probe, and its end line.
 
-    What is unknown is written as undefined: a value of the former probe must not stay.
+    Unknown values are written as undefined, so that no value of a previous probe stays.
     """
     gpus = usable(readings, health)
     attributes: dict[str, Value] = {
@@ -46,26 +46,26 @@ def classad(readings: Readings, health: Verdict) -> str:
 
 
 def usable(readings: Readings, health: Verdict) -> list[Gpu]:
-    """Return the GPUs that trials get; all of them where none gets any."""
+    """Return the GPUs that trials get; if none are, all GPUs."""
     return [gpu for gpu in readings.gpus if not (health.healthy and gpu.id in health.sick)]
 
 
 def of(
     gpus: Sequence[Gpu], value: Callable[[Gpu], float | None], worst: Callable[..., float]
 ) -> float | None:
-    """Return the worst of a value over the GPUs, by `min` or `max`; None if none is known."""
+    """Return the worst value over the GPUs, by `min` or `max`; None if all are unknown."""
     known = [found for gpu in gpus if (found := value(gpu)) is not None]
     return worst(known) if known else None
 
 
 def bandwidth_share(gpu: Gpu) -> float | None:
-    """Return what part of the data sheet's bandwidth a GPU reaches; None if either isn't known."""
+    """Return the share of the data sheet's bandwidth that a GPU reaches; None if unknown."""
     sheet = DATA_SHEET.get(gpu.name)
     return gpu.bandwidth / sheet if sheet and gpu.bandwidth is not None else None
 
 
 def note(readings: Readings) -> str:
-    """Return why something is unknown."""
+    """Return the reasons of unknown values."""
     unread = "the kernel's log can't be read" if readings.gpus and readings.xids is None else ""
     return "; ".join(text for text in (readings.not_measured, unread) if text)
 

@@ -1,4 +1,4 @@
-"""Reads a machine's GPUs, with a limit of time over all: a sick GPU may hang whoever asks it."""
+"""Takes readings of a machine's GPUs within a time limit, because a sick GPU may hang programs."""
 
 from __future__ import annotations
 
@@ -19,47 +19,47 @@ from trialfleet.nodes.probe.programs import Program, finish
 from trialfleet.nodes.probe.readings import Gpu, Readings
 
 SMI_SECONDS = 20.0  # without persistence mode it starts the GPUs first, one after the other
-# A daemon that gives its child another name (STARTD_CRON does) keeps Python from finding itself.
+# Python can't find itself if a daemon (such as STARTD_CRON) changes its argv[0].
 PYTHON = sys.executable or os.path.realpath("/proc/self/exe")
 MEASURE = (PYTHON, "-m", "trialfleet.nodes.probe.measure")
 KERNELS = (PYTHON, "-m", "trialfleet.nodes.kernels", "status", "--json")
 NVIDIA = "0x10de"  # the maker's number on the PCI bus
 MEASURED = ("launch_microseconds", "launch_rate", "bandwidth", "host_bandwidth", "matmul_error")
 IN_USE = "in use by other programs"
-LOOK_AGAIN = 5.0  # s for nvidia-smi after the measurement, when the driver is awake
+LOOK_AGAIN = 5.0  # seconds for nvidia-smi after the measurement, when the driver is loaded
 HUNG = "hung"
 
 Line = dict[str, Any]
 
 
 def gather(seconds: float) -> Readings:
-    """Return what can be read of this machine within some seconds."""
+    """Return this machine's readings, taken within a time limit."""
     ends = time.monotonic() + seconds
     readings = driver_readings(min(SMI_SECONDS, seconds / 2))
     if not readings.gpus:
         return readings
     root = privileged_readings.read()
-    own = kernel_log.read_xids()  # where this process may read the log itself
+    own = kernel_log.read_xids()  # if this process may read the log
     readings = with_xids(readings, root.xids if own is None else own)
     readings = replace(readings, parameters=kernel_log.read_options(), pool=root.pool)
     if used(readings):
         return replace(readings, not_measured=IN_USE)
     look_again = min(LOOK_AGAIN, seconds / 6)
     found = measured(readings, ends - look_again)
-    # A trial that came meanwhile slowed everything down: that is no sickness. But what hangs may be
-    # the measurement itself, which the driver then lists.
+    # A trial that started meanwhile slows everything down, which is not a sickness. But the listed
+    # program may also be the hanging measurement itself.
     if any(gpu.problem.startswith(HUNG) for gpu in found.gpus):
         return found
     return replace(readings, not_measured=IN_USE) if used(driver_readings(look_again)) else found
 
 
 def used(readings: Readings) -> bool:
-    """Tell whether programs use a GPU."""
+    """Return whether programs use a GPU."""
     return any(gpu.processes for gpu in readings.gpus)
 
 
 def driver_readings(seconds: float) -> Readings:
-    """Return what the driver says of its GPUs, or why it can't."""
+    """Return the driver's readings, or its problem."""
     try:
         program = Program(nvidia_smi.COMMAND, {**os.environ, "LC_ALL": "C"})
     except OSError:
@@ -67,7 +67,7 @@ def driver_readings(seconds: float) -> Readings:
         return nvml.read() or Readings(problems=without_driver)
     ((code, output, _),) = finish([program], time.monotonic() + seconds)
     if code is None:
-        return Readings(problems=(f"nvidia-smi hangs: no answer in {seconds:g} s",))
+        return Readings(problems=(f"nvidia-smi hangs: it timed out after {seconds:g} s",))
     if code != 0:
         return Readings(problems=(f"nvidia-smi exits {code}: {' '.join(output.split())[:200]}",))
     try:
@@ -77,13 +77,13 @@ def driver_readings(seconds: float) -> Readings:
 
 
 def has_device(root: Path = Path("/")) -> bool:
-    """Tell whether a device of NVIDIA's is on the PCI bus, by /sys below a root."""
+    """Return whether an NVIDIA device is on the PCI bus, by /sys below a root."""
     makers = (path.read_text().strip() for path in root.glob("sys/bus/pci/devices/*/vendor"))
     return NVIDIA in makers
 
 
 def with_xids(readings: Readings, found: tuple[kernel_log.Xid, ...] | None) -> Readings:
-    """Return the readings with each of the driver's errors at the GPU that it is about."""
+    """Return the readings with the driver's errors assigned to their GPUs."""
     if found is None:
         return readings
     places = {gpu.pci for gpu in readings.gpus}
@@ -96,10 +96,10 @@ def with_xids(readings: Readings, found: tuple[kernel_log.Xid, ...] | None) -> R
 
 
 def measured(readings: Readings, ends: float) -> Readings:
-    """Return the readings with what is measured until a moment: all GPUs at once.
+    """Return the readings with measurements until a time limit, of all GPUs at once.
 
-    Each in a process of its own: one that hangs takes no other with it. Only the links to the host,
-    which GPUs may share, are measured one after the other.
+    Each GPU is measured in a separate process, so that one that hangs does not affect the others.
+    Only the links to the host, which GPUs may share, are measured one after the other.
     """
     environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "OMP_NUM_THREADS": "1"}
     with tempfile.NamedTemporaryFile() as link:
@@ -122,33 +122,33 @@ def measured(readings: Readings, ends: float) -> Readings:
 
 
 def patience(output: str) -> float:
-    """Return how many seconds a measurement may take for what it has said to be doing."""
+    """Return the time limit in seconds of a measurement's present step."""
     doing = [line for line in lines(output) if "doing" in line]
     return float(doing[-1].get("seconds", math.inf)) if doing else math.inf
 
 
 def lines(output: str) -> list[Line]:
-    """Return the JSON objects in what a program printed, each a line."""
+    """Return the JSON objects in a program's output, one per line."""
     found = []
     for line in output.splitlines():
         try:
             found.append(json.loads(line))
         except ValueError:
-            continue  # a library's warning, or the line that it was killed in
+            continue  # a library's warning, or an incomplete line of a killed program
     return [line for line in found if isinstance(line, dict)]
 
 
 def with_measurements(
     gpu: Gpu, output_lines: Iterable[Line], *, ended: bool, hung: bool = False
 ) -> tuple[Gpu, str]:
-    """Return a GPU with what was measured, and why nothing was, if nothing was.
+    """Return a GPU with its measurements, and the reason if there are none.
 
     Args:
-        gpu: what is known of it.
-        output_lines: what the measurement said.
-        ended: it did so by itself, rather than being killed.
-        hung: it was killed over a step that took longer than it may. That is a sickness, while a
-            machine that is slow to start is only not measured.
+        gpu: its other readings.
+        output_lines: the measurement's output.
+        ended: it ended by itself instead of being killed.
+        hung: it was killed because a step exceeded its time limit. That is a sickness, while a
+            machine with a slow start just isn't measured.
     """
     reported = list(output_lines)
     found = {name: value for line in reported for name, value in line.get("found", {}).items()}
@@ -167,7 +167,7 @@ def with_measurements(
 
 
 def kernels_load(code: int | None, output: str) -> bool | None:
-    """Return whether trialfleet's kernels are built and load; None if that is unknown."""
+    """Return whether trialfleet's kernels are built and load; None if unknown."""
     try:
         status = json.loads(output) if code == 0 else {}
         return status["implementation"] == "cuda" and bool(status["library"])

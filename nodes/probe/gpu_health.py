@@ -1,10 +1,12 @@
-"""Whether readings are those of GPUs that one may train on. Pure.
+"""The verdict on a machine's GPUs from their readings. Pure.
 
-Two sicknesses of speed are told apart, for they are cured by different people. Slow launches: a
-GPU whose memory is as fast as ever, while each small kernel takes long to launch; trainings of
-small kernels then take many times as long. So it was on EC2 in 2014, where the driver read the PCI
-configuration space at each call, and the hypervisor trapped that. Slow memory: launches are quick,
-and a copy on the device is far below what the model, or its like in this pool, reaches.
+Two kinds of slowness are distinguished, because different people can repair them:
+
+- Slow launches: the memory is fast, but each small kernel takes long to launch; trainings with
+  small kernels then take many times as long. EC2 had this in 2014: the driver read the PCI
+  configuration space at each call, and the hypervisor trapped that.
+- Slow memory: launches are fast, but a copy on the device is far slower than the data sheet's
+  figure, or than the same GPUs in this pool.
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ from trialfleet.gpu_memory import DATA_SHEET
 from trialfleet.nodes.probe import models
 from trialfleet.nodes.probe.readings import Gpu, Readings
 
-# The driver's errors that mean the GPU, not the program on it: uncorrectable memory (48, 95, 140),
+# The driver's errors caused by the GPU, not by a program: uncorrectable memory (48, 95, 140),
 # memory that can't be set aside (64), internal controllers (62, 119, 120, 143), NVLink (74), and a
 # GPU that is no longer on the bus (79). https://docs.nvidia.com/deploy/xid-errors/
 SICK_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140, 143})
-LIKE = 3  # so many other nodes with such a GPU make a median that is worth comparing with
+LIKE = 3  # minimum number of other nodes with the same GPU for a comparison with their median
 OPTION = "CheckPCIConfigSpace"
 
 
@@ -32,31 +34,29 @@ def _help(default: Any, text: str) -> Any:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """From where on a reading is bad; each is an option of the probe, with this help."""
+    """The thresholds of bad readings; each is an option of the probe, with this help."""
 
-    ecc_uncorrected: int = _help(0, "so many uncorrectable memory errors are still good")
+    ecc_uncorrected: int = _help(0, "maximum number of uncorrectable memory errors")
     launch_microseconds: float = _help(
-        500.0, "so long may a launch take until it is known to be done"
+        500.0, "maximum microseconds from a kernel's launch to its known end"
     )
-    # One right after the other. The sick GPUs of 2014 made 400 to 1,200, when mended 20,000.
-    launch_rate: float = _help(10_000.0, "launches per second that any GPU must reach")
-    bandwidth: float = _help(0.0, "GB/s that any GPU's memory must reach")
-    bandwidth_share: float = _help(0.5, "of the data sheet's bandwidth that a known GPU must reach")
+    # In direct succession. The sick GPUs of 2014 reached 400 to 1,200, after the repair 20,000.
+    launch_rate: float = _help(10_000.0, "minimum launches per second of any GPU")
+    bandwidth: float = _help(0.0, "minimum GB/s of any GPU's memory")
+    bandwidth_share: float = _help(0.5, "minimum share of a known GPU's data-sheet bandwidth")
     pool_share: float = _help(
-        0.7, "of the median bandwidth of the pool's other nodes with such a GPU"
+        0.7, "minimum share of the median bandwidth of the pool's other nodes with this GPU"
     )
-    host_share: float = _help(0.2, "of what the link to the host can carry that must come")
+    host_share: float = _help(0.2, "minimum share of the capacity of the link to the host")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the machine is good for."""
+    """The verdict on a machine."""
 
-    # Some GPU is, nothing is wrong with the machine as a whole, and the sick GPUs, if there are
-    # any, can be distinguished from the others.
     healthy: bool
-    reason: str = ""  # everything that is wrong; empty if nothing is
-    sick: tuple[str, ...] = ()  # what HTCondor calls the GPUs that are sick
+    reason: str = ""  # all problems; empty: none
+    sick: tuple[str, ...] = ()  # HTCondor's names of the sick GPUs
 
 
 def verdict(readings: Readings, thresholds: Thresholds | None = None) -> Verdict:
@@ -74,7 +74,7 @@ def verdict(readings: Readings, thresholds: Thresholds | None = None) -> Verdict
 
 
 def machine_complaints(readings: Readings) -> Iterator[str]:
-    """Yield what is wrong with a machine as a whole."""
+    """Yield the problems of a machine as a whole."""
     yield from readings.problems
     if not readings.gpus and not readings.problems:
         yield "no GPU"
@@ -83,7 +83,7 @@ def machine_complaints(readings: Readings) -> Iterator[str]:
 
 
 def each_once(readings: Readings, of_gpus: list[list[str]]) -> Iterator[str]:
-    """Yield each complaint once, with the numbers of the GPUs that it is about."""
+    """Yield each problem once, with the numbers of its GPUs."""
     for text in dict.fromkeys(text for problems in of_gpus for text in problems):
         numbers = (
             str(gpu.index)
@@ -94,14 +94,14 @@ def each_once(readings: Readings, of_gpus: list[list[str]]) -> Iterator[str]:
 
 
 def gpu_complaints(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> Iterator[str]:
-    """Yield what is wrong with one GPU; what was not read is not held against it."""
+    """Yield the problems of one GPU; missing readings are not problems."""
     yield from memory_errors(gpu, thresholds)
     yield from state(gpu)
     yield from speed(gpu, readings, thresholds)
 
 
 def memory_errors(gpu: Gpu, thresholds: Thresholds) -> Iterator[str]:
-    """Yield what is wrong with its memory."""
+    """Yield the problems of its memory."""
     if (gpu.ecc_uncorrected or 0) > thresholds.ecc_uncorrected:
         yield f"{gpu.ecc_uncorrected} memory errors that ECC could not correct"
     if gpu.repair_failed:
@@ -111,13 +111,13 @@ def memory_errors(gpu: Gpu, thresholds: Thresholds) -> Iterator[str]:
 
 
 def state(gpu: Gpu) -> Iterator[str]:
-    """Yield what the driver says is wrong, and whether it can be used and counts rightly."""
+    """Yield the problems that the driver reports, and a wrong matrix product."""
     if gpu.problem:
         yield gpu.problem
     for xid in sorted(SICK_XIDS & set(gpu.xids)):
         yield f"Xid {xid} in the kernel's log"
     if gpu.reset_required:
-        yield "the driver wants it reset"
+        yield "the driver requires a reset"
     if gpu.slowdowns:
         yield f"slowed down by the hardware: {', '.join(gpu.slowdowns)}"
     if gpu.matmul_error:
@@ -125,7 +125,7 @@ def state(gpu: Gpu) -> Iterator[str]:
 
 
 def speed(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> Iterator[str]:
-    """Yield whether it is too slow, and which of the two sicknesses that is."""
+    """Yield the problems of its speed, with their kind."""
     launches = slow_launches(gpu, thresholds)
     memory = slow_memory(gpu, readings, thresholds)
     if launches and not memory and gpu.bandwidth is not None:
@@ -143,7 +143,7 @@ def speed(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> Iterator[str]
 
 
 def slow_launches(gpu: Gpu, thresholds: Thresholds) -> str:
-    """Return in what way launches are slow; "" if they aren't."""
+    """Return how launches are slow; "" if they aren't."""
     latency, rate = gpu.launch_microseconds, gpu.launch_rate
     found = []
     if latency is not None and latency > thresholds.launch_microseconds:
@@ -154,7 +154,7 @@ def slow_launches(gpu: Gpu, thresholds: Thresholds) -> str:
 
 
 def slow_memory(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> str:
-    """Return in what way its memory is slow; "" if it isn't, or wasn't measured."""
+    """Return how its memory is slow; "" if it isn't, or wasn't measured."""
     found = gpu.bandwidth
     if found is None:
         return ""
@@ -170,13 +170,13 @@ def slow_memory(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> str:
 
 
 def pool_median(gpu: Gpu, readings: Readings) -> float | None:
-    """Return the median bandwidth of the pool's other nodes with such a GPU; None for too few."""
+    """Return the median bandwidth of the pool's other nodes with this GPU; None for too few."""
     others = readings.pool.get(gpu.name, ())
     return statistics.median(others) if len(others) >= LIKE else None
 
 
 def slow_link(gpu: Gpu, thresholds: Thresholds) -> Iterator[str]:
-    """Yield whether what comes from the host comes too slowly."""
+    """Yield a problem if the link from the host is slow."""
     most = models.link(gpu.pcie_generation_max, gpu.pcie_width_max)
     if gpu.host_bandwidth is None or most is None:
         return
@@ -191,6 +191,6 @@ def slow_link(gpu: Gpu, thresholds: Thresholds) -> Iterator[str]:
 
 
 def option(readings: Readings) -> str:
-    """Return what is known of the driver's option that made it so in 2014."""
+    """Return the state of the driver's option that slowed launches down in 2014."""
     value = readings.parameters.get(OPTION)
     return f"this driver has no {OPTION}" if value is None else f"{OPTION} is {value}"

@@ -12,14 +12,14 @@ RECORD = 8192  # bytes: the kernel refuses to give a record to a smaller buffer
 
 
 class Xid(NamedTuple):
-    """One error of the driver's."""
+    """One error of the driver."""
 
-    pci: str  # which GPU it is about, such as `0000:00:1e`
-    code: int  # what went wrong, see https://docs.nvidia.com/deploy/xid-errors/
+    pci: str  # the GPU's place, such as `0000:00:1e`
+    code: int  # see https://docs.nvidia.com/deploy/xid-errors/
 
 
 def address(text: str) -> str:
-    """Return a GPU's place on the PCI bus in one form, of those that kernel, driver and NVML write.
+    """Return a GPU's place on the PCI bus in one form; kernel, driver and NVML differ.
 
     `00000000:00:1E.0` (nvidia-smi) and `0000:00:1e` (the log) are the same GPU.
     """
@@ -34,7 +34,7 @@ def xids(log: str) -> tuple[Xid, ...]:
 
 
 def read_xids(device: Path = Path("/dev/kmsg")) -> tuple[Xid, ...] | None:
-    """Return the errors since boot; None if the log can't be read (it takes root, mostly)."""
+    """Return the errors since boot; None if the log can't be read (usually only root may)."""
     try:
         descriptor = os.open(device, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
@@ -46,7 +46,7 @@ def read_xids(device: Path = Path("/dev/kmsg")) -> tuple[Xid, ...] | None:
 
 
 def records(descriptor: int) -> list[str]:
-    """Return every record that the kernel's log holds."""
+    """Return all records of the kernel's log."""
     found: list[str] = []
     while True:
         try:

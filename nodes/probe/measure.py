@@ -1,10 +1,9 @@
-"""Measures one GPU by torch, in a process of its own that may hang and be killed.
+"""Measures one GPU by torch, in a separate process that may hang and be killed.
 
     CUDA_VISIBLE_DEVICES=GPU-… python3 -m trialfleet.nodes.probe.measure
 
-It prints a line of JSON for each step that it takes, before doing it (`{"doing": …}`; with the
-`seconds` that a healthy GPU never takes for it), and each value that it finds: so whoever watches
-it knows when it hangs, and where.
+Before each step it prints a line of JSON (`{"doing": …}`, with the time limit in `seconds` for a
+healthy GPU), and afterwards each measured value. So the caller knows when and where it hangs.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# Names a file; who has locked it has the links between host and GPUs to itself.
+# Names a lock file for exclusive use of the links between host and GPUs.
 LINK = "TRIALFLEET_PROBE_LINK"
 # On a machine that has just booted, CUDA's libraries come from a cold disk, in the first of these
 # and in whatever calls one first.
@@ -29,10 +28,10 @@ START_SECONDS, MEASURE_SECONDS = 30, 20
 
 LATENCIES = 200
 LAUNCHES = 1_000
-COPY_BYTES = 256 * 1024 * 1024  # beyond the largest caches, and little on the smallest GPU
+COPY_BYTES = 256 * 1024 * 1024  # more than the largest cache, but little for the smallest GPU
 COPIES = 10
 PINNED_BYTES = 64 * 1024 * 1024
-TAKES = 3  # of each measurement: the best counts, for what disturbs only slows down
+TAKES = 3  # repetitions of each measurement; the best counts, because disturbances only slow down
 SIDE = 512  # of the matrices
 
 
@@ -50,7 +49,7 @@ def main() -> int:
         absent = error.name == "torch"  # a trainer may bring its own
         say(**{"not_measured" if absent else "problem": f"no torch: {error}"})
         return 0
-    except Exception as error:  # noqa: BLE001  a broken installation raises anything
+    except Exception as error:  # noqa: BLE001  a broken installation may raise anything
         say(problem=f"torch can't be imported: {first_line(error)}")
         return 0
     say(doing="start CUDA", seconds=START_SECONDS)
@@ -60,33 +59,33 @@ def main() -> int:
         return 0
     try:
         measure(torch, torch.device("cuda", 0))
-    except Exception as error:  # noqa: BLE001  whatever it is, this GPU can't be used
+    except Exception as error:  # noqa: BLE001  after any error this GPU can't be used
         say(problem=first_line(error))
     say(done=True)
     return 0
 
 
 def first_line(error: Exception) -> str:
-    """Return what kind of error it is, and how it begins."""
+    """Return an error's type and first line."""
     return f"{type(error).__name__}: {textwrap.shorten((str(error).splitlines() or [''])[0], 200)}"
 
 
 def cuda_problem(torch: Any) -> str:
     """Return why torch can't use a GPU; "" if it can.
 
-    A trainer that asks `torch.cuda.is_available()` would go on, slowly, on the processor.
+    A trainer that checks `torch.cuda.is_available()` would silently train slowly on the CPU.
     """
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA: trials would run on the CPU"
     try:
         torch.cuda.init()
-    except Exception as error:  # noqa: BLE001  also what it warns of where it is asked politely
+    except Exception as error:  # noqa: BLE001  is_available() would only warn of it
         return f"torch {torch.__version__} can't use it: {first_line(error)}"
     return "" if torch.cuda.device_count() else "CUDA doesn't see it"
 
 
 def measure(torch: Any, device: Any) -> None:
-    """Measure everything, and tell it."""
+    """Measure everything, and print it."""
     for name, measurement in (
         ("launch_microseconds", launch_microseconds),
         ("launch_rate", launch_rate),
@@ -102,13 +101,13 @@ def measure(torch: Any, device: Any) -> None:
 
 @contextmanager
 def link_alone() -> Iterator[None]:
-    """Wait until no other GPU of this machine measures its link to the host: they may share it."""
+    """Wait until no other GPU here measures its link to the host, which they may share."""
     if LINK not in os.environ:
         yield
         return
     with Path(os.environ[LINK]).open() as file:
         say(doing="wait for the link to the host")
-        fcntl.flock(file, fcntl.LOCK_EX)  # let go of when this process ends, however it does
+        fcntl.flock(file, fcntl.LOCK_EX)  # released at any end of this process
         yield
 
 
@@ -129,7 +128,7 @@ def launch_microseconds(torch: Any, device: Any) -> float:
 
 
 def launch_rate(torch: Any, device: Any) -> float:
-    """Return how many kernels on one number are launched per second, one right after the other."""
+    """Return the launches per second of kernels on one number, in direct succession."""
     one = torch.zeros(1, device=device)
 
     def launch_many() -> None:
@@ -142,7 +141,7 @@ def launch_rate(torch: Any, device: Any) -> float:
 def bandwidth(torch: Any, device: Any) -> float:
     """Return GB/s (10^9 bytes), read plus written, of copies on the device.
 
-    By what more copies cost in the same launch: so that slow launches don't look like slow memory.
+    It is the additional time of more copies in the same launch, so that slow launches don't count.
     """
     source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -157,7 +156,7 @@ def bandwidth(torch: Any, device: Any) -> float:
 def repeated(
     torch: Any, device: Any, work: Callable[[], object], times: int
 ) -> Callable[[], object]:
-    """Return what launches some work several times: on a GPU by one launch, of a CUDA graph."""
+    """Return a function that repeats some work: on a GPU by one launch of a CUDA graph."""
 
     def repeat() -> None:
         for _ in range(times):
@@ -188,7 +187,7 @@ def host_bandwidth(torch: Any, device: Any) -> float:
 def matmul_error(torch: Any, device: Any) -> float:
     """Return the largest difference between this device's product and the processor's.
 
-    Of small integers, so that every order of summation and every precision gives the same numbers.
+    The numbers are small integers, so that the result is exact in any order and precision.
     """
     generator = torch.Generator().manual_seed(0)
     left, right = (

@@ -1,4 +1,4 @@
-"""What a GPU's link to the host can carry; `gpu_memory` has the figures for its memory."""
+"""The capacity of a GPU's link to the host; `gpu_memory` has the bandwidth of its memory."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ PCIE_LANE = {
 
 
 def link(generation: int | None, width: int | None) -> float | None:
-    """Return the GB/s that a link can carry in one direction; None where it isn't known."""
+    """Return a link's capacity in one direction in GB/s; None if unknown."""
     lane = PCIE_LANE.get(generation or 0)
     return lane * width if lane and width else None

@@ -1,4 +1,4 @@
-"""What `nvidia-smi -q -x` says: one XML for all GPUs, and older drivers only leave parts out."""
+"""Parser of `nvidia-smi -q -x`: one XML for all GPUs, in which older drivers omit parts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trialfleet.nodes.probe.kernel_log import address
 from trialfleet.nodes.probe.readings import Gpu, Readings
 
 COMMAND = ("nvidia-smi", "-q", "-x")
-# Those that mean the hardware: power caps and a GPU that idles or was just busy slow down, too.
+# Slowdowns by the hardware; power caps, and an idle or just busy GPU, also slow down.
 SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 REASON = (
     "clocks_event_reasons/clocks_event_reason_",
@@ -47,7 +47,7 @@ def parse(text: str) -> Readings:
 
 
 def gpu_of(index: int, element: ET.Element) -> Gpu:
-    """Return what the XML says of one GPU."""
+    """Return one GPU's readings from the XML."""
     return Gpu(
         index=index,
         name=element.findtext("product_name", "").strip(),
@@ -85,12 +85,12 @@ def ecc_uncorrected(element: ET.Element) -> int | None:
 
 
 def slowed(element: ET.Element, name: str) -> bool:
-    """Tell whether the GPU is slowed down for a reason, in the words of new or old drivers."""
+    """Return whether the GPU is slowed down for a reason, in new or old drivers' terms."""
     return any(element.findtext(place + name, "").strip() == "Active" for place in REASON)
 
 
 def yes(element: ET.Element, path: str) -> bool | None:
-    """Return what a Yes or No says; None for anything else."""
+    """Return a Yes or No as a bool; None for anything else."""
     return {"Yes": True, "No": False}.get(element.findtext(path, "").strip())
 
 

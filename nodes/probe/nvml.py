@@ -1,4 +1,4 @@
-"""The driver's library by pynvml (nvidia-ml-py), for a machine that has no nvidia-smi program."""
+"""Readings by the driver's library with pynvml (nvidia-ml-py), without the nvidia-smi program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trialfleet.nodes.probe.readings import Gpu, Readings
 
 
 def read() -> Readings | None:
-    """Return what the library says; None without pynvml, or where it finds no driver."""
+    """Return the library's readings; None without pynvml, or without a driver."""
     try:
         library: Any = importlib.import_module("pynvml")
         library.nvmlInit()
@@ -31,10 +31,10 @@ def read() -> Readings | None:
 
 
 def gpu_of(library: Any, index: int, handle: Any) -> Gpu:
-    """Return what the library says of one GPU."""
+    """Return one GPU's readings from the library."""
 
     def reading(name: str, *arguments: Any) -> Any:
-        """Return what a function of the library says; None where the GPU doesn't tell."""
+        """Return the result of a function of the library; None if the GPU doesn't support it."""
         try:
             return getattr(library, f"nvmlDeviceGet{name}")(handle, *arguments)
         except library.NVMLError:

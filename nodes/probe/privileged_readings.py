@@ -1,7 +1,7 @@
-"""What root tells the probe: the startd runs it as HTCondor's own account.
+"""Root's readings for the probe, which the startd runs as HTCondor's own account.
 
 That account can read neither the kernel's log nor the pool's token. So the node's bootstrap and its
-agent, which are root's, leave in a file what the log says and what the pool's other nodes measured.
+agent, which run as root, write the log's errors and the other nodes' measurements to a file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trialfleet.nodes.probe.kernel_log import Xid
 
 FILE = "/run/trialfleet/privileged.json"
 NAME, BANDWIDTH, INSTANCE = "TrialfleetGpuName", "TrialfleetBandwidth", "TrialfleetInstance"
-# The pool's readings, an ad for each node; sick nodes are no measure for others.
+# The pool's readings, an ad for each node without sick ones.
 QUERY = (
     "condor_status",
     "-json",
@@ -29,7 +29,7 @@ QUERY = (
 
 @dataclass(frozen=True)
 class PrivilegedReadings:
-    """What the file says."""
+    """The readings in the file."""
 
     # The driver's errors since boot; None if the log can't be read.
     xids: tuple[Xid, ...] | None = None
@@ -37,12 +37,12 @@ class PrivilegedReadings:
     pool: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def text(self) -> str:
-        """Return what stands in the file."""
+        """Return the file's text."""
         return json.dumps(asdict(self)) + "\n"
 
 
 def read(file: Path = Path(FILE)) -> PrivilegedReadings:
-    """Return what root has written; nothing where it hasn't, or not in this form."""
+    """Return root's readings; empty if the file is missing or invalid."""
     try:
         table = json.loads(file.read_text(encoding="utf-8"))
         listed = table["xids"]
@@ -55,9 +55,9 @@ def read(file: Path = Path(FILE)) -> PrivilegedReadings:
 
 
 def bandwidths(ads: Iterable[Mapping[str, Any]], besides: str) -> dict[str, tuple[float, ...]]:
-    """Return what nodes measured, by the name of their GPUs: of ads as QUERY gives them.
+    """Return nodes' bandwidths by the name of their GPUs, from the ads of QUERY.
 
-    The instance `besides` is left out: a node is no measure of itself.
+    The instance `besides` is left out, because a node must not be compared with itself.
     """
     found: dict[str, list[float]] = {}
     for ad in ads:

@@ -1,4 +1,4 @@
-"""Programs that may hang inside the driver, where even SIGKILL doesn't reach them."""
+"""Programs that may hang inside the driver, where even SIGKILL has no effect."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-KILLED = 0.5  # seconds that killed programs get to vanish
-LOOK = 0.05  # seconds between two looks at programs that run
+KILLED = 0.5  # seconds for killed programs to disappear
+LOOK = 0.05  # seconds between polls of running programs
 
 
 class End(NamedTuple):
-    """How a program ended."""
+    """The end of a program."""
 
     code: int | None  # its exit code; None if it was killed
-    output: str  # what it has printed
+    output: str  # its output
     silent: bool = False  # it was killed because it was silent for too long
 
 
 class Program:
-    """A program that runs; what it prints goes to a file, so that nobody needs to read along."""
+    """A running program; its output goes to a file, so that no one needs to read a pipe."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start it; OSError if there is none."""
@@ -45,24 +45,23 @@ class Program:
         return None
 
     def kill(self) -> None:
-        """Kill it; nothing happens if it has ended."""
+        """Kill it, unless it has ended."""
         self._process.kill()
 
     def output(self) -> str:
-        """Return what it has printed so far."""
-        # By pread, for where the file is read and where the program writes is one place.
+        """Return its output so far."""
         printed = os.pread(self._output.fileno(), os.fstat(self._output.fileno()).st_size, 0)
         return printed.decode(errors="replace")
 
     def silent(self) -> float:
-        """Return for how many seconds it has printed nothing, as far as this was asked."""
+        """Return the seconds without output, as observed by calls of this method."""
         printed, now = os.fstat(self._output.fileno()).st_size, time.monotonic()
         if printed != self._printed:
             self._printed, self._since = printed, now
         return now - self._since
 
     def close(self) -> None:
-        """Forget what it has printed."""
+        """Delete its output."""
         self._output.close()
 
 
@@ -72,9 +71,9 @@ def finish(
     """Wait for programs, and return how each ended.
 
     Args:
-        programs: which run at the same time.
-        by: until when they may, by the monotonic clock.
-        patience: for how many seconds a program may be silent, by what it has said.
+        programs: run at the same time.
+        by: their time limit, by the monotonic clock.
+        patience: returns the allowed seconds of silence, from a program's output.
     """
     silent: list[Program] = []
     while True:
@@ -97,7 +96,7 @@ def finish(
 def ends(
     programs: Sequence[Program], codes: Sequence[int | None], silent: Sequence[Program]
 ) -> list[End]:
-    """Return how programs ended, after killing those that haven't."""
+    """Return the ends of programs, after killing those that still run."""
     late = [program for program, code in zip(programs, codes, strict=True) if code is None]
     for program in late:
         program.kill()

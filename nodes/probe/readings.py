@@ -1,4 +1,4 @@
-"""What the probe reads of a machine's GPUs, as plain data that goes to JSON and back."""
+"""The probe's readings of a machine's GPUs, as plain data that converts to JSON and back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU; None stands for what the GPU or its driver doesn't tell."""
+    """One GPU; None: the GPU or its driver doesn't say."""
 
     index: int  # its number, in the order of the PCI bus
     name: str = ""  # such as `NVIDIA A10G`
@@ -18,14 +18,14 @@ class Gpu:
     pci: str = ""  # its place on the bus, such as `0000:00:1e`
     # Memory errors since the driver was loaded that ECC couldn't correct.
     ecc_uncorrected: int | None = None
-    repair_pending: bool | None = None  # bad memory is set aside at the GPU's next reset
-    repair_failed: bool | None = None  # bad memory could not be set aside
-    reset_required: bool | None = None  # the driver wants the GPU reset
+    repair_pending: bool | None = None  # bad memory is remapped at the GPU's next reset
+    repair_failed: bool | None = None  # bad memory could not be remapped
+    reset_required: bool | None = None  # the driver requires a reset of the GPU
     # Why the hardware slows down now, such as `hw_thermal_slowdown`.
     slowdowns: tuple[str, ...] = ()
     # Codes of the driver's errors about it in the kernel's log since boot, in order.
     xids: tuple[int, ...] = ()
-    watts: float | None = None  # the power that it draws, and `watts_limit` what it may draw
+    watts: float | None = None  # its power, and `watts_limit` its maximum
     watts_limit: float | None = None
     celsius: float | None = None  # its temperature
     # Of the link to the host, now: an idle GPU's link may be slowed to the first;
@@ -42,37 +42,37 @@ class Gpu:
     host_bandwidth: float | None = None  # GB/s from the host's pinned memory to the device
     # Largest difference of a matrix product of small integers; 0 is right.
     matmul_error: float | None = None
-    problem: str = ""  # why it can't be used; empty if it can
+    problem: str = ""  # why it can't be used; empty: it can
 
     @property
     def id(self) -> str:
-        """What HTCondor calls it (`condor_gpu_discovery -short-uuid`); empty if that is unknown."""
+        """HTCondor's name of it (`condor_gpu_discovery -short-uuid`); empty if unknown."""
         found = re.match(r"GPU-[0-9a-fA-F]{8}(?=-|$)", self.uuid)
         return found[0] if found else ""
 
 
 @dataclass(frozen=True)
 class Readings:
-    """What was read of a machine."""
+    """The readings of a machine."""
 
     driver: str = ""  # version of the driver; empty without one
     cuda: str = ""  # the newest CUDA that the driver can run, such as `12.4`
     gpus: tuple[Gpu, ...] = ()  # in the order of their numbers
-    # Codes of the driver's errors since boot about a GPU that is none of these; None if the
+    # Codes of the driver's errors since boot about an unlisted GPU; None if the
     # kernel's log can't be read.
     xids: tuple[int, ...] | None = None
     # The driver's options, as /proc has them.
     parameters: Mapping[str, str] = field(default_factory=dict)
     # Bandwidth of the pool's other nodes, by the name of their GPUs.
     pool: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    # The CUDA kernels of trialfleet are built, and load; None if that isn't known.
+    # The CUDA kernels of trialfleet are built, and load; None if unknown.
     kernels: bool | None = None
-    problems: tuple[str, ...] = ()  # what is wrong with the machine as a whole
-    not_measured: str = ""  # why speed was not measured; empty if it was
+    problems: tuple[str, ...] = ()  # problems of the machine as a whole
+    not_measured: str = ""  # why speed was not measured; empty: it was
 
     @classmethod
     def of(cls, table: dict[str, Any]) -> Readings:
-        """Return the readings in a table such as `asdict` makes; ValueError if it isn't one."""
+        """Return the readings from a table of `asdict`; ValueError if it is invalid."""
         try:
             gpus = tuple(Gpu(**_tuples(gpu)) for gpu in table.get("gpus", ()))
             pool = _tuples(table.get("pool", {}))

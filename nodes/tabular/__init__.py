@@ -1,11 +1,11 @@
-"""The reference trainer for tables, `trainer: tabular`; `train.py` is where it begins.
+"""The reference trainer for tables, `trainer: tabular`, which starts in `train.py`.
 
-In a trial's folder its files lie flat beside `trial.py`: `as_package.py` gives them their names.
+In a trial's folder all of its files are next to `trial.py`; `as_package.py` restores their names.
 """
 
 from pathlib import Path
 
 _TRAIN = "train.py"
 _OTHERS = {path.name for path in Path(__file__).parent.glob("*.py")} - {_TRAIN, "__init__.py"}
-FILES = (_TRAIN, *sorted(_OTHERS))  # what goes with a trial; the first one runs
-SHARDED = "sharded"  # a folder that goes with it to GPUs and gangs
+FILES = (_TRAIN, *sorted(_OTHERS))  # the files for a trial; the first one is run
+SHARDED = "sharded"  # an additional folder for GPUs and gangs

@@ -1,6 +1,6 @@
-"""Gives the trainer's files, which lie flat in a trial's folder, the names that they have here.
+"""Restores this package's module names for the trainer's files, which a trial has in one folder.
 
-Whoever imports this first imports `trialfleet.nodes.trial` from `trial.py` beside it, and so on.
+After an import of this module `trialfleet.nodes.trial` is imported from `trial.py`, and so on.
 """
 
 import sys

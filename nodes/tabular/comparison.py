@@ -1,8 +1,7 @@
 """Mode `evaluate`: published models, each measured on the rows of today's table.
 
-Each model reads the table as it reads rows to predict: through its own columns, vocabularies and
-scales, which may be older than the table. The losses are of the test rows, one model's beside the
-other's.
+Each model reads the table like rows to predict: with its own columns, vocabularies and scales,
+which may be older than the table. The losses are those of the test rows, for each model.
 
 Shapes: n rows, d numeric columns, k categorical columns, o outputs.
 """
@@ -30,12 +29,12 @@ PARTS = {"val_": table.VALIDATION, "test_": table.TEST}
 def compare(t: trial.Trial, device: torch.device) -> NoReturn:
     """Measure the trial's models and a constant prediction, and leave with the result."""
     source = table.read_table(t.data[0])
-    held = chosen(source, source.split != table.TRAIN)  # what no model was trained on today
+    held = chosen(source, source.split != table.TRAIN)  # rows that no model was trained on today
     try:
         models = {name: load_model(folder) for name, folder in t.models.items()}
     except (ValueError, OSError) as error:
         t.reject(f"a model can't be read: {error}")
-    # one scale for all: the losses of a regression have the unit that the training's have
+    # One scale for all: the losses of a regression have the same unit as in the training.
     scale = models["challenger"].target_scale
     unseen = Unseen({}, np.zeros(len(held.target), bool))
     found = {}
@@ -49,7 +48,7 @@ def compare(t: trial.Trial, device: torch.device) -> NoReturn:
     seen = torch.from_numpy(~unseen.rows)
     for name, (outputs, target) in found.items():
         measure(t, name, outputs, target, held, scale, unseen.note if name == "champion" else "")
-        if unseen.rows.any():  # the same once more, on what the champion can know
+        if unseen.rows.any():  # measure again on the rows that the champion can know
             rows = chosen(held, ~unseen.rows)
             measure(t, f"{name}_seen", outputs[seen], target[seen], rows, scale)
     outputs, target = constant(source, held, scale)
@@ -72,7 +71,7 @@ def measure(
     scale: dataset.Scale,
     note: str = "",
 ) -> None:
-    """Tell the metrics of outputs [n, o] against target [n], and the losses of the test rows."""
+    """Report the metrics of outputs [n, o] against target [n], and the losses of the test rows."""
     kind, deviation = source.columns.kind, scale.deviation.item()
     metrics: dict[str, float] = {}
     for prefix, code in PARTS.items():
@@ -89,9 +88,9 @@ def measure(
 def answers(
     model: Model, source: table.Table, scale: dataset.Scale, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return a model's outputs [n, o] for a table's rows, and the target [n] in the same terms.
+    """Return a model's outputs [n, o] for a table's rows, and the target [n] in the same unit.
 
-    ValueError says what the model needs and the table hasn't.
+    ValueError: the table lacks something that the model needs.
     """
     numeric, categorical = recode(source, model.columns)
     rows = model.numeric_scale.standardise(torch.from_numpy(numeric))
@@ -108,9 +107,9 @@ def answers(
 
 
 def constant(source: table.Table, held: table.Table, scale: dataset.Scale) -> tuple[Tensor, Tensor]:
-    """Return, for held-out rows, what knows nothing but the training rows' targets; and the target.
+    """Return a constant prediction from the training rows' targets for held-out rows.
 
-    Outputs [n, o] and target [n], as `answers` does.
+    The result is outputs [n, o] and target [n], as from `answers`.
     """
     kind, rows = source.columns.kind, len(held.target)
     target = torch.from_numpy(held.target)
@@ -119,7 +118,7 @@ def constant(source: table.Table, held: table.Table, scale: dataset.Scale) -> tu
         mean = scale.standardise(trained.double().mean().reshape(1, 1))
         return mean.expand(rows, 1), standardised(held, scale)
     counts = torch.bincount(trained.long(), minlength=len(source.columns.classes)).double()
-    shares = (counts + 1) / (counts + 1).sum()  # Laplace's rule: none is impossible
+    shares = (counts + 1) / (counts + 1).sum()  # Laplace's rule: no probability is 0
     if kind == "multiclass":
         return shares.log().float().expand(rows, -1), target.long()
     return shares[1].logit().float().expand(rows, 1), target
@@ -133,11 +132,11 @@ def standardised(source: table.Table, scale: dataset.Scale) -> Tensor:
 def recode(
     source: table.Table, wanted: table.Columns
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]:
-    """Return a table's rows as another table's columns have them: [n, d] and [n, k].
+    """Return a table's rows in the encoding of another table's columns: [n, d] and [n, k].
 
-    A category that the model doesn't know becomes unknown to it, and so does one that is in none
-    of the table's training rows: the table itself has forgotten it. ValueError if a column is
-    missing or holds something else, or the target isn't the same.
+    A category that the model doesn't know becomes unknown, and so does one that is in none of the
+    table's training rows, because the table itself does not encode it. ValueError: a column is
+    missing or has another type, or the target differs.
     """
     columns = source.columns
     check_target(columns, wanted)
@@ -172,15 +171,14 @@ def recoded(
 
 
 class Unseen(NamedTuple):
-    """What a model has never seen of a table."""
+    """The categories of a table that a model has never seen."""
 
-    # By name how many rows have a category that it doesn't know, and one of these.
     columns: dict[str, tuple[int, str]]
-    rows: npt.NDArray[np.bool_]  # [n] which rows have any
+    rows: npt.NDArray[np.bool_]  # [n], true for rows with an unknown category
 
     @property
     def note(self) -> str:
-        """What a person should know; empty if there is nothing."""
+        """A note for people; empty if the model knows all categories."""
         if not self.columns:
             return ""
         columns = [
@@ -188,13 +186,13 @@ class Unseen(NamedTuple):
         ]
         more = f" and {len(columns) - SHOWN} more columns" if len(columns) > SHOWN else ""
         return (
-            f"{self.rows.sum()} of {len(self.rows)} rows to validate and test hold values that the "
+            f"{self.rows.sum()} of {len(self.rows)} validation and test rows hold values that the "
             f"champion never saw: {'; '.join(columns[:SHOWN])}{more}"
         )
 
 
 def unseen_by(wanted: table.Columns, source: table.Table) -> Unseen:
-    """Return what a model of these columns has never seen of a table that has them."""
+    """Return the categories of a table that a model of these columns has never seen."""
     check_columns(source.columns, wanted)
     columns: dict[str, tuple[int, str]] = {}
     rows = np.zeros(len(source.target), bool)
@@ -210,10 +208,10 @@ def unseen_by(wanted: table.Columns, source: table.Table) -> Unseen:
 
 
 def check_target(columns: table.Columns, wanted: table.Columns) -> None:
-    """Raise ValueError unless a table asks for what a model predicts."""
+    """Raise ValueError unless a table's target is the one that a model predicts."""
     if (columns.target, columns.kind) != (wanted.target, wanted.kind):
         now, then = (f"{each.target!r} ({each.kind})" for each in (columns, wanted))
-        raise ValueError(f"the target is {now}; the model predicts {then}")
+        raise ValueError(f"the target is {now}, but the model predicts {then}")
     known = table.codes_of(wanted.classes)
     if new := [name for name in columns.classes if table.category(name) not in known]:
         raise ValueError(
@@ -223,7 +221,7 @@ def check_target(columns: table.Columns, wanted: table.Columns) -> None:
 
 
 def check_columns(columns: table.Columns, wanted: table.Columns) -> None:
-    """Raise ValueError unless a table has a model's columns, and they hold the same."""
+    """Raise ValueError unless a table has a model's columns with the same types."""
     wanted.check_header([*columns.needed, *columns.empty])
     for name in wanted.needed:
         if name in columns.empty:
@@ -237,7 +235,7 @@ def check_columns(columns: table.Columns, wanted: table.Columns) -> None:
 
 
 def _unit(kind: str) -> str:
-    """Return what a kind of cells comes to, however they are written."""
+    """Return the kind of values in cells, whatever their notation."""
     if "%" in kind:
         return "date"
     return "number or text" if kind.startswith("decimal_") else kind

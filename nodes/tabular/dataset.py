@@ -61,19 +61,19 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """What standardises a column: (x - mean) / deviation, by the training rows."""
+    """The standardisation of a column: (x - mean) / deviation, by the training rows."""
 
     mean: Tensor  # [d]
     deviation: Tensor  # [d], 0 for a column that is the same in all rows: it becomes 0 everywhere
-    low: Tensor | None = None  # [d], what smaller values count as; None: they count as they are
-    high: Tensor | None = None  # [d], the same of larger ones
+    low: Tensor | None = None  # [d], smaller values are clipped to it; None: no clipping
+    high: Tensor | None = None  # [d], the same for larger ones
 
     @staticmethod
     def of(values: Tensor) -> Scale:
-        """Measure each column of `values` [n, d], leaving out what is missing.
+        """Measure each column of `values` [n, d], without missing values.
 
-        A value outside of the training rows' range, and further from the mean than FAR deviations,
-        counts as the nearest one that isn't: a network knows nothing of values so far away.
+        A value outside of the training rows' range that is also further from the mean than FAR
+        deviations is clipped, because a network can't extrapolate that far.
         """
         exact = values.double()
         mean = exact.nanmean(0).nan_to_num(0.0)  # a column without any value
@@ -110,7 +110,7 @@ class Scale:
         return {name: values.tolist() for name, values in vars(self).items() if values is not None}
 
     def restore(self, values: Tensor) -> Tensor:
-        """Return what `standardise` was given, in double."""
+        """Return the values before `standardise`, in double."""
         return values.double() * self.deviation + self.mean
 
     def standardise(self, values: Tensor) -> Tensor:

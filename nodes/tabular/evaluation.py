@@ -1,4 +1,4 @@
-"""How good a network is: the loss and the metrics of a region's rows.
+"""The evaluation of a network: loss and metrics on a region's rows.
 
 Shapes: n rows, o outputs.
 """

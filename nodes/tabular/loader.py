@@ -1,12 +1,12 @@
-"""How the training rows get to the device's kernels, in the order of each epoch.
+"""The loading of training rows for the device's kernels, in the order of each epoch.
 
-`Resident`: all rows lie on the device. `Streamed`: they don't fit, and stay in the machine's own
-memory; the rows of the next steps travel, by pinned memory and a stream of their own, while the
-device trains on the rows before. Both give the same batches, so the same bits. A training step
-reads the batch rows[order[cursor : cursor + b]].
+`Resident`: all rows are on the device. `Streamed`: they don't fit, and stay in main memory; the
+rows of the next steps are copied through pinned memory in a separate stream, while the device
+trains on the previous ones. Both give the same batches, so the same bits. A training step reads the
+batch rows[order[cursor : cursor + b]].
 
-What a process that trains one trial after another keeps is a table's rows, where they lie: nothing
-that trains changes them.
+A process that trains one trial after another keeps a table's rows where they are, because training
+does not change them.
 
 Shapes: n training rows, m of them this rank's, b rows of its batch, c rows of a chunk.
 """
@@ -222,7 +222,7 @@ def rows_of(t: trial.Trial, chosen: settings.Settings, device: torch.device) -> 
 
 
 def _state_of(path: Path) -> tuple[str, int, int, int, int]:
-    """Return what tells a file from another, and from itself at another time."""
+    """Return the identity and version of a file."""
     found = path.stat()
     return os.path.realpath(path), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 

@@ -31,7 +31,7 @@ class Model:
 
     @property
     def digits(self) -> int:
-        """Return how many digits of a prediction mean something: 7 of what varies in the target."""
+        """Return the number of significant digits: 7 of the varying part of the target."""
         ratio = self.target_scale.mean.abs() / self.target_scale.deviation
         return min(17, DIGITS + max(0, math.floor(math.log10(max(1.0, ratio.item())))))
 
@@ -69,8 +69,8 @@ def load_model(folder: Path) -> Model:
     if folder.is_dir() and not (folder / "model.json").exists():
         left = ", ".join(sorted(path.name for path in folder.iterdir())) or "nothing"
         raise ValueError(
-            f"{folder} is no model of `trainer: tabular`, which alone can be predicted with here; "
-            f"it holds what the study's own trainer left: {left}"
+            f"{folder} is not a model of `trainer: tabular`, the only kind that predicts here; "
+            f"it holds the files of the study's own trainer: {left}"
         )
     try:
         text = (folder / "model.json").read_text(encoding="utf-8")
@@ -83,8 +83,8 @@ def load_model(folder: Path) -> Model:
         numeric = dataset.Scale.read(description["numeric_scale"])
         target = dataset.Scale.read(description["target_scale"])
     except KeyError as error:  # another trainer's, perhaps
-        why = f"its model.json has no {error}"
-        raise ValueError(f"{folder} holds no model of `trainer: tabular`: {why}") from error
+        why = f"its model.json lacks {error}"
+        raise ValueError(f"{folder} is not a model of `trainer: tabular`: {why}") from error
     except _UNUSABLE as error:
-        raise ValueError(f"{folder} holds no model of `trainer: tabular`: {error}") from error
+        raise ValueError(f"{folder} is not a model of `trainer: tabular`: {error}") from error
     return Model(columns=columns, numeric_scale=numeric, target_scale=target, network=network)

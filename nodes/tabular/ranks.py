@@ -40,12 +40,12 @@ TOGETHER = (0, trial.EXIT_CHECKPOINTED)  # exit codes with which all ranks leave
 
 
 def inside() -> bool:
-    """Tell whether this process is a rank that `launch` started."""
+    """Return whether this process is a rank that `launch` started."""
     return MEETING in os.environ and "RANK" in os.environ
 
 
 def in_gang() -> bool:
-    """Tell whether this process is a rank of a gang, alone in it perhaps."""
+    """Return whether this process is a rank of a gang, perhaps its only one."""
     return "TRIALFLEET_GENERATION" in os.environ and "RANK" in os.environ
 
 
@@ -213,9 +213,9 @@ def launch(count: int) -> NoReturn:
 
 
 def blame(codes: dict[int, int], count: int, folder: Path) -> str:
-    """Return which rank failed, by the exit codes of those that have ended and what they left.
+    """Return a text with the rank that failed, by exit codes and the ranks' records.
 
-    It is the first, for the others fail because they miss it.
+    It is the first one, because the others fail for lack of it.
     """
     first_failure = folder / FIRST
     # Killed from outside, by want of memory for example: such a rank could not say so.
@@ -247,17 +247,17 @@ def run(main: Callable[[], None]) -> None:
             # for HTCondor
             _note(CODE, str(left.code)).replace(Path(os.environ[MEETING], CODE))
         if not together:
-            _accuse(left.code if isinstance(left.code, int) else 1)
+            _report_failure(left.code if isinstance(left.code, int) else 1)
             raise
         distributed.destroy_process_group()
     except BaseException:
         if inside():
-            _accuse(1)
+            _report_failure(1)
         raise
 
 
-def _accuse(code: int) -> None:
-    """Leave word that this rank failed, unless another one did so before."""
+def _report_failure(code: int) -> None:
+    """Record that this rank failed, unless another one did before."""
     with contextlib.suppress(FileExistsError):
         os.link(_note(FIRST, f"{os.environ['RANK']} {code}"), Path(os.environ[MEETING], FIRST))
 

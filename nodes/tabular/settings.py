@@ -84,7 +84,7 @@ class Settings:
             _check_type(name, value, type(field.default))
             low, high = given.get("range", (value, value))
             if not low <= value <= high:
-                raise SettingError(name, f"{name} is {value}; it must lie in {low} … {high}")
+                raise SettingError(name, f"{name} is {value}; it must be in {low} … {high}")
             if value not in (choices := given.get("choices", (value,))):
                 raise SettingError(name, f"{name} is {value!r}; choose {' or '.join(choices)}")
         for name, value in self._sharing().items():

@@ -17,7 +17,7 @@ from trialfleet.nodes.tabular.optimizers import Optimizer, learning_rate_at
 
 
 class Steps(Protocol):
-    """What moves the weights of a network, in place.
+    """The training steps of a network, which move its weights in place.
 
     Attributes:
         in_step: all ranks have the same weights now.

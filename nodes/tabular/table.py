@@ -214,7 +214,7 @@ def _check(
         if name not in arrays:
             raise ValueError(f"there is no column {name!r}; the columns are {names}")
     if target in categorical or len(arrays) < 2:
-        raise ValueError(f"{target!r} is the target; there must be other columns to predict it by")
+        raise ValueError(f"{target!r} is the target; the table needs at least one feature column")
     for name, values in [*arrays.items(), ("split", split)]:
         if values.shape != split.shape[:1]:
             raise ValueError(f"{name!r} has shape {values.shape}; split has {split.shape}")

@@ -105,7 +105,7 @@ def require_gpus(t: trial.Trial) -> None:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count < t.gpus:
         sys.exit(
-            f"The study wants {t.gpus} GPUs for a trial; torch {torch.__version__} finds {count} "
+            f"The study wants {t.gpus} GPUs for a trial, but torch {torch.__version__} has {count} "
             "usable CUDA devices here "
             f"(CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')})."
         )
@@ -235,7 +235,7 @@ def precision_of(chosen: settings.Settings, device: torch.device) -> torch.dtype
 
 @dataclass(kw_only=True)
 class TrainingProgress:
-    """Where the training stands, beside weights, optimiser and random state."""
+    """The progress of the training, without weights, optimiser and random state."""
 
     epoch: int = 0
     step: int = 0  # within the epoch

@@ -1,9 +1,8 @@
 """ClassAds as plain values, whoever reads them.
 
-HTCondor writes `undefined` for what nobody knows, and its bindings give it as `classad2.Value`, an
-enum that is an int: of an ad with `Price = undefined`, `ad.get("Price", 0)` is 2. Its tools print
-the same as null, and an expression as text, in JSON. Here all that is left out, as if the ad didn't
-have it.
+HTCondor writes `undefined` for unknown values, and its bindings return `classad2.Value`, an enum
+that is an int: for an ad with `Price = undefined`, `ad.get("Price", 0)` is 2. In JSON its tools
+print null for it, and expressions as text. This module leaves all of these out.
 """
 
 from __future__ import annotations
@@ -80,5 +79,5 @@ def from_json(text: str) -> list[dict[str, Any]]:
 
 
 def _is_nothing(found: Any) -> bool:
-    """Whether the tool prints null, or the text of an expression in place of its value."""
+    """Return whether the tool prints null, or an expression's text instead of its value."""
     return found is None or (isinstance(found, str) and found.startswith(_EXPRESSION))

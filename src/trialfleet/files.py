@@ -1,8 +1,8 @@
-"""Files of which a crash leaves the old content or the new, and the lock on what is written.
+"""Files that are replaced atomically, and locks on files.
 
-The standard library has no such thing, and PyPI's `atomicwrites` is no longer maintained.
+The standard library lacks this, and PyPI's `atomicwrites` is no longer maintained.
 
-OSError: a folder is missing, full or not writable; what was to be replaced is then unchanged.
+OSError: a folder is missing, full or not writable; the file is then unchanged.
 """
 
 from __future__ import annotations
@@ -105,11 +105,11 @@ def closed_to_others() -> Iterator[None]:
 
 @contextmanager
 def locked(lock: Path, *, wait: bool) -> Iterator[bool]:
-    """Give whether no other process is in such a block; if none is, none will be until it ends.
+    """Try to hold a lock during the block; give whether it is held.
 
     Args:
-        lock: a file for nothing else, made if it isn't there; the kernel frees it if we die.
-        wait: for the end of another's block.
+        lock: a file only for this lock, made if it is missing; the kernel frees it if we die.
+        wait: wait for a lock that another process holds.
     """
     with open_lock(lock) as file:
         try:
@@ -196,11 +196,11 @@ def checked_record(
     except OSError as error:
         raise InputError(f"{str(path)!r} can't be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{str(path)!r} is damaged: it is no JSON: {error}") from error
+        raise InputError(f"{str(path)!r} is damaged: it is not JSON: {error}") from error
     if not text.strip():
         raise InputError(f"{str(path)!r} is damaged: it is empty")
     if not isinstance(found, dict):
-        raise InputError(f"{str(path)!r} is damaged: it holds no JSON object")
+        raise InputError(f"{str(path)!r} is damaged: it is not a JSON object")
     if missing := [key for key in keys if key not in found]:
         raise InputError(f"{str(path)!r} is damaged: it lacks {', '.join(missing)}")
     if shape is not None and (wrong := _not_of(shape, text)):
@@ -209,7 +209,7 @@ def checked_record(
 
 
 def _not_of(shape: Any, text: str) -> str:
-    """What in a JSON text isn't as a type has it, the first of it; empty: all is."""
+    """Return the first mismatch between a JSON text and a type; empty: there is none."""
     from pydantic import ValidationError
 
     try:
@@ -223,7 +223,7 @@ def _not_of(shape: Any, text: str) -> str:
 
 @cache
 def checker(shape: Any) -> Any:
-    """Return what reads a type from JSON, as pydantic has it."""
+    """Return pydantic's validator of a type."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(shape)

@@ -1,7 +1,7 @@
-"""What an EC2 instance asks of AWS: who it is (IMDSv2), objects of a bucket (S3), its token (SSM).
+"""An EC2 instance's calls of AWS: its metadata (IMDSv2), objects (S3) and its token (SSM).
 
-Not by boto3: a node has the standard library alone when it asks. The user data carries this file's
-code, so it imports nothing of trialfleet.
+It does not use boto3, because a booting node only has the standard library. The user data contains
+this file's code, so it imports nothing from trialfleet.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from urllib.parse import quote, urlsplit
 ENDPOINT = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 IMDS = "http://169.254.169.254"
 TOKEN_SECONDS = 21_600  # the longest that IMDS gives
-WAITS = (1, 2, 4, 8, 16)  # seconds between attempts; a new role is believed everywhere after some
-PASSING = {429, 500, 502, 503, 504}  # what the metadata service says when it is asked too often
-NO_ANSWER = (OSError, http.client.HTTPException)  # the latter: one that breaks off
-# Refusals that asking again doesn't change.
+WAITS = (1, 2, 4, 8, 16)  # seconds between attempts; a new role needs some time to be known
+PASSING = {429, 500, 502, 503, 504}  # the metadata service's answers to too many requests
+NO_ANSWER = (OSError, http.client.HTTPException)  # the latter: a truncated answer
+# Refusals for which a retry is useless.
 LASTING = {"NoSuchBucket", "NoSuchKey", "ParameterNotFound", "ValidationException"}
 
 

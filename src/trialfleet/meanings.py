@@ -1,4 +1,4 @@
-"""What a key of a study file is for, in the words of the schema and of the reference."""
+"""The meaning of a study file's keys, from the schema's and the reference's descriptions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Schema = Mapping[str, Any]
 
 
 def meaning_of(model: type[BaseModel], keys: Sequence[int | str]) -> str:
-    """Return what a key of a file means, such as `daily`, `at`; empty where no schema says it."""
+    """Return the meaning of a key of a file, such as `daily`, `at`; empty without a description."""
     whole = model.model_json_schema()
     named = whole.get("$defs", {})
     found: list[Schema] = [whole]
@@ -27,7 +27,7 @@ def meaning_of(model: type[BaseModel], keys: Sequence[int | str]) -> str:
 
 
 def _forms(schema: Schema, named: Mapping[str, Schema]) -> Iterator[Schema]:
-    """A schema, and those that it refers to or that it may be one of."""
+    """Yield a schema, and those that it refers to or that are its alternatives."""
     yield schema
     for part in (*schema.get("anyOf", ()), *schema.get("allOf", ()), *schema.get("oneOf", ())):
         yield from _forms(part, named)
@@ -36,7 +36,7 @@ def _forms(schema: Schema, named: Mapping[str, Schema]) -> Iterator[Schema]:
 
 
 def _below(schema: Schema, key: str) -> Iterator[Schema]:
-    """What may stand at a key of a table, or at a place of a list."""
+    """Yield the schemas of the value at a key of a table, or at an index of a list."""
     properties = schema.get("properties", {})
     if key in properties:
         yield properties[key]

@@ -1,8 +1,8 @@
-"""Which of two results is better: every comparison, ranking and gain asks here. Pure.
+"""The comparison of results, for all comparisons, rankings and gains. Pure.
 
-A loss is a result that is better the smaller it is. A result that is missing or NaN has the worst
-loss, so it is better than nothing; an infinite one is compared as what it is. Equals are equally
-good: none is better, and the first of them is the best.
+A smaller loss is better. A result that is missing or NaN has the worst loss, so it is never better
+than another; infinite ones are compared by their value. Of equal results none is better, and the
+first one is the best.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def losses(results: Iterable[float | None], direction: Direction) -> list[float]
 
 
 def is_better(result: float | None, other: float | None, direction: Direction) -> bool:
-    """Tell whether a result is better than another."""
+    """Return whether a result is better than another."""
     return loss(result, direction) < loss(other, direction)
 
 

@@ -69,7 +69,7 @@ def classad_string(value: object) -> str:
 
 
 def needs_escape(text: str) -> bool:
-    """Whether ClassAd strings or the submit language's macros would read `text` differently."""
+    """Return whether ClassAd strings or the submit language's macros would change `text`."""
     return '"' in text or "\\" in text or has_macro(text)
 
 
@@ -79,7 +79,7 @@ def is_transferable(path: str) -> bool:
 
 
 def has_macro(text: str) -> bool:
-    """Whether the submit language would expand a part of `text`: $(X), $ENV(X), $$."""
+    """Return whether the submit language would expand a part of `text`: $(X), $ENV(X), $$."""
     return re.search(r"\$\$|\$\w*\(", text) is not None
 
 

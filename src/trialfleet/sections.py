@@ -1,7 +1,7 @@
-"""What the tables of trialfleet's own files (studies, fleets) have in common.
+"""The base of the tables in trialfleet's own files (studies, fleets).
 
-Each table is a frozen pydantic model; an unknown key is answered with the known ones, and each
-check says in words what it wants.
+Each table is a frozen pydantic model; an unknown key gives an error with the known ones, and each
+check describes valid values.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ FROM_FILE = {"is": "a file"}  # the context of a validation: a person wrote the 
 
 
 class Section(BaseModel):
-    """A part of a study file: frozen, and an unknown key is answered with the known ones.
+    """A part of a study file: frozen, with an error that lists the known keys for an unknown one.
 
-    In a file (`FROM_FILE`), nothing behind the key of an optional part is no answer either: who
-    wrote it means the part, and would go on without it.
+    In a file (`FROM_FILE`), an empty value for an optional part is also an error, because its
+    author wants the part, but would get none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -92,7 +92,7 @@ class Section(BaseModel):
 
 
 def _empty(name: str, part: type[Section]) -> PydanticCustomError:
-    """What is wrong with nothing behind the key of a part; `{}` reads as its defaults."""
+    """Return the error for an empty value of a part; `{}` means its defaults."""
     try:
         part.model_validate({})
     except ValidationError:
@@ -103,7 +103,7 @@ def _empty(name: str, part: type[Section]) -> PydanticCustomError:
 
 
 def _of_values(error: ValidationError, *, with_missing: bool) -> list[InitErrorDetails]:
-    """The problems with single values: what is missing may be there under a key that is wrong."""
+    """Return the problems of single values; a missing key may exist under a wrong name."""
     return [
         InitErrorDetails(
             type=PydanticCustomError(
@@ -137,7 +137,7 @@ def refuse(title: str, problems: list[Refused]) -> NoReturn:
 
 
 def refusal(text: str) -> PydanticCustomError:
-    """An error whose message is `text` as it stands, braces and all."""
+    """Return an error with the message `text`, in which braces are literal."""
     return PydanticCustomError("study", "{text}", {"text": text})
 
 
@@ -153,7 +153,7 @@ def one_line(value: str) -> str:
 
 
 def matches(pattern: str, words: str) -> Callable[[Any], str]:
-    """A check that tells in words what a pattern wants."""
+    """Return a check of a pattern, with an error that describes it by `words`."""
 
     def check(value: Any) -> str:
         if isinstance(value, str) and re.fullmatch(pattern, value):
@@ -165,7 +165,7 @@ def matches(pattern: str, words: str) -> Callable[[Any], str]:
 
 
 def schema_of(pattern: str) -> WithJsonSchema:
-    """What a JSON Schema says of a value that matches `pattern`."""
+    """Return the JSON Schema of a value that matches `pattern`."""
     return WithJsonSchema({"type": "string", "pattern": f"^{pattern}$"})
 
 

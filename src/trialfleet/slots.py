@@ -1,10 +1,10 @@
-"""Which slots of a machine are in use, for the autoscaler, the pool's views and a node's agent.
+"""The slots of a machine in use, for the autoscaler, the pool's views and a node's agent.
 
-A machine is idle while none of its slots is held. Two kinds of slots have a job's id and run
-nothing: those in which HTCondor keeps the files that jobs share, claimed and busy with the id of
-the first of these jobs, and partitionable ones, whose jobs run in slots that are cut from them. The
-former are given back 5 minutes (KEEP_DATA_CLAIM_IDLE) after the last of the jobs, or when the
-machine drains: until then they keep no machine from being idle.
+A machine is idle while none of its slots is held. Two kinds of slots have a job's id but run
+nothing. Data slots hold files that jobs share; they are claimed and busy with the id of the first
+of these jobs. Partitionable slots run their jobs in dynamic slots. Data slots are released 5
+minutes (KEEP_DATA_CLAIM_IDLE) after the last of the jobs, or when the machine drains; until then
+the machine still counts as idle.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What somebody may have meant by a word that isn't known.
+"""Suggestions for a misspelt word.
 
-Apart from `sections`, as commands that read no study need it and pydantic takes a while to import.
+It is not in `sections`, because pydantic is slow to import and commands without a study need this.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A process that lives long and an update of trialfleet beneath it: it goes on as the new release.
+"""The restart of a long-lived process as the new release after an update of trialfleet.
 
-One that went on with the code in its memory would speak to jobs, scripts and templates of another.
+Otherwise its code in memory would not match the new release's jobs, scripts and templates.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Updates:
         It keeps its id and arguments. May be called often: the files are looked at every `SECONDS`.
         """
         if self._have_come():
-            log.info("trialfleet was updated: beginning anew")
+            log.info("trialfleet was updated: restarting")
             os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - its own command line
 
     def _have_come(self) -> bool:
-        """Whether a file is another than it was, and none of them changes just now."""
+        """Return whether a file has changed since the start, and none is changing now."""
         if time.monotonic() < self._next:
             return False
         self._next = time.monotonic() + SECONDS
@@ -47,7 +47,7 @@ class Updates:
 
 
 def _stamps() -> dict[str, _Stamp | None]:
-    """What shows of each file whether it was replaced or written."""
+    """Return a stamp of each file, which changes when it is replaced or written."""
     own = [m for name, m in sys.modules.items() if name.split(".")[0] in {__package__, "__main__"}]
     return {file: _stamp(Path(file)) for module in own if (file := getattr(module, "__file__", ""))}
 

@@ -1,9 +1,8 @@
-"""A wall clock that somebody may set: NTP after a start, a person, a virtual machine.
+"""A wall clock that may be set: by NTP after a start, a person, or a virtual machine.
 
-By a clock that jumped ahead, every node would seem to have been silent or idle, every dollar to
-have been spent, every deadline to be over, for as long as it jumped. Where it is soon set right,
-nothing of that may come true. So the time to go by is the former one for a while, carried on by a
-clock that nobody sets; what others have noted by the former time is renewed meanwhile.
+After a jump ahead all nodes would seem silent or idle, money spent and deadlines over. If the clock
+is corrected soon, none of that must have an effect. So for a while after a jump the previous time
+is continued by a monotonic clock; meanwhile other programs' times are renewed.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class WallClock:
 
     @property
     def is_set(self) -> bool:
-        """Whether it was set so short a time before the last look that no age is known."""
+        """True if it was set so shortly before the last call that ages are unknown."""
         return self._tick < self._until
 
     def _carried_on(self, tick: float) -> datetime:

@@ -103,7 +103,7 @@ def test_up_again_changes_nothing(pool: Pool) -> None:
     before = pool.status().master
     messages: list[str] = []
     assert pool.up(messages.append).master == before
-    assert messages == [f"the pool in {pool.folder} is up already"]
+    assert messages == [f"the pool in {pool.folder} is already up"]
 
 
 def test_the_daemons_have_left_the_callers_session(pool: Pool) -> None:
@@ -243,7 +243,7 @@ def test_a_pool_whose_master_was_killed_is_cleaned_and_restarted(
         connect(private.folder)
     messages: list[str] = []
     status = private.up(messages.append)
-    assert messages[0] == "ending what a pool that died left running"
+    assert messages[0] == "ending processes that a dead pool left"
     assert status.state == "up"
     assert status.master != first
     assert status.jobs == {"held": 1}  # the queue was kept
@@ -311,7 +311,7 @@ def test_two_ups_at_once_make_one_pool(make_pool: MakePool) -> None:
     messages: list[str] = []
     with ThreadPoolExecutor() as threads:
         first, second = threads.map(lambda _: private.up(messages.append), range(2))
-    assert [line.split(" ")[0] for line in messages] == ["starting", "the"]  # "… is up already"
+    assert [line.split(" ")[0] for line in messages] == ["starting", "the"]  # "… is already up"
     assert first.master == second.master
     masters = [each for each in alive(str(private.folder)) if each.name() == "condor_master"]
     assert len(masters) == 1

@@ -1,9 +1,9 @@
-"""What a run's autoscaler needs to reach the same AWS account as whoever planned the run.
+"""The AWS settings that a run's autoscaler needs to reach the account that the run was planned in.
 
-The autoscaler is a job: it sees the user's home and no other part of a shell's environment, however
-its graph was submitted. So the variables that choose an account, and the way to it, are frozen with
-the run, and the account's number, by which any other is refused. Secrets never are: the keys must
-be where the job finds them itself, in ~/.aws or as the machine's role.
+The autoscaler is a job: it sees the user's home, but not the shell's environment. So the variables
+that select the account, its endpoint and proxy are frozen with the run, and also the account's
+number: any other account is refused. Secrets are never frozen: the keys must be in ~/.aws or come
+from the machine's role.
 """
 
 from __future__ import annotations
@@ -31,38 +31,38 @@ KEPT = {
     *("AWS_REQUEST_CHECKSUM_CALCULATION", "AWS_RESPONSE_CHECKSUM_VALIDATION"),
     *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
 }
-ENDPOINTS = "AWS_ENDPOINT_URL"  # … and AWS_ENDPOINT_URL_S3 and its like
-FILES = ("_FILE", "_BUNDLE")  # how the names end of those that hold a path
+ENDPOINTS = "AWS_ENDPOINT_URL"  # also a prefix, as in AWS_ENDPOINT_URL_S3
+FILES = ("_FILE", "_BUNDLE")  # suffixes of variables that hold a path
 SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _PROVIDERS = ("env", "container-role")  # botocore's names for credentials of an environment
 
 
 @dataclass(frozen=True, kw_only=True)
 class AwsEnvironment:
-    """An AWS account, and the variables by which it is reached."""
+    """An AWS account, and the environment variables with which to reach it."""
 
     account: str
     variables: Mapping[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        """Return them as plain data; a proxy's password may be among them."""
+        """Return both as plain data, which may contain a proxy's password."""
         return {"schema": 1, **asdict(self)}
 
     def enter(self) -> Aws:
-        """Let this process see AWS so, and return the account; any other is refused."""
+        """Set the variables in this process, and return the account; refuse any other account."""
         os.environ.update(self.variables)
         return Aws(account=self.account)
 
 
-def look(aws_region: str, environment: Mapping[str, str] = os.environ) -> AwsEnvironment:
-    """Return what the autoscaler of a run that is planned here sees.
+def snapshot(aws_region: str, environment: Mapping[str, str] = os.environ) -> AwsEnvironment:
+    """Return the AWS settings for the autoscaler of a run that is planned here.
 
     Args:
-        aws_region: where AWS is asked whose account it is.
+        aws_region: the AWS region in which to ask for the account.
         environment: of this process.
 
     Raises:
-        InputError: the credentials stand in the environment, where no job sees them.
+        InputError: the credentials are in the environment, where no job sees them.
     """
     account = Aws().account(aws_region)
     if secrets := _secrets(environment):
@@ -71,9 +71,9 @@ def look(aws_region: str, environment: Mapping[str, str] = os.environ) -> AwsEnv
 
 
 def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables that choose an account and the way to it; a proxy's password, perhaps.
+    """Return the variables that select an account, endpoint and proxy; may contain a password.
 
-    Their paths are absolute, because a job's working directory is its own.
+    Paths in them are made absolute, because a job has its own working directory.
     """
     kept = {}
     for name, value in sorted(environment.items()):
@@ -91,12 +91,12 @@ def check_found_by_jobs(whose: str, environment: Mapping[str, str] = os.environ)
         environment: of this process.
 
     Raises:
-        InputError: they are in the environment and nowhere else.
+        InputError: the keys are in the environment and nowhere else.
     """
     secrets = _secrets(environment)
     if secrets and _session_of_a_job().get_credentials() is None:
         raise InputError(
-            f"{secrets}: {whose} works behind your back and does not see these, since "
+            f"{secrets}: {whose} runs in the background and does not see these variables, because "
             "secrets are not written into a run's files. Put the keys into ~/.aws/credentials or "
             "into files that the study's s3: names, or give this machine an instance profile"
         )
@@ -114,7 +114,7 @@ def _check_without(secrets: str, account: str, aws_region: str) -> None:
     if found != account:
         instead = f"it would act in account {found}, not in {account}" if found else "it has no AWS"
         raise InputError(
-            f"{secrets}: the run's autoscaler is a job and does not see these, since "
+            f"{secrets}: the run's autoscaler is a job and does not see these variables, because "
             f"secrets are not written into a run's files; without them {instead}. Put the keys "
             "into ~/.aws/credentials, give this machine an instance profile, or set "
             "autoscale: off and keep `trialfleet fleet autoscale` running yourself"
@@ -122,7 +122,7 @@ def _check_without(secrets: str, account: str, aws_region: str) -> None:
 
 
 def _session_of_a_job() -> boto3.Session:
-    """A session that finds what a job finds: files and the machine's role."""
+    """Return a session with the credentials that a job has: files and the machine's role."""
     session = botocore.session.Session()
     chain = session.get_component("credential_provider")
     for name in _PROVIDERS:
@@ -132,13 +132,13 @@ def _session_of_a_job() -> boto3.Session:
 
 
 def read(path: Path) -> AwsEnvironment:
-    """Return what was frozen with a run.
+    """Return the AWS settings that were frozen with a run.
 
     Raises:
-        InputError: the file is missing or was changed into something else.
+        InputError: the file is missing or damaged.
     """
     try:
         value = read_json(path)
         return AwsEnvironment(account=str(value["account"]), variables=dict(value["variables"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} can't be read ({error!r}); plan the study anew") from error
+        raise InputError(f"{path} can't be read ({error!r}); plan the study again") from error

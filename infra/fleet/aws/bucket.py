@@ -1,9 +1,9 @@
 """The fleet's bucket: the nodes' bundle, and the logs of those that failed.
 
-A bucket that the user names is the user's: it must exist, its settings stay as they are, and only
-what lies under the fleet's prefix is written or deleted. Without one the fleet has a bucket of
-its own, known by its name alone, which has the account's number in it: a bucket can't be made and
-tagged in one step, and one that a crash left untagged must be found again.
+A bucket that the user names is the user's: it must exist, its settings are not changed, and only
+objects under the fleet's prefix are written or deleted. Otherwise the fleet makes its own bucket.
+That is recognised by its name alone, which contains the account's number: a bucket can't be made
+and tagged in one step, and one that a crash left untagged must be found again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         ServerSideEncryptionConfigurationTypeDef,
     )
 
-LOG_DAYS = 30  # a node's log is kept so long
+LOG_DAYS = 30  # days for which a node's log is kept
 MISSING = {"404", "NoSuchBucket", "NotFound"}
 UNSET = {
     "NoSuchTagSet",
@@ -75,7 +75,7 @@ def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
 
 
 def put(aws: Aws, fleet: Fleet, bucket: str, key: str, data: bytes) -> None:
-    """Store an object whose key names its content; one that is there is left alone."""
+    """Store an object whose key names its content, unless it is there already."""
     s3 = aws.s3(fleet.home)
     with asking(f"s3://{bucket}/{key}"):
         if not or_none(lambda: s3.head_object(Bucket=bucket, Key=key), *MISSING):
@@ -110,7 +110,7 @@ def objects(s3: S3Client, name: str, prefix: str) -> list[str]:
 
 
 def left(aws: Aws, fleet: Fleet, account: str) -> list[str]:
-    """List what the fleet has in S3: its own bucket, and its objects in the user's."""
+    """List the fleet's own bucket, or its objects in the user's bucket."""
     s3, own = aws.s3(fleet.home), names.bucket_name(fleet.called, account)
     found = [f"s3://{own}"] if exists(s3, own, account) else []
     if fleet.bucket and exists(s3, fleet.bucket, account):
@@ -123,7 +123,7 @@ def remove(aws: Aws, fleet: Fleet, account: str) -> None:
     """Delete the fleet's objects, then its own bucket.
 
     Raises:
-        FleetError: somebody keeps other things in the bucket.
+        FleetError: the bucket also holds objects that are not the fleet's.
     """
     s3, own = aws.s3(fleet.home), names.bucket_name(fleet.called, account)
     for name in dict.fromkeys((fleet.bucket or own, own)):
@@ -138,13 +138,13 @@ def _check_users(fleet: Fleet, found: bool, s3: S3Client) -> None:
     assert fleet.bucket
     if not found:
         raise InputError(
-            f"bucket: {fleet.bucket} doesn't exist: make it, or leave `bucket:` out for one of "
-            "the fleet's own"
+            f"bucket: {fleet.bucket} doesn't exist: create it, or leave `bucket:` out and the "
+            "fleet creates one"
         )
     region = s3.head_bucket(Bucket=fleet.bucket).get("BucketRegion", fleet.home)
     if region != fleet.home:
         raise InputError(
-            f"bucket: {fleet.bucket} lies in {region}, and the fleet's home, the first of "
+            f"bucket: {fleet.bucket} is in {region}, but the fleet's home, the first of "
             f"aws_regions, is {fleet.home}: name a bucket there, or put {region} first"
         )
 
@@ -152,7 +152,7 @@ def _check_users(fleet: Fleet, found: bool, s3: S3Client) -> None:
 def _make(s3: S3Client, name: str, aws_region: str) -> None:
     where = {"CreateBucketConfiguration": {"LocationConstraint": aws_region}}
     settings: Any = {} if aws_region == "us-east-1" else where
-    deleting = retries.on("OperationAborted")  # the one of that name is still being deleted
+    deleting = retries.on("OperationAborted")  # a bucket of that name is still being deleted
 
     def make() -> object:
         return s3.create_bucket(Bucket=name, **settings)
@@ -161,9 +161,9 @@ def _make(s3: S3Client, name: str, aws_region: str) -> None:
 
 
 def _settle(s3: S3Client, fleet: Fleet, name: str, *, is_new: bool) -> None:
-    """Bring the bucket's settings to what they must be; what is so already is left alone.
+    """Set those of the bucket's settings that differ from the required ones.
 
-    A new one's are not read.
+    Settings of a new bucket are not read first.
     """
 
     def setting(get: Callable[..., Any], key: str) -> Any:
@@ -205,6 +205,6 @@ def _delete(s3: S3Client, name: str) -> None:
         if code_of(error) != "BucketNotEmpty":
             raise
         raise FleetError(
-            f"the bucket {name} holds other things than the fleet's; it stays: "
+            f"the bucket {name} was kept, because it also holds objects that are not the fleet's: "
             f"aws s3 rb --force s3://{name} deletes it with all of them"
         ) from error

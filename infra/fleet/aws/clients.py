@@ -1,4 +1,4 @@
-"""boto3's clients, and AWS's refusals in words that a person can act on."""
+"""boto3's clients, and AWS's refusals as errors that say what to do."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ DENIED = {
 
 
 class Aws:
-    """Clients of one account, made when they are first needed."""
+    """The boto3 clients of one account, each made when it is first needed."""
 
     def __init__(self, session: boto3.Session | None = None, *, account: str = "") -> None:
-        """Take the credentials; AWS is not asked yet.
+        """Keep the credentials, without a call of AWS.
 
         Args:
-            session: whose credentials; default: those that boto3 finds.
-            account: the only account in which anything is asked; empty: any.
+            session: has the credentials; default: those that boto3 finds.
+            account: the only account that is allowed; empty: any.
         """
         self._only = account
         with asking("the AWS credentials"):
@@ -67,46 +67,50 @@ class Aws:
         self._account = ""
 
     def ec2(self, aws_region: str) -> EC2Client:
-        """EC2 in a region."""
+        """Return the client of EC2 in a region."""
         return cast("EC2Client", self._client("ec2", aws_region))
 
     def iam(self) -> IAMClient:
-        """IAM, which has no regions."""
+        """Return the client of IAM, which has no regions."""
         return cast("IAMClient", self._client("iam", "us-east-1"))
 
     def s3(self, aws_region: str) -> S3Client:
-        """S3 in a region."""
+        """Return the client of S3 in a region."""
         return cast("S3Client", self._client("s3", aws_region))
 
     def ssm(self, aws_region: str) -> SSMClient:
-        """Systems Manager's parameters in a region."""
+        """Return the client of Systems Manager (for parameters) in a region."""
         return cast("SSMClient", self._client("ssm", aws_region))
 
     def sts(self, aws_region: str) -> STSClient:
-        """Who one is."""
+        """Return the client of STS, which knows the caller, in a region."""
         return cast("STSClient", self._client("sts", aws_region))
 
     def quotas(self, aws_region: str) -> ServiceQuotasClient:
-        """The account's limits in a region."""
+        """Return the client of Service Quotas in a region."""
         return cast("ServiceQuotasClient", self._client("service-quotas", aws_region))
 
     def pricing(self) -> PricingClient:
-        """Prices of all regions, which AWS tells in a few of them."""
+        """Return the client of the Pricing API, which a few regions offer for all."""
         return cast("PricingClient", self._client("pricing", "us-east-1"))
 
     def account(self, aws_region: str) -> str:
-        """Return the account's number, which AWS is asked for once."""
+        """Return the account's number; ask AWS only once."""
         return self._account or self.caller(aws_region)["Account"]
 
     def caller(self, aws_region: str) -> GetCallerIdentityResponseTypeDef:
-        """Ask AWS who is asking; FleetError without credentials, or where AWS refuses them."""
-        with asking("who is asking (sts:GetCallerIdentity)"):
+        """Return AWS's description of the caller.
+
+        Raises:
+            FleetError: there are no credentials, or AWS refuses them.
+        """
+        with asking("the caller's identity (sts:GetCallerIdentity)"):
             who = self.sts(aws_region).get_caller_identity()
         self._account = who["Account"]
         return who
 
     def endpoint(self, aws_region: str) -> str:
-        """Return where AWS is asked if the user's settings name a place; empty: AWS's own."""
+        """Return the endpoint that the user's settings name; empty: AWS's own."""
         url = self.ssm(aws_region).meta.endpoint_url
         host = (urlsplit(url).hostname or "").removesuffix(".cn")
         return "" if host.endswith(".amazonaws.com") else url
@@ -115,30 +119,30 @@ class Aws:
         if self._only and service != "sts" and (found := self.account(aws_region)) != self._only:
             raise FleetError(
                 f"the AWS credentials here are of account {found}, and this fleet is in "
-                f"{self._only}: mend ~/.aws, or the profile or role that it names"
+                f"{self._only}: correct ~/.aws, or the profile or role that it names"
             )
         try:
             client = self._session.client(  # type: ignore[call-overload]
                 service, region_name=aws_region, config=self._config
             )
         except ValueError as error:
-            raise FleetError(f"AWS can't be asked: {error}; {foreign_answers.ADVICE}") from error
+            raise FleetError(f"AWS can't be reached: {error}; {foreign_answers.ADVICE}") from error
         foreign_answers.watch(client)
         return client
 
 
 def code_of(error: ClientError) -> str:
-    """Return AWS's name for what went wrong, such as `InvalidGroup.Duplicate`."""
+    """Return AWS's error code, such as `InvalidGroup.Duplicate`."""
     return error.response.get("Error", {}).get("Code", "")
 
 
 def message_of(error: ClientError) -> str:
-    """Return AWS's words for it."""
+    """Return AWS's error message."""
     return error.response.get("Error", {}).get("Message", "")
 
 
 def or_none(ask: Callable[[], T], *codes: str) -> T | None:
-    """Return what AWS answers; None where it refuses for one of these reasons."""
+    """Return AWS's answer; None if it refuses with one of these error codes."""
     try:
         return ask()
     except ClientError as error:
@@ -149,10 +153,10 @@ def or_none(ask: Callable[[], T], *codes: str) -> T | None:
 
 @contextmanager
 def asking(what: str) -> Iterator[None]:
-    """Tell what was asked when AWS refuses it or can't be reached.
+    """Turn errors of botocore into a FleetError that begins with `what`.
 
     Raises:
-        FleetError: instead of botocore's errors; with the permission's name where one is missing.
+        FleetError: AWS refused or can't be reached; it names a missing permission.
     """
     try:
         yield
@@ -160,34 +164,34 @@ def asking(what: str) -> Iterator[None]:
         raise FleetError(explained(error, what)) from error
     except NoCredentialsError as error:
         raise FleetError(
-            f"{what}: no AWS credentials here: set AWS_PROFILE, run `aws configure`, "
+            f"{what}: there are no AWS credentials here: set AWS_PROFILE, run `aws configure`, "
             "or give this machine an instance profile"
         ) from error
     except ResponseParserError as error:
         reason = " ".join(str(error).split())[:LONGEST_REASON]
         raise FleetError(
-            f"{what}: what answers isn't AWS: {reason}; {foreign_answers.ADVICE}"
+            f"{what}: the answer is not from AWS: {reason}; {foreign_answers.ADVICE}"
         ) from error
     except (HTTPClientError, UnreachableError) as error:
         raise FleetError(
-            f"{what}: AWS can't be asked: {error}; {foreign_answers.ADVICE}"
+            f"{what}: AWS can't be reached: {error}; {foreign_answers.ADVICE}"
         ) from error
     except BotoCoreError as error:
-        raise FleetError(f"{what}: AWS can't be asked: {error}") from error
+        raise FleetError(f"{what}: AWS can't be reached: {error}") from error
 
 
 def explained(error: ClientError, what: str) -> str:
-    """Return one line: what was asked, AWS's reason, and what to do where it's a permission."""
+    """Return one line: the request, AWS's reason, and what to do about a missing permission."""
     code, reason = code_of(error), " ".join(message_of(error).split())[:LONGEST_REASON]
     if code in DENIED:
         return (
             f"{what}: the permission {permission(error)} is denied ({reason}); "
             "`trialfleet fleet plan --policy` prints the policy that is needed"
         )
-    return f"{what}: AWS refuses: {code}: {reason}"
+    return f"{what}: AWS refused: {code}: {reason}"
 
 
 def permission(error: ClientError) -> str:
-    """Return the permission that was missing, such as `ec2:RunInstances`."""
+    """Return the missing permission, such as `ec2:RunInstances`."""
     named = re.search(r"perform: ([a-z0-9-]+:[A-Za-z0-9]+)", message_of(error))
     return named[1] if named else f"to call {error.operation_name}"

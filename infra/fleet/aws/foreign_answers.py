@@ -1,6 +1,6 @@
-"""Answers that aren't AWS's: a proxy's page, a portal's, that of a host that a typo leads to.
+"""Detection of answers that are not from AWS: from a proxy, a portal, or a mistyped host.
 
-botocore takes each answer for AWS's and fails in its parsers, or finds nothing in it.
+botocore takes each answer for AWS's: its parsers fail, or find nothing in it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from trialfleet.errors import FleetError
 
 LONGEST_EXCERPT = 160  # characters of a page
 ADVICE = "check the proxy (HTTPS_PROXY), AWS_ENDPOINT_URL and aws_regions"
-# What bodies begin with, by the names that botocore has for the ways of asking.
+# The first bytes of a body, by botocore's name of the protocol.
 _BEGINNINGS: dict[str, bytes | tuple[bytes, ...]] = {
     **dict.fromkeys(("ec2", "query", "rest-xml"), b"<"),
     **dict.fromkeys(("json", "rest-json"), (b"{", b"<")),  # some refusals are XML
@@ -21,11 +21,11 @@ _BEGINNINGS: dict[str, bytes | tuple[bytes, ...]] = {
 _HTML = re.compile(rb"\s*(<\?xml[^>]*>\s*)?<(!doctype html|html)", re.IGNORECASE)
 _NOT_TEXT = re.compile(r"<(style|script)\b.*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
 _MARK = "NotAnAnswerOfAws"  # a key of botocore's parsed answers
-_UNPARSED = 502  # for this status botocore's parsers look at no body that is empty
+_UNPARSED = 502  # with this status botocore's parsers ignore an empty body
 
 
 def watch(client: Any) -> None:
-    """Let a client raise FleetError where what answers isn't AWS; it asks again as ever first."""
+    """Make a client raise FleetError for answers that are not from AWS, after its usual retries."""
     client.meta.events.register("before-parse", _before_parse)
     client.meta.events.register("after-call", _after_call)
 
@@ -48,8 +48,8 @@ def _after_call(http_response: Any, parsed: dict[str, Any], model: Any, **_: Any
         text = http_response.content.decode(errors="replace")
         excerpt = " ".join((_NOT_TEXT.sub(" ", text).strip() or text).split())
         raise FleetError(
-            f"{_without_vendor(called)} ({model.name}): what answers at "
-            f"{urlsplit(http_response.url).netloc} isn't AWS: HTTP status {parsed[_MARK]}"
+            f"{_without_vendor(called)} ({model.name}): the answer from "
+            f"{urlsplit(http_response.url).netloc} is not AWS's: HTTP status {parsed[_MARK]}"
             f"{': ' if excerpt else ''}{excerpt[:LONGEST_EXCERPT]}; {ADVICE}"
         )
 
@@ -57,7 +57,7 @@ def _after_call(http_response: Any, parsed: dict[str, Any], model: Any, **_: Any
 def _is_foreign(operation_model: Any, response: dict[str, Any]) -> bool:
     body, refused = response["body"], response["status_code"] >= 300
     if not isinstance(body, bytes) or operation_model.http.get("method") == "HEAD":
-        return False  # what streams, and what has no body
+        return False  # a stream, or no body
     if not body.strip():
         return refused and "html" in response["headers"].get("content-type", "")
     protocol = operation_model.service_model.resolved_protocol

@@ -1,4 +1,4 @@
-"""Who the nodes are to AWS: a role with the least policy, in an instance profile."""
+"""The nodes' AWS identity: a role with a least-privilege policy, in an instance profile."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from types_boto3_iam.type_defs import InstanceProfileTypeDef, RoleTypeDef
 
 MISSING = "NoSuchEntity"
-POLICY = "trialfleet-node"  # what the role's one policy is called
+POLICY = "trialfleet-node"  # name of the role's only policy
 Document = Mapping[str, Any]
 
 
 def ensure(aws: Aws, fleet: Fleet, policy: Document, trust: Document) -> str:
-    """Make the nodes' role and instance profile, or bring them back to what they must be.
+    """Make or correct the nodes' role and instance profile.
 
-    The nodes may do what `policy` says, and `trust` who may take the role: EC2.
+    `policy` says what the nodes may do; `trust` lets EC2 assume the role.
 
     Returns:
         The instance profile's name, which is the role's too.
@@ -124,6 +124,6 @@ def _ensure_profile(iam: IAMClient, fleet: Fleet, name: str) -> None:
 def _check_ours(fleet: Fleet, found: Any, what: str) -> None:
     if not tags.ours(fleet, found):
         raise FleetError(
-            f"the {what} exists and isn't tagged {names.FLEET_TAG}={fleet.called}: it is somebody "
-            "else's; give the fleet another `name:`"
+            f"the {what} exists already, without the tag {names.FLEET_TAG}={fleet.called}, so it "
+            "does not belong to this fleet: give the fleet another `name:`"
         )

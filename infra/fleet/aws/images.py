@@ -21,7 +21,7 @@ class Image:
         id: for instance `ami-0123456789abcdef0`.
         root: the name of its root device.
         root_gib: size of the root disk that it was made with.
-        architecture: for what processors it is.
+        architecture: of the processors that it runs on.
     """
 
     id: str
@@ -39,8 +39,9 @@ def find(aws: Aws, fleet: Fleet, aws_region: str, architecture: str) -> Image:
         found = _describe(aws, aws_region, image, wanted)
     if found.architecture != architecture:
         raise InputError(
-            f"ami: {wanted} is for {found.architecture} and the instance types are {architecture}: "
-            "choose types of one architecture, or write {architecture} in an ssm: parameter"
+            f"ami: {wanted} is for {found.architecture}, but the instance types are "
+            f"{architecture}: choose types of one architecture, or write "
+            "{architecture} in an ssm: parameter"
         )
     return found
 
@@ -53,7 +54,7 @@ def _behind(aws: Aws, aws_region: str, wanted: str) -> str:
         ssm = aws.ssm(aws_region)
         found = or_none(lambda: ssm.get_parameter(Name=name), *NO_PARAMETER)
     if found is None:
-        raise InputError(f"ami: {aws_region} has no SSM parameter {name}")
+        raise InputError(f"ami: the SSM parameter {name} does not exist in {aws_region}")
     return found["Parameter"]["Value"].strip()
 
 
@@ -61,7 +62,7 @@ def _describe(aws: Aws, aws_region: str, image: str, wanted: str) -> Image:
     ec2 = aws.ec2(aws_region)
     images = or_none(lambda: ec2.describe_images(ImageIds=[image])["Images"], *NO_IMAGE)
     if not images:
-        called = wanted if wanted == image else f"{image}, which is behind {wanted},"
+        called = wanted if wanted == image else f"{image}, to which {wanted} points,"
         raise InputError(f"ami: {aws_region} has no image {called} that this account may use")
     found = images[0]
     root = found.get("RootDeviceName", "/dev/sda1")

@@ -1,7 +1,7 @@
-"""The launch template: what all nodes of a region and an architecture have in common.
+"""The launch template, which all nodes of a region and an architecture share.
 
-Those with an Elastic Fabric Adapter have a template of their own: it names their network interface,
-which types without one would refuse.
+Nodes with an Elastic Fabric Adapter have a separate template: it names their network interface,
+which instance types without one refuse.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trialfleet.sections import bytes_of
 if TYPE_CHECKING:
     from types_boto3_ec2.type_defs import LaunchTemplateTypeDef
 
-EFA = "-efa"  # how the name of a template ends whose nodes have an Elastic Fabric Adapter
+EFA = "-efa"  # suffix of the name of a template for nodes with an Elastic Fabric Adapter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,16 +37,16 @@ class Template:
 
 
 def kind_of(fleet: Fleet, architecture: str, *, efa: bool) -> str:
-    """Return which of a region's templates a type's nodes are of, the end of its name."""
+    """Return the suffix of the name of the template for nodes of an architecture."""
     return architecture + (EFA if fleet.efa and efa else "")
 
 
 def definition(
     fleet: Fleet, image: Image, group: str, profile: str, user_data: str, *, efa: bool = False
 ) -> dict[str, Any]:
-    """Return what the template says, with the security group's id and the instance profile's name.
+    """Return the template's content, with the security group's id and the instance profile's name.
 
-    No secret may be in the user data. With `efa` the nodes' first network interface is an Elastic
+    The user data must hold no secret. With `efa` the nodes' first network interface is an Elastic
     Fabric Adapter.
     """
     asked = math.ceil(bytes_of(fleet.disk) / 2**30)  # disks are sold by the GiB
@@ -65,7 +65,7 @@ def definition(
         "MetadataOptions": {
             "HttpEndpoint": "enabled",
             "HttpTokens": "required",
-            "HttpProtocolIpv6": "disabled",  # the fence that keeps jobs from it is IPv4's
+            "HttpProtocolIpv6": "disabled",  # the fence that keeps jobs from it covers IPv4 only
             "HttpPutResponseHopLimit": 1,
             "InstanceMetadataTags": "enabled",
         },
@@ -89,7 +89,7 @@ def _adapter(group: str) -> dict[str, Any]:
 def ensure(
     aws: Aws, fleet: Fleet, aws_region: str, kind: str, wanted: Mapping[str, Any]
 ) -> Template:
-    """Make the launch template, or a version of it where its newest says something else."""
+    """Make the launch template, or a new version of it if its newest one differs."""
     name = f"{names.resource_name(fleet.called)}-{kind}"
     content: Any = {"VersionDescription": digest(wanted), "LaunchTemplateData": dict(wanted)}
     with asking(f"the launch template {name} in {aws_region}"):
@@ -114,7 +114,7 @@ def ensure(
 
 
 def digest(wanted: Mapping[str, Any]) -> str:
-    """Return what a version's description holds: AWS words the same definition differently."""
+    """Return the digest for a version's description; AWS returns definitions in another form."""
     text = json.dumps(wanted, sort_keys=True)
     return "sha256 " + hashlib.sha256(text.encode()).hexdigest()
 
@@ -122,7 +122,7 @@ def digest(wanted: Mapping[str, Any]) -> str:
 def templates(aws: Aws, fleet: Fleet, aws_region: str) -> list[LaunchTemplateTypeDef]:
     """List the fleet's launch templates in a region."""
     paginator = aws.ec2(aws_region).get_paginator("describe_launch_templates")
-    pages = paginator.paginate(Filters=[tags.of(fleet)])
+    pages = paginator.paginate(Filters=[tags.fleet_filter(fleet)])
     return [template for page in pages for template in page["LaunchTemplates"]]
 
 

@@ -1,9 +1,9 @@
-"""Where nodes are put: subnets by zone, and the security group that lets the pool talk.
+"""The nodes' network: subnets by zone, and the security group with the ports that the pool needs.
 
-The group lets in HTCondor's one shared port, from members of the group alone; where they serve
-gangs, every port, because ranks meet on any that the system gives them. The manager is made
-a member where it is an instance of the same network; nodes elsewhere call out to it and are
-reached back over those connections (CCB), so that they need nothing open.
+The group admits HTCondor's one shared port, from members of the group alone. If the nodes serve
+gangs it admits every port, because ranks listen on ports that the system chooses. The manager
+becomes a member if it is an instance of the same network. Nodes elsewhere connect to it, and it
+reaches them over those connections (CCB), so they need no open port.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SSH = 22  # inside the group too, where the fleet has a key pair
 
 
 class Rule(NamedTuple):
-    """What members of the group may send to each other, as EC2 has it; -1: all there is."""
+    """Traffic that members of the group may send to each other, in EC2's terms; -1: all."""
 
     protocol: str
     first: int
@@ -43,7 +43,7 @@ class Rule(NamedTuple):
 
 
 ALL_TCP = Rule("tcp", 0, 65_535)  # torch's gloo and NCCL over sockets
-# An EFA carries what it knows as the group's own, and no rule for addresses: in and out.
+# An EFA needs rules that name the group itself, in and out; rules for addresses don't apply to it.
 ALL_IN, ALL_OUT = Rule("-1", -1, -1), Rule("-1", -1, -1, is_egress=True)
 
 
@@ -76,7 +76,7 @@ def places(aws: Aws, fleet: Fleet) -> dict[str, RegionNetwork]:
     known = {subnet["SubnetId"] for subnets in listed.values() for subnet in subnets}
     if missing := [subnet for subnet in named if subnet not in known]:
         where = ", ".join(fleet.aws_regions)
-        raise InputError(f"subnets: {', '.join(missing)}: no such subnet in {where}")
+        raise InputError(f"subnets: {', '.join(missing)}: not found in {where}")
     return {
         region: _place(subnets or _default(aws, region), region)
         for region, subnets in listed.items()
@@ -84,12 +84,14 @@ def places(aws: Aws, fleet: Fleet) -> dict[str, RegionNetwork]:
 
 
 def ensure(aws: Aws, fleet: Fleet, aws_region: str, vpc: str) -> str:
-    """Make the fleet's security group, or bring it back to what it must be; return its id."""
+    """Make or correct the fleet's security group; return its id."""
     name = names.resource_name(fleet.called)
     with asking(f"the security group {name} in {aws_region}"):
         ec2 = aws.ec2(aws_region)
         in_vpc: Any = {"Name": "vpc-id", "Values": [vpc]}
-        found = ec2.describe_security_groups(Filters=[tags.of(fleet), in_vpc])["SecurityGroups"]
+        found = ec2.describe_security_groups(Filters=[tags.fleet_filter(fleet), in_vpc])[
+            "SecurityGroups"
+        ]
         rules: list[SecurityGroupRuleTypeDef] = []  # a new one lets nothing in
         if found:
             group = found[0]["GroupId"]
@@ -107,7 +109,7 @@ def ensure(aws: Aws, fleet: Fleet, aws_region: str, vpc: str) -> str:
 
 
 def admit(aws: Aws, own: OwnInstance, vpc: str, group: str) -> None:
-    """Make the manager's instance a member of the group, where it lies in the same network."""
+    """Make the manager's instance a member of the group, if it is in the same network."""
     with asking(f"the manager {own.id} as a member of {group}"):
         ec2 = aws.ec2(own.aws_region)
         found = ec2.describe_network_interfaces(
@@ -122,15 +124,17 @@ def admit(aws: Aws, own: OwnInstance, vpc: str, group: str) -> None:
 def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
     """List the fleet's security groups in a region."""
     ec2 = aws.ec2(aws_region)
-    pages = ec2.get_paginator("describe_security_groups").paginate(Filters=[tags.of(fleet)])
+    pages = ec2.get_paginator("describe_security_groups").paginate(
+        Filters=[tags.fleet_filter(fleet)]
+    )
     return [group["GroupId"] for page in pages for group in page["SecurityGroups"]]
 
 
 def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
-    """Delete the fleet's security groups in a region, once nothing is a member any more.
+    """Delete the fleet's security groups in a region, once they have no members.
 
     Raises:
-        FleetError: something still is.
+        FleetError: a group still has members.
     """
     with asking(f"the security group {names.resource_name(fleet.called)} in {aws_region}"):
         ec2 = aws.ec2(aws_region)
@@ -153,8 +157,8 @@ def _default(aws: Aws, aws_region: str) -> list[SubnetTypeDef]:
     found = _subnets(aws, aws_region, "default-for-az", ["true"])
     if not found:
         raise FleetError(
-            f"{aws_region} has no default VPC (or it has no subnets): name some as `subnets:`, "
-            "or make the default again: aws ec2 create-default-vpc"
+            f"{aws_region} has no default VPC with subnets: name subnets in `subnets:`, "
+            "or create the default VPC: aws ec2 create-default-vpc"
         )
     return found
 
@@ -164,8 +168,8 @@ def _place(subnets: Iterable[SubnetTypeDef], aws_region: str) -> RegionNetwork:
     vpcs = {subnet["VpcId"] for subnet in by_room}
     if len(vpcs) > 1:
         raise InputError(
-            f"subnets: those in {aws_region} lie in several VPCs ({', '.join(sorted(vpcs))}); "
-            "a security group belongs to one: name subnets of one VPC"
+            f"subnets: those in {aws_region} are in several VPCs ({', '.join(sorted(vpcs))}), "
+            "but a security group belongs to one: name subnets of one VPC"
         )
     roomiest = {subnet["AvailabilityZone"]: subnet["SubnetId"] for subnet in by_room}
     return RegionNetwork(vpc=vpcs.pop(), subnets=dict(sorted(roomiest.items())))
@@ -181,9 +185,9 @@ def _rules(fleet: Fleet) -> set[Rule]:
 def _open(
     ec2: EC2Client, group: str, rules: Sequence[SecurityGroupRuleTypeDef], wanted: set[Rule]
 ) -> None:
-    """Let this pass among the group's members, and nothing else in from anywhere.
+    """Admit this traffic among the group's members, and no other incoming traffic.
 
-    What goes out is free but for an EFA, and stays so.
+    Outgoing traffic is unrestricted, except an EFA's, which needs a rule.
     """
     there = {_as_rule(rule) for rule in rules if _inside(rule, group)}
     strange = [rule for rule in rules if _is_strange(rule, group, wanted)]
@@ -192,8 +196,8 @@ def _open(
     if ids := [rule["SecurityGroupRuleId"] for rule in strange if not rule["IsEgress"]]:
         ec2.revoke_security_group_ingress(GroupId=group, SecurityGroupRuleIds=ids)
     if ids := [rule["SecurityGroupRuleId"] for rule in strange if rule["IsEgress"]]:
-        # What let an EFA out may stay where the permission to take it away went with the gangs: all
-        # else may go out anyway, so it opens nothing.
+        # A fleet without gangs may lack the permission to revoke an EFA's outgoing rule. It may
+        # stay: other outgoing traffic is unrestricted anyway.
         or_none(
             lambda: ec2.revoke_security_group_egress(GroupId=group, SecurityGroupRuleIds=ids),
             "UnauthorizedOperation",
@@ -203,7 +207,7 @@ def _open(
 def _is_strange(rule: SecurityGroupRuleTypeDef, group: str, wanted: set[Rule]) -> bool:
     if _inside(rule, group):
         return _as_rule(rule) not in wanted
-    return not rule["IsEgress"]  # what goes out elsewhere is AWS's default, or the user's choice
+    return not rule["IsEgress"]  # other outgoing rules are AWS's default, or the user's choice
 
 
 def _inside(rule: SecurityGroupRuleTypeDef, group: str) -> bool:
@@ -243,10 +247,10 @@ def _regroup(ec2: EC2Client, card: NetworkInterfaceTypeDef, members_of: list[str
 
 
 def _dismiss(ec2: EC2Client, group: str) -> None:
-    """Take out of the group whoever has another one: the manager.
+    """Remove network interfaces that have another group (the manager's) from this group.
 
-    A network interface has one group at least, and a dying node's has this one alone: it goes by
-    itself.
+    An interface has at least one group. Those of terminating nodes have only this one, and
+    disappear with the nodes.
     """
     pages = ec2.get_paginator("describe_network_interfaces").paginate(
         Filters=[{"Name": "group-id", "Values": [group]}]

@@ -1,4 +1,4 @@
-"""The EC2 instance that this program runs on, if it does."""
+"""The EC2 instance that this program runs on, if any."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trialfleet.instance_aws import AwsError, Imds
 
-PATIENCE = 1.0  # seconds; away from EC2 nobody answers at that address
+PATIENCE = 1.0  # seconds; outside of EC2 that address does not answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,7 @@ class OwnInstance:
     Attributes:
         id: for instance `i-0123456789abcdef0`.
         aws_region: where it runs.
-        address: its private address, at which nodes of its network find it.
+        address: its private address, at which nodes in its network reach it.
     """
 
     id: str
@@ -25,10 +25,10 @@ class OwnInstance:
     address: str
 
 
-def look(base: str = "") -> OwnInstance | None:
-    """Ask EC2's metadata service (IMDSv2) who this machine is; None: no EC2 instance.
+def find(base: str = "") -> OwnInstance | None:
+    """Return this machine's description by EC2's metadata service (IMDSv2); None outside of EC2.
 
-    It answers at `base`; by default as the AWS tools' own variables have it.
+    `base` is the service's URL; by default it comes from the AWS tools' environment variables.
     """
     if not base and os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return None

@@ -1,7 +1,7 @@
-"""The cluster placement group: nodes that train one model lie close together in one zone.
+"""The cluster placement group, which keeps the nodes of a gang close together in one zone.
 
-It is made in each AWS region and holds nothing until nodes are launched into it; a zone is not its
-own, but that of the nodes in it.
+There is one in each AWS region, empty until nodes are launched into it. Its zone is that of the
+nodes in it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def ensure(aws: Aws, fleet: Fleet, aws_region: str) -> None:
     """Make the fleet's placement group in a region where there is none.
 
     Raises:
-        FleetError: somebody else has a group of this name.
+        FleetError: a group of this name exists that isn't the fleet's.
     """
     name = names.resource_name(fleet.called)
     with asking(f"the placement group {name} in {aws_region}"):
@@ -36,8 +36,8 @@ def ensure(aws: Aws, fleet: Fleet, aws_region: str) -> None:
         # A group that a killed `up` made a moment ago is listed within seconds.
         if made is None and not retries.until(lambda: bool(groups(aws, fleet, aws_region))):
             raise FleetError(
-                f"a placement group {name} in {aws_region} is not this fleet's: delete it, or give "
-                "the fleet another name"
+                f"the placement group {name} in {aws_region} exists already, but does not belong "
+                "to this fleet: delete it, or give the fleet another `name:`"
             )
 
 
@@ -46,16 +46,16 @@ def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
     if fleet.gangs is None:
         return []
     found = aws.ec2(aws_region).describe_placement_groups(
-        Filters=[tags.of(fleet), {"Name": "state", "Values": ["pending", "available"]}]
+        Filters=[tags.fleet_filter(fleet), {"Name": "state", "Values": ["pending", "available"]}]
     )
     return [group["GroupName"] for group in found["PlacementGroups"]]
 
 
 def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
-    """Delete the fleet's placement groups in a region, once no node is in them any more.
+    """Delete the fleet's placement groups in a region, once they hold no nodes.
 
     Raises:
-        FleetError: a node still is.
+        FleetError: a group still holds a node.
     """
     with asking(f"the placement group {names.resource_name(fleet.called)} in {aws_region}"):
         for name in groups(aws, fleet, aws_region):

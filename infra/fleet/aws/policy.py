@@ -1,8 +1,8 @@
-"""What the fleet's caller and its nodes may do in AWS: the least that they need, and no more.
+"""The least-privilege IAM policies of the fleet's caller and of its nodes.
 
-EC2 knows of no names, so what is the fleet's is recognised by the tag that it is made with: a
-resource is made with the tag or not at all, and only what carries it may be changed or ended. IAM,
-SSM and S3 go by name.
+EC2's resources can't be restricted by name, so the fleet's resources are recognised by their tag:
+resources must be created with the tag, and only tagged ones may be changed or deleted. Resources of
+IAM, SSM and S3 are restricted by name.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Document = dict[str, Any]
 VERSION = "2012-10-17"
 OWN_TAG = f"aws:RequestTag/{names.FLEET_TAG}"
 ITS_TAG = f"aws:ResourceTag/{names.FLEET_TAG}"
-PUBLIC = "/aws/service/"  # where AWS's own SSM parameters begin
+PUBLIC = "/aws/service/"  # prefix of AWS's own SSM parameters
 _AS_EC2 = {"Service": "ec2.amazonaws.com"}
 NODE_TRUST: Document = {
     "Version": VERSION,
     "Statement": [{"Effect": "Allow", "Principal": _AS_EC2, "Action": "sts:AssumeRole"}],
 }
-# What the fleet's modules call, by the names that IAM has for it; IAM's differ from S3's own.
+# The API calls of the fleet's modules, by IAM's names, which differ from S3's own.
 DESCRIBED = [
     *("Images", "Instances", "InstanceTypeOfferings", "InstanceTypes", "LaunchTemplates"),
     *("LaunchTemplateVersions", "NetworkInterfaces", "SecurityGroupRules", "SecurityGroups"),
@@ -32,7 +32,7 @@ DESCRIBED = [
 ]
 RULES = ["AuthorizeSecurityGroupIngress", "RevokeSecurityGroupIngress"]
 EFA_RULES = ["AuthorizeSecurityGroupEgress", "RevokeSecurityGroupEgress"]
-LAUNCH = ["CreateFleet", "RunInstances"]  # EC2 Fleet calls the second for whoever calls the first
+LAUNCH = ["CreateFleet", "RunInstances"]  # EC2 Fleet calls the second for the caller of the first
 OWN = [
     *("CreateLaunchTemplateVersion", "DeleteLaunchTemplate", "DeleteSecurityGroup"),
     *("GetConsoleOutput", *LAUNCH, "TerminateInstances"),
@@ -63,7 +63,7 @@ SSM_AGENT = [
     *("ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel"),
 ]
 
-# Patterns by which a printed policy is shorter: for the star stands one of these words alone.
+# Patterns that shorten a printed policy: the star matches these words alone.
 _STARS = {
     "ec2:DescribeInstanceType*": ("Offerings", "s"),
     "ec2:DescribeLaunchTemplate*": ("s", "Versions"),
@@ -82,7 +82,7 @@ PATTERNS = {
 
 
 def shortened(document: Document) -> Document:
-    """Return a policy that allows the same in fewer words: a managed one has 6,144 characters."""
+    """Return an equal policy in fewer characters: a managed policy has at most 6,144."""
     statements = [dict(one) for one in document["Statement"]]
     for one in statements:
         for pattern, actions in PATTERNS.items():
@@ -93,20 +93,22 @@ def shortened(document: Document) -> Document:
 
 
 def caller_policy(fleet: Fleet, account: str) -> Document:
-    """Return what whoever plans, raises, watches, scales, checks and removes a fleet needs."""
+    """Return the policy to plan, make, watch, scale, check and remove a fleet."""
     within = _Arns(fleet, account)
     parts = (_looking, _making, _using, _owning, _identity, _storage, _secrets, _shells)
     return {"Version": VERSION, "Statement": [one for part in parts for one in part(fleet, within)]}
 
 
 def daily_policy(fleet: Fleet, account: str) -> Document:
-    """Return what is left to allow once `up` has run on the manager.
+    """Return the policy for users of a fleet after `up` has run on the manager.
 
-    It is all of the caller's but three. Whoever may write the nodes' role may give it any right,
-    and use it by a node. Whoever may change the groups of the manager's network card, which bears
-    no tag of the fleet, may do so with every network card of the account. The bucket keeps what
-    the fleet has cost. So an administrator raises the fleet once and removes it at last, and
-    whoever runs studies has this.
+    It is the caller's policy without three rights, so that an administrator makes and removes the
+    fleet and users run studies:
+
+    - Writing the nodes' role would let its writer give it any right, and use it on a node.
+    - Changing the groups of the manager's network interface, which has no tag of the fleet, would
+      allow that for every network interface of the account.
+    - Deleting the bucket would delete the record of costs.
     """
     document = caller_policy(fleet, account)
     kept = [one for one in document["Statement"] if one["Sid"] != "Join"]
@@ -119,7 +121,7 @@ def daily_policy(fleet: Fleet, account: str) -> Document:
 
 
 def reap_policy(fleet: Fleet, account: str) -> Document:
-    """Return what `reap` needs: it looks everywhere, and ends nodes of any fleet of the account."""
+    """Return the policy for `reap`, which terminates nodes of any fleet of the account."""
     nodes = _Arns(fleet, account).ec2("instance")
     return {
         "Version": VERSION,
@@ -131,9 +133,9 @@ def reap_policy(fleet: Fleet, account: str) -> Document:
 
 
 def node_policy(fleet: Fleet, account: str) -> Document:
-    """Return what a node must be allowed: its program, the pool's token, a place for its log.
+    """Return the nodes' policy: read the program and the pool's token, write the log.
 
-    For `ssm` also what SSM's agent needs for sessions, of which AWS scopes nothing.
+    With `ssm` also the permissions of SSM's agent for sessions, which AWS can't restrict.
     """
     within = _Arns(fleet, account)
     return {
@@ -148,7 +150,7 @@ def node_policy(fleet: Fleet, account: str) -> Document:
 
 
 class _Arns:
-    """The names by which policies call the fleet's resources."""
+    """The ARNs of the fleet's resources in policies."""
 
     def __init__(self, fleet: Fleet, account: str) -> None:
         self._fleet, self._account = fleet, account
@@ -161,29 +163,29 @@ class _Arns:
         self.profile = self._iam("instance-profile")
 
     def ec2(self, *kinds: str) -> list[str]:
-        """Return EC2's resources of some kinds in every region; a kind may be `kind/id`."""
+        """Return the ARNs of EC2 resources of some kinds in every region (or `kind/id`)."""
         return [
             f"arn:{self._partition}:ec2:*:{self._account}:{kind if '/' in kind else f'{kind}/*'}"
             for kind in kinds
         ]
 
     def images(self) -> list[str]:
-        """Return the machine images that the fleet may boot; they belong to no account."""
+        """Return the ARNs of the machine images that the fleet may boot; they have no account."""
         named = [ami for ami in _amis(self._fleet) if not ami.startswith(BY_PARAMETER)]
         known = named if len(named) == len(_amis(self._fleet)) else ["*"]
         return [f"arn:{self._partition}:ec2:*::image/{ami}" for ami in known]
 
     def parameter(self, path: str, aws_region: str = "*") -> str:
-        """Return an SSM parameter; AWS's own ones belong to no account."""
+        """Return the ARN of an SSM parameter; AWS's own ones have no account."""
         owner = "" if path.startswith(PUBLIC) else self._account
         return f"arn:{self._partition}:ssm:{aws_region}:{owner}:parameter{path}"
 
     def ssm(self, what: str) -> str:
-        """Return a resource of SSM's in every region, such as `document/NAME`."""
+        """Return the ARN of a resource of SSM in every region, such as `document/NAME`."""
         return f"arn:{self._partition}:ssm:*:{self._account}:{what}"
 
     def objects(self, pattern: str) -> str:
-        """Return objects under the fleet's prefix in the bucket that it uses."""
+        """Return the ARN of objects under the fleet's prefix in its bucket."""
         return f"{self.buckets[-1]}/{names.prefix(self._fleet.called)}{pattern}"
 
     def _s3(self, bucket: str) -> str:
@@ -209,7 +211,7 @@ def _allow(
 
 
 def _looking(fleet: Fleet, _: _Arns) -> list[Document]:
-    """What changes nothing; AWS scopes none of these."""
+    """Allow actions that only read; AWS can't restrict them to resources."""
     described = [*DESCRIBED, *(["PlacementGroups"] if fleet.gangs else [])]
     others = [
         *("ec2:GetSpotPlacementScores", "pricing:GetProducts", "servicequotas:GetServiceQuota"),
@@ -219,7 +221,7 @@ def _looking(fleet: Fleet, _: _Arns) -> list[Document]:
 
 
 def _making(fleet: Fleet, within: _Arns) -> list[Document]:
-    """What is made must get the fleet's tag, and stand in the fleet's regions."""
+    """Allow creation of resources with the fleet's tag in the fleet's regions."""
     tagged = {OWN_TAG: fleet.called, "aws:RequestedRegion": fleet.aws_regions}
     creators = ["CreateLaunchTemplate", "CreateSecurityGroup"]
     groups, nodes = ["launch-template", "security-group"], ("instance", "volume")
@@ -241,12 +243,12 @@ def _making(fleet: Fleet, within: _Arns) -> list[Document]:
 
 
 def _using(fleet: Fleet, within: _Arns) -> list[Document]:
-    """What nodes are launched with and on, and rules of groups: these carry no tag of the fleet."""
+    """Allow use of resources without the fleet's tag: for launches, and rules of groups."""
     subnets = [f"subnet/{subnet}" for subnet in fleet.subnets] or ["subnet"]
     keys = [f"key-pair/{fleet.key_pair}"] if fleet.key_pair else []
     nodes = within.ec2("network-interface", "spot-instances-request", *subnets, *keys)
     rules = _all("ec2:", ["CreateSecurityGroup", *RULES, *(EFA_RULES if fleet.efa else [])])
-    # The manager's own network card, and the groups that it is in besides.
+    # The manager's own network interface, and its other groups.
     manager = within.ec2("instance", "network-interface", "security-group")
     return [
         _allow("LaunchOn", _all("ec2:", LAUNCH), [*nodes, *within.images()]),
@@ -261,10 +263,10 @@ def _using(fleet: Fleet, within: _Arns) -> list[Document]:
 
 
 def _owning(fleet: Fleet, within: _Arns) -> list[Document]:
-    """Allow use and change of what carries the fleet's tag; of its tags, lease and price."""
+    """Allow use and change of resources with the fleet's tag; of tags, only lease and price."""
     its = {ITS_TAG: fleet.called}
     lease = {"ForAllValues:StringEquals": {"aws:TagKeys": [names.EXPIRES_TAG, names.PRICE_TAG]}}
-    # Those that the fleet has from when its gangs wanted one are removed with it.
+    # A fleet that had gangs before may still have some, which are removed with it.
     more = ["placement-group"] if fleet.gangs else []
     own = within.ec2("instance", "launch-template", "security-group", *more)
     actions = [*OWN, *RULES, *(EFA_RULES if fleet.efa else [])]
@@ -284,7 +286,7 @@ def _identity(fleet: Fleet, within: _Arns) -> list[Document]:
         _allow("Identity", _all("iam:", [*ROLE, *PROFILE]), [within.role, within.profile]),
         _allow("PassRole", ["iam:PassRole"], [within.role], StringEquals=service),
     ]
-    # The first EC2 Fleet of an account makes a role for AWS's service, as the first spot node does.
+    # The first EC2 Fleet and the first spot node of an account create a service-linked role.
     kinds = ["ec2fleet", *(["spot"] if fleet.spot.share > 0 else [])]
     services = [f"{kind}.amazonaws.com" for kind in kinds]
     roles = ["arn:*:iam::*:role/aws-service-role/*"]
@@ -294,9 +296,9 @@ def _identity(fleet: Fleet, within: _Arns) -> list[Document]:
 
 
 def _storage(fleet: Fleet, within: _Arns) -> list[Document]:
-    """A bucket of the fleet's own is made, settled and deleted; the user's is only used."""
+    """Allow creation, configuration and deletion of the fleet's bucket; only use of the user's."""
     objects = [f"{bucket}/{names.prefix(fleet.called)}*" for bucket in within.buckets]
-    own = [DELETE_BUCKET] if fleet.bucket else _all("s3:", BUCKET)  # it may have had one before
+    own = [DELETE_BUCKET] if fleet.bucket else _all("s3:", BUCKET)  # one may be left from before
     return [
         _allow("Bucket", own, [within.own_bucket]),
         _allow("List", ["s3:ListBucket"], within.buckets),
@@ -314,7 +316,7 @@ def _secrets(fleet: Fleet, within: _Arns) -> list[Document]:
 
 
 def _shells(fleet: Fleet, within: _Arns) -> list[Document]:
-    """SSM's usual document, by which sessions are begun, and what becomes of one's own sessions."""
+    """Allow sessions by SSM's standard document, and control of the caller's own sessions."""
     if not fleet.ssm:
         return []
     own = [f"session/{who}-*" for who in ("${aws:userid}", "${aws:username}")]

@@ -1,7 +1,7 @@
-"""Patience with AWS, which takes a while to know everywhere what it was just asked to do.
+"""Retries of calls that AWS refuses until an earlier change is known everywhere.
 
-botocore's own retries are for calls that fail in passing; these refusals are right by what AWS
-knows so far.
+botocore's own retries are for transient failures; these refusals are correct by the state that AWS
+has so far.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from botocore.exceptions import ClientError
 from trialfleet.infra.fleet.aws.clients import code_of, or_none
 
 T = TypeVar("T")
-SOON = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0)  # seconds between looks; things made show up within
-LATER = (2.0, 4.0, 8.0, *[15.0] * 8)  # two minutes; what depends on other things being gone
+SOON = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0)  # seconds between tries; new resources show up in time
+LATER = (2.0, 4.0, 8.0, *[15.0] * 8)  # two minutes; for waits until other resources are gone
 
 
 def sleep(seconds: float) -> None:
-    """Wait; the one place of the fleet's calls that does."""
+    """Wait; the only function of the fleet's calls that does."""
     time.sleep(seconds)
 
 
 def on(*codes: str) -> Callable[[ClientError], bool]:
-    """Return what tells whether a refusal is one of these."""
+    """Return a predicate: does an error have one of these codes?"""
     return lambda error: code_of(error) in codes
 
 
@@ -34,12 +34,12 @@ def patiently(
     again: Callable[[ClientError], bool],
     pauses: Sequence[float] = SOON,
 ) -> T:
-    """Call until it isn't refused for a reason that time mends.
+    """Call until AWS no longer refuses for a temporary reason.
 
-    Done again, the call must do no harm.
+    The call must be safe to repeat.
 
     Raises:
-        ClientError: a refusal that isn't worth doing it `again`, or one that is, to the end.
+        ClientError: a refusal for which `again` is false, or the last one after all pauses.
     """
     for pause in pauses:
         try:
@@ -52,12 +52,12 @@ def patiently(
 
 
 def delete(call: Callable[[], object], *, in_use: str, gone: str) -> None:
-    """Delete something once what uses it is gone; AWS has a code for either state."""
+    """Delete a resource once it is no longer in use; AWS's error codes tell both states."""
     or_none(lambda: patiently(call, on(in_use), LATER), gone)
 
 
 def until(holds: Callable[[], bool], pauses: Sequence[float] = SOON) -> bool:
-    """Wait until something holds; return whether it does."""
+    """Wait until a condition holds; return whether it does."""
     for pause in pauses:
         if holds():
             return True

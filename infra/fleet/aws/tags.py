@@ -1,4 +1,4 @@
-"""The tags that everything of a fleet carries, and the filters that find it again."""
+"""The tags of a fleet's resources, and the filters that find them again."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Any
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
 
-# AWS's services each have a type of their own for a tag: hence `Any` below.
+# Each of AWS's services has its own type for a tag: hence `Any` below.
 
 
 def own(fleet: Fleet) -> Any:
-    """Return the tags of everything that the fleet is made of: the user's, and the fleet's."""
+    """Return the tags of all of the fleet's resources: the user's and the fleet's own."""
     return _listed({**fleet.tags, names.FLEET_TAG: fleet.called})
 
 
 def specification(fleet: Fleet, kind: str, more: Mapping[str, str] = {}) -> Any:
-    """Return the fleet's tags and more, as EC2 takes them with a resource that it makes.
+    """Return the fleet's tags and `more` as EC2's TagSpecification for a new resource.
 
-    `kind` is EC2's word for such resources, such as `instance`.
+    `kind` is EC2's resource type, such as `instance`.
     """
     return {"ResourceType": kind, "Tags": [*own(fleet), *_listed(more)]}
 
 
-def of(fleet: Fleet) -> Any:
-    """Return EC2's filter for what is the fleet's."""
+def fleet_filter(fleet: Fleet) -> Any:
+    """Return EC2's filter for the fleet's resources."""
     return {"Name": f"tag:{names.FLEET_TAG}", "Values": [fleet.called]}
 
 
 def ours(fleet: Fleet, tags: Any) -> bool:
-    """Tell by the tags that AWS lists whether a resource is the fleet's."""
+    """Return whether a resource with these tags belongs to the fleet."""
     return table(tags).get(names.FLEET_TAG) == fleet.called
 
 

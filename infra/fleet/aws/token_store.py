@@ -1,4 +1,4 @@
-"""The nodes' token in SSM: encrypted there, and read by the nodes' role alone."""
+"""The nodes' token in SSM: encrypted, and readable by the nodes' role alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def ensure(aws: Aws, fleet: Fleet, token: str) -> str:
     name, ssm = names.token_parameter(fleet.called), aws.ssm(fleet.home)
     with asking(f"the token as SSM parameter {name}"):
         found = or_none(lambda: ssm.get_parameter(Name=name, WithDecryption=True), MISSING)
-        if found is None:  # tags can be given to a new parameter only
+        if found is None:  # only a new parameter can be tagged in the same call
             ssm.put_parameter(Name=name, Value=token, Type="SecureString", Tags=tags.own(fleet))
         elif found["Parameter"]["Value"] != token:
             ssm.put_parameter(Name=name, Value=token, Type="SecureString", Overwrite=True)
@@ -23,7 +23,7 @@ def ensure(aws: Aws, fleet: Fleet, token: str) -> str:
 
 
 def exists(aws: Aws, fleet: Fleet) -> bool:
-    """Tell whether the parameter is there, without reading what it holds."""
+    """Return whether the parameter exists, without reading its value."""
     found = aws.ssm(fleet.home).describe_parameters(
         ParameterFilters=[{"Key": "Name", "Values": [names.token_parameter(fleet.called)]}]
     )

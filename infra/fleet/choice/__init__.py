@@ -1,1 +1,1 @@
-"""Which instances may be had: types, images' needs, prices, quotas, in order of price."""
+"""The choice of instances: types, prices, quotas and history, the best first."""

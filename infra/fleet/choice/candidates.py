@@ -1,4 +1,4 @@
-"""The ways to get a node: types, zones, spot and on-demand, the cheapest finished work first."""
+"""The candidates for a node: types, zones, spot and on-demand, the cheapest finished work first."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from trialfleet.infra.fleet.spec.price_cap import nodes_within
 
 MOST_REASONS = 20  # shown in an error; a study over all regions would drop hundreds
 PRICELESS = (
-    "its price is not known, and AWS's Pricing API gave none (it takes the permission "
+    "its price is unknown, and AWS's Pricing API gave none (it needs the permission "
     "pricing:GetProducts)"
 )
 
 
 def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
-    """List the ways to get a node, the cheapest per unit of speed first.
+    """List the candidates for a node, the cheapest per unit of speed first.
 
-    Of equal ones spot comes first, then the fleet's first region. `ranked` adds what is known of
-    their interruptions and of their speed as it was measured.
+    Of equal ones spot comes first, then the fleet's first region. `ranked` also considers known
+    interruptions and measured speeds.
 
     Raises:
-        FleetError: nothing will do (the error says why of each).
+        FleetError: there is no candidate; the error says why each was dropped.
     """
     found: list[Candidate] = []
     dropped: dict[tuple[str, str, str], list[str]] = {}  # places by type, lifecycle and reason
@@ -46,12 +46,12 @@ def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
 
 
 def ranked(candidates: Iterable[Candidate], fleet: Fleet, history: History) -> list[Candidate]:
-    """Return candidates by the cost of finished work, as far as the history of pools tells it."""
+    """Return the candidates by the cost of finished work, estimated from the pools' history."""
     return sorted(history.apply(candidates, fleet.spot.lost_minutes), key=order(fleet))
 
 
 def _offers(aws: Aws, fleet: Fleet, aws_region: str) -> Iterator[Candidate]:
-    """Yield each type in each zone; one whose price nobody tells has a price that is no number."""
+    """Yield each type in each zone; an unknown price is NaN."""
     types = {kind.name: kind for kind in instance_types.resolve(aws, fleet, aws_region)}
     places = instance_types.zones(aws, aws_region, types, fleet.zones)
     for lifecycle, price_of in _tariffs(aws, fleet, aws_region, types).items():
@@ -70,7 +70,7 @@ def _offers(aws: Aws, fleet: Fleet, aws_region: str) -> Iterator[Candidate]:
 def _tariffs(
     aws: Aws, fleet: Fleet, aws_region: str, types: Iterable[str]
 ) -> dict[Lifecycle, Callable[[str, str], float | None]]:
-    """Return for each lifecycle of the fleet's nodes what tells a type's price in a zone."""
+    """Return, by lifecycle of the fleet's nodes, a function from type and zone to the price."""
     tariffs: dict[Lifecycle, Callable[[str, str], float | None]] = {}
     if fleet.spot.share > 0:
         spot = prices.spot_prices(aws, aws_region, types)
@@ -82,7 +82,7 @@ def _tariffs(
 
 
 def _on_demand(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[str, float]:
-    """Return what the tables know; AWS is asked for the others, if it may be."""
+    """Return prices from the tables; ask AWS for the others, if allowed."""
     wanted, known = set(types), prices.table().get(aws_region, {})
     if unknown := wanted - known.keys():
         with suppress(FleetError, OSError):
@@ -92,7 +92,7 @@ def _on_demand(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[str, flo
 
 
 def _against(offer: Candidate, fleet: Fleet) -> str | None:
-    """Return what speaks against an offer, if anything does."""
+    """Return the reason to drop an offer; None: keep it."""
     ceiling, cap = fleet.spot.ceiling, fleet.price_cap.hour
     if math.isnan(offer.price):
         return "AWS lists no spot price" if offer.lifecycle == "spot" else PRICELESS
@@ -104,7 +104,7 @@ def _against(offer: Candidate, fleet: Fleet) -> str | None:
 
 
 def order(fleet: Fleet) -> Callable[[Candidate], tuple[object, ...]]:
-    """Return what sorts candidates, the best first; no two of a fleet's are equal in it."""
+    """Return the sort key of candidates, the best first; it is unique within a fleet."""
     return lambda one: (
         one.cost,
         one.price,

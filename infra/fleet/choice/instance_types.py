@@ -1,4 +1,4 @@
-"""Which instance types will do: those that a fleet lists, or all that have what it needs."""
+"""The suitable instance types: those that a fleet lists, or all that meet its needs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
         InstanceTypeOfferingTypeDef,
     )
 
-IMAGES = ("x86_64", "arm64")  # architectures that images are made for
-OLD = frozenset({"K80", "M60", "V100"})  # of generations before Turing
+IMAGES = ("x86_64", "arm64")  # architectures of images
+OLD = frozenset({"K80", "M60", "V100"})  # GPUs of generations before Turing
 # Types on shared hardware that are sold without a contract.
 _SOLD: Any = [
     {"Name": "bare-metal", "Values": ["false"]},
@@ -32,13 +32,13 @@ _SOLD: Any = [
 def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
     """List the fleet's instance types that one of its regions has, by name.
 
-    There may be none, if all that are listed are known in other regions of the fleet.
+    The list is empty if all listed types exist only in other regions of the fleet.
 
     Raises:
         InputError: a listed type exists in none of the fleet's regions or is too old for its
-            image, or nothing is listed and the needs say too little to choose by.
+            image, or no type is listed and the needs fit too many types.
     """
-    # The driver of AWS's image runs no older GPU; an image of the user's may.
+    # The driver of AWS's image does not support older GPUs; the user's own image may.
     too_old = OLD if fleet.ami == DEFAULT_AMI else frozenset()
     if not fleet.instance_types:
         fit = _meeting(aws, fleet.needs, aws_region)
@@ -47,8 +47,8 @@ def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
     found = _called(aws, aws_region, listed)
     if old := [f"{kind.name} ({kind.gpu})" for kind in found if kind.gpu in too_old]:
         raise InputError(
-            f"instance_types: {', '.join(old)}: the driver of AWS's image, NVIDIA's open one, runs "
-            "Turing GPUs (T4) and newer: name an image with another driver as `ami:`"
+            f"instance_types: {', '.join(old)}: the driver in AWS's image, NVIDIA's open one, only "
+            "supports Turing GPUs (T4) and newer: name an image with another driver in `ami:`"
         )
     missing = [name for name in listed if name not in {kind.name for kind in found}]
     if missing:
@@ -79,9 +79,9 @@ def sold(aws: Aws, aws_region: str) -> list[InstanceType]:
 
 
 def described(info: InstanceTypeInfoTypeDef) -> InstanceType:
-    """Return an instance type as AWS's description has it.
+    """Return an instance type from AWS's description of it.
 
-    A part of a GPU counts as one GPU, with the memory of that part.
+    A fraction of a GPU counts as one GPU, with the fraction's memory.
     """
     gpus: list[Any] = _gpus(info)
     processors = info["ProcessorInfo"]["SupportedArchitectures"]
@@ -92,7 +92,7 @@ def described(info: InstanceTypeInfoTypeDef) -> InstanceType:
         gpus=sum(int(gpu.get("Count") or gpu.get("LogicalGpuCount") or 1) for gpu in gpus),
         gpu=gpus[0]["Name"] if gpus else "",
         gpu_memory_mb=min((gpu["MemoryInfo"]["SizeInMiB"] for gpu in gpus), default=0),
-        # Of those that the processor takes, the one that images are made for.
+        # Of the processor's architectures, the one of the images.
         architecture=next((a for a in IMAGES if a in processors), str(processors[0])),
         local_disk_gb=info.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0),
         clusters="cluster" in info.get("PlacementGroupInfo", {}).get("SupportedStrategies", []),
@@ -101,7 +101,7 @@ def described(info: InstanceTypeInfoTypeDef) -> InstanceType:
 
 
 def _called(aws: Aws, aws_region: str, listed: list[str]) -> list[InstanceType]:
-    """Describe types by name. As a filter: EC2 answers a name that it doesn't know with none."""
+    """Describe types by name, as a filter: EC2 omits unknown names instead of failing."""
     infos = _infos(aws, aws_region, [{"Name": "instance-type", "Values": listed}])
     return sorted(map(described, infos), key=lambda kind: kind.name)
 
@@ -109,7 +109,7 @@ def _called(aws: Aws, aws_region: str, listed: list[str]) -> list[InstanceType]:
 def _meeting(aws: Aws, needs: Needs, aws_region: str) -> list[InstanceType]:
     if needs.gpus == 0:
         raise InputError(
-            "needs.gpus: 0 fits hundreds of types, from the smallest on: list some as "
+            "needs.gpus: 0 fits hundreds of types, even the smallest: list some in "
             "`instance_types:`"
         )
     filters = [
@@ -127,7 +127,7 @@ def _meeting(aws: Aws, needs: Needs, aws_region: str) -> list[InstanceType]:
 
 
 def mebibytes(size: str) -> int:
-    """Return a size such as `24GB` in MiB; makers of GPUs count in powers of ten, and so do we."""
+    """Return a size such as `24GB` in MiB; GB is a power of ten, as for GPU makers."""
     return int(bytes_of(size, kilo=1000.0) / 2**20)
 
 
@@ -155,7 +155,7 @@ def _check_elsewhere(aws: Aws, fleet: Fleet, aws_region: str, missing: list[str]
         known = {offer["InstanceType"] for offer in _offerings(aws, aws_region, "region", [])}
         guesses = [f"{name}{did_you_mean(name, sorted(known))}" for name in missing]
         where = ", ".join(fleet.aws_regions)
-        raise InputError(f"instance_types: not known in {where}: {', '.join(guesses)}")
+        raise InputError(f"instance_types: unknown in {where}: {', '.join(guesses)}")
 
 
 def _gpus(info: InstanceTypeInfoTypeDef) -> list[GpuDeviceInfoTypeDef]:
@@ -164,5 +164,5 @@ def _gpus(info: InstanceTypeInfoTypeDef) -> list[GpuDeviceInfoTypeDef]:
 
 
 def _whole(info: InstanceTypeInfoTypeDef) -> bool:
-    """False for a part of a GPU: it wants another driver than the one that images have."""
+    """Return False for a fraction of a GPU, which needs a driver that images don't have."""
     return bool(_gpus(info)) and all(gpu.get("Count", 0) >= 1 for gpu in _gpus(info))

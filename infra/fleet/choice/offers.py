@@ -1,4 +1,4 @@
-"""In which of its AWS regions a fleet's instance types are offered."""
+"""The AWS regions of a fleet in which its instance types are offered."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """Where an instance type is offered: in some zone of the fleet's there.
+    """The AWS regions that offer an instance type, in one of the fleet's zones.
 
     Attributes:
         type: for instance `p5.48xlarge`.
-        aws_regions: those of the fleet's that offer it.
-        others: those that don't: nodes of this type are never asked for there.
+        aws_regions: the fleet's regions that offer it.
+        others: the fleet's regions that don't: they get no nodes of this type.
     """
 
     type: str
@@ -25,7 +25,7 @@ class Offer:
 
 
 def offers(aws: Aws, fleet: Fleet) -> list[Offer]:
-    """List where each of the fleet's instance types is offered, by name."""
+    """List the regions that offer each of the fleet's instance types, by name."""
     by_region = {aws_region: _offered(aws, fleet, aws_region) for aws_region in fleet.aws_regions}
     known = {*fleet.instance_types}.union(*by_region.values())
     return [

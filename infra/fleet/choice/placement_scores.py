@@ -1,4 +1,4 @@
-"""AWS's spot placement scores: how likely a region has room for spot nodes, from 1 to 10."""
+"""AWS's spot placement scores: a region's chance of room for spot nodes, from 1 to 10."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from trialfleet.infra.fleet.aws.clients import Aws, asking
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate
 
-FEW = 3  # of fewer types AWS says that the score is always low, whatever room there is
+FEW = 3  # by AWS's documentation fewer types always get a low score
 
 
 def scores(aws: Aws, fleet: Fleet, candidates: Iterable[Candidate], nodes: int) -> dict[str, int]:
     """Return AWS's score of each AWS region for `nodes` spot nodes of the candidates' types.
 
-    The result is empty for fewer than three types, whose score AWS always puts low, and where AWS
+    The result is empty for fewer than three types, which AWS always scores low, and if AWS
     refuses, for example without the permission `ec2:GetSpotPlacementScores`.
     """
     types = sorted({one.type.name for one in candidates if one.lifecycle == "spot"})

@@ -1,13 +1,13 @@
 """The history of capacity pools: the speed of their nodes, and their interruptions.
 
-An interruption costs the work since the last checkpoint, and the boot of another node. So a pool is
-worth the work that its nodes finish, not their hours:
+An interruption costs the work since the last checkpoint, and the boot of another node. So pools are
+compared by the work that their nodes finish, not by their hours:
 
     efficiency = 1 / (1 + interruptions per node hour x hours that each costs)
 
-Rates are estimated as a gamma prior's mean with what was seen: (prior x weight + interruptions) /
-(weight + node hours). The prior is the rate of all spot pools together, so a pool's own nodes alone
-make it differ. An observation loses half of its weight every few days.
+A rate is the posterior mean with a gamma prior: (prior x weight + interruptions) / (weight + node
+hours). The prior is the rate of all spot pools together, so a pool differs from the others only by
+observations of its own nodes. An observation loses half of its weight every few days.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from trialfleet.gpu_memory import by_ec2_name
 from trialfleet.infra.fleet.spec.machines import Candidate, Pool
 
 HALF_LIFE = timedelta(days=5)
-# For a while after a pool took a node back, it is expected to take others this much more often.
+# Factor on a pool's expected interruptions for a while after one.
 RECENT, RECENT_FACTOR = timedelta(minutes=15), 2.0
-BOOT_HOURS = 0.1  # of the node that takes the place of one that was taken back
+BOOT_HOURS = 0.1  # boot time of a replacement for an interrupted node
 # The prior of all pools: FIRST_RATE interruptions per node hour, with the weight of FIRST_HOURS. It
 # lies between the bands of AWS's Spot Instance Advisor (5 to 20 % a month: 0.0001 to 0.0003 an
 # hour) and published traces of GPU pools (one in 1 to 23 hours). The rate of all pools is the prior
@@ -38,10 +38,10 @@ class NodeRecord:
     """The life of one node of a pool.
 
     Attributes:
-        launched: when it was.
-        ended: when it ended; the moment of the look while it lives.
-        interrupted: AWS took it back, or has given notice that it will.
-        bandwidth: GB/s of a copy in its GPU's memory, as its probe measured; None: not measured.
+        launched: time of its launch.
+        ended: time of its end; the time of observation while it lives.
+        interrupted: AWS reclaimed it, or has given notice of that.
+        bandwidth: GB/s of a copy in its GPU's memory, measured by its probe; None: not measured.
     """
 
     pool: Pool
@@ -57,8 +57,8 @@ class PoolHistory:
 
     Attributes:
         hours: node hours.
-        interruptions: number of nodes that were taken back.
-        last: when the last one was; None: never.
+        interruptions: number of nodes that AWS reclaimed.
+        last: time of the last interruption; None: never.
     """
 
     hours: float = 0.0
@@ -77,7 +77,7 @@ class History:
     Attributes:
         pools: by type, zone and lifecycle.
         bandwidths: GB/s of a GPU of each instance type, the median of its nodes.
-        at: when this was so.
+        at: time of observation.
     """
 
     pools: Mapping[Pool, PoolHistory] = field(default_factory=dict)
@@ -116,9 +116,9 @@ class History:
 
 
 def learned(records: Iterable[NodeRecord], now: datetime) -> History:
-    """Return what the records of nodes tell at a moment.
+    """Return the history from the records of nodes.
 
-    A clock may have been ahead when they were written: what lies ahead of `now` counts as of now.
+    Times after `now`, which a fast clock may have written, count as `now`.
     """
     hours: dict[Pool, float] = defaultdict(float)
     interruptions: dict[Pool, float] = defaultdict(float)
@@ -148,8 +148,8 @@ def learned(records: Iterable[NodeRecord], now: datetime) -> History:
 def with_speeds(candidates: Sequence[Candidate], measured: Mapping[str, float]) -> list[Candidate]:
     """Return candidates with their speed: as measured on their type, or else by the data sheet.
 
-    A copy reaches a part of the data sheet's bandwidth; types that nobody has measured are taken to
-    reach the same part as those that were. A GPU without a data sheet counts as the slowest.
+    A copy reaches a fraction of the data sheet's bandwidth. Types without measurements are assumed
+    to reach the same fraction as measured types. A GPU without a data sheet counts as the slowest.
     """
     types = {one.type.name: one.type for one in candidates}
     sheets = {name: by_ec2_name(kind.gpu, kind.gpu_memory_mb) for name, kind in types.items()}

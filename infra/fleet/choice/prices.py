@@ -1,8 +1,8 @@
-"""What instances cost: spot as AWS tells it now, on-demand by a table that can be refreshed.
+"""Prices of instances: current spot prices from AWS, on-demand prices from a refreshable table.
 
-The table that is shipped holds AWS's public figures for types with NVIDIA GPUs, each with the date
-that it was true. `refresh` asks AWS's Pricing API and keeps its answers in the user's cache, where
-they win over the shipped ones.
+The shipped table holds AWS's public prices for types with NVIDIA GPUs, each with its date.
+`refresh` asks AWS's Pricing API and keeps the answers in the user's cache, where they take
+precedence over the shipped prices.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PLAIN = {
 
 @dataclass(frozen=True)
 class Price:
-    """What an on-demand instance costs: USD per hour, and on which day (ISO) that was so."""
+    """The on-demand price of an instance type in USD per hour, and its date (ISO)."""
 
     usd: float
     date: str
@@ -68,9 +68,9 @@ def table() -> Table:
 
 
 def refresh(aws: Aws, aws_regions: Iterable[str], types: Iterable[str]) -> Path:
-    """Ask AWS what instances cost on-demand, and keep the answers in the user's cache.
+    """Ask AWS for on-demand prices, and keep the answers in the user's cache.
 
-    What a region doesn't sell is left out; other answers of earlier times stay.
+    Types that a region doesn't sell are left out; other cached prices stay.
 
     Returns:
         The file with all answers.
@@ -91,7 +91,7 @@ def refresh(aws: Aws, aws_regions: Iterable[str], types: Iterable[str]) -> Path:
 
 
 def ask(aws: Aws, aws_region: str, instance_type: str) -> float | None:
-    """Ask AWS what an instance costs on-demand in USD per hour; None where it isn't sold."""
+    """Ask AWS for the on-demand price of a type in USD per hour; None where it isn't sold."""
     fields = {**PLAIN, "regionCode": aws_region, "instanceType": instance_type}
     filters: list[FilterTypeDef] = [
         {"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in fields.items()
@@ -116,12 +116,12 @@ def _shipped() -> Table:
 
 
 def _refreshed() -> Table:
-    """Return what the cache holds; one that is damaged is worth no more than none."""
+    """Return the prices in the cache; none if it is damaged."""
     return unless_damaged(lambda: _TABLE.validate_json(cache_file().read_bytes()), {})
 
 
 def _history(aws: Aws, aws_region: str, types: list[Any]) -> list[SpotPriceTypeDef]:
-    """Return the prices that began to be so at or before now: for each pair the present one."""
+    """Return spot prices that began at or before now: for each type and zone the current one."""
     if not types:
         return []
     with asking(f"the spot prices of {aws_region}"):

@@ -1,4 +1,4 @@
-"""The account's limits on running vCPUs, which a new account has at 0 for instances with GPUs."""
+"""The account's quotas of running vCPUs, which are 0 for GPU instances in a new account."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONSOLE = "https://console.aws.amazon.com/servicequotas/home/services/ec2/quotas
 
 
 class Quota(NamedTuple):
-    """A limit of vCPUs that run at once in a region: Service Quotas' code, and AWS's words."""
+    """A quota of vCPUs that run at once in a region: Service Quotas' code, and AWS's name."""
 
     code: str
     name: str
@@ -38,10 +38,10 @@ class Limit:
     """A quota that a fleet's candidates fall under in a region.
 
     Attributes:
-        quota: which.
-        aws_region: where.
+        quota: its code and name.
+        aws_region: the AWS region.
         lifecycle: of the instances that count.
-        vcpus: the most that may run at once; None where AWS doesn't tell.
+        vcpus: maximum number that may run at once; None where AWS doesn't say.
         smallest: vCPUs of the smallest of the candidates.
     """
 
@@ -53,7 +53,7 @@ class Limit:
 
 
 def quota_of(instance_type: str, lifecycle: Lifecycle) -> Quota | None:
-    """Return the quota that instances of a type count against, if we know it."""
+    """Return the quota that instances of a type count against; None: unknown."""
     fitting = (
         quota
         for its, beginning, quota in QUOTAS
@@ -82,7 +82,7 @@ def limits(aws: Aws, candidates: Iterable[Candidate]) -> list[Limit]:
 
 
 def vcpus(aws: Aws, aws_region: str, quota: Quota) -> int | None:
-    """Return how many vCPUs a quota lets run; None where AWS doesn't tell."""
+    """Return the number of vCPUs that a quota allows; None where AWS doesn't say."""
     with asking(f"the quota {quota.name} in {aws_region}"):
         service = aws.quotas(aws_region)
         found = or_none(

@@ -1,1 +1,1 @@
-"""What people ask of a fleet: plan, status, scale, doctor, bake."""
+"""The commands on a fleet: plan, status, scale, doctor, bake and others."""

@@ -1,4 +1,4 @@
-"""An image on which nodes need only seconds: the recipe, as a script or for EC2 Image Builder."""
+"""The recipe of an image on which nodes join in seconds: a script, or for EC2 Image Builder."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
 
 COMPONENT_LIMIT = 16_000  # characters that Image Builder takes as a component's data
-BUILD_MINUTES = 120  # a machine that isn't made an image of by then ends itself
+BUILD_MINUTES = 120  # after this time a machine of which no image was made ends itself
 
 
 def script(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
     """Return a shell script that prepares the machine on which root runs it for an image of nodes.
 
-    It does what a node's first boot does, but for what is that node's own: driver, its option,
-    HTCondor in the manager's version.
+    It takes those steps of a node's first boot that do not depend on the node: the driver, its
+    option, and HTCondor in the manager's version.
     """
     name = names.resource_name(fleet.called)
     return (
@@ -38,13 +38,13 @@ def script(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
 
 
 def image_builder(aws: Aws, fleet: Fleet, inputs: NodeInputs, architecture: str) -> dict[str, Any]:
-    """Return what EC2 Image Builder's calls take, by call, as JSON has it.
+    """Return the arguments of EC2 Image Builder's calls, by call, as JSON data.
 
     Raises:
         FleetError: the recipe is longer than Image Builder takes.
     """
     name = names.resource_name(fleet.called)
-    # A document of Image Builder's: one phase, which runs the program.
+    # A document for Image Builder: one phase, which runs the program.
     data = (
         "name: trialfleet\nschemaVersion: 1.0\nphases:\n  - name: build\n    steps:\n"
         "      - name: prepare\n        action: ExecuteBash\n        inputs:\n"

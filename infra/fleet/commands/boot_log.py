@@ -1,4 +1,4 @@
-"""The last line that a node logged of its boot: its log in the fleet's bucket, else its console."""
+"""The last line of a node's boot log, from the fleet's bucket or else from its console."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 
-AT_ONCE = 8  # nodes that are asked for side by side
+AT_ONCE = 8  # nodes in parallel
 LONGEST = 300  # characters of a line
 # A line of the node's own log: its time, as the bootstrap and the user data write it.
 OWN_LINE = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z .*")
 
 
 def last_messages(aws: Aws, fleet: Fleet, instances: Iterable[Instance]) -> dict[str, str]:
-    """Return by id what each instance logged last of its boot: `its log ends: …`, or its console.
+    """Return the last line of each instance's boot log or console, by id: `its log ends: …`.
 
-    What AWS refuses to show counts as absent: these lines only explain.
+    A refusal by AWS counts as an absent line, because these lines only explain.
     """
     wanted = list(instances)
     if not wanted:
@@ -33,7 +33,7 @@ def last_messages(aws: Aws, fleet: Fleet, instances: Iterable[Instance]) -> dict
         place = bucket.name_of(fleet, aws.account(fleet.home))
     except FleetError:
         place = ""
-    aws.s3(fleet.home)  # clients are made here and not by several threads at once
+    aws.s3(fleet.home)  # boto3 can't make clients in several threads at once
     for aws_region in {instance.aws_region for instance in wanted}:
         aws.ec2(aws_region)
     with ThreadPoolExecutor(AT_ONCE) as threads:
@@ -52,7 +52,7 @@ def _log(aws: Aws, fleet: Fleet, place: str, instance: Instance) -> str:
 
 
 def _console(aws: Aws, instance: Instance) -> str:
-    """Ask for the console as it is now; machines that aren't Nitro have an older one only."""
+    """Ask for the current console; machines that aren't Nitro only have an older one."""
     for latest in (True, False):
         try:
             answer = aws.ec2(instance.aws_region).get_console_output(
@@ -66,7 +66,7 @@ def _console(aws: Aws, instance: Instance) -> str:
 
 
 def last_line(text: str) -> str:
-    """Return the last line of the node's own in a text; where there is none, the last line."""
+    """Return the last line of a text that the bootstrap wrote; without one, the last line."""
     lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
     own = [match[0] for line in lines if (match := OWN_LINE.search(line))]
     return (own or lines or [""])[-1][:LONGEST]

@@ -1,7 +1,7 @@
-"""`fleet doctor`: what would keep a fleet from coming up, found before it is asked for.
+"""`fleet doctor`: checks for problems that would make `fleet up` fail.
 
-Nothing is changed: EC2 is asked by dry run, the other services by reading. What AWS lets nobody
-try beforehand (writing to IAM, S3 and SSM) is named as such.
+The checks change nothing: EC2 is tested by dry runs, the other services by reads. Writes to IAM, S3
+and SSM, which AWS offers no way to test, are listed as unknown.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ SKEW = timedelta(minutes=1)  # AWS takes 5, and tokens that begin in the future 
 
 
 def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
-    """Check all that a fleet needs, in AWS and on this machine; changes nothing.
+    """Check everything that a fleet needs, in AWS and on this machine; changes nothing.
 
-    What is found wrong is in the findings and never raised.
+    Problems are findings, never exceptions.
     """
     credentials, answer = _credentials(aws, fleet)
     found = [credentials, _clock(answer)]
@@ -41,7 +41,7 @@ def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
 
 
 def _credentials(aws: Aws, fleet: Fleet) -> tuple[Finding, Any]:
-    """Say who is asking, and give AWS's answer; a refusal is one, too."""
+    """Return the finding about the caller, and AWS's answer, which may be a refusal."""
     check = "credentials"
     try:
         who = aws.caller(fleet.home)
@@ -55,16 +55,16 @@ def _credentials(aws: Aws, fleet: Fleet) -> tuple[Finding, Any]:
 def _clock(answer: Any) -> Finding:
     there = time_of(answer)
     if there is None:
-        return Finding(check="clock", ok=None, found="AWS gave no time")
+        return Finding(check="clock", ok=None, found="AWS's answer has no time")
     skew = datetime.now(UTC) - there
     side, well = "ahead of" if skew > timedelta() else "behind", abs(skew) <= SKEW
-    advice = "" if well else "let a time service set it: `timedatectl set-ntp true`"
+    advice = "" if well else "turn on a time service: `timedatectl set-ntp true`"
     found = f"{abs(skew.total_seconds()):.0f} s {side} AWS"
     return Finding(check="clock", ok=well, found=found, advice=advice)
 
 
 def time_of(answer: Any) -> datetime | None:
-    """Return AWS's time of an answer; also a refusal, for the clock's sake perhaps, has one."""
+    """Return AWS's time of an answer; a refusal (perhaps for a wrong clock) has one, too."""
     date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     return parsedate_to_datetime(date) if date else None
 
@@ -79,7 +79,7 @@ def _candidates(aws: Aws, fleet: Fleet) -> tuple[Finding, list[Candidate]]:
         return Finding(check=check, ok=False, found=str(error), advice=advice), []
     best = found[0]
     summary = (
-        f"{len(found)} ways to get a node, the cheapest GPU {best.price_per_gpu:.3f} USD/h: "
+        f"{len(found)} candidates for a node, the cheapest GPU at {best.price_per_gpu:.3f} USD/h: "
         f"{best.type.name} {best.lifecycle} in {best.zone}"
     )
     return Finding(check=check, ok=True, found=summary), found
@@ -97,10 +97,10 @@ def _within(limit: quotas.Limit, fleet: Fleet) -> Finding:
     check = f"quota in {limit.aws_region}: {limit.quota.name}"
     page = f"{quotas.CONSOLE}/{limit.quota.code}"
     if limit.vcpus is None:
-        return Finding(check=check, ok=None, found="AWS doesn't tell it", advice=f"see {page}")
+        return Finding(check=check, ok=None, found="AWS doesn't say", advice=f"see {page}")
     share = fleet.spot.share if limit.lifecycle == "spot" else 1 - fleet.spot.share
     nodes, wanted = limit.vcpus // limit.smallest, max(1, round(fleet.nodes.max * share))
-    found = f"{limit.vcpus} vCPUs: enough for {nodes} of the smallest nodes, of {wanted} at most"
+    found = f"{limit.vcpus} vCPUs: enough for {nodes} of the smallest nodes; nodes.max is {wanted}"
     if nodes >= wanted:
         return Finding(check=check, ok=True, found=found)
     advice = f"ask AWS for {wanted * limit.smallest} vCPUs: {page}"
@@ -112,5 +112,5 @@ def _image(aws: Aws, fleet: Fleet, aws_region: str, architecture: str) -> Findin
     try:
         found = images.find(aws, fleet, aws_region, architecture)
     except TrialfleetError as error:
-        return Finding(check=check, ok=False, found=str(error), advice="name another as `ami:`")
+        return Finding(check=check, ok=False, found=str(error), advice="name another in `ami:`")
     return Finding(check=check, ok=True, found=found.id)

@@ -1,4 +1,4 @@
-"""What the checks of `fleet doctor` find."""
+"""The findings of `fleet doctor`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What came out of one check.
+    """The result of one check.
 
     Attributes:
-        check: what was looked at.
-        ok: False where a fleet would not come up; None where nobody can tell, or it would in part.
-        found: what there is.
-        advice: what to do about it; empty where there is nothing to do.
+        check: its subject.
+        ok: False: the fleet would not come up; None: unknown, or it would come up only in part.
+        found: the state that the check found.
+        advice: how to correct it; empty: nothing to do.
     """
 
     check: str

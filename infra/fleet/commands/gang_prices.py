@@ -1,4 +1,4 @@
-"""How many nodes a gang takes, and what they cost; whether the fleet can ever hold one."""
+"""The number and price of the nodes for a gang, and whether the fleet can hold one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trialfleet.infra.pool.machines import Room
 
 @dataclass(frozen=True, kw_only=True)
 class GangNeed:
-    """A gang: how many jobs, and what each asks for."""
+    """A gang: the number of its jobs, and the resources that each requests."""
 
     min: int
     max: int
@@ -25,16 +25,16 @@ class GangNeed:
 
 @dataclass(frozen=True, kw_only=True)
 class GangPrice:
-    """What a gang takes of a fleet.
+    """The nodes for a gang in a fleet, and their price.
 
     Attributes:
-        min: with so many jobs it begins.
-        max: so many it asks for.
-        min_nodes: nodes on which it begins.
-        max_nodes: nodes on which it has all that the fleet can give it.
-        min_per_hour: USD of the former.
-        max_per_hour: USD of the latter.
-        type: the instance type of which that is so, the first that is asked for.
+        min: number of jobs with which it begins.
+        max: number of jobs that it requests.
+        min_nodes: number of nodes for `min` jobs.
+        max_nodes: number of nodes for `max` jobs, within the fleet's limits.
+        min_per_hour: USD of min_nodes.
+        max_per_hour: USD of max_nodes.
+        type: the instance type of these figures, the first that is requested.
     """
 
     min: int
@@ -46,7 +46,7 @@ class GangPrice:
     type: str
 
     def __str__(self) -> str:
-        """In a line."""
+        """Return the price as one line."""
         return (
             f"a gang of {self.min} to {self.max} jobs takes {self.min_nodes} to {self.max_nodes} "
             f"nodes of {self.type}: {self.min_per_hour:.2f} to {self.max_per_hour:.2f} USD per hour"
@@ -54,10 +54,10 @@ class GangPrice:
 
 
 def gang_price(fleet: Fleet, gang: GangNeed, candidates: Sequence[Candidate]) -> GangPrice:
-    """Return what a gang takes of a fleet, of the first candidate whose nodes hold its jobs.
+    """Return a gang's nodes and price, for the first candidate whose nodes hold its jobs.
 
     Raises:
-        InputError: it can never begin.
+        InputError: the gang can never begin.
     """
     slots = [room_of(one.type, fleet.shares).holds(gang.need) for one in candidates]
     if why := never_begins(gang.min, fleet.nodes.max, max(slots)):
@@ -67,8 +67,8 @@ def gang_price(fleet: Fleet, gang: GangNeed, candidates: Sequence[Candidate]) ->
     cheapest = min(-(-gang.min // held) * one.price for held, one in pairs)
     if nodes_within(cap, 0.0, cheapest) < 1:
         raise InputError(
-            f"a gang begins with {gang.min} jobs (resources.nodes.min), whose nodes cost "
-            f"{cheapest:.2f} USD per hour at the least, over price_cap.hour, which is {cap:g}"
+            f"a gang begins with {gang.min} jobs (resources.nodes.min), and their nodes cost at "
+            f"least {cheapest:.2f} USD per hour, more than price_cap.hour, which is {cap:g}"
         )
     held, chosen = pairs[0]
     nodes = [-(-jobs // held) for jobs in (gang.min, gang.max)]

@@ -1,4 +1,4 @@
-"""`fleet gpus`: instance types with GPUs, what they have and cost, and where they are offered."""
+"""`fleet gpus`: instance types with GPUs, their hardware, prices and AWS regions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class GpuType:
 
     Attributes:
         name: for instance `g5.xlarge`.
-        type: what it has; None where AWS could not be asked.
-        on_demand: USD per hour by AWS region, where the price tables know it.
-        spot: USD per hour now in the zone where that is least; None where AWS lists none.
-        zone: that zone; empty without.
-        aws_regions: those that offer it, of the ones that were asked for.
-        others: those that don't.
+        type: its hardware; None where AWS could not be asked.
+        on_demand: USD per hour by AWS region, if the price tables have it.
+        spot: current USD per hour in the cheapest zone; None where AWS lists none.
+        zone: that zone; empty without a spot price.
+        aws_regions: requested AWS regions that offer it.
+        others: requested AWS regions that don't.
     """
 
     name: str
@@ -39,7 +39,7 @@ class GpuType:
 
     @property
     def price_per_gpu(self) -> float:
-        """USD per GPU and hour at the least; of an instance where its GPUs aren't known."""
+        """Lowest USD per GPU and hour; per instance if the number of GPUs is unknown."""
         known = [*self.on_demand.values(), *([] if self.spot is None else [self.spot])]
         return min(known, default=math.inf) / (self.type.gpus or 1 if self.type else 1)
 
@@ -49,7 +49,7 @@ class GpuTypes:
     """Types with GPUs, the cheapest GPU first.
 
     Attributes:
-        note: why it isn't all, where AWS could not be asked; else empty.
+        note: why the list is incomplete (AWS could not be asked); else empty.
     """
 
     types: Sequence[GpuType]
@@ -60,7 +60,7 @@ class GpuTypes:
 def gpu_types(aws: Aws, aws_regions: Sequence[str], fleet: Fleet | None = None) -> GpuTypes:
     """List the types with GPUs of some AWS regions: those that a fleet allows, or all.
 
-    Without credentials those that the price table has.
+    Without credentials the list comes from the price table.
     """
     try:
         by_region = {at: _types(aws, at, fleet) for at in aws_regions}
@@ -100,7 +100,7 @@ def _types(aws: Aws, aws_region: str, fleet: Fleet | None) -> list[InstanceType]
 
 
 def _of_table(aws_regions: Sequence[str], fleet: Fleet | None) -> GpuTypes:
-    """Return what is known without AWS: names and on-demand prices, of a fleet's list if any."""
+    """Return names and on-demand prices from the price table, of a fleet's list if any."""
     known = {at: prices.table().get(at, {}) for at in aws_regions}
     listed = set(fleet.instance_types) if fleet else set()
     names = sorted({name for its in known.values() for name in its if not listed or name in listed})
@@ -110,15 +110,15 @@ def _of_table(aws_regions: Sequence[str], fleet: Fleet | None) -> GpuTypes:
             None,
             {at: its for at, its in known.items() if name in its},
             {},
-            [],  # a table that lacks a price doesn't say that a type isn't offered
+            [],  # a missing price in the table doesn't mean that the type isn't offered
         )
         for name in names
     ]
     needs = "" if fleet is None or listed else "; the fleet's needs: are not applied"
     note = (
-        "no AWS credentials here: names and on-demand prices by the table that trialfleet comes "
-        "with, which lacks many; what types have, spot prices and where else they are offered are "
-        f"asked of AWS{needs}"
+        "there are no AWS credentials here: names and on-demand prices come from the table that "
+        "is shipped with trialfleet, which lacks many; hardware, spot prices and further regions "
+        f"need AWS{needs}"
     )
     return GpuTypes(types=_sorted(found), note=note)
 

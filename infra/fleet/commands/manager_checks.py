@@ -1,4 +1,4 @@
-"""Whether this machine is a manager that nodes can join."""
+"""Checks that this machine is a manager that nodes can join."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trialfleet.infra.manager import tokens
 from trialfleet.infra.pool import htcondor_installation
 
 PATIENCE = 3.0  # seconds for the manager's port to answer
-LEFT = timedelta(days=7)  # a token is renewed weekly, and lasts much longer
+LEFT = timedelta(days=7)  # a token is renewed weekly, and is valid for much longer
 REACHED = (
     "set `manager:` to an address at which these nodes reach it (docs/ec2.md: Nodes in another AWS "
     "region)"
@@ -27,9 +27,9 @@ INSTALL = "`sudo trialfleet manager install` makes this machine a manager"
 
 
 def examine(fleet: Fleet) -> list[Finding]:
-    """Look at the manager's port, the versions and the token; nothing is raised."""
+    """Check the manager's port, the versions and the token; raises nothing."""
     program = f"{version('trialfleet')}, with Python {platform.python_version()}"
-    own = own_instance.look()
+    own = own_instance.find()
     return [
         _port(fleet, own),
         _htcondor(),
@@ -41,22 +41,22 @@ def examine(fleet: Fleet) -> list[Finding]:
 
 
 def unreached(fleet: Fleet, own: OwnInstance | None) -> str:
-    """Say which nodes can't reach the manager; nothing where all may.
+    """Return which nodes can't reach the manager; empty: all can.
 
     Args:
-        fleet: without `manager:`, nodes are told the manager's private address.
+        fleet: without `manager:`, nodes get the manager's private address.
         own: this machine, if it is an EC2 instance.
     """
     if fleet.manager:
         return ""
     if own is None and len(fleet.aws_regions) > 1:
         return (
-            "several AWS regions and no `manager:`: nodes are told the manager's private address, "
-            "which those of another region can't reach"
+            "several AWS regions and no `manager:`: nodes get the manager's private address, "
+            "which nodes in other regions can't reach"
         )
     if own and (away := [region for region in fleet.aws_regions if region != own.aws_region]):
         return (
-            f"nodes in {', '.join(away)} can't reach the manager: without `manager:` they are told "
+            f"nodes in {', '.join(away)} can't reach the manager: without `manager:` they get "
             f"its private address in {own.aws_region}, {own.address}"
         )
     return ""
@@ -74,7 +74,7 @@ def _reach(fleet: Fleet, own: OwnInstance | None) -> list[Finding]:
 
 
 def _shells() -> Finding:
-    """Of the programs that `fleet ssh` calls; a fleet comes up without them."""
+    """Check the programs that `fleet ssh` calls; a fleet comes up without them."""
     missing = shell.missing_programs()
     found = missing or f"{' and '.join(shell.GUIDES)} are here"
     return Finding(check="programs for fleet ssh", ok=None if missing else True, found=found)
@@ -103,7 +103,7 @@ def _htcondor() -> Finding:
         return Finding(check=check, ok=False, found=str(error))
     found = f"{daemons}, and {bindings} of its Python bindings"
     if daemons.split(".")[:2] != bindings.split(".")[:2]:
-        advice = "the same release of both is tested together"
+        advice = "install the same release of both: only that is tested"
         return Finding(check=check, ok=None, found=found, advice=advice)
     return Finding(check=check, ok=True, found=found)
 

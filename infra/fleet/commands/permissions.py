@@ -1,6 +1,6 @@
-"""Whether the caller has the permissions that a fleet takes, as far as that can be tried.
+"""Checks of the caller's permissions for a fleet, as far as they can be tested.
 
-EC2 is asked by dry run, the other services by reading.
+EC2 is tested by dry runs, the other services by reads.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
 
 ALLOWED = "DryRunOperation"
-ADVICE = "attach what `trialfleet fleet plan --policy` prints"
-LATER = "`trialfleet fleet up` will tell"
+ADVICE = "attach the policy that `trialfleet fleet plan --policy` prints"
+LATER = "`trialfleet fleet up` will show it"
 Probe = tuple[str, Callable[[], Any]]
 Places = Callable[[], dict[str, RegionNetwork]]
 
 
 def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
-    """Try what can be tried; what is denied is in the findings and never raised."""
+    """Test the permissions; denied ones are findings, never exceptions."""
     probes, places = _reading(aws, fleet), cache(partial(network.places, aws, fleet))
     for aws_region in fleet.aws_regions:
         probes += _dry_runs(aws, fleet, aws_region, places)
-    unknown = "writing to IAM, S3 and SSM can't be tried without doing it"
+    unknown = "writing to IAM, S3 and SSM can't be tested without doing it"
     return [
         *(_tried(f"permission to {what}", probe) for what, probe in probes),
         Finding(check="permission to write", ok=None, found=unknown, advice=LATER),
@@ -84,17 +84,17 @@ def _dry_runs(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> list[P
 
 
 def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
-    """Try to launch from the fleet's template: the policy allows no other way.
+    """Test a launch from the fleet's template, the only kind that the policy allows.
 
-    EC2 Fleet launches for the caller, who needs the permission for both.
+    EC2 Fleet launches on behalf of the caller, who needs the permission for both calls.
 
     Raises:
         FleetError: there is no template yet.
-        ClientError: AWS's answer to the dry runs, which is never another.
+        ClientError: AWS's answer to the dry runs; they always raise one.
     """
     made = launch_template.templates(aws, fleet, aws_region)
     if not made:
-        raise FleetError("it takes the launch template that `up` makes")
+        raise FleetError("it needs the launch template that `up` makes")
     name = made[0]["LaunchTemplateName"]
     efa = name.endswith(launch_template.EFA)
     architecture = name.removesuffix(launch_template.EFA).rpartition("-")[2]
@@ -141,7 +141,7 @@ def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
 
 
 def _tried(check: str, probe: Callable[[], Any]) -> Finding:
-    """Say what AWS's answer to a probe means: it came, it was no refusal, or it was one."""
+    """Return the finding for AWS's answer to a probe."""
     try:
         probe()
         code = ALLOWED

@@ -1,4 +1,4 @@
-"""What `up` would make, what it would cost, and which permissions it needs; changes nothing."""
+"""The plan of a fleet: its resources, costs and permissions, without any change in AWS."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate
 
 POLICIES: Mapping[str, Callable[[Fleet, str], policy.Document]] = {
-    "caller": policy.caller_policy,  # of who raises and removes the fleet
-    "daily": policy.daily_policy,  # of who uses it
+    "caller": policy.caller_policy,  # to make and remove the fleet
+    "daily": policy.daily_policy,  # to use it
     "node": policy.node_policy,
     "reap": policy.reap_policy,
 }
@@ -36,20 +36,20 @@ class FleetPlan:
 
     Attributes:
         account: AWS's number of the account.
-        candidates: where nodes may be had, the cheapest finished work first.
-        first: how many of them are asked for first, in one request for each AWS region.
-        seen: what was seen of their pools, in their order: node hours and interruptions.
-        spot_nodes: how many of the most nodes are spot.
-        placement_scores: AWS's, from 1 to 10, of each AWS region for these; empty: not known.
-        makes: what `up` makes beside the nodes.
-        living: nodes that there are already.
-        most_per_hour: USD of the largest fleet at the dearest candidate, within the cap.
-        gangs: what the gangs of its study take of it.
+        candidates: pools to get nodes from, the cheapest finished work first.
+        first: number of candidates that are requested first, in one request per AWS region.
+        seen: node hours and interruptions of each candidate's pool, in the candidates' order.
+        spot_nodes: number of spot nodes if the fleet has its maximum of nodes.
+        placement_scores: AWS's scores, 1 to 10, of AWS regions for these; empty: unknown.
+        makes: resources that `up` makes, besides the nodes.
+        living: existing nodes.
+        most_per_hour: USD of the largest fleet with the most expensive candidate, within the cap.
+        gangs: nodes and prices of the gangs of its study.
         on_demand: USD per hour of the candidates' types on-demand, by AWS region, where known.
-        offers: where each type is offered, for fleets of several AWS regions.
-        problems: why `up` would fail; empty: nothing is known that keeps it from coming up.
-        warnings: what makes it less than its file says.
-        policies: what the callers and the nodes must be allowed, as IAM has it.
+        offers: the AWS regions that offer each type, for fleets in several AWS regions.
+        problems: reasons why `up` would fail; empty: none is known.
+        warnings: parts of the fleet's file that can't be met in full.
+        policies: IAM policies for callers and nodes.
     """
 
     fleet: str
@@ -85,7 +85,7 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
 
     Raises:
         InputError: a gang could never begin.
-        FleetError: no candidate is left.
+        FleetError: there is no candidate.
     """
     account = aws.account(fleet.home)
     history = ledgers.known_history(aws, fleet)
@@ -142,7 +142,7 @@ def _by_lifecycle(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
 
 
 def _on_demand(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]:
-    """Return the prices that the tables know; `refresh_prices` asks AWS for others."""
+    """Return the prices in the tables; `refresh_prices` asks AWS for others."""
     known, types = prices.table(), sorted({(one.aws_region, one.type.name) for one in candidates})
     found: dict[str, dict[str, float]] = {}
     for aws_region, name in types:

@@ -15,7 +15,7 @@ from trialfleet.infra.fleet.spec.price_cap import nodes_within
 
 
 def problems(aws: Aws, fleet: Fleet, candidates: Sequence[Candidate]) -> list[str]:
-    """Return why `up` would fail: the nodes' images that can't be found."""
+    """Return the reasons why `up` would fail: images that can't be found."""
     found = []
     for kind in sorted({(one.aws_region, one.type.architecture) for one in candidates}):
         try:
@@ -26,8 +26,8 @@ def problems(aws: Aws, fleet: Fleet, candidates: Sequence[Candidate]) -> list[st
 
 
 def warnings(fleet: Fleet, candidates: Sequence[Candidate]) -> list[str]:
-    """Return what makes a fleet less than its file says, a line each."""
-    own = None if fleet.manager else own_instance.look()
+    """Return the parts of a fleet's file that can't be met in full, a line each."""
+    own = None if fleet.manager else own_instance.find()
     cheapest = min(one.price for one in candidates)
     unreached = manager_checks.unreached(fleet, own)
     found = [
@@ -45,12 +45,12 @@ def _of_hour(fleet: Fleet, price: float) -> str:
         return ""
     return (
         f"price_cap.hour, which is {fleet.price_cap.hour:g}, pays for {paid} nodes at {price:g} "
-        f"USD per hour, fewer than nodes.min, which is {fleet.nodes.min}"
+        f"USD per hour, fewer than nodes.min, which is {fleet.nodes.min}: raise the cap"
     )
 
 
 def _of_run(fleet: Fleet, price: float) -> str:
-    """Of a cap at which the run's nodes would end before one of them has trained."""
+    """Return a warning if the run's cap is reached before a node has trained."""
     cap = fleet.price_cap.run
     if cap is None or cap / price * 60 > BOOT_MINUTES:
         return ""
@@ -61,9 +61,9 @@ def _of_run(fleet: Fleet, price: float) -> str:
 
 
 def _without_gpus(fleet: Fleet, candidates: Sequence[Candidate]) -> str:
-    """A fleet shares GPUs among trials only where its study's trials want some."""
+    """Return a warning about types without GPUs where the study's trials request GPUs."""
     plain = sorted({one.type.name for one in candidates if not one.type.gpus})
     if fleet.trials_per_gpu is None or not plain:
         return ""
     verb = "has" if len(plain) == 1 else "have"
-    return f"{', '.join(plain)} {verb} no GPU, and the study's trials want one (accelerator: gpu)"
+    return f"{', '.join(plain)} {verb} no GPU, but the study's trials need one (accelerator: gpu)"

@@ -1,4 +1,4 @@
-"""`fleet scale`: a number of nodes that a person asks for, now."""
+"""`fleet scale`: bring the fleet to the number of nodes that a person asks for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trialfleet.infra.pool.machines import Room
 
 
 def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Progress) -> Launched:
-    """Make the fleet, with what this manager gives to its nodes; see `up.up`."""
+    """Make the fleet with this manager's inputs for the nodes; see `up.up`."""
     given = fleet_up.gather_inputs(aws, fleet)
     down_note.lift(fleet.called)
     history = ledgers.known_history(aws, fleet)
@@ -34,10 +34,10 @@ def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Prog
 
 
 def scale(aws: Aws, fleet: Fleet, count: int, progress: Progress) -> list[str]:
-    """Bring the fleet to `count` nodes: more are launched; those too many are drained, then ended.
+    """Bring the fleet to `count` nodes: launch the missing ones; drain and end surplus ones.
 
     Returns:
-        What AWS refused, or what could not be drained and lives on, a line each.
+        AWS's refusals, or nodes that could not be drained and stay, a line each.
     """
     fleet_up.count_for(fleet, count)
     living = inventory.instances(aws, fleet)
@@ -79,7 +79,7 @@ def _shrink(
 
 
 def _explain(aws: Aws, fleet: Fleet, whys: Mapping[str, str]) -> None:
-    """Note why nodes end, where no autoscaler does; the record may be out of reach."""
+    """Record why nodes end, because no autoscaler does; ignore an unreachable record."""
     with suppress(FleetError):
         listed = inventory.instances(aws, fleet, gone=True)
         record = ledgers.load(aws, fleet).noted(listed, datetime.now(UTC))

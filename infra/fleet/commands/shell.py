@@ -1,4 +1,4 @@
-"""`fleet ssh`: a shell on a node by SSM's session manager, which needs no open port and no key."""
+"""`fleet ssh`: a shell on a node by SSM's session manager, which needs no open port or key."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ def session(aws: Aws, fleet: Fleet, word: str) -> list[str]:
     """Return the command line that opens a shell on a node.
 
     Args:
-        aws: who is asked for the nodes.
-        fleet: whose they are.
-        word: the node's instance id, the beginning of it, or the machine's name in the pool.
+        aws: lists the nodes.
+        fleet: their fleet.
+        word: the node's instance id or its beginning, or the machine's name in the pool.
 
     Raises:
-        InputError: the fleet's nodes let nobody in, or no node is called so.
+        InputError: the fleet has no `ssm: true`, or no node has this name.
         TrialfleetError: a program is missing here, or the node doesn't run.
     """
     if not fleet.ssm:
         raise InputError(
-            "the fleet's nodes let nobody in: set `ssm: true` in the fleet, then `trialfleet fleet "
-            "up` gives their role the permissions"
+            "the fleet's nodes don't allow sessions: set `ssm: true` in the fleet, then "
+            "`trialfleet fleet up` gives their role the permissions"
         )
     if missing := missing_programs():
         raise TrialfleetError(missing)
     machines: Mapping[str, str] = {}
-    with suppress(PoolError):  # without the pool nodes have their instance ids alone
+    with suppress(PoolError):  # without the pool nodes are known by their instance ids alone
         machines = {one.name: one.instance for one in pool_demand.fleet_machines(fleet.called)}
     node = node_called(word, inventory.instances(aws, fleet, gone=True), machines)
     return ["aws", "ssm", "start-session", "--target", node.id, "--region", node.aws_region]
 
 
 def missing_programs() -> str:
-    """Say which of AWS's programs this machine lacks for a session, and where they are from."""
+    """Return which programs for a session are missing here, and where to get them; may be empty."""
     absent = [name for name in GUIDES if shutil.which(name) is None]
     return "; ".join(f"{name} isn't on PATH: {GUIDES[name]} says how to get it" for name in absent)
 
@@ -60,21 +60,21 @@ def node_called(word: str, nodes: Sequence[Instance], machines: Mapping[str, str
     """Return the node that a person means.
 
     Args:
-        word: what it is called.
-        nodes: the fleet's, ended ones among them.
+        word: as for `session`.
+        nodes: the fleet's nodes, including ended ones.
         machines: instance ids by the names of the machines in the pool.
 
     Raises:
-        InputError: none is called so, or several begin so.
+        InputError: no node has this name, or several begin with it.
         TrialfleetError: it has ended, or doesn't run yet.
     """
     own = machines.get(word, word)
     same = [node for node in nodes if node.id == own]
     found = same or [node for node in nodes if word and node.id.startswith(word)]
-    if len(found) > 1:  # of several that begin so, the living one is meant
+    if len(found) > 1:  # of several matches, take the living one
         found = [node for node in found if node.alive] or found
     if len(found) > 1:
-        raise InputError(f"{word!r} may be {_listed(node.id for node in found)}")
+        raise InputError(f"{word!r} matches several nodes: {_listed(node.id for node in found)}")
     if not found:
         living = [node.id for node in nodes if node.alive]
         known = f"the fleet's nodes are {_listed(living)}" if living else "the fleet has no node"
@@ -83,7 +83,7 @@ def node_called(word: str, nodes: Sequence[Instance], machines: Mapping[str, str
     if not node.alive:
         raise TrialfleetError(f"{node.id} has ended{f': {node.ended}' if node.ended else ''}")
     if node.state != "running":
-        raise TrialfleetError(f"{node.id} doesn't run, it is {node.state}")
+        raise TrialfleetError(f"{node.id} isn't running: it is {node.state}")
     return node
 
 

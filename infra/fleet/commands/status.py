@@ -1,4 +1,4 @@
-"""A fleet as AWS and the pool see it together, and why nodes are not in the pool yet."""
+"""The status of a fleet, joined from AWS and the pool, and why nodes are not in the pool yet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import Machine
 
-# asked: AWS starts it · booted: it runs and is not in the pool · joined: it takes trials
+# asked: AWS starts it · booted: it runs but is not in the pool · joined: it takes trials
 Stage = Literal["asked", "booted", "joined", "sick", "draining", "ending", "ended"]
 _TAKEN = {"Server.SpotInstanceTermination", "Server.SpotInstanceShutdown"}  # AWS's codes
 _ENDS = {
@@ -37,17 +37,17 @@ _OF_INSTANCE = (
 
 @dataclass(frozen=True, kw_only=True)
 class NodeStatus:
-    """One instance, joined with what the pool knows of it.
+    """One instance, joined with its machine in the pool.
 
     Attributes:
-        instance: as AWS has it.
-        machine: what it says of itself; None before it has joined, or if the pool can't be asked.
-        at: when this was so.
-        wants_gpus: trials of the fleet want GPUs.
-        boot_message: what it logged last, where the pool doesn't know it; empty: nothing.
+        instance: AWS's description.
+        machine: its ads in the pool; None before it has joined, or if the pool does not answer.
+        at: time of this status.
+        wants_gpus: trials of the fleet need GPUs.
+        boot_message: its last log line, if the pool doesn't know it; empty: none.
         cost: USD so far.
-        ended_by: why it has ended, as the fleet's record has it; empty: it doesn't know.
-        pool_answers: the pool can be asked.
+        ended_by: why it has ended, by the fleet's record; empty: unknown.
+        pool_answers: the pool answers.
     """
 
     instance: Instance
@@ -61,7 +61,7 @@ class NodeStatus:
 
     @property
     def stage(self) -> Stage:
-        """The stage that it has reached between its launch and its end."""
+        """Its present stage between launch and end."""
         if not self.instance.alive:
             return "ended" if self.instance.state == "terminated" else "ending"
         if self.instance.state != "running" or self.machine is None:
@@ -71,7 +71,7 @@ class NodeStatus:
 
     @property
     def why(self) -> str:
-        """Why it takes no trials, or not on all of its GPUs, or what it waits for; may be empty."""
+        """The reason why it takes no trials, or not on all of its GPUs; may be empty."""
         stage, state, logged = self.stage, self.instance.state, self.boot_message
         if self.machine is not None and stage in {"draining", "sick", "joined"}:
             why = self.machine.explanation(self.wants_gpus)
@@ -83,8 +83,8 @@ class NodeStatus:
         if stage == "booted" and state == "running":
             since = f"{self.age_minutes:.0f} minutes after its launch"
             if self.is_late:
-                since += f", which is more than the {up.BOOT_MINUTES} that it may take"
-            return f"not in the pool {since}; {logged or 'it has reported nothing of its boot yet'}"
+                since += f", longer than the {up.BOOT_MINUTES} minutes allowed"
+            return f"not in the pool {since}; {logged or 'no boot log so far'}"
         ends = {"ending": "AWS is ending it", "ended": "it has ended"}
         if stage not in ends:
             return "; ".join(filter(None, (f"it is {state}", logged)))
@@ -92,7 +92,7 @@ class NodeStatus:
 
     @property
     def _why_ended(self) -> str:
-        """Why it has ended: who ended it says more than AWS does, but for a spot interruption."""
+        """The reason of its end: the fleet's record knows more than AWS, except interruptions."""
         code = self.instance.ended.partition(":")[0]
         if code in _TAKEN:
             return f"AWS took the spot instance back ({self.instance.ended})"
@@ -105,16 +105,16 @@ class NodeStatus:
 
     @property
     def is_late(self) -> bool:
-        """Whether the time in which a node joins the pool is over."""
+        """True if the time limit for joining the pool is over."""
         return self.age_minutes >= up.BOOT_MINUTES
 
     @property
     def gpus(self) -> int | None:
-        """The number of GPUs that it has by its own account; None before it has joined."""
+        """The number of GPUs in its ad; None before it has joined."""
         return self.machine.total.gpus // self.machine.shares if self.machine else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the status as plain data; what a node says of itself once it has joined."""
+        """Return the status as plain data, with the machine's figures once it has joined."""
         instance, machine = self.instance, self.machine
         idle_since = machine.idle_since if machine else None
         found = {
@@ -141,14 +141,14 @@ class FleetStatus:
     """A fleet at one moment.
 
     Attributes:
-        nodes: its instances, oldest first, those that ended within about an hour among them.
+        nodes: its instances, oldest first, including those that ended within about an hour.
         stages: number of nodes by stage.
-        demand: what trials ask for; None while the pool can't be asked.
+        demand: the trials' requests; None while the pool does not answer.
         price_per_hour: USD of all living nodes.
-        spent: USD of all nodes since `since`, ended ones among them, as the record has it.
+        spent: USD of all nodes since `since`, including ended ones, by the fleet's record.
         since: when the run began; None: since the fleet's record began.
-        unpriced: instances in that sum whose price nobody knows; they count as nothing.
-        notices: what a reader should know first, e.g. that the pool can't be asked.
+        unpriced: instances in that sum with an unknown price, which count as 0.
+        notices: important limits of this status, e.g. that the pool can't be asked.
     """
 
     fleet: str
@@ -173,9 +173,9 @@ class FleetStatus:
 
 
 def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None) -> FleetStatus:
-    """Return where a fleet stands; changes nothing.
+    """Return the status of a fleet; changes nothing.
 
-    Cost and demand are those of `run`; without one all that the record has, and all trials.
+    Cost and demand are those of `run`; without one, those of all runs.
     """
     now = now or datetime.now(UTC)
     instances = inventory.instances(aws, fleet, gone=True)
@@ -216,12 +216,12 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
 
 
 def keep_record(aws: Aws, fleet: Fleet, instances: Sequence[Instance], began: datetime) -> float:
-    """Keep what a fleet has cost on this machine, where it outlives the fleet; return it in USD.
+    """Keep the record of a fleet's costs on this machine after `fleet down`; return them in USD.
 
-    `instances` is what AWS lists in the end; those that ended since `began` did so by `fleet down`.
+    `instances` are those that AWS lists last; `fleet down` ended those that ended since `began`.
 
     Raises:
-        FleetError: the record can't be read, or the disk does not take it.
+        FleetError: the record can't be read, or can't be written to disk.
     """
     now = datetime.now(UTC)
     record = ledgers.load(aws, fleet).noted(instances, now)
@@ -240,7 +240,7 @@ def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> Ledge
 def _record(
     aws: Aws, fleet: Fleet, instances: Sequence[Instance], now: datetime
 ) -> tuple[Ledger, str]:
-    """Return what was spent until now, and why that isn't all, if it isn't."""
+    """Return the cost record, and a notice if it is incomplete."""
     record, notice = ledgers.load_or_tell(aws, fleet)
     return (record or Ledger()).noted(instances, now), notice
 
@@ -249,7 +249,7 @@ def _look(fleet: Fleet, run: str) -> tuple[PoolView | None, str]:
     try:
         return pool_demand.read_pool(fleet.called, run), ""
     except PoolError as error:
-        return None, f"the pool can't be asked, so nobody knows which nodes are in it: {error}"
+        return None, f"the pool can't be asked, so it is unknown which nodes are in it: {error}"
 
 
 def _minutes(since: datetime, now: datetime) -> float:

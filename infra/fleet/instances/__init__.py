@@ -1,1 +1,1 @@
-"""A fleet's instances: launched, listed, leased, called upon many at once."""
+"""A fleet's instances: launches, listings, leases, and calls for many instances at once."""

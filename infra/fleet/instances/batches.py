@@ -1,4 +1,4 @@
-"""One call for all instances of a region; one that is gone, or refused, keeps no other from it."""
+"""Calls for all instances of a region; a missing or refused instance does not affect the others."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from trialfleet.infra.fleet.spec.machines import Instance
 if TYPE_CHECKING:
     from types_boto3_ec2 import EC2Client
 
-AT_ONCE = 1_000  # EC2 takes no more instances in a call of CreateTags or TerminateInstances
-# These are about the call, and not about one of its instances.
+AT_ONCE = 1_000  # EC2's maximum of instances in a call of CreateTags or TerminateInstances
+# Errors about the call, not about one of its instances.
 OF_THE_CALL = {*DENIED, "RequestLimitExceeded", "Throttling", "ThrottlingException"}
 GONE = {"InvalidInstanceID.NotFound", "InvalidID"}
 Call = Callable[["EC2Client", list[str]], object]
 
 
 def call_by_region(aws: Aws, instances: Iterable[Instance], doing: str, call: Call) -> None:
-    """Make a call for instances, region by region; those that are gone are passed over.
+    """Make a call for instances, region by region; skip those that are gone.
 
-    `doing` says what the call does, in words that the instances' ids follow. Done again, the call
-    must do no harm.
+    `doing` describes the call for errors, which append the instances' ids. The call must be safe to
+    repeat.
 
     Raises:
-        FleetError: AWS refuses for some; it was called for all others.
+        FleetError: AWS refused for some; the call was made for all others.
     """
     by_region: dict[str, list[str]] = {}
     for instance in instances:
@@ -47,7 +47,7 @@ def call_by_region(aws: Aws, instances: Iterable[Instance], doing: str, call: Ca
 
 
 def _refusals(call: Call, ec2: EC2Client, ids: list[str], doing: str) -> Iterator[FleetError]:
-    """Name all at once; where AWS refuses one it refuses them all, so then the halves."""
+    """Call for all at once; if AWS refuses, which one bad id causes, call for each half."""
     try:
         with asking(f"{doing} {first_of(ids, 4)}"):
             call(ec2, ids)

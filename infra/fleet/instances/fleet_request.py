@@ -1,10 +1,10 @@
-"""One request to EC2 Fleet, of type `instant`: pools in, instances and reasons out.
+"""One request to EC2 Fleet, of type `instant`: it takes pools and returns instances and failures.
 
-AWS picks among the pools: for spot by `price-capacity-optimized`, which takes the cheapest of those
-with the most room, and for on-demand by `lowest-price`; both per unit of weighted capacity. The
-weight of a pool is the work that its nodes are expected to finish. Weights are relative to the
-slowest pool of the request, and the target is the weight of `count` of its nodes: so no more nodes
-come than were wanted, and of faster ones fewer.
+AWS chooses among the pools: for spot by `price-capacity-optimized`, which takes the cheapest of the
+pools with the most room, and for on-demand by `lowest-price`; both per unit of weighted capacity.
+A pool's weight is the expected finished work of its nodes, relative to the slowest pool of the
+request. The target is the weight of `count` nodes of the slowest pool: so at most `count` nodes
+come, and fewer if they are faster.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from trialfleet.infra.fleet.spec.machines import Candidate, Lifecycle
 
 SLOWEST = 10  # the weight of a request's slowest pool; weights are whole numbers up to 999
 HEAVIEST = 999
-LEAST_MAX_PRICE = 0.001  # USD per hour and unit of weighted capacity: EC2 takes none as low as that
+LEAST_MAX_PRICE = 0.001  # USD per hour and unit of weighted capacity; EC2 requires more
 STRATEGY = {"spot": "price-capacity-optimized", "on-demand": "lowest-price"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """The AWS resources that nodes are launched with.
+    """The AWS resources for launches of nodes.
 
     Attributes:
         places: the network, by AWS region.
         templates: the launch template, by AWS region and `launch_template.kind_of`.
-        make: makes the templates of a region, and what they name, once they are needed.
+        make: makes a region's templates and the resources that they name, when needed.
     """
 
     places: dict[str, RegionNetwork]
@@ -45,7 +45,7 @@ class Prepared:
     make: Callable[[str], Mapping[tuple[str, str], Template]] = lambda _: {}
 
     def template(self, fleet: Fleet, pool: Candidate) -> Template:
-        """Return the launch template of a pool's nodes, which is made now unless it was before."""
+        """Return the launch template of a pool's nodes; make it if it is missing."""
         kind = launch_template.kind_of(fleet, pool.type.architecture, efa=pool.type.efa)
         if (pool.aws_region, kind) not in self.templates:
             self.templates.update(self.make(pool.aws_region))
@@ -58,7 +58,7 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why AWS did not launch nodes of a pool; of the whole request where `pool` is None."""
+    """A reason why AWS did not launch nodes of a pool; `pool` None: of the whole request."""
 
     pool: Candidate | None
     code: str
@@ -78,11 +78,11 @@ class FleetRequest:
     """A request for nodes of one AWS region and lifecycle.
 
     Attributes:
-        name: goes as ClientToken and as tag; the same request asked again has the same.
-        pools: where AWS may take them, none without a subnet.
-        count: the largest number of nodes that may come.
-        least: with fewer nodes than that none comes; it counts where nodes serve gangs, whose
-            nodes come from one zone and are counted alone.
+        name: ClientToken and tag; a repeated request has the same.
+        pools: pools that AWS may choose from, all with a subnet.
+        count: maximum number of nodes.
+        least: minimum number of nodes, with fewer none comes; only for nodes that serve gangs,
+            which come from one zone and have no weights.
         expires: the end of the nodes' first lease.
         run: the run that pays for them; may be empty.
     """
@@ -96,11 +96,11 @@ class FleetRequest:
 
     @property
     def dearest(self) -> Candidate:
-        """The pool whose price a node is tagged with until its own is known."""
+        """The most expensive pool, with whose price nodes are tagged until their own is known."""
         return max(self.pools, key=lambda one: one.price)
 
     def send(self, aws: Aws, fleet: Fleet, prepared: Prepared) -> Answer:
-        """Ask AWS; a refusal of the whole request is a failure like any other."""
+        """Send the request to AWS; a refusal of the whole request is one of the failures."""
         ec2 = aws.ec2(self.pools[0].aws_region)
         try:
             answer = ec2.create_fleet(**self.body(fleet, prepared))
@@ -110,7 +110,7 @@ class FleetRequest:
         return self.understood(answer, prepared)
 
     def understood(self, answer: Mapping[str, Any], prepared: Prepared) -> Answer:
-        """Return what AWS's answer tells; a node of no known pool counts as one of the dearest."""
+        """Parse AWS's answer; a node of an unknown pool counts as one of the most expensive."""
 
         def pool(found: Mapping[str, Any]) -> Candidate | None:
             override = found.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
@@ -138,7 +138,7 @@ class FleetRequest:
         return Answer(made=made, failures=failures)
 
     def body(self, fleet: Fleet, prepared: Prepared) -> dict[str, Any]:
-        """Return what CreateFleet is sent."""
+        """Return the arguments of CreateFleet."""
         lifecycle, gang = self.pools[0].lifecycle, fleet.gangs is not None
         heaviest = 1 if gang else _heaviest(fleet, lifecycle)
         weights = weights_of(self.pools, heaviest)
@@ -169,7 +169,7 @@ class FleetRequest:
     def _configurations(
         self, fleet: Fleet, prepared: Prepared, weights: Mapping[Candidate, int]
     ) -> Iterator[dict[str, Any]]:
-        """Yield each launch template with the pools whose nodes are made of it."""
+        """Yield each launch template with its pools."""
         of: dict[Template, list[Candidate]] = {}
         for one in self.pools:
             of.setdefault(prepared.template(fleet, one), []).append(one)
@@ -196,16 +196,16 @@ class FleetRequest:
 
 
 def weights_of(pools: Sequence[Candidate], heaviest: int = HEAVIEST) -> dict[Candidate, int]:
-    """Return the weighted capacity of each pool, a node of the slowest one being `SLOWEST`.
+    """Return the weighted capacity of each pool; a node of the slowest one has `SLOWEST`.
 
-    None is heavier than `heaviest`, not the slowest either.
+    No weight exceeds `heaviest`, not even the slowest pool's.
     """
     slowest = min(one.throughput for one in pools)
     return {one: min(heaviest, round(SLOWEST * one.throughput / slowest)) for one in pools}
 
 
 def _heaviest(fleet: Fleet, lifecycle: Lifecycle) -> int:
-    """Return the largest weight by which the ceiling may be divided."""
+    """Return the largest weight with which ceiling / weight is high enough for EC2."""
     if lifecycle != "spot" or fleet.spot.ceiling is None:
         return HEAVIEST
     return min(HEAVIEST, max(1, math.ceil(fleet.spot.ceiling / LEAST_MAX_PRICE) - 1))

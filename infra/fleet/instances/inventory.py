@@ -1,4 +1,4 @@
-"""What AWS says a fleet has: its instances, and everything else that carries its tag."""
+"""A fleet's inventory in AWS: its instances, and all other resources with its tag."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from types_boto3_ec2.type_defs import InstanceTypeDef
 
 _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
-PAGE = 1_000  # instances in an answer of AWS: the most that it gives
+PAGE = 1_000  # instances in an answer of AWS, its maximum
 
 
 def instances(aws: Aws, fleet: Fleet, *, gone: bool = False) -> list[Instance]:
     """List the fleet's instances in all its AWS regions, oldest first.
 
-    With `gone` those shutting down and terminated too; AWS forgets them after about an hour.
+    With `gone` also those shutting down and terminated; AWS forgets them after about an hour.
     """
-    found = tagged(aws, fleet.aws_regions, [tags.of(fleet)])
+    found = tagged(aws, fleet.aws_regions, [tags.fleet_filter(fleet)])
     return [instance for instance in found if gone or instance.alive]
 
 
 def tagged(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -> list[Instance]:
-    """List the instances that filters let through, oldest first, in whatever state they are."""
+    """List the instances that match filters, in any state, oldest first."""
     found = []
     for aws_region in aws_regions:
         with asking(f"the instances in {aws_region}"):
@@ -54,7 +54,7 @@ def tagged(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -> list
 
 
 def described(instance: InstanceTypeDef, aws_region: str) -> Instance:
-    """Return an instance as AWS's description has it."""
+    """Return an instance from AWS's description of it."""
     tagged_with = tags.table(instance.get("Tags"))
     reason = instance.get("StateReason", {})
     code, words = reason.get("Code", ""), reason.get("Message", "")
@@ -72,21 +72,21 @@ def described(instance: InstanceTypeDef, aws_region: str) -> Instance:
         run=tagged_with.get(names.RUN_TAG, ""),
         launch=tagged_with.get(names.LAUNCH_TAG, ""),
         tags=tagged_with,
-        # Such as Server.SpotInstanceTermination; the words may begin with the code.
+        # Such as Server.SpotInstanceTermination; the message may begin with the code.
         ended=words if words.startswith(code) else f"{code}: {words}",
         ended_at=_end(instance),
     )
 
 
 def everything(aws: Aws, fleet: Fleet) -> list[str]:
-    """List all that the fleet has in AWS, a line each, living instances first."""
+    """List all of the fleet's resources in AWS, a line each, living instances first."""
     found = [
         f"instance {instance.id} in {instance.aws_region}"
         for instance in instances(aws, fleet, gone=True)
         if instance.state != "terminated"
     ]
     for aws_region in fleet.aws_regions:
-        with asking(f"what the fleet has in {aws_region}"):
+        with asking(f"the fleet's resources in {aws_region}"):
             for template in launch_template.templates(aws, fleet, aws_region):
                 found.append(f"launch template {template['LaunchTemplateId']} in {aws_region}")
             for group in network.groups(aws, fleet, aws_region):
@@ -94,7 +94,7 @@ def everything(aws: Aws, fleet: Fleet) -> list[str]:
             for group in placement.groups(aws, fleet, aws_region):
                 found.append(f"placement group {group} in {aws_region}")
     account, name = aws.account(fleet.home), names.resource_name(fleet.called)
-    with asking("what the fleet has in IAM, SSM and S3"):
+    with asking("the fleet's resources in IAM, SSM and S3"):
         if identity.profile(aws, fleet):
             found.append(f"instance profile {name}")
         if identity.role(aws, fleet):
@@ -106,7 +106,7 @@ def everything(aws: Aws, fleet: Fleet) -> list[str]:
 
 
 def _end(instance: InstanceTypeDef) -> datetime | None:
-    """Return when an instance ended, which AWS tells of most: `User initiated (2026-11-27 …)`."""
+    """Return when an instance ended, from AWS's reason: `User initiated (2026-11-27 …)`."""
     found = _WHEN.search(instance.get("StateTransitionReason", ""))
     if found is None or instance["State"]["Name"] not in {"shutting-down", "terminated"}:
         return None
@@ -121,7 +121,7 @@ def _moment(text: str | None) -> datetime | None:
 
 
 def _price(text: str | None) -> float | None:
-    """Return a price; None where the tag, which anybody may change, holds none."""
+    """Return the price in a tag, which anybody may change; None if it is not a number."""
     try:
         price = float(text or "")
     except ValueError:

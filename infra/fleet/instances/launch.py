@@ -1,11 +1,10 @@
-"""Getting nodes: one request to EC2 Fleet for each AWS region, the pools that are worth most first.
+"""Launches of nodes: one request to EC2 Fleet per AWS region, the best pools first.
 
-A request can be made twice: by a run of `up` that was killed after it asked, and by the next one
-to which AWS doesn't list the new instance yet. So a request has a name that depends on what it is
-for and on what AWS listed before it, and goes by that name as ClientToken and as tag: asked again
-within the same ten minutes, AWS answers with the instances that it made the first time. It would
-repeat that it has no room, too: so a request that was refused has another number in its name the
-next time (refused.py).
+A request can be sent twice: by an `up` that was killed after sending it, and by the next one, to
+which AWS doesn't list the new instance yet. So each request has a name, its ClientToken and tag,
+which depends on its content and on the instances that AWS listed before. If it is repeated within
+the same ten minutes, AWS answers with the instances of the first time. AWS would repeat a refusal,
+too: so after a refusal the next request has another number in its name (refused.py).
 """
 
 from __future__ import annotations
@@ -36,24 +35,24 @@ if TYPE_CHECKING:
     from types_boto3_ec2.type_defs import TagTypeDef
 
 Progress = Callable[[str], None]
-WINDOW = timedelta(minutes=10)  # a request's name is good for so long
-GOOD = 1.5  # pools are asked for first if their work costs at most 1.5 times the cheapest pool's
+WINDOW = timedelta(minutes=10)  # period in which a repeated request has the same name
+GOOD = 1.5  # pools come first if their work costs at most 1.5 times the cheapest pool's
 TWICE = "IdempotentParameterMismatch"
-# What AWS says where it can't, while another type or zone may do.
+# AWS's codes for a pool without room or a limit; another type or zone may work.
 UNAVAILABLE = {
     "InsufficientInstanceCapacity": "no capacity",
     "InsufficientCapacity": "no capacity",
     "UnfulfillableCapacity": "no capacity",
-    "InsufficientFreeAddressesInSubnet": "the subnet has no address left",
+    "InsufficientFreeAddressesInSubnet": "the subnet has no free address",
     "SpotMaxPriceTooLow": "spot costs more than the ceiling",
     "MaxSpotInstanceCountExceeded": "the account's limit of spot instances",
     "MaxFleetCountExceeded": "the account's limit of EC2 Fleets",
     "VcpuLimitExceeded": "the account's vCPU limit",
     "InstanceLimitExceeded": "the account's limit of instances",
     "Unsupported": "not offered there",
-    TWICE: "an earlier request of this name went wrong",
+    TWICE: "an earlier request of this name failed",
 }
-# What AWS says of a pool of a request that it took: nothing that the pool lacks.
+# AWS's codes for a temporary failure, which says nothing about the pool.
 BUSY = dict.fromkeys(
     ("InternalError", "RequestLimitExceeded", "ServiceUnavailable", "Unavailable"), "AWS is busy"
 )
@@ -72,7 +71,7 @@ JUST_MADE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """Pools that gave no node, and why."""
+    """Pools that gave no node, and the reason."""
 
     pools: str
     code: str
@@ -80,7 +79,7 @@ class Refusal:
 
     @property
     def passes(self) -> bool:
-        """True when asking later may help; limits and prices stay as they are."""
+        """True if a later request may succeed; limits and prices don't pass."""
         if self.code in {NO_REASON, *BUSY}:
             return True
         return UNAVAILABLE.get(self.code) in FLEETING
@@ -91,13 +90,13 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """What a launch came to."""
+    """The result of a launch."""
 
     instances: list[Instance] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
 
     def add(self, other: Launched) -> None:
-        """Add what another launch came to."""
+        """Add the result of another launch."""
         self.instances.extend(other.instances)
         self.refusals.extend(other.refusals)
 
@@ -115,22 +114,20 @@ def launch(
     least: int = 1,
     unlisted: Sequence[Instance] = (),
 ) -> Launched:
-    """Ask for `count` nodes more, within the cap per hour, in the candidates' order.
+    """Request `count` more nodes, within the cap per hour, in the candidates' order.
 
-    Those of gangs all lie in one zone, because a placement group can't lie in two, and what ranks
-    send each other across zones is slow and costs. The zone is that of the first node for as long
-    as one lives. A zone without room for `least` nodes is left for another, as long
-    as nothing was launched there: fewer would be of no use. They are of one lifecycle, too, because
-    each lifecycle takes a request of its own.
+    All nodes for gangs are in one zone, because a placement group has only one, and traffic between
+    zones is slow and costs money. It is the zone of the first node while any node lives. If a zone
+    has no room for `least` nodes, and none was launched there, the next zone is tried: fewer nodes
+    would be useless. They also have one lifecycle, because each lifecycle needs a separate request.
 
-    `unlisted` are nodes that were launched a moment ago: they count, though AWS may not list them
-    yet.
+    `unlisted` are nodes launched a moment ago, which count although AWS may not list them yet.
 
     Returns:
-        The instances that AWS started, which may be fewer, and who refused.
+        The instances that AWS started, perhaps fewer than `count`, and the refusals.
 
     Raises:
-        FleetError: no node came, and AWS refuses for a reason that holds for every candidate.
+        FleetError: no node came, and AWS's reason applies to every candidate.
     """
     known = inventory.instances(aws, fleet, gone=True)
     listed = {one.id for one in known}
@@ -148,7 +145,7 @@ def launch(
                 try:
                     got = order.ask(left, missing, max(1, least - (wanted - missing)))
                 except (FleetError, InputError) as error:
-                    if not launched.instances:  # who asked must hear of those that came
+                    if not launched.instances:  # the caller must get those that came
                         raise
                     failed = Refusal(pools=lifecycle, code="", reason=str(error))
                     got = Launched(refusals=[failed])
@@ -163,7 +160,7 @@ def launch(
 
 
 def label(pools: Sequence[Candidate]) -> str:
-    """Return pools of a type and lifecycle in words."""
+    """Return the display text of pools of one type and lifecycle."""
     first, zones = pools[0], ", ".join(one.zone for one in pools)
     prices = sorted({f"{one.price:.3f}" for one in pools})
     price = prices[0] if len(prices) == 1 else f"{prices[0]} to {prices[-1]}"
@@ -188,9 +185,9 @@ def _by_pool(instances: Sequence[Instance]) -> list[list[Instance]]:
 def _split(
     fleet: Fleet, living: Sequence[Instance], count: int, least: int
 ) -> dict[Lifecycle, int]:
-    """Share new nodes out, so that all together come nearest to the fleet's share of spot.
+    """Divide new nodes into spot and on-demand, as close as possible to the fleet's share of spot.
 
-    Where they serve gangs each part has none, or as many as a gang begins with.
+    For gangs each part has no nodes or enough for a gang to begin.
     """
     have = sum(instance.lifecycle == "spot" for instance in living)
     spot = min(max(fleet.spot.nodes(len(living) + count) - have, 0), count)
@@ -202,10 +199,10 @@ def _split(
 
 
 def requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Candidate]]:
-    """Yield the pools of each request: those of a region that are worth it, then all others.
+    """Yield the pools of each request: each region's best pools, then all others.
 
-    Those whose work costs much more than the cheapest's are asked for where the others have too
-    little. Nodes of a gang are of `one_type`: it trains as fast as its slowest.
+    Pools whose work costs much more than the cheapest's are only used if the others have too little
+    room. Nodes of a gang have `one_type`, because a gang is as fast as its slowest node.
     """
     first = set(worth_most(pools))
     groups: dict[tuple[bool, str, str], list[Candidate]] = defaultdict(list)
@@ -216,14 +213,14 @@ def requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Can
 
 
 def worth_most(pools: Sequence[Candidate]) -> list[Candidate]:
-    """Return the pools of a lifecycle that are asked for first: their work costs little more."""
+    """Return the pools whose work costs little more than the cheapest's, which come first."""
     best = min((one.cost for one in pools), default=0.0)
     return [one for one in pools if one.cost <= GOOD * best]
 
 
 @dataclass
 class _Order:
-    """One launch: when, and what there was before it or came by it (`known`)."""
+    """One launch: its time, and the instances from before and from it (`known`)."""
 
     aws: Aws
     fleet: Fleet
@@ -239,25 +236,25 @@ class _Order:
 
     @property
     def zone(self) -> str | None:
-        """Where the nodes of gangs lie: the zone of the oldest; None while there is none."""
+        """The zone of gangs' nodes, that of the oldest; None without nodes."""
         running = [one for one in self.known if one.state in {"pending", "running"}]
         return running[0].zone if running and self.fleet.gangs else None
 
     def reaches(self, candidate: Candidate) -> bool:
-        """Tell whether it wasn't refused, and nodes of it would lie where others lie."""
+        """Return whether a candidate was not refused, and is in the zone of gangs' nodes."""
         return self.zone in {None, candidate.zone} and candidate.pool not in self.refused
 
     def out_of_reach(self, lifecycle: str, pools: Sequence[Candidate], count: int) -> Refusal:
-        """Return why none of a lifecycle's pools can be asked."""
+        """Return why none of a lifecycle's pools can be requested."""
         if pools:
-            reason = f"nodes of a gang lie in one zone, and those that there are lie in {self.zone}"
+            reason = f"a gang's nodes must be in one zone, and the existing ones are in {self.zone}"
             return Refusal(pools=label(pools[:1]), code="zone", reason=reason)
         nodes = "node" if count == 1 else "nodes"
-        reason = f"no pool is left for {count} {nodes}: see trialfleet fleet plan"
+        reason = f"no pool is left for {count} {nodes}: see `trialfleet fleet plan`"
         return Refusal(pools=lifecycle, code="none", reason=reason)
 
     def ask(self, pools: Sequence[Candidate], wanted: int, least: int) -> Launched:
-        """Ask for at most `wanted` nodes of some pools; AWS gives at least `least`, or none."""
+        """Request at most `wanted` nodes from some pools; AWS gives at least `least`, or none."""
         usable = [one for one in pools if self.prepared.subnet(one)]
         if not usable:
             reason = "no subnet in this zone" if len(pools) == 1 else "no subnet in these zones"
@@ -280,10 +277,10 @@ class _Order:
         return Launched(instances=instances, refusals=list(_refusals(answer, paid)))
 
     def set_prices(self, pools: Sequence[Candidate], instances: Sequence[Instance]) -> str:
-        """Tag instances with the price of their pool, where it isn't the highest of the request's.
+        """Tag instances with their pool's price, if it isn't the highest of the request.
 
         Returns:
-            Why that could not be; they count as the dearest then.
+            Why that failed; instances then count as the most expensive.
         """
         highest, by_price = max(one.price for one in pools), defaultdict[float, list[str]](list)
         for one in instances:
@@ -301,12 +298,12 @@ class _Order:
         return ""
 
     def _affordable(self, candidate: Candidate) -> int:
-        """Return how many nodes of a candidate the cap per hour pays for beside those there are."""
+        """Return how many nodes of a candidate the cap per hour allows besides existing ones."""
         used = sum(one.price_or(candidate.price) for one in self.living)
         return nodes_within(self.fleet.price_cap.hour, used, candidate.price)
 
     def _patiently(self, pools: Sequence[Candidate], count: int, least: int) -> tuple[str, Answer]:
-        """Ask until AWS knows everywhere what was made for the nodes a moment ago."""
+        """Send a request until AWS knows the nodes' new resources everywhere."""
         for pause in (*retries.LATER, None):
             name = self._name(pools)
             request = FleetRequest(
@@ -327,7 +324,7 @@ class _Order:
         return name, answer
 
     def _answer(self, request: FleetRequest) -> Answer:
-        """Send a request; what an earlier one of its name made belongs to the answer."""
+        """Send a request; the answer includes instances of an earlier one of the same name."""
         answer = request.send(self.aws, self.fleet, self.prepared)
         earlier = any(one.code == TWICE for one in answer.failures)
         if earlier or not (answer.made or answer.failures):
@@ -339,7 +336,7 @@ class _Order:
 
     @property
     def _expires(self) -> str:
-        """The end of the first lease: counted from the window's, the same for the same request."""
+        """Return the end of the first lease, the same for each request of a window."""
         end = datetime.fromtimestamp((self._window + 1) * WINDOW.total_seconds(), UTC)
         return names.at(end + timedelta(minutes=self.fleet.lease_minutes))
 
@@ -348,7 +345,7 @@ class _Order:
         return int(self.now.timestamp() // WINDOW.total_seconds())
 
     def _name(self, pools: Sequence[Candidate]) -> str:
-        """Name a request, by the first number with which AWS has not refused it."""
+        """Return the name of a request, with the first number that AWS has not refused."""
         before = sorted(instance.id for instance in self.known)
         kinds = [
             f"{self.prepared.template(self.fleet, one)} {one.pool} {one.price:.6f}" for one in pools
@@ -360,7 +357,7 @@ class _Order:
         return next(name for name in names if name not in vain)
 
     def _listed(self, request: FleetRequest) -> list[Instance]:
-        """Wait for what an earlier request of this name made; AWS lists it within seconds."""
+        """Wait for instances of an earlier request of this name; AWS lists them within seconds."""
         made: dict[str, Instance] = {}
 
         def there() -> bool:
@@ -372,7 +369,7 @@ class _Order:
         return list(made.values())
 
     def _instance(self, id_: str, pool: Candidate, name: str) -> Instance:
-        """Return a new instance; AWS lists it in a moment."""
+        """Return a new instance, which AWS may not list yet."""
         return Instance(
             id=id_,
             aws_region=pool.aws_region,
@@ -389,7 +386,7 @@ class _Order:
         )
 
     def _check_mendable(self, answer: Answer) -> None:
-        """Raise the first failure, unless some pool failed for a reason of its own."""
+        """Raise the first failure, unless some pool failed for a reason that concerns it alone."""
         if answer.failures and not any(map(_word, answer.failures)):
             one = answer.failures[0]
             error = {"Error": {"Code": one.code, "Message": one.message}}
@@ -397,7 +394,7 @@ class _Order:
 
 
 def _by_type(pools: Sequence[Candidate], code: str, reason: str) -> list[Refusal]:
-    """Return a refusal of each type's pools."""
+    """Return a refusal for each type's pools."""
     alike: dict[str, list[Candidate]] = defaultdict(list)
     for one in pools:
         alike[one.type.name].append(one)
@@ -405,15 +402,15 @@ def _by_type(pools: Sequence[Candidate], code: str, reason: str) -> list[Refusal
 
 
 def _word(failure: Failure) -> str:
-    """Return in words what a pool lacks, or AWS; empty where it is none of what is known."""
+    """Return the text for a failure's code; empty for an unknown one."""
     busy = BUSY.get(failure.code, "") if failure.pool else ""
     return UNAVAILABLE.get(failure.code, busy)
 
 
 def _refusals(answer: Answer, pools: Sequence[Candidate]) -> Iterator[Refusal]:
-    """Yield why pools gave none: one line for the zones of a type that have the same reason."""
+    """Yield the refusals of pools, one for all zones of a type with the same reason."""
     if not (answer.made or answer.failures):
-        reason = "AWS launched none, and gave no reason"
+        reason = "AWS launched no node, and gave no reason"
         yield Refusal(pools=label(pools[:1]), code=NO_REASON, reason=reason)
     alike: dict[tuple[str, str, str, str], list[Candidate]] = defaultdict(list)
     for one in answer.failures:
@@ -426,12 +423,12 @@ def _refusals(answer: Answer, pools: Sequence[Candidate]) -> Iterator[Refusal]:
 
 
 def _is_unanswered(failure: Failure) -> bool:
-    """True where nobody can tell whether AWS did what it was asked: then it must be asked again."""
+    """Return whether it is unknown if AWS made the launch, so that it must be asked again."""
     return failure.pool is None and failure.code in BUSY
 
 
 def _is_new(failure: Failure) -> bool:
-    """True where AWS doesn't know everywhere yet what was made a moment ago."""
+    """Return whether AWS does not know a new resource everywhere yet."""
     if failure.code == "InvalidParameterValue":
         return "IAM Instance Profile" in failure.message
     return failure.code in JUST_MADE

@@ -1,4 +1,4 @@
-"""Leases: how long an instance may live unless the manager says so again."""
+"""Leases: the time that an instance may live without a renewal by the manager."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from trialfleet.infra.fleet.spec.machines import Instance
 if TYPE_CHECKING:
     from types_boto3_ec2.type_defs import TagTypeDef
 
-# A lease is renewed when less than this part of it is left, and a short one earlier: so that a bit
-# more than ten minutes in which AWS refuses all calls end no node. It lasts a minute at least.
+# A lease is renewed when less than this part of it is left, and a short one earlier: so that nodes
+# survive somewhat more than ten minutes in which AWS refuses all calls. It lasts at least a minute.
 RENEWED = 2 / 3
 OUTAGE, LEAST = timedelta(minutes=12), timedelta(minutes=1)
 
@@ -25,7 +25,7 @@ OUTAGE, LEAST = timedelta(minutes=12), timedelta(minutes=1)
 def due(fleet: Fleet, instances: Iterable[Instance], now: datetime) -> list[Instance]:
     """Return the living instances whose leases are to be renewed now.
 
-    These are all, once it is time for one: a call takes as long for a thousand as for one.
+    As soon as one is due, all are: a call for a thousand takes no longer than for one.
     """
     length = timedelta(minutes=fleet.lease_minutes)
     soon = now + max(RENEWED * length, min(OUTAGE, length - LEAST))
@@ -36,7 +36,7 @@ def due(fleet: Fleet, instances: Iterable[Instance], now: datetime) -> list[Inst
 def renew(
     aws: Aws, fleet: Fleet, instances: Iterable[Instance], *, now: datetime | None = None
 ) -> list[Instance]:
-    """Let instances live on for the fleet's `lease_minutes`; pass over those that are gone.
+    """Renew leases for the fleet's `lease_minutes`; skip instances that are gone.
 
     Returns:
         The instances with the new ends of their leases.

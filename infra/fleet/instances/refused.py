@@ -1,7 +1,7 @@
-"""The requests that AWS has wholly refused, kept on this machine by their names.
+"""The names of requests that AWS has wholly refused, kept on this machine.
 
-AWS answers the same to the same name, also to a new process. So a request whose refusal is known
-gets another name the next time; one that was killed before it was known is asked again as it was.
+AWS repeats its answer for the same name, also to a new process. So a request that was refused gets
+another name the next time. If the process was killed before the answer, the name stays.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from trialfleet.files import object_or_empty, read_json, write_json
 
 
 def file_of(fleet: str) -> Path:
-    """Return where this machine keeps the names of a fleet's requests that were refused."""
+    """Return the file with the names of a fleet's refused requests."""
     return platformdirs.user_state_path("trialfleet") / "fleet" / f"{fleet}.refused.json"
 
 
 def known(fleet: str, window: int) -> list[str]:
-    """Return the requests of a window that were refused; AWS has forgotten those of others."""
+    """Return the refused requests of a window; AWS has forgotten those of others."""
     kept = object_or_empty(lambda: read_json(file_of(fleet)))
     return list(kept.get("names", ())) if kept.get("window") == window else []
 
 
 def note(fleet: str, window: int, name: str) -> None:
-    """Keep that a request was refused; without a disk for it AWS repeats itself for a window."""
+    """Record a refused request; if the disk is full, AWS repeats the refusal for a window."""
     file = file_of(fleet)
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)

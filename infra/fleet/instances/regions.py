@@ -1,8 +1,8 @@
-"""The AWS regions of a fleet, asked side by side: one that is slow or throttled delays no other.
+"""Parallel calls of a fleet's AWS regions: a slow or throttled region does not delay the others.
 
-EC2 counts an account's calls in each region by themselves. So often they may be made, by AWS's page
-"Request throttling for the Amazon EC2 API" (docs.aws.amazon.com/ec2/latest/devguide), as tokens at
-most and how many come back each second:
+EC2 limits an account's calls in each region separately, by token buckets. AWS's page "Request
+throttling for the Amazon EC2 API" (docs.aws.amazon.com/ec2/latest/devguide) has their sizes and
+refill rates per second:
 
     DescribeInstances, with a filter     100, 20
     CreateTags                           100, 10
@@ -23,14 +23,14 @@ from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 
-PATIENCE = 30.0  # seconds for a region's answer; what comes later is for the next look
-# Renews the leases of a region's instances as far as they are due, and returns the instances.
+PATIENCE = 30.0  # seconds for a region's answer; a later one is used by the next poll
+# Renews due leases of a region's instances, and returns the instances.
 Renew = Callable[[Sequence[Instance]], list[Instance]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
-    """A region's answer: its instances, or the errors of listing them and of renewing leases."""
+    """A region's answer: its instances, or errors of the listing and of the leases' renewal."""
 
     instances: list[Instance] | None
     silence: FleetError | None
@@ -42,9 +42,9 @@ class Heard:
     """The answers of all regions.
 
     Attributes:
-        instances: those of all regions, the ended ones too; of a silent region as it listed last.
-        silent: why regions did not list theirs.
-        troubles: why leases could not be renewed.
+        instances: those of all regions, also ended ones; of a silent region, its last listing.
+        silent: errors of regions that did not answer.
+        troubles: errors of the leases' renewal.
         nothing: no region has ever answered.
     """
 
@@ -58,17 +58,17 @@ class Regions:
     """The last listing of a fleet's instances from each AWS region."""
 
     def __init__(self, aws: Aws, fleet: Fleet) -> None:
-        """Name the fleet; nothing is asked yet."""
+        """Keep the arguments, without a call of AWS."""
         self._aws, self._fleet = aws, fleet
         self._last: dict[str, list[Instance]] = {}
         self._threads = ThreadPoolExecutor(len(fleet.aws_regions))
         self._asked: dict[str, Future[_Answer]] = {}
 
     def hear(self, launched: Sequence[Instance], renew: Renew | None) -> Heard:
-        """Have each region list its instances and, unless told not to, renew the leases there.
+        """List the instances of each region and, with `renew`, renew their leases.
 
-        `launched` are those that AWS may not list yet. A region that does not answer hides none of
-        the others', and its leases are renewed as it listed them last.
+        `launched` are instances that AWS may not list yet. A silent region does not affect the
+        others, and the leases of its last listing are renewed.
         """
         silent: dict[str, FleetError] = {}
         for aws_region in self._fleet.aws_regions:
@@ -99,7 +99,7 @@ class Regions:
         return Heard(instances=instances, silent=silent, troubles=troubles, nothing=not self._last)
 
     def _answer(self, aws_region: str) -> _Answer | None:
-        """Return what a region has answered; None if nothing yet."""
+        """Return a region's answer; None if there is none yet."""
         asked = self._asked.get(aws_region)
         if asked is None or not asked.done():
             return None
@@ -108,7 +108,7 @@ class Regions:
     def _ask(self, aws_region: str, launched: Sequence[Instance], renew: Renew | None) -> _Answer:
         listed, silence, trouble = None, None, None
         try:
-            listed = inventory.tagged(self._aws, [aws_region], [tags.of(self._fleet)])
+            listed = inventory.tagged(self._aws, [aws_region], [tags.fleet_filter(self._fleet)])
         except FleetError as error:
             silence = error
         known = self._last.get(aws_region, []) if listed is None else listed

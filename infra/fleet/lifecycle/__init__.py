@@ -1,1 +1,1 @@
-"""Making a fleet and removing it: each may be killed anywhere and done again."""
+"""Creation and removal of a fleet; both can be killed at any point and repeated."""

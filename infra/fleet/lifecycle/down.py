@@ -1,4 +1,4 @@
-"""`fleet down`: nodes first, then what was made for them, in the order that AWS allows."""
+"""`fleet down`: remove the nodes, then the resources made for them, in the order AWS requires."""
 
 from __future__ import annotations
 
@@ -32,15 +32,14 @@ def down(
     *,
     keep: Callable[[list[Instance]], object] = lambda _: None,
 ) -> list[str]:
-    """Remove the fleet: drain and terminate its nodes, then delete all that `up` made.
+    """Remove the fleet: drain and terminate its nodes, then delete everything that `up` made.
 
-    `drain` lets the nodes finish or checkpoint what they run; what it can't do is reported and
-    doesn't keep the nodes alive. `keep` is given the instances that AWS lists in the end, to keep
-    what they have cost: it is called before the bucket goes, which has the record of that. Where it
-    fails with a FleetError the bucket stays.
+    `drain` lets nodes finish or checkpoint their jobs; its failures are reported, and the nodes are
+    terminated all the same. `keep` gets the instances that AWS lists last, to save the record of
+    costs, before the bucket with that record is deleted. If it raises FleetError the bucket stays.
 
     Returns:
-        What is left and why, a line each; empty when nothing is.
+        Resources that are left, with reasons, a line each; empty: none.
     """
     nodes = inventory.instances(aws, fleet)
     if nodes:
@@ -65,7 +64,7 @@ def down(
 
 
 def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
-    """Terminate instances; those that are gone already are passed over."""
+    """Terminate instances; skip those that are gone already."""
     call_by_region(
         aws, instances, "terminating", lambda ec2, ids: ec2.terminate_instances(InstanceIds=ids)
     )
@@ -74,7 +73,7 @@ def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
 def _delete(
     aws: Aws, fleet: Fleet, keep: Callable[[list[Instance]], object], progress: Progress
 ) -> list[str]:
-    """Delete all but instances; one failure doesn't keep the others."""
+    """Delete all resources except instances; go on after a failure."""
     account = aws.account(fleet.home)
 
     def remove_bucket() -> None:

@@ -1,4 +1,4 @@
-"""Whatever outlived its lease, in any fleet of the account."""
+"""Termination of instances with expired leases, of any fleet of the account."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from trialfleet.infra.fleet.lifecycle import down
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.machines import Instance
 
-LONGEST = timedelta(minutes=10_080)  # the longest lease: one whose tag is lost had no longer one
+LONGEST = timedelta(minutes=10_080)  # the longest lease, assumed for an instance without the tag
 
 
 def expired(aws: Aws, aws_regions: Sequence[str], *, now: datetime | None = None) -> list[Instance]:
-    """List the living instances of any fleet whose lease is over."""
+    """List the living instances of any fleet whose lease has expired."""
     moment = now or datetime.now(UTC)
     anybodys: Any = [{"Name": "tag-key", "Values": [names.FLEET_TAG]}]
     found = inventory.tagged(aws, aws_regions, anybodys)
@@ -31,7 +31,7 @@ def reap(
     *,
     now: datetime | None = None,
 ) -> list[Instance]:
-    """Terminate them; return them."""
+    """Terminate the living instances whose lease has expired; return them."""
     over = expired(aws, aws_regions, now=now)
     for instance in over:
         fleet = instance.tags.get(names.FLEET_TAG, "")

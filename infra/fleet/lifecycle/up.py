@@ -1,7 +1,7 @@
-"""`fleet up`: everything that nodes need, then the nodes; done again, it changes nothing.
+"""`fleet up`: make the nodes' resources, then the nodes; safe to repeat.
 
-Each step looks at what AWS has and makes what is missing, so a run that was killed anywhere is
-finished by the next one.
+Each step reads the state in AWS and makes what is missing, so an `up` that was killed at any point
+is completed by the next one.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ from trialfleet.infra.manager import tokens
 from trialfleet.infra.pool import htcondor_installation
 from trialfleet.infra.pool.joining import PORT
 
-BOOT_MINUTES = 20  # a node that hasn't joined within shuts itself down
+BOOT_MINUTES = 20  # a node that hasn't joined after that shuts itself down
 PAUSES = (15.0, 30.0, 60.0)  # seconds between rounds over candidates that had no capacity
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeInputs:
-    """What the nodes are given, all of it made on the manager.
+    """The inputs of the nodes, all made on the manager.
 
     Attributes:
         manager: HOST:PORT at which nodes find the pool.
         own: the manager as an EC2 instance, if it is one.
-        token: the pool's token for nodes; it goes to SSM and nowhere else.
+        token: the pool's token for nodes; it is stored in SSM only.
         bundle: the program that turns a machine into a node.
         condor_version: HTCondor's version here, which the nodes install too.
         user_data: renders the first boot's script from its settings.
-        endpoint_url: where AWS is asked, if not at its own places; nodes ask there, too.
+        endpoint_url: endpoint of AWS, also for nodes; empty: AWS's own.
     """
 
     manager: str
@@ -67,13 +67,13 @@ class NodeInputs:
 
 
 def gather_inputs(aws: Aws, fleet: Fleet) -> NodeInputs:
-    """Return what this machine, the manager, hands to the nodes.
+    """Return the nodes' inputs from this machine, the manager.
 
     Raises:
-        InputError: as `manager_address`.
-        PoolError: this machine is no manager: it has no token for nodes, or no HTCondor.
+        InputError: as for `manager_address`.
+        PoolError: this machine isn't a manager: it has no token for nodes, or no HTCondor.
     """
-    own = own_instance.look()
+    own = own_instance.find()
     manager = manager_address(fleet, own)
     return NodeInputs(
         manager=manager,
@@ -90,12 +90,12 @@ def manager_address(fleet: Fleet, own: OwnInstance | None) -> str:
     """Return where nodes find the manager, as HOST:PORT.
 
     Raises:
-        InputError: the fleet doesn't say, and this machine isn't an EC2 instance.
+        InputError: the fleet has no `manager:`, and this machine isn't an EC2 instance.
     """
     host = fleet.manager or (own.address if own else "")
     if not host:
         raise InputError(
-            "manager: this machine isn't an EC2 instance, so its address is not known: set "
+            "manager: this machine isn't an EC2 instance, so its address is unknown: set "
             "`manager:` to the name or address at which the nodes reach it"
         )
     return host if ":" in host else f"{host}:{PORT}"
@@ -111,10 +111,10 @@ def prepare(
     *,
     everywhere: bool = True,
 ) -> Prepared:
-    """Make what nodes of a run need (empty: of none), or bring it back to what it must be.
+    """Make or correct the resources for a run's nodes (empty: of no run).
 
-    Regions without a candidate are left alone. Unless it is to be made `everywhere`, what a region
-    needs of its own is made when the first node is asked for there.
+    Regions without a candidate get none. Without `everywhere`, a region's resources are made when
+    its first node is requested.
     """
     account = aws.account(fleet.home)
     places = network.places(aws, fleet)
@@ -163,12 +163,12 @@ def up(
     run: str = "",
     progress: Progress = lambda _: None,
 ) -> Launched:
-    """Bring the number of living nodes up to `count`, making what they need first.
+    """Make the nodes' resources, then launch nodes until `count` are alive.
 
     The default is the fleet's minimum, and at least one. They are for `run`, if that isn't empty.
 
     Returns:
-        All living nodes, and who refused.
+        All living nodes, and the refusals.
 
     Raises:
         FleetError: AWS has no capacity for a single node.
@@ -180,7 +180,7 @@ def up(
     refusals = []
     for pause in (*PAUSES, None):
         missing = max(0, wanted - len(living))
-        # Nodes of a gang come together or not at all: some of them alone would cost for nothing.
+        # A gang gets all of its nodes or none: some of them alone would be useless.
         least = missing if fleet.gangs else 1
         launched = launch.launch(
             aws,
@@ -200,12 +200,12 @@ def up(
         progress(f"{len(living)} of {wanted} nodes; asking again in {pause:.0f} s")
         retries.sleep(pause)
     if wanted and not living:
-        raise FleetError("no node could be had:\n" + "\n".join(f"  {why}" for why in refusals))
+        raise FleetError("AWS gave no node:\n" + "\n".join(f"  {why}" for why in refusals))
     return Launched(instances=living, refusals=refusals)
 
 
 def count_for(fleet: Fleet, count: int | None) -> int:
-    """Return how many nodes to have, by default the fleet's minimum and at least one."""
+    """Return the number of nodes to have, by default the fleet's minimum and at least one."""
     wanted = max(1, fleet.nodes.min) if count is None else count
     if not 0 <= wanted <= fleet.nodes.max:
         raise InputError(f"{wanted} nodes: the fleet may have 0 to {fleet.nodes.max} (nodes.max)")
@@ -213,7 +213,7 @@ def count_for(fleet: Fleet, count: int | None) -> int:
 
 
 def node_settings(fleet: Fleet, inputs: NodeInputs, bucket_name: str) -> dict[str, Any]:
-    """Return the settings in a node's user data, but for the run; nothing of it is secret."""
+    """Return the settings in a node's user data, without the run; they hold no secret."""
     return {
         "schema": 1,
         "fleet": fleet.called,
@@ -225,7 +225,7 @@ def node_settings(fleet: Fleet, inputs: NodeInputs, bucket_name: str) -> dict[st
         "token_parameter": names.token_parameter(fleet.called),
         "manager": inputs.manager,
         "condor_version": inputs.condor_version,
-        # Nodes that are to stay don't go by themselves: who scales the fleet knows how many.
+        # With a minimum, idle nodes don't leave by themselves: the autoscaler decides which stay.
         "idle_minutes": 0 if fleet.nodes.min else fleet.idle_minutes,
         "boot_minutes": BOOT_MINUTES,
         "endpoint_url": inputs.endpoint_url,

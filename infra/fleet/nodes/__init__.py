@@ -1,1 +1,1 @@
-"""What an instance is started with: user data, the bundle of `nodes/`, its configuration."""
+"""The inputs of an instance's boot: user data, the bundle of `nodes/`, its configuration."""

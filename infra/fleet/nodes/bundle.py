@@ -1,4 +1,4 @@
-"""The bundle: what a node needs of trialfleet, as one archive with the same bytes each time."""
+"""The bundle: the part of trialfleet that nodes need, as one reproducible archive."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ CONFIGURATION = "node.conf"
 
 @dataclass(frozen=True)
 class Bundle:
-    """An archive (tar, gzip) and what it hashes to."""
+    """An archive (tar, gzip) and its hash."""
 
     data: bytes
     sha256: str
 
     def key(self, fleet: str) -> str:
-        """Return the key of the bundle in the fleet's bucket; another content has another."""
+        """Return the bundle's key in the fleet's bucket, which depends on its content."""
         return f"{names.prefix(fleet)}bundle-{self.sha256}.tar.gz"
 
 
 def build(node_conf: str) -> Bundle:
     """Return the bundle; the same code and HTCondor configuration give the same bytes."""
     packed = io.BytesIO()
-    # Neither the archive nor its wrapper may tell the time.
+    # Neither the archive nor its gzip wrapper may contain the time.
     with (
         gzip.GzipFile(fileobj=packed, mode="wb", mtime=0, filename="") as squeezed,
         tarfile.open(fileobj=squeezed, mode="w", format=tarfile.PAX_FORMAT) as archive,
@@ -55,18 +55,18 @@ def build(node_conf: str) -> Bundle:
 
 
 def code() -> Iterator[tuple[str, Path]]:
-    """Each file of trialfleet that a node needs, with its name inside the package."""
+    """Yield the name inside the package and the path of each file that a node needs."""
     for name in MODULES:
         yield name, PACKAGE / name
     folder = PACKAGE / FOLDER
     for file in folder.rglob("*"):
-        # What was compiled here is for this machine's Python.
+        # Compiled files are for this machine's Python.
         if file.is_file() and "__pycache__" not in file.parts and file.suffix != ".so":
             yield f"{FOLDER}/{file.relative_to(folder)}", file
 
 
 def add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    """Put a file into the archive: readable by all, of nobody in particular, of no time."""
+    """Add a file to the archive: readable by all, without owner and time."""
     member = tarfile.TarInfo(name)
     member.size, member.mode = len(content), 0o644
     archive.addfile(member, io.BytesIO(content))

@@ -1,6 +1,6 @@
 """The HTCondor configuration of a fleet's nodes, as text; it holds no secret.
 
-`trialfleet.attributes` lists what a node's slot ad says beside HTCondor's own attributes.
+`trialfleet.attributes` lists the attributes that a node's slot ad has besides HTCondor's own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def render(fleet: Fleet, manager: str) -> str:
     The manager is HOST or HOST:PORT, as nodes reach it.
 
     Raises:
-        InputError: the manager's address is none.
+        InputError: the manager's address is invalid.
     """
     host, port = split(manager)
     return render_template(
@@ -45,12 +45,12 @@ def render(fleet: Fleet, manager: str) -> str:
 
 
 def split(manager: str) -> tuple[str, int]:
-    """Return host and port of the manager's address; the port is HTCondor's where none is given."""
+    """Return host and port of the manager's address; the default port is HTCondor's."""
     found = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9.-]*)(?::([0-9]{1,5}))?", manager)
     port = int(found[2] or PORT) if found else 0
     if found is None or not 0 < port < 65_536:
         raise InputError(
             f"the manager's address must be a host name or an IPv4 address, with :PORT (1 to 65535)"
-            f" where it isn't {PORT}, not {manager!r}"
+            f" if it isn't {PORT}, but it is {manager!r}"
         )
     return found[1], port

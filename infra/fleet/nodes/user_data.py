@@ -12,16 +12,16 @@ from trialfleet import instance_aws
 from trialfleet.errors import FleetError
 from trialfleet.render import render_template
 
-LIMIT = 16_384  # bytes that EC2 takes
-# Its code stands in the script: how to ask IMDS and S3 is written once.
+LIMIT = 16_384  # bytes, EC2's maximum
+# The script contains this module's code for requests to IMDS and S3.
 AWS_MODULE = Path(instance_aws.__file__)
 
 
 def render(settings: Mapping[str, Any]) -> str:
-    """Return the script with the settings that `nodes/bootstrap/settings.py` names; none is secret.
+    """Return the script with the settings of `nodes/bootstrap/settings.py`; none is secret.
 
     Raises:
-        FleetError: the script is longer than EC2 takes.
+        FleetError: the script is longer than EC2 allows.
     """
     text = render_template(
         "node/user_data.py.j2",
@@ -31,14 +31,14 @@ def render(settings: Mapping[str, Any]) -> str:
     size = len(text.encode())
     if size > LIMIT:
         raise FleetError(
-            f"the user data has {size} bytes, EC2 takes {LIMIT}: "
+            f"the user data has {size} bytes, EC2 allows {LIMIT}: "
             f"use shorter names (bucket, manager, run: {settings.get('run')!r})"
         )
     return text
 
 
 def without_docstrings(source: str) -> str:
-    """Return a module's text without docstrings: there is room for 16 KiB."""
+    """Return a module's text without docstrings, to fit into EC2's 16 KiB."""
     lines = source.splitlines(keepends=True)
     owners = (ast.Module, ast.ClassDef, ast.FunctionDef)
     for node in ast.walk(ast.parse(source)):

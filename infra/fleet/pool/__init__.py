@@ -1,1 +1,1 @@
-"""The pool's view of a fleet: its nodes' ads, and what the job queue waits for."""
+"""The pool's view of a fleet: its nodes' ads and the demand in the job queue."""

@@ -1,6 +1,6 @@
-"""The pool's view of a fleet: what its nodes say of themselves, and what the job queue waits for.
+"""The pool's view of a fleet: its nodes' ads and the demand in the job queue.
 
-The readers of ads are pure; `read_pool` asks the collector and the schedd.
+The parsers of ads are pure; `read_pool` queries the collector and the schedd.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.collector import read_machines
 from trialfleet.infra.pool.machines import Machine, Room, moment, number, room
 
-# A trial's job; the graph's own jobs carry the run but no node of it, or run on the access point.
+# Trials' jobs; other jobs of a graph have a run but no node, or run on the access point.
 OF_RUNS = f"TrialfleetRun isnt undefined && JobUniverse == {Universe.VANILLA}"
 TRIALS = f"{OF_RUNS} && TrialfleetNode isnt undefined"
 NAMES = ["GlobalJobId", "TrialfleetRun", "TrialfleetRegion", "TrialfleetNode"]
-# By these the schedd groups jobs. Those of one autocluster ask the same of a node in all respects.
+# The attributes by which the schedd groups jobs. Jobs of one autocluster have equal requirements.
 GROUP_ATTRIBUTES = [
     *("JobStatus", "JobUniverse", "AutoClusterId", "RequestCpus", "RequestGPUs", "RequestMemory"),
     *("TrialfleetRun", "TrialfleetFolder", "TrialfleetGangMin"),
 ]
 FIRST_ATTRIBUTES = ["ClusterId", "ProcId", "EnteredCurrentStatus", "Requirements"]
 GANG_ATTRIBUTES = sorted({*GROUP_ATTRIBUTES, *FIRST_ATTRIBUTES})
-AS_TEXT = {"Requirements"}  # what a job asks of a node, whichever that will be
+AS_TEXT = {"Requirements"}  # kept as an unevaluated expression
 SINCE = "EnteredCurrentStatus"
 ACTIVE = IN_SLOT | {JobStatus.BLOCKED}
 WANTING = ACTIVE | {JobStatus.IDLE}
@@ -37,14 +37,14 @@ Ad = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Trials that ask for the same, or jobs of one gang.
+    """Trials with equal requests, or jobs of one gang.
 
     Attributes:
-        need: what each asks for.
-        requirements: its other demands on a node, as a ClassAd expression.
-        jobs: how many they are.
+        need: resources that each requests.
+        requirements: their other requirements on a node, as a ClassAd expression.
+        jobs: number of jobs.
         since: when the first of them began to wait, or to run; None if HTCondor doesn't say.
-        least: the smallest number of them that is of use at once: a gang begins with its min.
+        least: the smallest useful number of them at once: a gang's min.
     """
 
     need: Room
@@ -56,11 +56,11 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """The slots that the trials in the job queue ask for.
+    """The demand of the trials in the job queue.
 
     Attributes:
-        idle: those that wait for a slot, the largest first.
-        active: those that run.
+        idle: groups that wait for a slot, the largest request first.
+        active: groups that run.
     """
 
     idle: tuple[Group, ...] = ()
@@ -68,12 +68,12 @@ class Demand:
 
     @property
     def waiting(self) -> int:
-        """The number of trials that wait."""
+        """The number of waiting trials."""
         return sum(group.jobs for group in self.idle)
 
     @property
     def running(self) -> int:
-        """The number of trials that run."""
+        """The number of running trials."""
         return sum(group.jobs for group in self.active)
 
 
@@ -88,10 +88,10 @@ class PoolView:
 def read_pool(
     fleet: str | None = None, run: str = "", folder: str = "", *, named: bool = True
 ) -> PoolView:
-    """Return the nodes of a fleet, or of every fleet; and what trials ask for, of a run or of all.
+    """Return the nodes of a fleet (or of all), and the demand of trials of a run (or of all).
 
-    A run is known by its folder, or else by its id. Unless the nodes' trials are to be `named`,
-    nothing is read of the slots that run jobs.
+    A run is identified by its folder, or else by its id. Slots that run jobs are only read with
+    `named`, for the names of the nodes' trials.
 
     Raises:
         PoolError: several runs have that id.
@@ -101,11 +101,11 @@ def read_pool(
 
 
 def _jobs(run: str, folder: str) -> list[Ad]:
-    """Return an ad for each group of trials that wait or run, and for each job of a gang.
+    """Return an ad for each group of waiting or running trials, and for each job of a gang.
 
-    Thousands of jobs are a few groups. What HTCondor doesn't group by is that of the first job of
-    each, which gets a slot first. There are no autoclusters before a first node has joined: until
-    then all that ask for the same room are one group.
+    Thousands of jobs form a few groups. Attributes that HTCondor doesn't group by come from each
+    group's first job, which gets a slot first. There are no autoclusters before the first node has
+    joined: until then all jobs with equal requests form one group.
     """
     own = f"{OF_RUNS} && TrialfleetRun =?= {quoted(run)}" if run else OF_RUNS
     found = of_run(schedd.groups(own, GROUP_ATTRIBUTES), run, folder)
@@ -128,7 +128,7 @@ def _first(group: Ad) -> str:
 
 
 def _one_of(ids: Iterable[str]) -> str:
-    """Return a constraint that is true of these jobs, and perhaps of some of the same clusters."""
+    """Return a constraint that these jobs satisfy, and perhaps others of the same clusters."""
     parts = [id_.split(".") for id_ in ids]
     clusters, procs = (",".join(sorted({part[i] for part in parts})) for i in (0, 1))
     return f"member(ClusterId, {{{clusters}}}) && member(ProcId, {{{procs}}})"
@@ -139,8 +139,8 @@ def fleet_machines(
 ) -> tuple[Machine, ...]:
     """Return the machines of a fleet, or of every fleet, that have joined the pool.
 
-    Only where their trials are to be `named` is the schedd asked. Where they need not be `whole`,
-    the slots that were cut for jobs are left out, and so are the jobs' ids.
+    With `named` the schedd is asked for the names of their trials. Without `whole` dynamic slots
+    are left out, and so are the jobs' ids.
     """
     own = f" && TrialfleetFleet =?= {quoted(fleet)}" if fleet is not None else ""
     uncut = "" if whole else ' && SlotType =!= "Dynamic"'
@@ -150,10 +150,10 @@ def fleet_machines(
 
 
 def of_run(jobs: Iterable[Ad], run: str, folder: str = "") -> list[Ad]:
-    """Return the jobs of one run: by its folder, or else by its id, or of all without either.
+    """Return the jobs of one run, by its folder or else by its id; without either, all jobs.
 
     Raises:
-        PoolError: several runs have that id, and no folder says which is meant.
+        PoolError: several runs have that id, and no folder is given.
     """
     if folder:
         return [job for job in jobs if job.get("TrialfleetFolder") == folder]
@@ -172,18 +172,18 @@ def quoted(text: str) -> str:
 
 
 def read_demand(jobs: Iterable[Mapping[str, Any]]) -> Demand:
-    """Return what the ads of trials ask for; jobs on hold or ended ask for nothing.
+    """Return the demand of trials from their ads; jobs that are held or ended don't count.
 
-    An ad may stand for several jobs, `JobCount` of them.
+    An ad may represent several jobs, `JobCount` of them.
     """
     jobs = list(jobs)
     return Demand(idle=_groups(jobs, {JobStatus.IDLE}), active=_groups(jobs, ACTIVE))
 
 
 def _groups(jobs: Sequence[Mapping[str, Any]], statuses: Collection[int]) -> tuple[Group, ...]:
-    """Return the jobs in these states, grouped by what they ask for, the largest first.
+    """Return the jobs in these states, grouped by their request, the largest first.
 
-    Of gangs that ask for the same the oldest comes first: it is the one that gets slots.
+    Of gangs with equal requests the oldest comes first, because it gets slots first.
     """
     of: dict[tuple[Room, str, int], list[Mapping[str, Any]]] = defaultdict(list)
     for job in jobs:
@@ -206,7 +206,7 @@ def _groups(jobs: Sequence[Mapping[str, Any]], statuses: Collection[int]) -> tup
 
 
 def _gang(job: Mapping[str, Any]) -> int:
-    """Return which gang a job is of, the jobs of one submission; 0: of none."""
+    """Return the cluster of a gang's job, which identifies the gang; 0: not in a gang."""
     return int(number(job, "ClusterId") or 0) if _is_of_gang(job) else 0
 
 
@@ -215,7 +215,7 @@ def _is_of_gang(job: Mapping[str, Any]) -> bool:
 
 
 def _least(job: Mapping[str, Any], begun: Mapping[int, int]) -> int:
-    """Return how many more of a gang's jobs it takes for the gang to train; 1 where it does."""
+    """Return how many more of a gang's jobs need slots before it trains; 1 once it trains."""
     if not (gang := _gang(job)):
         return 1
     return max(1, int(number(job, "TrialfleetGangMin") or 1) - begun[gang])

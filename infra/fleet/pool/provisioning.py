@@ -1,7 +1,7 @@
-"""The DAG's side of the autoscaler where it is the graph's PROVISIONER node.
+"""The autoscaler as the PROVISIONER node of a DAG.
 
-DAGMan starts the graph when its provisioner's job says `ProvisionerState = 2`, and does not end
-before the provisioner does: so it has to notice that nothing is left to do but the FINAL node.
+DAGMan starts the graph when the provisioner's job has `ProvisionerState = 2`, and does not end
+before the provisioner does. So the provisioner must detect that only the FINAL node is left.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from trialfleet.errors import InputError
 from trialfleet.infra.pool import schedd
 
 PROVISIONED = 2
-LOOKS = 3  # in a row, so that a moment between two jobs isn't taken for the end
-OWN_AND_FINAL = 2  # nodes that can't be done while the provisioner lives
+LOOKS = 3  # polls in a row, so that a moment between two jobs isn't taken for the end
+OWN_AND_FINAL = 2  # DAG nodes that can't be done while the provisioner lives
 _COUNTS = ("Total", "Done", "Failed", "Futile", "Ready", "Prerun", "Queued", "Postrun", "Holdrun")
 
 
@@ -23,15 +23,15 @@ class Graph:
     """The graph whose provisioner is this process, a job in HTCondor's queue."""
 
     def __init__(self, job: str | None = None) -> None:
-        """Take the job's id, CLUSTER.PROC; by default this process's own.
+        """Set the job's id, CLUSTER.PROC; by default this process's own.
 
         Raises:
-            InputError: this process is no job.
+            InputError: this process is not a job.
         """
         self.job = job or os.environ.get("CONDOR_ID", "")
         if not self.job.replace(".", "", 1).isdigit():
             raise InputError(
-                "a provisioner is a node of a graph: HTCondor starts it, and tells it its job's id"
+                "a provisioner must be started by HTCondor as a node of a graph, with its job's id"
                 f" in CONDOR_ID, which is {self.job!r} here"
             )
         self._quiet = 0
@@ -41,12 +41,12 @@ class Graph:
         schedd.edit(self.job, "ProvisionerState", str(PROVISIONED))
 
     def is_started(self) -> bool:
-        """Tell whether a former life of this job has let DAGMan start."""
+        """Return whether a previous execution of this job has let DAGMan start."""
         own = _ad(self.job, ["ProvisionerState"]) or {}
         return own.get("ProvisionerState") == PROVISIONED
 
     def over(self) -> bool:
-        """Tell whether nothing is left to do, by this look and the ones just before."""
+        """Return whether nothing is left to do, by this poll and the ones just before."""
         own = _ad(self.job, ["DAGManJobId"]) or {}
         parent = own.get("DAGManJobId")
         dagman = parent and _ad(f"{parent}.0", [f"DAG_Nodes{count}" for count in _COUNTS])
@@ -55,7 +55,7 @@ class Graph:
 
 
 def nothing_left(dagman: Mapping[str, Any]) -> bool:
-    """Tell by a DAGMan job's ad whether all its nodes but provisioner and FINAL have ended."""
+    """Return whether all DAG nodes except provisioner and FINAL have ended, by DAGMan's ad."""
     nodes = {count: int(dagman.get(f"DAG_Nodes{count}", 0)) for count in _COUNTS}
     ended = nodes["Done"] + nodes["Failed"] + nodes["Futile"]
     moving = nodes["Ready"] + nodes["Prerun"] + nodes["Postrun"] + nodes["Holdrun"]
@@ -68,7 +68,7 @@ def nothing_left(dagman: Mapping[str, Any]) -> bool:
 
 
 def _ad(job: str, attributes: list[str]) -> dict[str, Any] | None:
-    """Return attributes of a job; None if the queue has no such job any more."""
+    """Return attributes of a job; None if it is no longer in the queue."""
     cluster, _, proc = job.partition(".")
     found = schedd.query(f"ClusterId == {int(cluster)} && ProcId == {int(proc or 0)}", attributes)
     return found[0] if found else None

@@ -1,1 +1,1 @@
-"""The autoscaler: the decision, its limits and its money, back-off, draining, the process."""
+"""The autoscaler: its decision, limits, costs, back-off and draining, and its process."""

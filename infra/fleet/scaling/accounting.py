@@ -1,7 +1,7 @@
-"""One autoscaler's books: what its run has cost, from the fleet's record and its own memory of it.
+"""One autoscaler's cost ledger: its run's costs, from the fleet's record and its own observations.
 
-The record in S3 may be out of reach, or damaged. Nodes don't end for that: their autoscaler goes on
-with what it has seen itself, and catches up once it can read and write again.
+If the record in S3 is unreachable or damaged, nodes don't end: the autoscaler continues with its
+own observations, and updates the record once it can read and write again.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import Machine
 
 
-class Books:
-    """The costs of one fleet, as one autoscaler knows them."""
+class CostLedger:
+    """The costs of one fleet, as known to one autoscaler."""
 
     def __init__(
         self, aws: Aws, fleet: Fleet, run: str, began: datetime, planned: datetime | None = None
     ) -> None:
-        """Begin with nothing known; nothing is read yet.
+        """Begin empty, without reading the record.
 
-        Costs count from the beginning of `run`. Where there is no run, or the record doesn't know
-        it, they count from `began`. `planned` is when that run was planned, if it is known.
+        Costs count from the beginning of `run`; without a run, or if the record doesn't know it,
+        from `began`. `planned` is when that run was planned, if known.
         """
         self._aws, self._fleet, self._run, self._began = aws, fleet, run, began
         self._planned = planned
@@ -40,28 +40,28 @@ class Books:
 
     @property
     def known(self) -> bool:
-        """Whether the fleet's record was read; without it costs are those seen by this process."""
+        """True if the fleet's record was read; else only this process's observations count."""
         return self._stored is not None
 
     @property
     def since(self) -> datetime:
-        """When the run began, or this autoscaler where it serves no run."""
+        """The start of the run, or of this autoscaler without a run."""
         return self._ledger.runs.get(self._run, self._began)
 
     def spent(self, now: datetime) -> float:
-        """Return what all instances have cost since then, in USD."""
+        """Return the cost of all instances since then, in USD."""
         return self._ledger.cost(now, self.since)
 
     def seen(self, pool: Iterable[Machine], now: datetime) -> None:
-        """Note which nodes are in the pool, and what they say; the next `note` writes it down."""
+        """Record which nodes are in the pool, and their figures; the next `note` saves it."""
         self._ledger = self._ledger.seen(pool, now)
 
     def history(self, now: datetime) -> History:
-        """Return what is known of pools of capacity."""
+        """Return the history of capacity pools."""
         return self._ledger.history(now)
 
     def explained(self, pool: Iterable[Machine], ending: Iterable[Removal]) -> None:
-        """Note why nodes drain or end; the next `note` writes it down."""
+        """Record why nodes drain or end; the next `note` saves it."""
         whys = {node.instance: why_it_drains(node) for node in pool}
         ended = {one.instance: whys.get(one.instance) or one.reason for one in ending}
         self._ledger = self._ledger.explained(whys | ended)
@@ -71,10 +71,10 @@ class Books:
         return self._ledger.since(self.since)
 
     def note(self, listed: Iterable[Instance], now: datetime) -> str:
-        """Bring the costs up to date, and the record where something in it changed.
+        """Update the costs, and save the record if it changed.
 
         Returns:
-            Why the record could not be read or written, in words; it is tried again next time.
+            Why the record could not be read or written; the next call tries again.
         """
         problem, seen = "", self._ledger
         if self._stored is None:
@@ -90,6 +90,6 @@ class Books:
         try:
             ledgers.save(self._aws, self._fleet, self._ledger)
         except FleetError as error:
-            return f"what the nodes cost is not recorded yet: {error}"
+            return f"the nodes' costs are not recorded yet: {error}"
         self._stored = self._ledger
         return ""

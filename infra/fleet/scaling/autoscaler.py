@@ -1,8 +1,8 @@
-"""The autoscaler: looks at AWS and at the pool, decides, acts; again and again, on the manager.
+"""The autoscaler on the manager: each step reads AWS and the pool, decides, and acts.
 
-One step may fail as a whole or end anywhere: the next one goes by what AWS and the pool say then.
-A step renews the nodes' leases before all else, and what fails in it keeps nothing from being done
-that doesn't need it: no node ends, and none lives on, for a call that went wrong elsewhere.
+A step may fail or be killed at any point, because the next one reads the state again. A step first
+renews the nodes' leases. A failed call in it only affects actions that depend on the call: no node
+ends, and none stays, because an unrelated call failed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trialfleet.infra.fleet.lifecycle import down, up
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.demand import PoolView
 from trialfleet.infra.fleet.scaling import down_note, draining, end_trials
-from trialfleet.infra.fleet.scaling.accounting import Books
+from trialfleet.infra.fleet.scaling.accounting import CostLedger
 from trialfleet.infra.fleet.scaling.backoff import Backoff, UnfitNodes, UnmatchedTrials
 from trialfleet.infra.fleet.scaling.decision import (
     Decision,
@@ -48,15 +48,15 @@ from trialfleet.infra.fleet.spec.price_cap import run_cap_reached
 from trialfleet.infra.pool.machines import Machine, Room
 from trialfleet.wall_clock import SETTLED_SECONDS, WallClock
 
-LEAVING = (1.0,) * 20  # seconds between looks whether a run that is over still has jobs on nodes
-CHOICE = timedelta(minutes=10)  # for so long a choice of candidates and their prices are good
+LEAVING = (1.0,) * 20  # seconds between checks whether a finished run still has jobs on nodes
+CHOICE = timedelta(minutes=10)  # period after which candidates and prices are refreshed
 
 
 def unfailing(progress: Progress) -> Progress:
-    """Return a way to tell what is done that fails at nothing, if nobody hears it."""
+    """Return `progress` without its errors of output, such as a full disk."""
 
     def say(line: str) -> None:
-        with suppress(OSError, ValueError):  # the disk of the log is full, or its reader gone
+        with suppress(OSError, ValueError):  # the log's disk is full, or its reader is gone
             progress(line)
 
     return say
@@ -64,23 +64,23 @@ def unfailing(progress: Progress) -> Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What one step saw and did.
+    """The observations and actions of one step.
 
     Attributes:
-        at: when.
-        nodes: number of nodes by where they stand, see `scaling.Phase`.
-        waiting: trials that wait for a slot.
-        running: trials that run.
+        at: its time.
+        nodes: number of nodes by phase, see `scaling.Phase`.
+        waiting: number of trials that wait for a slot.
+        running: number of trials that run.
         price_per_hour: USD of all nodes.
         spent: USD since `since`.
-        since: when the run began, or this autoscaler where it serves no run.
+        since: start of the run, or of this autoscaler without a run.
         launched: instances that were started.
         drained: nodes that were asked to drain, and why.
         terminated: instances that were ended, and why.
-        stopped: why the run's trials, or all of the run, end for want of money; empty: they don't.
+        stopped: why the run's trials, or the whole run, end at the cap; empty: they don't.
         ended: number of jobs that were removed from the queue for that.
-        notes: what a person may wonder about, a line each.
-        instances: those that have lived since then, as the fleet's record has them.
+        notes: explanations for people, a line each.
+        instances: those alive at or after `since`, from the fleet's record.
     """
 
     at: datetime
@@ -100,23 +100,23 @@ class Step:
 
     @property
     def joined(self) -> int:
-        """Nodes that are in the pool and fit to run trials."""
+        """The number of nodes in the pool that are fit for trials."""
         return self.nodes.get("idle", 0) + self.nodes.get("busy", 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Connections:
-    """How an autoscaler reaches what is outside it.
+    """The functions by which an autoscaler reaches AWS, the pool and the clocks.
 
     Attributes:
-        inputs: gathers what new nodes are given.
-        choose: lists where new nodes may be had, the best first.
+        inputs: gathers the inputs of new nodes.
+        choose: lists the candidates for new nodes, the best first.
         look: asks the pool for a fleet's nodes and a run's demand.
-        look_at_all: asks for its nodes and the demand of all runs.
-        end: removes what ends of a run from the queue; returns how many jobs.
-        drain: asks a node to drain; returns why that could not be.
+        look_at_all: asks the pool for a fleet's nodes and the demand of all runs.
+        end: removes a run's jobs that are to stop; returns their number.
+        drain: asks a node to drain; returns the error, or an empty text.
         clock: the time, in UTC.
-        ticks: seconds of a clock that nobody sets.
+        ticks: seconds of a monotonic clock.
     """
 
     inputs: Callable[[Aws, Fleet], up.NodeInputs]
@@ -144,11 +144,11 @@ class Autoscaler:
         planned: datetime | None = None,
         progress: Progress = lambda _: None,
     ) -> None:
-        """Name the fleet; nothing is asked or done before the first step.
+        """Keep the arguments; nothing happens before the first step.
 
-        The trials of `run` count, and the cap of a run from its beginning on; without one all
-        trials, from now on. `planned` is when that run was planned, if it is known: what the record
-        knows of a run that began earlier is another's of the same id.
+        With `run`, its trials and its costs since its beginning count; else all trials, and costs
+        from now on. `planned` is when the run was planned, if known: an earlier run in the record
+        is a different one with the same id.
         """
         self._aws, self._fleet, self._connections = aws, fleet, connections
         self._run, self._progress = run, unfailing(progress)
@@ -156,7 +156,7 @@ class Autoscaler:
         self._began = self._clock.now()
         self._watch = Watch(self._began)
         self._regions = Regions(aws, fleet)
-        self._books = Books(aws, fleet, run, self._began, planned)
+        self._cost_ledger = CostLedger(aws, fleet, run, self._began, planned)
         self._chosen: tuple[datetime, list[Candidate]] | None = None
         self._prepared: Prepared | None = None
         self._room = Room(gpus=fleet.needs.gpus * fleet.shares)
@@ -165,7 +165,7 @@ class Autoscaler:
         self._unmatched = UnmatchedTrials()
 
     def step(self, *, least: int = 0) -> Step:
-        """Look, decide and act once; have `least` nodes or more, whatever waits."""
+        """Read, decide and act once; have at least `least` nodes, whatever the demand."""
         now = self._clock.now()
         heard = self._hear(now, renewing=True)
         listed, unheard = heard.instances, list(heard.silent.values())
@@ -175,27 +175,27 @@ class Autoscaler:
             raise unheard[0]
         if self._clock.is_set:
             return self._only_waited(living, troubles, now)
-        troubles.append(self._books.note(listed, now))
+        troubles.append(self._cost_ledger.note(listed, now))
         view = self._look()
-        self._books.seen(view.nodes, now)
+        self._cost_ledger.seen(view.nodes, now)
         candidates, unavailable = self._candidates(now)
         shares = self._fleet.shares
         rooms = {one.type.name: room_of(one.type, shares) for one in candidates}
         nodes = self._watch.nodes(living, view.nodes, rooms, self._room, now)
         is_down = down_note.why_no_nodes(self._fleet.called)
         if is_down:
-            self._prepared = None  # what nodes are launched with goes with the fleet
+            self._prepared = None  # `fleet down` deletes the resources for launches
         reasons = (is_down, unavailable)
         paused = "; ".join(filter(None, (*reasons, self._uncounted(unheard))))
         limits = self._limits(candidates, nodes, paused, least, now)
         unmatched = unmatched_trials(view.demand, nodes, limits, now)
         demand, lines = self._unmatched.without(view.demand, unmatched, now)
-        count = len(nodes) or len(unheard)  # a region that is silent may have some
+        count = len(nodes) or len(unheard)  # a silent region may have some
         stop = required_stop(limits, count, wanted=bool(view.demand.waiting or least))
         ended, limits, trouble = self._end_trials(stop, limits)
         phases = {node.id: phase(node, limits, now) for node in nodes}
         decision = decide(demand, nodes, self._paused(limits, phases, now), now)
-        self._books.explained(view.nodes, decision.terminate)
+        self._cost_ledger.explained(view.nodes, decision.terminate)
         drained, refused = self._drain(decision, nodes)
         troubles += [trouble, *refused, self._terminate(decision, living)]
         launched = self._launch(decision, candidates, now)
@@ -208,14 +208,14 @@ class Autoscaler:
             stopped=stop.reason if stop else "",
             ended=ended,
             notes=(*filter(None, troubles), *decision.reasons, *lines),
-            instances=self._books.lifetimes(),
+            instances=self._cost_ledger.lifetimes(),
         )
 
     def leave(self) -> Step:
-        """Let nodes go that nobody needs, as this autoscaler's run ends; return what was done.
+        """Release unneeded nodes at the end of this autoscaler's run; return the step.
 
-        Nodes that run something stay, and those that another run's trials wait for: whoever scales
-        the fleet then lets them go, or they do so themselves once they were idle for a while.
+        Busy nodes stay, and those that other runs' trials wait for: the fleet's next autoscaler
+        releases them, or they shut down after they have been idle for a while.
         """
         retries.until(self._has_left_its_slots, LEAVING)
         now = self._clock.now()
@@ -228,22 +228,22 @@ class Autoscaler:
         limits = self._limits([], nodes, "", 0, now)
         decision = left_alone(view.demand, nodes, limits, reason, now)
         drained, refused = self._drain(decision, nodes)
-        # They ran nothing when they took the order, and take nothing since.
+        # They were idle when they accepted the order to drain, and take no jobs since.
         ending = replace(decision, terminate=(*decision.terminate, *drained))
-        self._books.explained(view.nodes, ending.terminate)
+        self._cost_ledger.explained(view.nodes, ending.terminate)
         troubles += [*refused, self._terminate(ending, living)]
         heard = self._hear(now, renewing=False)
-        troubles += [*map(str, heard.silent.values()), self._books.note(heard.instances, now)]
+        troubles += [*map(str, heard.silent.values()), self._cost_ledger.note(heard.instances, now)]
         return replace(
             self._seen(view, [instance for instance in heard.instances if instance.alive], now),
             drained=drained,
             terminated=ending.terminate,
             notes=tuple(filter(None, troubles)),
-            instances=self._books.lifetimes(),
+            instances=self._cost_ledger.lifetimes(),
         )
 
     def _has_left_its_slots(self) -> bool:
-        """Tell whether no node has a job that may be this run's; a claim outlives its job."""
+        """Return whether no node has a job of this run; a claim outlives its job."""
         nodes = self._connections.look_at_all(self._fleet.called).nodes
         return not any(
             node.idle_since is None and all(trial.run == self._run for trial in node.trials)
@@ -253,34 +253,34 @@ class Autoscaler:
     def _only_waited(self, living: Sequence[Instance], troubles: list[str], now: datetime) -> Step:
         """Return a step without a decision, because the clock was just set."""
         self._watch.blinded()
-        note = f"the clock was set: for {SETTLED_SECONDS:.0f} s nodes neither come nor go"
+        note = f"the clock was set: the fleet is not scaled for {SETTLED_SECONDS:.0f} s"
         return replace(self._seen(self._look(), living, now), notes=(*troubles, note))
 
     def _seen(self, view: PoolView, living: Sequence[Instance], now: datetime) -> Step:
-        """Return a step in which nothing was done."""
+        """Return a step without actions."""
         return Step(
             at=now,
             nodes={},
             waiting=view.demand.waiting,
             running=view.demand.running,
             price_per_hour=sum(instance.price or 0.0 for instance in living),
-            spent=self._books.spent(now),
-            since=self._books.since,
+            spent=self._cost_ledger.spent(now),
+            since=self._cost_ledger.since,
         )
 
     # --- Looking ----------------------------------------------------------------------------------
 
     def _hear(self, now: datetime, *, renewing: bool) -> Heard:
-        """Have AWS list the nodes; with `renewing` let them live on.
+        """List the nodes in AWS; with `renewing` renew their leases.
 
-        But not once the run's money is spent, or the fleet is taken down.
+        Leases are not renewed once the run's money is spent, or the fleet is taken down.
         """
 
         def renew(instances: Sequence[Instance]) -> list[Instance]:
             due = lease.due(self._fleet, instances, now)
             return lease.renew(self._aws, self._fleet, due, now=now)
 
-        is_spent = run_cap_reached(self._fleet.price_cap.run, self._books.spent(now))
+        is_spent = run_cap_reached(self._fleet.price_cap.run, self._cost_ledger.spent(now))
         ends = is_spent or down_note.why_no_nodes(self._fleet.called)
         return self._regions.hear(self._watch.unlisted, renew if renewing and not ends else None)
 
@@ -292,21 +292,21 @@ class Autoscaler:
             raise
 
     def _uncounted(self, unheard: Sequence[FleetError]) -> str:
-        """Return why nobody knows how many nodes there are, or what they cost; else nothing."""
+        """Return why the number or cost of nodes is unknown; empty: it is known."""
         if unheard:
-            return "an AWS region does not say which nodes it has"
+            return "an AWS region does not list its nodes"
         capped = self._fleet.price_cap.run is not None
-        return "what the run has cost is unknown" if capped and not self._books.known else ""
+        return "the run's cost is unknown" if capped and not self._cost_ledger.known else ""
 
     def _candidates(self, now: datetime) -> tuple[list[Candidate], str]:
-        """Return where nodes may be had, or why nowhere; that doesn't keep others from going."""
+        """Return the candidates for nodes, and the error if there are none."""
         if self._chosen is None or now - self._chosen[0] >= CHOICE:
             try:
                 self._chosen = now, list(self._connections.choose(self._aws, self._fleet))
                 self._prepared = None
             except (FleetError, InputError) as error:
                 return [], " ".join(str(error).split())
-        return ranked(self._chosen[1], self._fleet, self._books.history(now)), ""
+        return ranked(self._chosen[1], self._fleet, self._cost_ledger.history(now)), ""
 
     def _limits(
         self,
@@ -330,7 +330,7 @@ class Autoscaler:
             hour_cap=fleet.price_cap.hour,
             run_cap=fleet.price_cap.run,
             reserve=fleet.price_cap.reserve,
-            spent=self._books.spent(now),
+            spent=self._cost_ledger.spent(now),
             paused=paused,
         )
 
@@ -341,13 +341,12 @@ class Autoscaler:
     # --- Acting -----------------------------------------------------------------------------------
 
     def _end_trials(self, stop: Stop | None, limits: Limits) -> tuple[int, Limits, str]:
-        """End the run's trials where nothing pays for them.
+        """Stop the run's trials if no money is left for them.
 
         Returns:
-            How many jobs were removed; the limits, within which nobody asks for nodes for those;
-            why that could not be, in words.
+            The number of removed jobs; the limits, which then pause launches; the error, if any.
         """
-        if stop is None or not self._run:  # whose trials they are that have spent it nobody knows
+        if stop is None or not self._run:  # without a run it is unknown whose trials to stop
             return 0, limits, ""
         try:
             ended = self._connections.end(self._run, stop)
@@ -361,7 +360,7 @@ class Autoscaler:
     def _drain(
         self, decision: Decision, nodes: Sequence[Node]
     ) -> tuple[tuple[Removal, ...], list[str]]:
-        """Ask nodes to drain; return those that were asked, and who can't be, in words."""
+        """Ask nodes to drain; return those that were asked, and errors for the others."""
         going = decision.drain[: draining.IN_A_STEP]
         machines = {node.id: node.machine for node in nodes if node.machine}
 
@@ -371,7 +370,7 @@ class Autoscaler:
             except PoolError as error:
                 return str(error)
 
-        with ThreadPoolExecutor(draining.AT_ONCE) as threads:  # a silent one delays no other
+        with ThreadPoolExecutor(draining.AT_ONCE) as threads:  # a silent node delays no other
             refusals = list(zip(going, threads.map(ask, going), strict=True))
         asked = tuple(removal for removal, refusal in refusals if not refusal)
         for removal in asked:
@@ -380,7 +379,7 @@ class Autoscaler:
         return asked, refused
 
     def _terminate(self, decision: Decision, living: Sequence[Instance]) -> str:
-        """End nodes; return why that could not be for all of them, in words."""
+        """Terminate nodes; return the error, if any."""
         reasons = {removal.instance: removal.reason for removal in decision.terminate}
         if not reasons:
             return ""
@@ -393,7 +392,7 @@ class Autoscaler:
         return ""
 
     def _prepare(self, candidates: Sequence[Candidate]) -> Prepared:
-        """Make what nodes are launched with, or find it: some twenty calls, as good as a choice."""
+        """Find or make the resources for launches: about 20 calls, kept as long as a choice."""
         aws, fleet = self._aws, self._fleet
         given = self._connections.inputs(aws, fleet)
         return up.prepare(aws, fleet, given, candidates, self._run, everywhere=False)
@@ -401,7 +400,7 @@ class Autoscaler:
     def _launch(
         self, decision: Decision, candidates: Sequence[Candidate], now: datetime
     ) -> list[str]:
-        """Start nodes, and pause for a while where AWS has fewer than are wanted."""
+        """Launch nodes, and pause launches for a while if AWS gives fewer."""
         if not decision.launch:
             return []
         aws, fleet, run, say = self._aws, self._fleet, self._run, self._progress
@@ -419,7 +418,7 @@ class Autoscaler:
             least=least,
             unlisted=self._watch.unlisted,
         )
-        self._prepared = prepared  # until that, or anything else, fails
+        self._prepared = prepared  # until a launch or anything else fails
         self._watch.launched(got.instances)
         if len(got.instances) >= count:
             self._capacity.reset()

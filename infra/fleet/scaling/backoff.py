@@ -1,4 +1,4 @@
-"""Pauses in asking for nodes, longer each time that asking is of no use."""
+"""Back-off of launches: pauses that grow with each failure in a row."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from trialfleet.infra.fleet.scaling.decision import Node, Phase
 from trialfleet.infra.pool.machines import Room
 
 FIRST_UNMATCHED, LONGEST_UNMATCHED = timedelta(minutes=30), timedelta(hours=12)
-UNFIT_IN_A_ROW = 3  # nodes that were never fit for a trial, from which on launching slows down
+UNFIT_IN_A_ROW = 3  # number of unfit nodes in a row at which launches slow down
 
 
 class Backoff:
-    """Holds back launches for a while; each time in a row twice as long."""
+    """A pause of launches, which doubles each time in a row."""
 
     def __init__(self, first: timedelta, longest: timedelta) -> None:
         self._first, self._longest = first, longest
@@ -24,26 +24,26 @@ class Backoff:
         self._reason = ""
 
     def hold(self, now: datetime, reason: str) -> None:
-        """Begin a pause."""
+        """Begin a pause, with its reason."""
         self._until, self._reason = now + self._length, reason
         self._length = min(self._length * 2, self._longest)
 
     def reset(self) -> None:
-        """End it, and begin anew with the first pause's length."""
+        """End the pause; the next one has the first length again."""
         self._until, self._length = None, self._first
 
     def reason(self, now: datetime) -> str:
-        """Return why nothing is asked for, and until when; empty if nothing holds back."""
+        """Return the reason and end of the pause; empty: there is none."""
         if self._until is None or now >= self._until:
             return ""
         return f"{self._reason}; tried again at {self._until:%H:%M:%S} UTC"
 
 
 class UnfitNodes:
-    """Counts nodes in a row that came to nothing: an image without a driver would make no others.
+    """A count of unfit nodes in a row, such as those of an image without a driver.
 
-    Such a node has not joined in time, ended itself before it joined, or has a GPU that fails its
-    probe from the start. The first fit node after them ends the count.
+    An unfit node did not join in time, ended before it joined, or has a GPU that failed its probe
+    from the start. The next fit node resets the count.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class UnfitNodes:
         self._unfit: set[str] = set()
 
     def reason(self, phases: Mapping[str, Phase], now: datetime) -> str:
-        """Return why no node is asked for after this look; empty if nothing holds back."""
+        """Return why launches pause, after an update by the nodes' phases; empty: they don't."""
         fit = {name for name, where in phases.items() if where in {"idle", "busy"}}
         bad = {name for name, where in phases.items() if where in {"late", "sick"}}
         gone = self._coming - set(phases)
@@ -70,9 +70,9 @@ class UnfitNodes:
 
 
 class UnmatchedTrials:
-    """Trials that no node of the fleet suits, whatever room it has: nodes for them cost in vain.
+    """Trials that match no node of the fleet despite enough room, so that nodes would be useless.
 
-    They count for nothing for a while, longer each time; one of their kind that runs ends that.
+    They are left out of the demand for a while, longer each time, until one of their kind runs.
     """
 
     def __init__(self) -> None:
@@ -81,9 +81,9 @@ class UnmatchedTrials:
     def without(
         self, demand: Demand, found: Iterable[tuple[Group, Node]], now: datetime
     ) -> tuple[Demand, list[str]]:
-        """Return the demand without them, and a line for each kind of them.
+        """Return the demand without unmatched trials, and a note for each kind of them.
 
-        `found` are trials that wait beside a free node, and that node.
+        `found` has waiting trials, each with the free node that they don't match.
         """
         for group in demand.active:
             self._backoffs.pop((group.need, group.requirements), None)
@@ -97,7 +97,7 @@ class UnmatchedTrials:
         held = {one: reasons.get((one.need, one.requirements), "") for one in demand.idle}
         lines = [
             f"{group.jobs} trial(s) that ask for {group.need} wait {reason}; "
-            "condor_q -better-analyze tells what their requirements want"
+            "condor_q -better-analyze explains their requirements"
             for group, reason in held.items()
             if reason
         ]

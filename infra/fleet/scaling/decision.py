@@ -1,7 +1,8 @@
-"""How many nodes there should be: a pure decision from what waits, what there is and what it costs.
+"""The decision on the number of nodes, from demand, nodes and costs. Pure.
 
-Up at once, for what waits and fits nowhere; down only by nodes that have been idle for a while,
-drained before they end. A node that runs a trial is drained only where a cap is exceeded.
+The fleet grows at once for waiting trials that fit on no node. It shrinks only by nodes that have
+been idle for a while, which are drained before they end. A node that runs a trial is drained only
+if a cap is exceeded.
 """
 
 from __future__ import annotations
@@ -18,33 +19,33 @@ from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.fleet.spec.price_cap import nodes_within, run_cap_reached
 from trialfleet.infra.pool.machines import OURS, Machine, Room
 
-SILENT_MINUTES = 5.0  # a node that the collector has lost for so long is given up
-MATCH_MINUTES = 5.0  # trials that wait so long beside a node free for so long don't match it
+SILENT_MINUTES = 5.0  # a node that the collector has not seen for this time counts as lost
+MATCH_MINUTES = 5.0  # trials that waited this long beside a node free this long don't match it
 Phase = Literal[
     "coming",  # launched, not yet in the pool
     "late",  # … for longer than a boot may take
-    "silent",  # was in the pool; not heard of for a short while
+    "silent",  # was in the pool; not seen for a short while
     "lost",  # … for longer than SILENT_MINUTES; or stopped by somebody
-    "sick",  # in the pool; its GPU failed the probe, so that trials don't go there
-    "draining",  # takes no more trials; some may be leaving still
-    "withdrawn",  # … and nothing runs there: by its agent or a person, who may want a look
+    "sick",  # in the pool; its GPU failed the probe, so trials don't run there
+    "draining",  # takes no more trials; some may still be leaving
+    "withdrawn",  # … and is empty: drained by its agent or a person, who may want to inspect it
     "drained",  # … and that was asked for here, or was long ago
     "busy",
     "idle",
 ]
-OPEN: frozenset[Phase] = frozenset({"coming", "silent", "busy", "idle"})  # counted on
-GONE: frozenset[Phase] = frozenset({"late", "lost", "drained"})  # of no use any more
+OPEN: frozenset[Phase] = frozenset({"coming", "silent", "busy", "idle"})  # usable, now or soon
+GONE: frozenset[Phase] = frozenset({"late", "lost", "drained"})  # no longer usable
 LEAVING: frozenset[Phase] = GONE | {"draining", "withdrawn"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """An instance that costs money, joined with what the pool knows of it.
+    """An instance that costs money, joined with its machine in the pool.
 
     Attributes:
-        instance: as AWS lists it; one whose price nobody knows counts as a new one.
-        room: what it will have once it has joined.
-        machine: what it says of itself; None while the collector doesn't know it.
+        instance: as AWS lists it; if its price is unknown, that of a new node counts.
+        room: its resources once it has joined.
+        machine: from its ads; None while the collector doesn't know it.
         seen: when the collector last knew it; None: never.
     """
 
@@ -64,7 +65,7 @@ class Removal:
     """A node to drain or to terminate, and why.
 
     Attributes:
-        only_idle: don't, if a job has reached it meanwhile.
+        only_idle: not if a job has started on it meanwhile.
     """
 
     instance: str
@@ -74,14 +75,14 @@ class Removal:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What to do now.
+    """The decision of one step.
 
     Attributes:
-        launch: number of nodes to ask for.
-        least: fewer than so many of them would be of no use: no gang would begin on them.
+        launch: number of nodes to request.
+        least: the smallest useful number of them, with which a gang can begin.
         drain: nodes that are to take no more trials; they are terminated when empty.
-        terminate: nodes to end at once: nothing runs there.
-        reasons: one line for each thing that a person may wonder about.
+        terminate: nodes to end at once, because they are empty.
+        reasons: explanations for people, a line each.
     """
 
     launch: int = 0
@@ -92,9 +93,9 @@ class Decision:
 
 
 def decide(demand: Demand, nodes: Sequence[Node], limits: Limits, now: datetime) -> Decision:
-    """Return what to launch, drain and terminate, where `nodes` are all that cost money."""
+    """Return what to launch, drain and terminate; `nodes` are all instances that cost money."""
     fleet = _Fleet(nodes, limits, now)
-    if reason := run_cap_reached(limits.run_cap, limits.spent):  # all go, their trials saved first
+    if reason := run_cap_reached(limits.run_cap, limits.spent):  # drain all, so that trials save
         return replace(_without(fleet, fleet.by_use(), reason), reasons=(reason,))
     free, allowance = fleet.free(), _allowance(fleet)
     packing = pack(demand.idle, free, limits.room, allowance.nodes)
@@ -116,10 +117,10 @@ def decide(demand: Demand, nodes: Sequence[Node], limits: Limits, now: datetime)
 def unmatched_trials(
     demand: Demand, nodes: Sequence[Node], limits: Limits, now: datetime
 ) -> list[tuple[Group, Node]]:
-    """Return trials that wait though a node has been free for them for a while, and that node.
+    """Return trials that wait although a node has been free for a while, each with that node.
 
-    HTCondor matches within seconds: they ask for something that this node isn't, and a new one of
-    its kind wouldn't be either.
+    HTCondor matches within seconds. So their requirements exclude this node, and would also exclude
+    a new one of its kind.
     """
     fleet = _Fleet(nodes, limits, now)
     free = [n for n in fleet.among({"idle"}) if fleet.idle_minutes(n) >= MATCH_MINUTES]
@@ -133,7 +134,7 @@ def unmatched_trials(
 
 
 def phase(node: Node, limits: Limits, now: datetime) -> Phase:
-    """Return where a node stands."""
+    """Return the phase of a node."""
     if node.instance.state in {"stopping", "stopped"}:
         return "lost"
     if node.machine is not None:
@@ -169,9 +170,10 @@ class _Fleet:
         return [node for node in self.nodes if self.phase(node) not in phases]
 
     def free(self) -> Mapping[str, Room]:
-        """Room for trials: where something runs already, then on idle nodes, then on coming ones.
+        """Return the room for trials: first on busy nodes, then on idle, then on coming ones.
 
-        What can be left empty so is what costs most. Where a silent node's trials are is unknown.
+        In this order the most expensive nodes stay empty if possible. A silent node's room is
+        unknown, so it has none.
         """
         order: tuple[Phase, ...] = ("busy", "idle", "coming")
         wants_gpus = bool(self.limits.room.gpus)
@@ -184,9 +186,9 @@ class _Fleet:
         }
 
     def by_use(self) -> list[Node]:
-        """The nodes that can be let go, those of least use first, then the dearest first.
+        """Return the nodes that can be released, least useful first, then most expensive first.
 
-        A silent node is none of them: it may run a trial, and can't be drained.
+        Silent nodes are left out: they may run a trial, and can't be drained.
         """
         order: tuple[Phase, ...] = ("sick", "coming", "idle", "busy")
         return sorted(
@@ -197,7 +199,7 @@ class _Fleet:
         return node.instance.price_or(self.limits.price)
 
     def rate(self, nodes: Iterable[Node]) -> float:
-        """USD per hour of nodes."""
+        """Return USD per hour of nodes."""
         return sum(self.price(node) for node in nodes)
 
     def idle_minutes(self, node: Node) -> float:
@@ -209,14 +211,14 @@ class _Fleet:
 
 
 class _Allowance(NamedTuple):
-    """How many new nodes there may be, and what keeps others from coming."""
+    """The allowed number of new nodes, and the limit that excludes more."""
 
     nodes: int
     bound: str
 
 
 def _allowance(fleet: _Fleet) -> _Allowance:
-    """No node is asked for that the rest of the money wouldn't pay for until it is of use."""
+    """Return the allowance; the money must pay for each new node at least until it is useful."""
     limits, rate = fleet.limits, fleet.rate(fleet.besides(GONE))
     bounds = {
         f"the fleet has at most {limits.max_nodes} nodes": limits.max_nodes - len(fleet.nodes)
@@ -235,23 +237,23 @@ def _allowance(fleet: _Fleet) -> _Allowance:
 
 
 def _launch(fleet: _Fleet, useful: int, wanted: int, allowance: _Allowance) -> tuple[int, str]:
-    """Return how many nodes to ask for, and what holds back the others that would be of use.
+    """Return how many nodes to request, and the reason if fewer than wanted.
 
-    Of those that may come `useful` would be of use; `wanted`, if all could come.
+    `useful` of the allowed nodes have work; `wanted` would have work without limits.
     """
     lacking = fleet.limits.min_nodes - len(fleet.among(OPEN))
     wanted = max(wanted, lacking)
     launch = max(useful, min(lacking, allowance.nodes), 0)
     if launch >= wanted:
         return launch, ""
-    return launch, f"{wanted - launch} more would be of use: {allowance.bound}"
+    return launch, f"{wanted - launch} more nodes would be useful: {allowance.bound}"
 
 
 # --- Down -----------------------------------------------------------------------------------------
 
 
 def _idle_too_long(fleet: _Fleet, used: frozenset[str], over: Sequence[Node]) -> list[Node]:
-    """Return the nodes to drain: sick ones, and as many idle ones as `min_nodes` lets go."""
+    """Return the nodes to drain: sick ones, and idle ones beyond `min_nodes`."""
     going = {node.id for node in over}
     staying = [node for node in fleet.nodes if node.id not in going]
     rested = [
@@ -269,9 +271,9 @@ def _idle_too_long(fleet: _Fleet, used: frozenset[str], over: Sequence[Node]) ->
 
 
 def _over_the_hour_cap(fleet: _Fleet) -> list[Node]:
-    """Return the nodes that must go for the rest to be within the cap.
+    """Return the nodes that must end so that the others are within the cap per hour.
 
-    Those of no use first, then idle ones, then those that run something; the dearest first.
+    Useless nodes come first, then idle ones, then busy ones; the most expensive first.
     """
     going, limits = fleet.by_use(), fleet.limits
     rate = fleet.rate(fleet.besides(LEAVING))
@@ -285,10 +287,10 @@ def _over_the_hour_cap(fleet: _Fleet) -> list[Node]:
 
 
 def down_to(count: int, nodes: Sequence[Node], limits: Limits, now: datetime) -> Decision:
-    """Return what to drain and terminate for `count` nodes to stay, where a person asks for that.
+    """Return what to drain and terminate so that `count` nodes stay, on a person's request.
 
-    Those of no use go first, then those to come, then idle ones, then those that run something,
-    which are drained; the dearest first.
+    Useless nodes go first, then coming ones, then idle ones, then busy ones, which are drained; the
+    most expensive first.
     """
     fleet = _Fleet(nodes, limits, now)
     surplus = max(0, len(fleet.besides(LEAVING)) - count)
@@ -298,10 +300,10 @@ def down_to(count: int, nodes: Sequence[Node], limits: Limits, now: datetime) ->
 def left_alone(
     demand: Demand, nodes: Sequence[Node], limits: Limits, reason: str, now: datetime
 ) -> Decision:
-    """Return what goes when nobody scales the fleet any more: `min_nodes` stay.
+    """Return the nodes to release when the fleet loses its autoscaler; `min_nodes` stay.
 
-    That is nodes that are idle or sick, and those to come, but for those that trials wait for;
-    `demand` is of all runs. Those that run something stay: they end by themselves.
+    These are idle, sick and coming nodes, except those that trials wait for; `demand` is that of
+    all runs. Busy nodes stay, and shut down later by themselves.
     """
     fleet = _Fleet(nodes, limits, now)
     used = pack(demand.idle, fleet.free(), limits.room, 0).used
@@ -314,10 +316,7 @@ def left_alone(
 
 
 def _without(fleet: _Fleet, going: Sequence[Node], reason: str) -> Decision:
-    """Return the decision by which nodes go: those in the pool are drained, the others end now.
-
-    So do those that are of no use any more.
-    """
+    """Return the decision to drain nodes in the pool and end the others and useless ones now."""
     drain = (Removal(instance=node.id, reason=reason) for node in going if node.machine)
     coming = (Removal(instance=node.id, reason=reason) for node in going if not node.machine)
     return Decision(drain=tuple(drain), terminate=(*_ended(fleet), *coming))
@@ -327,7 +326,7 @@ def _without(fleet: _Fleet, going: Sequence[Node], reason: str) -> Decision:
 
 
 def _ended(fleet: _Fleet) -> tuple[Removal, ...]:
-    """Return the nodes that are of no use any more."""
+    """Return the nodes that are no longer usable, to be terminated."""
     return tuple(
         Removal(instance=node.id, reason=_why_gone(node, fleet.limits, fleet.now))
         for node in fleet.among(GONE)
@@ -340,7 +339,7 @@ def _why_gone(node: Node, limits: Limits, now: datetime) -> str:
     if node.machine is not None:
         return ": ".join(filter(None, ("it is drained", node.machine.drain_explanation)))
     if node.seen is not None:
-        return f"the pool has not heard of it for {_minutes(node.seen, now):.0f} minutes"
+        return f"the pool has not seen it for {_minutes(node.seen, now):.0f} minutes"
     return f"it has not joined within {limits.boot_minutes:g} minutes of its launch"
 
 
@@ -357,7 +356,7 @@ def _unfit(packing: Packing, room: Room) -> str:
     jobs, need = sum(group.jobs for group in packing.unfit), packing.unfit[0].need
     return (
         f"{jobs} trial(s) ask for more than a node has, e.g. {need};"
-        f" a new node has {room}: choose larger instance types, or ask for less"
+        f" a new node has {room}: choose larger instance types, or request less"
     )
 
 

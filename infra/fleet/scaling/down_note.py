@@ -1,8 +1,8 @@
 """The note on this machine that a person has taken a fleet down.
 
-While it is there no autoscaler here starts a node of the fleet or renews a lease: a run that goes
-on would else have the first new node within seconds. It goes when a person asks for the fleet
-again: by `fleet up`, `scale` or `autoscale`, or by submitting or resuming a run of it.
+While the note exists, no autoscaler here starts a node of the fleet or renews a lease; otherwise a
+running run would launch a new node within seconds. The note is removed when a person asks for the
+fleet again: by `fleet up`, `scale` or `autoscale`, or by submitting or resuming a run with it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from trialfleet.errors import FleetError
 from trialfleet.files import locked, object_or_empty, read_json, write_json
 from trialfleet.infra.fleet.scaling.last_report import default_report
 
-STEP_SECONDS = 120.0  # so long a step that has begun may take
+STEP_SECONDS = 120.0  # longest duration of a step that has begun
 
 
 def note_down(fleet: str, seconds: float = STEP_SECONDS) -> None:
-    """Note that a fleet is down, and wait until no autoscaler here is in a step without knowing it.
+    """Note that a fleet is down, and wait for steps of autoscalers here that began before.
 
     Raises:
         FleetError: the note can't be written, or the step doesn't end.
@@ -33,28 +33,28 @@ def note_down(fleet: str, seconds: float = STEP_SECONDS) -> None:
         deadline = time.monotonic() + seconds
         while not _is_free(lock):
             if time.monotonic() > deadline:
-                raise FleetError(f"the fleet's autoscaler is in a step for {seconds:.0f} s already")
+                raise FleetError(f"the fleet's autoscaler has not ended a step in {seconds:.0f} s")
             time.sleep(0.2)
     except OSError as error:
-        raise FleetError(f"that the fleet is down can't be noted in {file}: {error}") from error
+        raise FleetError(f"the note that the fleet is down, {file}: {error}") from error
 
 
 def lift(fleet: str) -> None:
-    """Remove the note: somebody asks for the fleet again."""
+    """Remove the note, because a person asks for the fleet again."""
     _file(fleet).unlink(missing_ok=True)
 
 
 def why_no_nodes(fleet: str) -> str:
-    """Return that the fleet was taken down, in words; empty if it wasn't."""
+    """Return a message if the fleet was taken down; else an empty text."""
     noted = object_or_empty(lambda: read_json(_file(fleet)))
     if not noted:
         return ""
-    return f"the fleet was taken down at {noted.get('at')}; trialfleet fleet up brings it back"
+    return f"the fleet was taken down at {noted.get('at')}; `trialfleet fleet up` starts it again"
 
 
 @contextmanager
 def step_of(lock: Path) -> Iterator[None]:
-    """Hold the lock that `note_down` waits for; without a disk for it the block still runs."""
+    """Hold the lock that `note_down` waits for; if it can't be made, run the block all the same."""
     with ExitStack() as stack:
         with suppress(OSError):
             stack.enter_context(locked(lock, wait=True))
@@ -62,7 +62,7 @@ def step_of(lock: Path) -> Iterator[None]:
 
 
 def step_lock(report: Path) -> Path:
-    """Return the lock that an autoscaler which reports there by default holds in each step."""
+    """Return the lock file for the steps of an autoscaler with this report."""
     return report.with_suffix(".step")
 
 

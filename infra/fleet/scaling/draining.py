@@ -1,7 +1,7 @@
-"""Draining: a node takes no more jobs, and those that it runs leave with their checkpoints.
+"""Draining: a node takes no more jobs, and its jobs leave with their checkpoints.
 
-HTCondor's `condor_drain` asks for it, and not the Python bindings: the tool alone uses the
-permission to administer a node that the collector hands out to the pool's administrator.
+It uses HTCondor's `condor_drain`, because the Python bindings don't use the permission to
+administer a node that the collector gives to the pool's administrator.
 """
 
 from __future__ import annotations
@@ -23,28 +23,27 @@ from trialfleet.infra.pool.machines import OURS, Machine
 from trialfleet.infra.pool.processes import captured, wait_until
 from trialfleet.slots import IS_FREE
 
-TOOL_SECONDS = 30  # a node that doesn't answer for so long can't be drained
-AT_ONCE = 16  # nodes that are asked side by side
-# Nodes that a step of the autoscaler asks at most; the next one asks others. Where none of them
-# answers, the step takes two minutes, and leases are renewed again in time.
+TOOL_SECONDS = 30  # a node that doesn't answer within this time can't be drained
+AT_ONCE = 16  # nodes in parallel
+# Most nodes that a step of the autoscaler asks; the next step asks others. If none of them
+# answers, the step takes two minutes, and leases are still renewed in time.
 IN_A_STEP = 64
-DRAIN_SECONDS = 120.0  # trials have a minute to save a checkpoint, which is then sent
-# What a node answers that drains already, where the collector has not heard of that yet.
+DRAIN_SECONDS = 120.0  # trials have a minute to save a checkpoint, which is then transferred
+# Answer of a node that drains already, which the collector may not know yet.
 IN_PROGRESS = "Draining already in progress"
 
 
 def drain(node: Machine, removal: Removal, program: str = "") -> str:
-    """Ask a node to take no more jobs and to let go of those that it has.
+    """Ask a node to take no more jobs and to vacate those that it has.
 
-    Asked of a node that drains already, it changes nothing. The node's ad says the reason as
-    `DrainReason`, after `OURS`. One that is to go only while it is idle stays as it is if it runs
-    something by now.
+    For a node that drains already this changes nothing. The node's ad has the reason as
+    `DrainReason`, after `OURS`. With `only_idle` a node that runs a job meanwhile is not drained.
 
     Returns:
-        Why it could not be asked; empty where it could.
+        The error; empty: the node was asked.
 
     Raises:
-        PoolError: there is no pool, or no `condor_drain` (`program` is its path, if it is known).
+        PoolError: there is no pool, or no `condor_drain` (`program` is its path, if known).
     """
     program = program or _tool()
     if node.draining:
@@ -65,24 +64,24 @@ def _tool() -> str:
     use(connect())
     found = shutil.which("condor_drain")
     if found is None:
-        raise PoolError("condor_drain is not on PATH: HTCondor's tools are not installed here")
+        raise PoolError("condor_drain is not on PATH: install HTCondor's tools on this machine")
     return found
 
 
 def drain_instances(instances: Sequence[Instance], reason: str, progress: Progress) -> list[str]:
     """Drain the nodes of instances and wait until their trials have left.
 
-    Instances that are not in the pool have nothing to lose. A pool that does not answer is said,
-    not raised: what is to be taken down costs money meanwhile.
+    Instances outside of the pool are skipped. A pool that does not answer is reported, not raised,
+    because the nodes cost money until they are terminated.
 
     Returns:
-        What could not be drained, a line each.
+        Errors, a line each.
     """
     wanted = {instance.id for instance in instances}
     try:
         program = _tool()
         joined = [node for node in fleet_machines() if node.instance in wanted]
-        with ThreadPoolExecutor(AT_ONCE) as threads:  # one that doesn't answer delays no other
+        with ThreadPoolExecutor(AT_ONCE) as threads:  # a silent node delays no other
             orders = (Removal(instance=node.instance, reason=reason) for node in joined)
             answers = threads.map(drain, joined, orders, repeat(program))
             refused = list(zip(joined, answers, strict=True))
@@ -116,12 +115,12 @@ def _wait(asked: set[str], progress: Progress) -> None:
 
 
 def described(node: Machine) -> str:
-    """Return what a node runs, in words."""
+    """Return the names of a node's trials, or the number of its jobs."""
     return ", ".join(trial.node for trial in node.trials) or f"{len(node.jobs)} job(s)"
 
 
 def why_it_drains(node: Machine) -> str:
-    """Return why a node drains, and who asked for that; empty where it doesn't."""
+    """Return why a node drains, and who requested it; empty: it doesn't drain."""
     if not node.draining:
         return ""
     who = "the manager" if node.drain_reason.startswith(OURS) else "the node itself"
@@ -129,7 +128,7 @@ def why_it_drains(node: Machine) -> str:
 
 
 def undrained(instances: set[str], known: Iterable[Machine]) -> list[Machine]:
-    """Return those nodes of these instances on which a job runs or may yet."""
+    """Return the nodes of these instances that run a job or may still start one."""
     return [
         node
         for node in known

@@ -1,4 +1,4 @@
-"""The end of trials that nothing pays for: their jobs leave the queue, with the reason."""
+"""Removal of trials' jobs from the queue when no money is left, with the reason."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from trialfleet.infra.fleet.pool.demand import TRIALS, of_run, quoted
 from trialfleet.infra.fleet.scaling.limits import Stop
 from trialfleet.infra.pool import schedd
 
-# Those that are in the queue for some moments more, at their end: removed, completed.
+# Jobs that stay in the queue for a moment after their end.
 OVER = f"(JobStatus == {JobStatus.REMOVED} || JobStatus == {JobStatus.COMPLETED})"
 
 
 def end(run: str, stop: Stop, folder: str = "") -> int:
-    """Remove the jobs of a run's trials, and of its full trainings where those end too.
+    """Remove the jobs of a run's trials, and of its full trainings if they end too.
 
-    What tells the study of them is their POST script, which finds the reason in the job's log.
-    Without its folder the run is found by its id.
+    Their POST scripts find the reason in the job's log and report it to the study. Without a folder
+    the run is identified by its id.
 
     Returns:
-        How many jobs were removed.
+        The number of removed jobs.
 
     Raises:
         PoolError: several runs in the queue have this id.

@@ -1,4 +1,4 @@
-"""Where an autoscaler reports on this machine, and what it last did."""
+"""The files of an autoscaler's last report and of a fleet's costs on this machine."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from trialfleet.infra.fleet.scaling.lifetimes import Lifetime, parse_lines
 
 
 def default_report(fleet: str) -> Path:
-    """Return where the autoscaler of a fleet reports on this machine."""
+    """Return the report file of a fleet's autoscaler on this machine."""
     return platformdirs.user_state_path("trialfleet") / "fleet" / f"{fleet}.json"
 
 
 def kept_ledger(fleet: str, account: str) -> Path:
-    """Return where this machine keeps what a fleet of an AWS account had cost when it went down."""
+    """Return the file with the costs of a fleet of an AWS account, kept by `fleet down`."""
     return default_report(fleet).with_name(f"{fleet}.{account}.ledger.json")
 
 
 def kept_lifetimes(fleet: str) -> dict[str, Lifetime]:
-    """Return the instances of a fleet that went down, in whichever account, as kept here."""
+    """Return the kept instances of a fleet that went down, of all accounts."""
     found: dict[str, Lifetime] = {}
     for file in default_report(fleet).parent.glob(f"{glob.escape(fleet)}.*.ledger.json"):
         found |= lines_in(object_or_empty(partial(read_json, file)).get("instances"))
@@ -32,7 +32,7 @@ def kept_lifetimes(fleet: str) -> dict[str, Lifetime]:
 
 
 def lines_in(value: Any) -> dict[str, Lifetime]:
-    """Return the instances in what an autoscaler or `fleet down` wrote; none if it is damaged."""
+    """Return the instances in data of an autoscaler or `fleet down`; none if it is damaged."""
     try:
         return parse_lines(value or {})
     except ValueError:
@@ -40,15 +40,15 @@ def lines_in(value: Any) -> dict[str, Lifetime]:
 
 
 def read_report(path: Path) -> dict[str, Any] | None:
-    """Return what the autoscaler last reported; None if it never did."""
+    """Return the autoscaler's last report; None: there is none."""
     return object_or_empty(lambda: read_json(path)) or None
 
 
 def run_report(own: Path, fleet: str, run: str) -> dict[str, Any] | None:
-    """Return the last report of the autoscaler that serves a run: the run's own, or of all trials.
+    """Return the last report of a run's autoscaler: the run's own, or the one for all trials.
 
     Args:
-        own: where an autoscaler that the run started reports.
+        own: report file of an autoscaler that the run started.
         fleet: the fleet's name.
         run: the run's id.
     """

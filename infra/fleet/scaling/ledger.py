@@ -1,7 +1,7 @@
-"""A fleet's record of what its instances cost, since AWS forgets ended instances.
+"""A fleet's record of its instances' costs, needed because AWS forgets ended instances.
 
-It lies in the fleet's bucket. `fleet down` deletes that, and first keeps the record on this
-machine: there it is read again, beside what the bucket of a fleet that came up anew has.
+It is stored in the fleet's bucket. Before `fleet down` deletes the bucket, it keeps the record on
+this machine. If the fleet comes up again, that is read together with the new bucket's record.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
 def load(aws: Aws, fleet: Fleet) -> Ledger:
-    """Return the fleet's record, with what was kept when it went down; an empty one without either.
+    """Return the fleet's record together with the kept one; empty if there is neither.
 
     Raises:
         FleetError: the record was not written by trialfleet.
@@ -39,17 +39,17 @@ def load(aws: Aws, fleet: Fleet) -> Ledger:
 
 
 def known_history(aws: Aws, fleet: Fleet, now: datetime | None = None) -> History:
-    """Return what the record tells of pools of capacity; nothing where it can't be read."""
+    """Return the history of capacity pools from the record; empty if it can't be read."""
     record, _ = load_or_tell(aws, fleet)
     return (record or Ledger()).history(now or datetime.now(UTC))
 
 
 def load_or_tell(aws: Aws, fleet: Fleet) -> tuple[Ledger | None, str]:
-    """Return the fleet's record; where it can't be read, None and that in words."""
+    """Return the fleet's record; if it can't be read, None and a notice."""
     try:
         return load(aws, fleet), ""
     except FleetError as error:
-        return None, f"the cost is of what AWS still lists alone: {error}"
+        return None, f"the cost only covers instances that AWS still lists: {error}"
 
 
 def save(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
@@ -64,18 +64,18 @@ def keep(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
     """Keep the record on this machine: the bucket is about to be deleted.
 
     Raises:
-        FleetError: the disk does not take it.
+        FleetError: it can't be written to disk.
     """
     file = _kept(aws, fleet)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, _data(ledger))
     except OSError as error:
-        raise FleetError(f"what the fleet has cost can't be kept in {file}: {error}") from error
+        raise FleetError(f"the record of the fleet's costs, {file}: {error}") from error
 
 
 def load_kept(file: Path) -> Ledger:
-    """Return what `keep` wrote; an empty record if it never did.
+    """Return the record that `keep` wrote; an empty one if there is none.
 
     Raises:
         FleetError: the file was not written by trialfleet.
@@ -89,7 +89,7 @@ def _parse(stored: bytes | None, place: str) -> Ledger:
     except ValueError as error:
         raise FleetError(
             f"the record of costs {place} can't be read ({error}): "
-            "delete it to begin a new one; what was spent so far is then not counted"
+            "delete it to begin a new one, which does not count previous costs"
         ) from error
 
 

@@ -1,12 +1,12 @@
-"""The lives of a fleet's instances, and what they have cost. Pure.
+"""The lifetimes of a fleet's instances, and their costs. Pure.
 
-What it says is an estimate of EC2's bill for the instances alone, without disks and traffic:
+Costs are an estimate of EC2's bill for the instances alone, without disks and traffic:
 
-- A price is that of the launch; a spot price may have moved since.
-- The end of an instance is when AWS says that it ended. Where AWS doesn't say, it is when it was
-  first seen to be gone, or the end of its lease if that was earlier: late by at most the time
-  between two looks, never early.
-- What came and went between two looks more than an hour apart is missing.
+- A price is that at the launch; a spot price may have changed since.
+- The end of an instance is the time that AWS reports. Without one it is the time when the instance
+  was first missing, or the end of its lease if that was earlier: late by at most the time between
+  two polls, never early.
+- Instances that lived only between two polls more than an hour apart are missing.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import Machine
 
 LEAST = timedelta(minutes=1)  # EC2 bills seconds, and a minute at least
-NOTICES = ("rebalance recommendation", "spot interruption")  # how a node's note on AWS's begins
-BY_AWS = "Server.SpotInstanceTermination"  # how AWS's reason begins where it took a node back
-TOLD = timedelta(days=30)  # for how long an ended instance tells something of its pool
-KEPT = timedelta(days=90)  # for how long ended instances, and runs without one, stay in the record
+NOTICES = ("rebalance recommendation", "spot interruption")  # prefixes of a node's note on AWS's
+BY_AWS = "Server.SpotInstanceTermination"  # prefix of AWS's reason if it reclaimed a node
+TOLD = timedelta(days=30)  # period for which an ended instance counts in its pool's history
+KEPT = timedelta(days=90)  # period for which ended instances and their runs stay in the record
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lifetime:
-    """An instance's life.
+    """The life of an instance.
 
     Attributes:
-        price: USD per hour; None if nobody knows.
+        price: USD per hour; None: unknown.
         expires: the end of its lease when it was last seen.
         ended: when it ended, or was found to be gone; None while it lives.
         joined: when it was first seen in the pool; None if it never was.
-        run: the run for which it was launched; empty: for none, or it isn't known.
-        why: why it drains or has ended, and who wanted that; empty where nobody here knows.
-        zone, lifecycle: with the type, its pool of capacity; empty in records of old.
-        taken_back: when AWS took it back, or gave notice that it may; None: not so far.
-        bandwidth: GB/s of a GPU's memory as its probe measured it; None: not measured.
+        run: the run for which it was launched; empty: none, or unknown.
+        why: why it drains or has ended, and who requested that; empty: unknown.
+        zone, lifecycle: with the type, its capacity pool; empty in old records.
+        taken_back: when AWS reclaimed it, or gave notice that it may; None: not so far.
+        bandwidth: GB/s of a GPU's memory, measured by its probe; None: not measured.
     """
 
     type: str
@@ -57,15 +57,15 @@ class Lifetime:
     bandwidth: float | None = None
 
     def until(self, now: datetime) -> datetime:
-        """Return its end; where it isn't known `now`, but no later than the end of its lease."""
+        """Return its end; if unknown `now`, but no later than the end of its lease."""
         return self.ended or min(now, self.expires or now)
 
     def spent(self, now: datetime, since: datetime | None = None) -> float:
-        """Return its cost as `cost` does, but no later than `until(now)`."""
+        """Return its cost in USD, counted at most to `until(now)`."""
         return self.cost(self.until(now), since)
 
     def cost(self, now: datetime, since: datetime | None = None) -> float:
-        """Return what it cost until `now`, in USD; of a part of its life if `since` lies in it."""
+        """Return its cost until `now` in USD, counted from its launch or `since` if later."""
         end = max(self.ended or now, self.launched + LEAST)
         begin = max(self.launched, since or self.launched)
         return (self.price or 0.0) * max(0.0, (end - begin) / timedelta(hours=1))
@@ -73,11 +73,11 @@ class Lifetime:
 
 @dataclass(frozen=True, kw_only=True)
 class NodesLeft:
-    """Nodes that live though nobody scales their fleet.
+    """Nodes that live although their fleet has no autoscaler.
 
     Attributes:
         nodes: their ids.
-        until: when the last of their leases ends; None where one has none.
+        until: when the last of their leases ends; None if one has none.
         per_hour: USD of all of them.
     """
 
@@ -87,7 +87,7 @@ class NodesLeft:
 
 
 def nodes_left(lifetimes: Mapping[str, Lifetime], now: datetime) -> NodesLeft | None:
-    """Return which of these instances live yet, as far as is known; None where none does."""
+    """Return the instances that are still alive, as far as known; None: there are none."""
     living = {k: v for k, v in lifetimes.items() if v.ended is None and v.until(now) == now}
     if not living:
         return None
@@ -101,36 +101,36 @@ def nodes_left(lifetimes: Mapping[str, Lifetime], now: datetime) -> NodesLeft | 
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """The lives of a fleet's instances, by id, and when its runs began."""
+    """The lifetimes of a fleet's instances, by id, and the start times of its runs."""
 
     lifetimes: Mapping[str, Lifetime] = field(default_factory=dict)
     runs: Mapping[str, datetime] = field(default_factory=dict)
 
     def noted(self, listed: Iterable[Instance], now: datetime) -> Ledger:
-        """Return the record after a look at what AWS lists, those that are gone among it."""
+        """Return the record updated by AWS's listing, which includes ended instances."""
         listed = list(listed)
         living = {instance.id for instance in listed if instance.alive}
         lifetimes = {**self.lifetimes, **{one.id: self._lifetime(one) for one in listed}}
         for name in lifetimes.keys() - living:
             lifetimes[name] = _ended(lifetimes[name], now)
         recent = {k: v for k, v in lifetimes.items() if v.ended is None or now - v.ended < KEPT}
-        # What is dropped of a run is when it began: before all lives that are kept, so that `cost`
-        # and `status` count the same without it. A run that has a node in the record stays.
+        # A dropped run began before all lifetimes that are kept, so `cost` and `status` stay the
+        # same without its start time. A run with a node in the record is kept.
         its = {life.run for life in recent.values()}
         runs = {k: v for k, v in self.runs.items() if k in its or now - v < KEPT}
         return replace(self, lifetimes=recent, runs=runs)
 
     def with_kept(self, kept: Ledger) -> Ledger:
-        """Return the record with what was kept of the fleet when it went down, and is not in it.
+        """Return the record together with the one that was kept by `fleet down`.
 
-        Of an instance that both have, the end may be in what was kept alone.
+        If both have an instance, perhaps only the kept one has its end.
         """
         lifetimes = {**kept.lifetimes, **self.lifetimes}
         ended = {k: v for k, v in kept.lifetimes.items() if v.ended and not lifetimes[k].ended}
         return Ledger(lifetimes=lifetimes | ended, runs={**kept.runs, **self.runs})
 
     def seen(self, pool: Iterable[Machine], now: datetime) -> Ledger:
-        """Return the record after a look at the pool, in which these nodes are."""
+        """Return the record updated by the nodes in the pool."""
         new = {
             node.instance: known
             for node in pool
@@ -141,13 +141,13 @@ class Ledger:
         return replace(self, lifetimes={**self.lifetimes, **new}) if new else self
 
     def history(self, now: datetime) -> History:
-        """Return what the record tells of pools of capacity."""
+        """Return the history of capacity pools from the record."""
         lives = self.lifetimes.values()
         recent = (one for one in lives if one.ended is None or now - one.ended < TOLD)
         return learned((_record(one, now) for one in recent if one.zone), now)
 
     def explained(self, whys: Mapping[str, str]) -> Ledger:
-        """Return the record with why instances go; of those that have ended it stays as it was."""
+        """Return the record with reasons why instances end; ended ones keep theirs."""
         new = {
             name: replace(life, why=whys[name])
             for name, life in self.lifetimes.items()
@@ -156,13 +156,13 @@ class Ledger:
         return replace(self, lifetimes={**self.lifetimes, **new}) if new else self
 
     def since(self, moment: datetime) -> Mapping[str, Lifetime]:
-        """Return the instances that lived then or later."""
+        """Return the instances that lived at this time or later."""
         return {k: v for k, v in self.lifetimes.items() if v.ended is None or v.ended > moment}
 
     def begun(self, run: str, now: datetime, planned: datetime | None = None) -> Ledger:
-        """Return the record with a run in it, which begins now unless it has before.
+        """Return the record with a run in it, which begins now if it is new.
 
-        A run that had begun before this one was planned is another study's of the same id.
+        A run that began before this one was planned is a different one with the same id.
         """
         known = self.runs.get(run)
         if known and planned and known < planned:
@@ -170,14 +170,14 @@ class Ledger:
         return replace(self, runs={run: now, **self.runs})
 
     def cost(self, now: datetime, since: datetime | None = None) -> float:
-        """Return what all instances cost in USD, of their lives after `since` if it is given."""
+        """Return the cost of all instances in USD, counted from `since` if it is given."""
         return sum(lifetime.cost(now, since) for lifetime in self.lifetimes.values())
 
     def _lifetime(self, instance: Instance) -> Lifetime:
         known = self.lifetimes.get(instance.id)
         joined, ended = (known.joined, known.ended) if known else (None, None)
         taken_back = known.taken_back if known else None
-        if instance.ended_at:  # by AWS's clock: not before what was seen by ours
+        if instance.ended_at:  # by AWS's clock: not before the observations by this one
             ended = max(instance.ended_at, joined or instance.launched)
         return Lifetime(
             type=instance.type,
@@ -217,20 +217,20 @@ def _ended(lifetime: Lifetime, now: datetime) -> Lifetime:
 
 
 def parse(value: Any) -> Ledger:
-    """Return the record that `plain` made data of; ValueError where it is none."""
+    """Return the record from JSON data of `plain`; ValueError if it is invalid."""
     try:
         runs = {str(run): datetime.fromisoformat(began) for run, began in value["runs"].items()}
         return Ledger(lifetimes=parse_lines(value["instances"]), runs=runs)
     except (LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"it has no such thing: {error}") from error
+        raise ValueError(f"missing or invalid: {error}") from error
 
 
 def parse_lines(value: Any) -> dict[str, Lifetime]:
-    """Return the instances that `plain` made data of, by their ids; ValueError where it is none."""
+    """Return the instances from JSON data of `plain`, by id; ValueError if it is invalid."""
     try:
         return {str(name): _parse_line(line) for name, line in value.items()}
     except (LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"an instance's line is none: {error!r}") from error
+        raise ValueError(f"an instance's entry is invalid: {error!r}") from error
 
 
 def _parse_line(line: Mapping[str, Any]) -> Lifetime:

@@ -1,8 +1,7 @@
-"""Within what a fleet is scaled: counts, times, and what it may cost.
+"""The limits of a fleet: numbers, times and costs.
 
-Trials may spend a run's cap but for a reserve. Once they have, those of the run that wait or run
-end, and the reserve pays for the full training of each region's best settings. At the cap all of it
-ends.
+Trials may spend a run's cap minus a reserve. Then the run's waiting and running trials end, and the
+reserve pays for the full training of each region's best parameters. At the cap the whole run ends.
 """
 
 from __future__ import annotations
@@ -12,25 +11,25 @@ from dataclasses import dataclass
 from trialfleet.infra.fleet.spec.price_cap import UNBOUNDED, nodes_within, run_cap_reached
 from trialfleet.infra.pool.machines import Room
 
-NO_MONEY = "no money is left: "  # how the reason begins with which a trial's job is removed
+NO_MONEY = "no money is left: "  # prefix of the reason for which a trial's job is removed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Within what the fleet is scaled.
+    """The limits of a fleet.
 
     Attributes:
-        min_nodes: nodes to keep even when nothing waits.
-        max_nodes: instances at most, those on their way out among them.
-        idle_minutes: for how long a node is idle before it is drained.
-        boot_minutes: for how long a node may take to join.
-        room: what a new node has.
+        min_nodes: nodes to keep even without demand.
+        max_nodes: maximum number of instances, including those that are leaving.
+        idle_minutes: time that a node is idle before it is drained.
+        boot_minutes: time that a node may take to join.
+        room: resources of a new node.
         price: USD per hour of a new node.
         hour_cap: USD per hour of all nodes; None: no cap.
         run_cap: USD of all nodes since the run began; None: no cap.
         reserve: the share of run_cap that is kept for the full trainings.
         spent: USD of all nodes since the run began.
-        paused: why no node may be asked for just now, in words; empty: it may.
+        paused: why launches are paused; empty: they aren't.
     """
 
     min_nodes: int
@@ -46,9 +45,9 @@ class Limits:
     paused: str = ""
 
     def run_pays_for(self, rate: float) -> int:
-        """Return how many new nodes the rest of the run's cap pays for until they are of use.
+        """Return how many new nodes the rest of the run's cap pays for until they are useful.
 
-        `rate` is USD per hour of the nodes that there are.
+        `rate` is USD per hour of the existing nodes.
         """
         if self.run_cap is None:
             return UNBOUNDED
@@ -58,11 +57,11 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """The end of a run's trials for want of money.
+    """The end of a run's trials because its money is spent.
 
     Attributes:
-        reason: why, for people.
-        finals: the full trainings end with them.
+        reason: for people.
+        finals: the full trainings end, too.
     """
 
     reason: str
@@ -70,22 +69,22 @@ class Stop:
 
 
 def required_stop(limits: Limits, nodes: int, wanted: bool) -> Stop | None:
-    """Return what of a run has to end, if anything.
+    """Return which jobs of a run have to end; None: none.
 
     Args:
-        limits: the run's cap, what is spent of it and what a new node costs.
+        limits: the run's cap, the amount spent and the price of a new node.
         nodes: the number of instances that cost money.
-        wanted: whether anything waits for a node.
+        wanted: a job waits for a node.
     """
     cap, spent = limits.run_cap, limits.spent
     if cap is None:
         return None
     reason, share = run_cap_reached(cap, spent), cap * (1 - limits.reserve)
     if not reason and wanted and not nodes and limits.run_pays_for(0.0) < 1:
-        # Nothing costs anything any more, so that the cap would never be reached.
+        # Without nodes costs don't grow, so the cap would never be reached.
         reason = (
             f"${cap - spent:.2f} of the run's cap of ${cap:.2f} is less than a new node costs "
-            f"until it is of use (${limits.price:.2f} per hour, {limits.boot_minutes:g} minutes)"
+            f"until it is useful (${limits.price:.2f} per hour, {limits.boot_minutes:g} minutes)"
         )
     if reason:
         return Stop(reason=NO_MONEY + reason, finals=True)

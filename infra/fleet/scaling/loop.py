@@ -1,12 +1,10 @@
-"""The autoscaler as a process: step after step until it is asked to end, or its graph is done.
+"""The autoscaler's process: it makes steps until it is asked to end, or its graph is done.
 
-It is a SERVICE node of a graph, its PROVISIONER, or a command that somebody runs on the manager.
-What it does is written to a file for people. One autoscaler scales a fleet at a time on a machine;
-another waits for its turn.
+It is a SERVICE node of a graph, its PROVISIONER, or a command on the manager. It writes a report
+for people. One autoscaler at a time scales a fleet on a machine; others wait for its lock.
 
-Nothing that goes wrong ends it: a step that fails, in whatever way, is followed by the next, and a
-disk that takes no report is a line in the log. Without it the nodes' leases would end, and the run
-would wait for ever.
+No failure ends it: after a failed step comes the next, and a report that can't be written is a line
+in the log. If it ended, the nodes' leases would expire, and the run would wait for ever.
 """
 
 from __future__ import annotations
@@ -29,14 +27,13 @@ from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Step, unfailin
 from trialfleet.infra.fleet.scaling.last_report import default_report
 
 PAUSE = 5.0  # seconds between steps; each is a few calls of AWS and one of the pool
-LONGEST_PAUSE = 60.0  # … after several that failed
-# `waiting` for another autoscaler's end; `failing` while steps fail: the next one is tried all the
-# same.
+LONGEST_PAUSE = 60.0  # … after several failed ones
+# `waiting` for another autoscaler's end; `failing` while steps fail, which are repeated.
 State = Literal["waiting", "scaling", "failing", "ended"]
 
 
 class Loop:
-    """One autoscaler's life."""
+    """The loop of one autoscaler."""
 
     def __init__(
         self,
@@ -52,13 +49,13 @@ class Loop:
         pause: float = PAUSE,
         longest_pause: float = LONGEST_PAUSE,
     ) -> None:
-        """Take what is needed; nothing is done yet.
+        """Keep the arguments; nothing happens before `run`.
 
-        The report, by default in `default_report(fleet)`, names the fleet and the run. Autoscalers
-        take turns by a lock, by default this user's for the fleet. This is the provisioner of the
-        graph, if one is given. One that `ends_with_run` lets the nodes go at its end which nobody
-        needs. It pauses for `pause` seconds between steps, and longer after
-        several that failed. Each step renews the nodes' leases.
+        The report, by default `default_report(fleet)`, names the fleet and the run. Autoscalers
+        exclude each other by a lock, by default this user's for the fleet. With `graph` this is its
+        provisioner. With `ends_with_run` it releases unneeded nodes at its end. It pauses for
+        `pause` seconds between steps, and longer after several failures. Each step renews the
+        nodes' leases.
         """
         self._autoscaler, self._fleet, self._run = autoscaler, fleet, run
         self._report = report or default_report(fleet)
@@ -73,11 +70,11 @@ class Loop:
         self._unwritten = ""
 
     def stop(self) -> None:
-        """End after the step that is being made."""
+        """End after the present step."""
         self._stop.set()
 
     def run(self) -> None:
-        """Step until SIGTERM, SIGINT, `stop`, or the end of the graph; errors don't end it."""
+        """Make steps until SIGTERM, SIGINT, `stop`, or the end of the graph, despite errors."""
         with taken_by(lambda *_: self.stop()):
             last = ""
             while not self._stop.is_set():
@@ -88,8 +85,8 @@ class Loop:
                         if ours:
                             self._scale()
                             return
-                    why = f"another autoscaler of the fleet {self._fleet!r} is at work"
-                except OSError as error:  # it may need a disk with room again
+                    why = f"another autoscaler of the fleet {self._fleet!r} is running"
+                except OSError as error:  # a full disk, perhaps
                     why = f"the autoscaler's files can't be made: {error}"
                 else:
                     if why != last:
@@ -100,14 +97,14 @@ class Loop:
                 self._stop.wait(self._pause)
 
     def _scale(self) -> None:
-        """Step until asked to end, with no other autoscaler of this fleet here."""
+        """Make steps until asked to end, while holding the fleet's lock."""
         self._provisioned = self._was_provisioned()
         while not self._stop.is_set() and not self._once():
             self._stop.wait(self._until_next())
         self._tell("ended", self._leave() if self._ends_with_run else "")
 
     def _leave(self) -> str:
-        """Let go of nodes that nobody needs; return why that failed, if it did."""
+        """Release unneeded nodes; return the error, if any."""
         try:
             self._last = self._autoscaler.leave()
         except Exception as error:  # noqa: BLE001 - the run's end waits for this process
@@ -121,11 +118,11 @@ class Loop:
             with down_note.step_of(down_note.step_lock(self._lock)):
                 self._last = self._autoscaler.step(least=self._least())
             over = self._look_at_the_graph(self._last)
-        except Exception as error:  # noqa: BLE001 - whatever it is, nodes and run need the next step
+        except Exception as error:  # noqa: BLE001 - nodes and run need the next step in any case
             self._failures += 1
             ours = isinstance(error, TrialfleetError)
             message = str(error) if ours else "".join(traceback.format_exception(error)).rstrip()
-            self._say(f"this step failed, the next follows: {message}")
+            self._say(f"this step failed, the next one follows: {message}")
             self._tell("failing", message if ours else message.splitlines()[-1])
             return False
         self._failures = 0
@@ -133,19 +130,19 @@ class Loop:
         return over
 
     def _was_provisioned(self) -> bool:
-        """Whether an autoscaler that was killed has started the graph already."""
+        """Return whether a previous autoscaler, which was killed, has started the graph."""
         try:
             return self._graph is not None and self._graph.is_started()
         except PoolError as error:
-            self._say(f"whether the graph was started before is unknown: {error}")
+            self._say(f"it is unknown whether the graph was started before: {error}")
             return False
 
     def _least(self) -> int:
-        """A graph waits for its first node, before any of its trials can ask for one."""
+        """Return the least number of nodes: 1 before the graph starts, as no trial can ask yet."""
         return 1 if self._graph and not self._provisioned else 0
 
     def _look_at_the_graph(self, step: Step) -> bool:
-        """Start the graph once a node has joined, or none ever will; return whether it is done."""
+        """Start the graph once a node has joined, or none ever will; return whether it ended."""
         if self._graph is None:
             return False
         if not self._provisioned and (step.joined or step.stopped):

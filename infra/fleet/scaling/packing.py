@@ -1,4 +1,4 @@
-"""Where trials that wait find room: on which nodes that are there, and on how many new ones."""
+"""The packing of waiting trials onto existing and new nodes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from trialfleet.infra.pool.machines import Room
 
 @dataclass(frozen=True, kw_only=True)
 class Packing:
-    """Where trials that wait will go.
+    """The placement of waiting trials.
 
     Attributes:
-        used: nodes that they fill, wholly or in part.
-        new: number of nodes that are missing.
-        unfit: trials that not even a new node could hold.
+        used: nodes that get some of them.
+        new: number of missing nodes.
+        unfit: trials that don't fit even on a new node.
     """
 
     used: frozenset[str]
@@ -31,16 +31,16 @@ class Packing:
 def pack(
     waiting: Iterable[Group], free: Mapping[str, Room], new: Room, most: int = UNBOUNDED
 ) -> Packing:
-    """Return where trials go: the largest first, each into the first node with room for it.
+    """Return the placement of trials, the largest first, each on the first node with room.
 
-    A gang that would not begin, for want of nodes beyond the most, goes nowhere: it holds none of
-    those that are there, and none is missing for it.
+    A gang that could not begin within `most` new nodes is left out: it occupies no node, and no new
+    node is requested for it.
 
     Args:
-        waiting: what they ask for.
-        free: the room on nodes that are there or come, in the order in which they are filled.
-        new: the room on a node that isn't asked for yet.
-        most: so many new nodes there may be.
+        waiting: the groups of trials.
+        free: the room on existing and coming nodes, in the order of filling.
+        new: the room on a new node.
+        most: maximum number of new nodes.
     """
     left = dict(free)
     fresh: list[_Alike] = []
@@ -62,22 +62,22 @@ def pack(
 
 
 def least_new(waiting: Iterable[Group], free: Mapping[str, Room], new: Room, most: int) -> int:
-    """Return the smallest number of new nodes that is of any use; 0 where none is."""
+    """Return the smallest useful number of new nodes; 0: none is useful."""
     waiting = list(waiting)
     of_use = bisect_left(range(most), 1, key=lambda more: pack(waiting, free, new, more + 1).new)
     return pack(waiting, free, new, of_use + 1).new if of_use < most else 0
 
 
 def never_begins(least: int, nodes: int, slots: int) -> str:
-    """Return why a gang that begins with `least` jobs never can, in words; empty if it can.
+    """Return why a gang that needs `least` jobs can never begin; empty: it can.
 
-    The fleet has at most `nodes` nodes, each with room for `slots` of its jobs.
+    The fleet has at most `nodes` nodes, each with room for `slots` of the gang's jobs.
     """
     if least <= nodes * slots:
         return ""
     return (
-        f"a gang begins with {least} jobs (resources.nodes.min), and the fleet never has room for "
-        f"more than {nodes * slots}: nodes.max is {nodes}, and a node holds {slots} of them"
+        f"a gang begins with {least} jobs (resources.nodes.min), but the fleet has room for at "
+        f"most {nodes * slots}: nodes.max is {nodes}, and a node holds {slots} of them"
     )
 
 
@@ -93,7 +93,7 @@ def _count(fresh: Iterable[_Alike]) -> int:
 
 
 def _fill(rooms: dict[str, Room], need: Room, jobs: int) -> int:
-    """Take the room of `jobs` jobs, as far as there is any; return how many found none."""
+    """Place `jobs` jobs as far as there is room; return the number of the others."""
     for name, room in rooms.items():
         if not jobs:
             break
@@ -104,7 +104,7 @@ def _fill(rooms: dict[str, Room], need: Room, jobs: int) -> int:
 
 
 def _fill_alike(fresh: Iterable[_Alike], need: Room, jobs: int) -> tuple[int, list[_Alike]]:
-    """Do the same on new nodes; return how many found none, and the nodes with what is left."""
+    """Place jobs on new nodes; return the number of the others, and the nodes with the rest."""
     left = []
     for room, nodes in fresh:
         each = room.holds(need)

@@ -1,9 +1,9 @@
-"""What must be remembered from one look at the fleet to the next.
+"""The autoscaler's memory between steps, in one process.
 
-Neither AWS nor the collector tells it: when the pool last knew a node, and which instances were
-just asked for and are not listed yet. A node is never given up for what was before this watch
-began, nor for the time in which the pool could not be asked: after the manager has been restarted,
-nodes that train need a while to come back to it.
+It holds facts that neither AWS nor the collector has: when the pool last knew a node, and which new
+instances AWS does not list yet. Time before this memory began, and time in which the pool did not
+answer, never counts against a node: after a restart of the manager, nodes that train need a while
+to connect to it again.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from trialfleet.infra.fleet.scaling.decision import Node
 from trialfleet.infra.fleet.spec.machines import Instance, InstanceType
 from trialfleet.infra.pool.machines import Machine, Room
 
-UNLISTED = timedelta(minutes=2)  # by then AWS lists what it launched
-# Of the memory that AWS names, the firmware and the kernel keep some.
+UNLISTED = timedelta(minutes=2)  # AWS lists new instances within this time
+# The firmware and the kernel keep some of the memory that AWS advertises.
 USABLE_MEMORY = 0.95
 
 
 def room_of(kind: InstanceType, shares: int) -> Room:
-    """Return what a node of this type offers, where so many trials share a GPU."""
+    """Return the room on a node of this type if `shares` trials share a GPU."""
     memory = int(kind.memory_mb * USABLE_MEMORY)
     return Room(gpus=kind.gpus * shares, cpus=kind.vcpus, memory_mb=memory)
 
@@ -37,12 +37,12 @@ class Watch:
         self._blind = False
 
     def launched(self, instances: Iterable[Instance]) -> None:
-        """Remember instances that AWS just started."""
+        """Record instances that AWS has just started."""
         self._fresh.update({instance.id: instance for instance in instances})
 
     @property
     def unlisted(self) -> list[Instance]:
-        """The instances that were started, and not listed by the last look."""
+        """Return the new instances that the last listing did not contain."""
         return list(self._fresh.values())
 
     def living(
@@ -50,7 +50,7 @@ class Watch:
     ) -> list[Instance]:
         """Return the instances that cost money: those listed, and those just launched.
 
-        In `silent` AWS regions, which list nothing, those that were launched last are there still.
+        In `silent` AWS regions, which list nothing, just launched ones count as alive.
         """
         listed = list(listed)
         known = {instance.id for instance in listed}
@@ -63,7 +63,7 @@ class Watch:
         return [*(i for i in listed if i.alive), *self._fresh.values()]
 
     def blinded(self) -> None:
-        """Remember that the pool could not be asked."""
+        """Record that the pool did not answer."""
         self._blind = True
 
     def nodes(
@@ -74,10 +74,9 @@ class Watch:
         usual: Room,
         now: datetime,
     ) -> list[Node]:
-        """Return the living instances joined with what the pool says of them.
+        """Return the living instances joined with their machines in the pool.
 
-        Those that have not joined will have the room that `rooms` has for their type, or else the
-        usual one.
+        The room of instances that have not joined comes from `rooms` by type, or is the usual one.
         """
         if self._blind:
             self._seen = dict.fromkeys(self._seen, now)
@@ -98,7 +97,7 @@ class Watch:
 
 
 def usual_room(room: Room, kind: str, nodes: Iterable[Node]) -> Room:
-    """Return what a new node of a type will offer: no more than those that have joined do."""
+    """Return the room of a new node of a type: at most that of nodes that have joined."""
     for node in nodes:
         if node.machine and node.instance.type == kind:
             room = room.within(node.machine.total)

@@ -1,4 +1,4 @@
-"""Which of a fleet's instance types could hold a job, before any node is there."""
+"""The instance types of a fleet that can hold a job, known before any node exists."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from trialfleet.infra.pool.machines import Room
 
 @dataclass(frozen=True, kw_only=True)
 class SuitableTypes:
-    """What a fleet's nodes have for a job.
+    """The room of a fleet's nodes for a job.
 
     Attributes:
-        need: what it asks for.
-        rooms: what a node of each type has.
-        least: so many of them must run at once, the jobs of a gang.
-        nodes: so many nodes there may be.
+        need: the job's request.
+        rooms: resources of a node of each type.
+        least: number of such jobs that must run at once (a gang's min).
+        nodes: maximum number of nodes.
     """
 
     need: Room
@@ -31,7 +31,7 @@ class SuitableTypes:
 
     @property
     def types(self) -> list[str]:
-        """The types whose nodes could hold it: of a gang, so many jobs that it begins."""
+        """Return the types whose nodes can hold the job, or enough jobs for a gang to begin."""
         return [
             name
             for name, room in sorted(self.rooms.items())
@@ -39,7 +39,7 @@ class SuitableTypes:
         ]
 
     def __str__(self) -> str:
-        """In a line."""
+        """Return the result as one line."""
         if found := self.types:
             return f"nodes of the study's fleet can hold one: {first_of(found, 4)}"
         slots = max(room.holds(self.need) for room in self.rooms.values())
@@ -53,9 +53,9 @@ class SuitableTypes:
 
 
 def suitable_types(aws: Aws, fleet: Fleet, need: Room, least: int = 1) -> SuitableTypes | None:
-    """Return what the nodes of a fleet have for a job; None where AWS knows none of their types.
+    """Return the room of a fleet's nodes for a job; None if AWS knows none of their types.
 
-    So many such jobs must run at once: with how many a gang begins.
+    `least` such jobs must run at once: the number with which a gang begins.
     """
     kinds = [k for region in fleet.aws_regions for k in instance_types.resolve(aws, fleet, region)]
     rooms = {kind.name: room_of(kind, fleet.shares) for kind in kinds}

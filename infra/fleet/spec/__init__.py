@@ -1,1 +1,1 @@
-"""What a fleet is: the `fleet:` table, its names, and machines as plain data."""
+"""The specification of a fleet: the `fleet:` table, resource names, and machines as plain data."""

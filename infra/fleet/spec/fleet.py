@@ -1,4 +1,4 @@
-"""What a fleet is: the `fleet:` table of a study, or a file of its own."""
+"""The `fleet:` table of a study, or a separate fleet file."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from trialfleet.errors import InputError
 from trialfleet.sections import OneLine, Section, Size, matches, refusal, refuse, schema_of
 
-# An image of AWS's own with NVIDIA's open driver and torch; any other may be named.
-# AWS retires such lines after about a year: then this wants the next.
+# An image of AWS's own with NVIDIA's open driver and torch; studies may name another.
+# AWS retires such series after about a year: then update this to the next one.
 DEFAULT_AMI = (
     "ssm:/aws/service/deeplearning/ami/{architecture}/oss-nvidia-driver-gpu-pytorch-2.9"
     "-ubuntu-24.04/latest/ami-id"
@@ -37,9 +37,9 @@ def _text(pattern: str, words: str) -> Any:
 def _tags(value: Any) -> Any:
     for key in value if isinstance(value, dict) else ():
         if not re.fullmatch(r"[A-Za-z0-9+=._:@-]{1,128}", str(key)):
-            raise refusal(f"tag {key!r}: letters, digits and + - = . _ : @, 128 at most")
+            raise refusal(f"tag {key!r}: use letters, digits and + - = . _ : @, at most 128")
         if str(key).startswith(RESERVED_TAGS):
-            raise refusal(f"tag {key!r}: {', '.join(RESERVED_TAGS)} are trialfleet's own")
+            raise refusal(f"tag {key!r}: {', '.join(RESERVED_TAGS)} are reserved for trialfleet")
     return value
 
 
@@ -62,59 +62,59 @@ def check_regions(given: Iterable[str]) -> list[str]:
     """Return the names of AWS regions that a person typed, each once.
 
     Raises:
-        InputError: one of them can't be a region's.
+        InputError: a name is invalid.
     """
     regions = list(dict.fromkeys(given))
     for region in regions:
         if not re.fullmatch(_AWS_REGION, region):
-            raise InputError(f"{region!r} is no AWS region; write one such as eu-west-1")
+            raise InputError(f"{region!r} is not an AWS region; write one such as eu-west-1")
     return regions
 
 
 class Needs(Section):
-    """What an instance must have, where no types are listed."""
+    """The required hardware of instances, if no types are listed."""
 
     gpus: int = Field(1, ge=0, le=16, description="GPUs of an instance.")
-    gpu_memory: Size = Field("16GB", description="Memory of each GPU, at least.")
+    gpu_memory: Size = Field("16GB", description="Minimum memory of each GPU.")
     architecture: Literal["x86_64", "arm64"] = Field("x86_64", description="Of the processors.")
 
 
 class Spot(Section):
-    """How much of the fleet is spot, and what it may cost."""
+    """The share of spot instances, and their maximum price."""
 
     share: float = Field(
-        1.0, ge=0, le=1, description="Part of the nodes that is spot; the rest is on-demand."
+        1.0, ge=0, le=1, description="Share of spot nodes; the rest are on-demand."
     )
     base: int = Field(
-        0, ge=0, le=1_000, description="Number of nodes that are on-demand before `share` counts."
+        0, ge=0, le=1_000, description="Number of on-demand nodes to which `share` does not apply."
     )
     ceiling: Dollars | None = Field(
-        None, description="Most that a spot instance may cost, in USD per hour."
+        None, description="Maximum price of a spot instance in USD per hour."
     )
 
     lost_minutes: float = Field(
         10,
         ge=0,
         le=10_080,
-        description="Work that an interruption loses: since the last checkpoint, or half a trial "
-        "of a trainer without. By it pools that AWS takes nodes back from are worth less.",
+        description="Minutes of work lost by an interruption: since the last checkpoint, or half a "
+        "trial without checkpoints. Pools with many interruptions are rated lower by it.",
     )
 
     def nodes(self, total: int) -> int:
-        """Return the number of spot nodes among `total`: the share beyond the base, rounded up."""
+        """Return the number of spot nodes of `total`: the share beyond the base, rounded up."""
         return math.ceil(self.share * max(0, total - self.base) - 1e-9)
 
     @property
     def has_on_demand(self) -> bool:
-        """Whether some nodes may be on-demand."""
+        """True if some nodes may be on-demand."""
         return self.share < 1 or self.base > 0
 
 
 class Nodes(Section):
-    """How many nodes there are."""
+    """The number of nodes."""
 
-    min: int = Field(0, ge=0, le=1_000, description="So many stay, also when nothing waits.")
-    max: int = Field(4, ge=1, le=1_000, description="Never more than so many.")
+    min: int = Field(0, ge=0, le=1_000, description="Number of nodes to keep without any demand.")
+    max: int = Field(4, ge=1, le=1_000, description="Maximum number of nodes.")
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -124,51 +124,53 @@ class Nodes(Section):
 
 
 class Gangs(Section):
-    """What nodes that train one model together have of EC2, beside an open network."""
+    """EC2's options for nodes of gangs, besides an open network."""
 
     placement_group: bool = Field(
         default=True,
-        description="Nodes lie close together, in a cluster placement group, where their type may.",
+        description="Nodes are close together in a cluster placement group, if their type allows.",
     )
     efa: bool = Field(
         default=True,
-        description="Nodes of a type that has an Elastic Fabric Adapter get one; the security "
-        "group then lets all protocols through among its members, else TCP alone.",
+        description="Nodes get an Elastic Fabric Adapter, if their type has one; the security "
+        "group then allows all protocols among its members, otherwise only TCP.",
     )
 
 
 class PriceCap(Section):
-    """What the fleet may cost, in USD; reached, nodes are drained and no more are asked for."""
+    """The caps on costs in USD; at a cap nodes are drained, and no more are requested."""
 
     hour: Dollars | None = Field(None, description="USD per hour of all nodes together.")
-    run: Dollars | None = Field(None, description="USD of all nodes together, since the run began.")
+    run: Dollars | None = Field(None, description="USD of all nodes together since the run began.")
     reserve: float = Field(
         0.2,
         ge=0,
         le=0.9,
-        description="The share of `run` that trials leave to the full trainings.",
+        description="The share of `run` that is reserved for the full trainings.",
     )
 
 
 class Probe(Section):
-    """From where on the probe calls a GPU sick; what is left out has the probe's own threshold."""
+    """The thresholds at which the probe calls a GPU sick; defaults are the probe's own."""
 
-    ecc_uncorrected: int | None = Field(None, ge=0, description="Most uncorrectable memory errors.")
-    launch_microseconds: float | None = Field(
-        None, gt=0, description="Longest time until a launch is known to be done."
+    ecc_uncorrected: int | None = Field(
+        None, ge=0, description="Maximum number of uncorrectable memory errors."
     )
-    launch_rate: float | None = Field(None, ge=0, description="Least launches per second.")
+    launch_microseconds: float | None = Field(
+        None, gt=0, description="Maximum microseconds from a kernel's launch to its known end."
+    )
+    launch_rate: float | None = Field(None, ge=0, description="Minimum launches per second.")
     bandwidth: float | None = Field(
-        None, ge=0, description="Least GB/s of a copy within a GPU's memory, read plus written."
+        None, ge=0, description="Minimum GB/s of a copy within a GPU's memory, read plus written."
     )
     bandwidth_share: float | None = Field(
-        None, ge=0, le=1, description="Least part of the data sheet's bandwidth, where it is known."
+        None, ge=0, le=1, description="Minimum share of the data sheet's bandwidth, if known."
     )
     pool_share: float | None = Field(
-        None, ge=0, le=1, description="Least part of the median bandwidth of the pool's like GPUs."
+        None, ge=0, le=1, description="Minimum share of the pool's median bandwidth of such a GPU."
     )
     host_share: float | None = Field(
-        None, ge=0, le=1, description="Least part of what the link to the host can carry."
+        None, ge=0, le=1, description="Minimum share of the capacity of the link to the host."
     )
 
     def options(self) -> str:
@@ -182,13 +184,13 @@ class Fleet(Section):
 
     name: FleetName | None = Field(None, description="The fleet's name (default: the study's).")
     aws_regions: list[AwsRegion] = Field(
-        min_length=1, description="Where nodes may be; bucket and token are kept in the first."
+        min_length=1, description="AWS regions of nodes; the first also has bucket and token."
     )
     zones: list[Zone] = Field(
-        [], description="Zones that nodes may be in (default: every zone of the regions)."
+        [], description="Zones of nodes (default: all zones of the AWS regions)."
     )
     instance_types: list[TypeName] = Field(
-        [], description="Types that nodes may be of (default: all that have what needs asks for)."
+        [], description="Instance types of nodes (default: all that meet `needs`)."
     )
     needs: Needs = Needs()
     spot: Spot = Spot()
@@ -198,27 +200,27 @@ class Fleet(Section):
         None,
         ge=1,
         le=16,
-        description="So many trials share each GPU (default: as the study's resources.gpus asks).",
+        description="Trials that share each GPU (default: from the study's resources.gpus).",
     )
     gangs: Gangs | None = Field(
         None,
-        description="Nodes serve gangs (docs/gangs.md): all lie in one zone, and reach each other "
-        "on every port (default: with {} where the study has gangs, otherwise not).",
+        description="Nodes serve gangs (docs/gangs.md): all are in one zone, and reach each other "
+        "on every port (default: `{}` if the study has gangs, otherwise off).",
     )
     probe: Probe = Probe()
     idle_minutes: float = Field(
-        10, gt=0, le=1_440, description="A node idle for so long is drained and removed."
+        10, gt=0, le=1_440, description="Idle minutes after which a node is drained and removed."
     )
     lease_minutes: float = Field(
         60,
         ge=5,
         le=10_080,
-        description="A node whose lease the manager hasn't renewed for so long shuts itself down.",
+        description="Minutes without a renewal by the manager after which a node shuts down.",
     )
     ami: Ami | dict[AwsRegion, Ami] = Field(
         DEFAULT_AMI,
-        description="The nodes' image, in which {architecture} stands for the type's; or a table "
-        "with an image for each AWS region.",
+        description="The nodes' image, with {architecture} for that of the instance type; or a "
+        "table with an image for each AWS region.",
     )
     subnets: list[Subnet] = Field(
         [], description="Subnets of the nodes (default: those of the default VPC)."
@@ -228,21 +230,21 @@ class Fleet(Section):
     )
     ssm: bool = Field(
         default=False,
-        description="The nodes' role lets AWS's session manager in, for `trialfleet fleet ssh`.",
+        description="The nodes' role allows AWS's session manager, for `trialfleet fleet ssh`.",
     )
     disk: Size = Field("100GB", description="Size of each node's root volume.")
     tags: Annotated[dict[str, OneLine], BeforeValidator(_tags)] = Field(
-        {}, description="Tags of your own on everything that is made in AWS."
+        {}, description="Additional tags for all resources in AWS."
     )
     manager: Host | None = Field(
-        None, description="Where nodes find the manager (default: this EC2 instance's address)."
+        None, description="Address of the manager for nodes (default: this EC2 instance's address)."
     )
     bucket: Bucket | None = Field(
-        None, description="S3 bucket for what nodes need (default: trialfleet-NAME-ACCOUNT)."
+        None, description="S3 bucket of the fleet (default: trialfleet-NAME-ACCOUNT)."
     )
     autoscale: Literal["off", "service", "provisioner"] = Field(
         "off",
-        description="Who scales while a run goes on: nobody (off), or a node of the run's graph. "
+        description="The autoscaler of a run: none (off), or a node of the run's graph. "
         "With provisioner the graph begins when the first node has joined.",
     )
 
@@ -253,7 +255,7 @@ class Fleet(Section):
 
     @property
     def called(self) -> str:
-        """The fleet's name; a fleet of a study has the study's where it has none of its own."""
+        """The fleet's name; a study's fleet without a name has the study's."""
         assert self.name is not None, "the fleet was not given a name"
         return self.name
 
@@ -264,35 +266,35 @@ class Fleet(Section):
 
     @property
     def brings_gpus(self) -> bool:
-        """Whether its nodes have GPUs; of types that are listed, their families' names tell."""
+        """True if its nodes have GPUs, by `needs` or the families' names of listed types."""
         if self.instance_types:
             return any(re.match(_GPU_FAMILY, name) for name in self.instance_types)
         return self.needs.gpus > 0
 
     @property
     def clusters(self) -> bool:
-        """True when nodes go into a cluster placement group, if their type may."""
+        """True if nodes go into a cluster placement group, when their type allows."""
         return self.gangs is not None and self.gangs.placement_group
 
     @property
     def efa(self) -> bool:
-        """True when nodes get an Elastic Fabric Adapter, if their type has one."""
+        """True if nodes get an Elastic Fabric Adapter, when their type has one."""
         return self.gangs is not None and self.gangs.efa
 
     @model_validator(mode="after")
-    def _nothing_stands_there_twice(self) -> Self:
+    def _check_unique(self) -> Self:
         for key in ("aws_regions", "zones", "instance_types", "subnets"):
             given = getattr(self, key)
             for i, one in enumerate(given):
-                if one in given[:i]:  # AWS would be asked twice, and what it lists counted twice
-                    refuse("Fleet", [((key, i), f"{one} stands there twice", one)])
+                if one in given[:i]:  # it would be asked for twice, and its answers counted twice
+                    refuse("Fleet", [((key, i), f"{one} is listed twice", one)])
         return self
 
     @model_validator(mode="after")
     def _zones_lie_in_the_regions(self) -> Self:
         for i, zone in enumerate(self.zones):
             if not zone.startswith(tuple(self.aws_regions)):
-                text = f"lies in none of aws_regions: {', '.join(self.aws_regions)}"
+                text = f"is in none of aws_regions: {', '.join(self.aws_regions)}"
                 refuse("Fleet", [(("zones", i), text, zone)])
         return self
 
@@ -301,8 +303,8 @@ class Fleet(Section):
         if isinstance(self.ami, dict):
             missing = [region for region in self.aws_regions if region not in self.ami]
             if missing:
-                refuse("Fleet", [(("ami",), f"names none for {', '.join(missing)}", self.ami)])
+                refuse("Fleet", [(("ami",), f"lacks {', '.join(missing)}", self.ami)])
         elif self.ami.startswith("ami-") and len(self.aws_regions) > 1:
-            text = "an image belongs to one region; give a table of them, or an ssm: parameter"
+            text = "an image belongs to one AWS region; give a table of images or an ssm: parameter"
             refuse("Fleet", [(("ami",), text, self.ami)])
         return self

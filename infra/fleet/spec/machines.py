@@ -12,19 +12,19 @@ Pool = tuple[str, str, Lifecycle]  # an instance type in a zone
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceType:
-    """What AWS says of an instance type.
+    """An instance type, from AWS's description.
 
     Attributes:
         name: for instance `g5.xlarge`.
         vcpus: virtual processors.
         memory_mb: main memory in MiB.
         gpus: number of NVIDIA GPUs; 0 for a type without.
-        gpu: what AWS calls the GPU, such as `A10G`; empty without.
+        gpu: AWS's name of the GPU, such as `A10G`; empty without.
         gpu_memory_mb: memory of one GPU in MiB; 0 without.
         architecture: `x86_64` or `arm64`.
-        local_disk_gb: NVMe of the machine's own in GB; 0 without.
-        clusters: whether it may lie in a cluster placement group.
-        efa: whether it has an Elastic Fabric Adapter.
+        local_disk_gb: local NVMe disks in GB; 0 without.
+        clusters: it can be in a cluster placement group.
+        efa: it has an Elastic Fabric Adapter.
     """
 
     name: str
@@ -45,10 +45,10 @@ class Candidate:
 
     Attributes:
         price: USD per hour.
-        speed: how fast its nodes are, beside other candidates': GB/s of memory bandwidth of all
-            their GPUs; their number of vCPUs where the fleet's nodes have no GPUs.
+        speed: relative speed of its nodes: GB/s of memory bandwidth of all their GPUs; the number
+            of vCPUs if the fleet's nodes have no GPUs.
         interruptions: expected number of spot interruptions per hour of a node.
-        efficiency: the part of a node's hours that interruptions leave for finished trials.
+        efficiency: the share of a node's hours that interruptions leave for finished trials.
     """
 
     type: InstanceType
@@ -62,7 +62,7 @@ class Candidate:
 
     @property
     def pool(self) -> Pool:
-        """The pool of capacity that it is, whatever the price."""
+        """The capacity pool, without the price."""
         return self.type.name, self.zone, self.lifecycle
 
     @property
@@ -72,12 +72,12 @@ class Candidate:
 
     @property
     def throughput(self) -> float:
-        """The finished work per hour that a node of it is expected to do, in units of `speed`."""
+        """The expected finished work of a node per hour, in units of `speed`."""
         return self.speed * self.efficiency
 
     @property
     def cost(self) -> float:
-        """USD per unit of finished work: by it candidates are compared."""
+        """USD per unit of finished work, by which candidates are compared."""
         return self.price / self.throughput
 
 
@@ -88,14 +88,13 @@ class Instance:
     Attributes:
         id: for instance `i-0123456789abcdef0`.
         state: AWS's own word: pending, running, shutting-down, stopping, stopped, terminated.
-        address: the private IP address; empty when AWS tells none (any more).
+        address: the private IP address; empty if AWS has none, or no longer.
         launched: when AWS started it.
         expires: end of its lease; None if the tag is missing or can't be read.
-        price: USD per hour when it was asked for; None if the tag is missing.
-        run: the run it was asked for; empty without one.
-        launch: the request that made it.
-        ended: why it ended, by AWS's code and in its words; empty while it doesn't, or if AWS
-            doesn't say.
+        price: USD per hour when it was requested; None if the tag is missing.
+        run: the run that it was requested for; empty without one.
+        launch: name of the request that made it.
+        ended: why it ended, AWS's code and message; empty while it lives, or if AWS doesn't say.
         ended_at: when it ended; None while it lives, or if AWS doesn't say.
     """
 
@@ -117,14 +116,14 @@ class Instance:
 
     @property
     def pool(self) -> Pool:
-        """The pool of capacity that it is of."""
+        """Its capacity pool."""
         return self.type, self.zone, self.lifecycle
 
     def price_or(self, new: float) -> float:
-        """USD per hour; that of a new node where nobody knows its own."""
+        """Return USD per hour; if unknown, the price of a new node."""
         return new if self.price is None else self.price
 
     @property
     def alive(self) -> bool:
-        """True while it costs money or is about to."""
+        """True while it costs money, or soon will."""
         return self.state in {"pending", "running", "stopping", "stopped"}

@@ -1,7 +1,7 @@
-"""What a fleet's resources are called, and the tags by which they are found again.
+"""The names and tags of a fleet's resources.
 
-AWS is the only record of what exists: everything made carries `FLEET_TAG`, and `up`, `status`,
-`down` and `reap` go by what AWS lists under it.
+AWS is the only record of existing resources: all of them have `FLEET_TAG`, and `up`, `status`,
+`down` and `reap` use AWS's list of resources with this tag.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 FLEET_TAG = "trialfleet:fleet"  # the fleet's name, on everything
-RUN_TAG = "trialfleet:run"  # the run that the instance was asked for; absent without one
+RUN_TAG = "trialfleet:run"  # the run that the instance was requested for; absent without one
 EXPIRES_TAG = "trialfleet:expires"  # end of the instance's lease, UTC; the node reads it by IMDS
-PRICE_TAG = "trialfleet:price"  # USD per hour when the instance was asked for
-LAUNCH_TAG = "trialfleet:launch"  # the request that made the instance: asked again, it's the same
+PRICE_TAG = "trialfleet:price"  # USD per hour when the instance was requested
+LAUNCH_TAG = "trialfleet:launch"  # name of the request that made the instance
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -22,17 +22,17 @@ def resource_name(fleet: str) -> str:
 
 
 def bucket_name(fleet: str, account: str) -> str:
-    """Return the name of the fleet's bucket, where the study names none."""
+    """Return the name of the fleet's bucket, unless the study names one."""
     return f"trialfleet-{fleet}-{account}"
 
 
 def prefix(fleet: str) -> str:
-    """Return what the keys of the fleet's objects begin with."""
+    """Return the prefix of the keys of the fleet's objects."""
     return f"fleet/{fleet}/"
 
 
 def log_prefix(fleet: str) -> str:
-    """Return what the keys of the nodes' logs begin with."""
+    """Return the prefix of the keys of the nodes' logs."""
     return f"{prefix(fleet)}log/"
 
 
@@ -47,15 +47,15 @@ def token_parameter(fleet: str) -> str:
 
 
 def at(moment: datetime) -> str:
-    """Return a moment as `EXPIRES_TAG` has it."""
+    """Return a time in the form of `EXPIRES_TAG`."""
     return moment.astimezone(UTC).strftime(TIME_FORMAT)
 
 
 def moment(text: str) -> datetime:
-    """Return the moment that `at` wrote; ValueError where the text is none."""
+    """Return the time from a text of `EXPIRES_TAG`; ValueError if it is invalid."""
     return datetime.strptime(text, TIME_FORMAT).replace(tzinfo=UTC)
 
 
 def price(usd: float) -> str:
-    """Return USD per hour as `PRICE_TAG` has it."""
+    """Return USD per hour in the form of `PRICE_TAG`."""
     return f"{usd:.6f}".rstrip("0").rstrip(".")

@@ -1,9 +1,9 @@
-"""The caps on what a fleet costs: whether they are reached, how many more nodes they pay for.
+"""The caps on a fleet's costs: whether they are reached, and how many more nodes they pay for.
 
-The cap per hour is asked about twice before a node comes. The decision asks at the price of the
-best pool: it must know how many nodes there may be, to begin no gang that they don't suffice for,
-and to say what holds trials back. The launch asks at the price of each pool that is left once the
-best has no room, and beside all nodes that AWS lists by then; for `fleet up` nothing else asks.
+The cap per hour is checked twice before a launch. The decision checks it at the best pool's price,
+to exclude gangs that would get too few nodes, and to explain why trials wait. The launch checks it
+at the price of each pool that it tries, and with all nodes that AWS lists by then; for `fleet up`
+this is the only check.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ _ROUNDING = 1e-9  # 0.3 is three times 0.1
 
 
 def nodes_within(cap: float | None, used: float, price: float) -> int:
-    """Return how many nodes of a price a cap pays for beside what is used, all in USD per hour.
+    """Return how many more nodes of a price a cap pays for, all in USD per hour.
 
-    None of them where exactly the cap is used; -1 where more is.
+    0 if exactly the cap is used; -1 if more is.
     """
     if cap is None:
         return UNBOUNDED
@@ -25,7 +25,7 @@ def nodes_within(cap: float | None, used: float, price: float) -> int:
 
 
 def run_cap_reached(cap: float | None, spent: float) -> str:
-    """Say that a run has spent its cap; nothing where it hasn't, or has none."""
+    """Return a message if a run has spent its cap; else, or without a cap, an empty text."""
     if cap is None or spent < cap:
         return ""
     return f"the run's cap of ${cap:.2f} is reached: ${spent:.2f} is spent"

@@ -68,7 +68,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Route:
-    """Which rows of the table a rank asks the others for, and they ask it for."""
+    """The rows of the table that a rank requests from the others, and they from it."""
 
     place: Tensor  # of each code [*] among the u rows that arrive, on the device
     asked: list[int]  # how many of each rank

@@ -1,7 +1,7 @@
-"""What the optimiser does to rows of a table that have no gradient for some steps.
+"""The optimiser's steps for rows of a table without a gradient.
 
-Means decay in every step, a weight follows its mean, and decays itself. A row that lies in main
-memory meanwhile is caught up when it is wanted: `host_rows.py`. Notation as in optimizers.py.
+Means decay in every step; a weight follows its mean, and decays itself. A row that is in main
+memory meanwhile is caught up when it is needed: `host_rows.py`. Notation as in optimizers.py.
 
 Shapes: n rows of e numbers.
 """

@@ -34,7 +34,7 @@ from trialfleet.infra.fleet.instances.regions import Regions
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.demand import Demand, Group
 from trialfleet.infra.fleet.scaling import autoscaler, ledger
-from trialfleet.infra.fleet.scaling.accounting import Books
+from trialfleet.infra.fleet.scaling.accounting import CostLedger
 from trialfleet.infra.fleet.scaling.decision import decide, unmatched_trials
 from trialfleet.infra.fleet.scaling.lifetimes import Ledger
 from trialfleet.infra.fleet.scaling.saved_state import Watch
@@ -194,7 +194,7 @@ PARTS: dict[str, tuple[Any, str]] = {
     "queue and collector": (autoscaler.Autoscaler, "_look"),
     "decision: trials that match no node": (autoscaler, "unmatched_trials"),
     "decision": (autoscaler, "decide"),
-    "record of costs": (Books, "note"),
+    "record of costs": (CostLedger, "note"),
     "record of costs, for the report": (ledger, "lines"),
 }
 

@@ -34,7 +34,7 @@ def test_a_denial_that_names_no_permission_names_the_call() -> None:
 
 def test_a_refusal_is_one_line_however_long_it_is() -> None:
     text = message_of(refused("Unavailable", "<html>\n  sorry\n</html>" * 500))
-    assert text.startswith("two nodes: AWS refuses: Unavailable: <html> sorry")
+    assert text.startswith("two nodes: AWS refused: Unavailable: <html> sorry")
     assert "\n" not in text
     assert len(text) < LONGEST_REASON + 100
 
@@ -48,7 +48,7 @@ def test_the_accounts_number_is_asked_for_once(cloud: Account) -> None:
     ("error", "advice"),
     [
         (NoCredentialsError(), "set AWS_PROFILE"),
-        (EndpointConnectionError(endpoint_url="https://x"), "AWS can't be asked"),
+        (EndpointConnectionError(endpoint_url="https://x"), "AWS can't be reached"),
     ],
 )
 def test_without_credentials_or_a_way_to_aws_it_says_so(error: Exception, advice: str) -> None:

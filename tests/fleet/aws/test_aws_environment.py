@@ -57,7 +57,7 @@ def test_what_leads_to_the_account_is_kept_and_no_secret(
         "AWS_CONTAINER_AUTHORIZATION_TOKEN": "t",
         "LANG": "C",
     }
-    found = account.look(HOME, given)
+    found = account.snapshot(HOME, given)
     assert found.account == ACCOUNT
     assert found.variables == {
         "AWS_PROFILE": "nightly",
@@ -70,10 +70,10 @@ def test_what_leads_to_the_account_is_kept_and_no_secret(
 def test_keys_in_the_environment_alone_are_refused(shell: pytest.MonkeyPatch) -> None:
     shell.setenv("AWS_ACCESS_KEY_ID", "testing")
     shell.setenv("AWS_SECRET_ACCESS_KEY", "very-secret")
-    assert account.look(HOME).account == ACCOUNT  # the same account's are in the file
+    assert account.snapshot(HOME).account == ACCOUNT  # the same account's are in the file
     shell.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     with pytest.raises(InputError) as refused:
-        account.look(HOME)
+        account.snapshot(HOME)
     text = str(refused.value)
     assert text.startswith("AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY: ")
     assert "it has no AWS" in text
@@ -153,7 +153,7 @@ def test_another_account_is_refused_and_not_asked_anything(
         with pytest.raises(FleetError) as refused:
             inventory.instances(aws, fleet())
     assert str(refused.value) == (
-        f"the AWS credentials here are of account {ACCOUNT}, and this fleet is in {OTHER}: mend "
+        f"the AWS credentials here are of account {ACCOUNT}, and this fleet is in {OTHER}: correct "
         "~/.aws, or the profile or role that it names"
     )
     assert inventory.instances(Aws(account=ACCOUNT), fleet()) == []
@@ -163,5 +163,5 @@ def test_another_account_is_refused_and_not_asked_anything(
 def test_a_file_that_is_none_of_ours_is_told(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "aws.json").write_text(text)
-    with pytest.raises(InputError, match=r"aws\.json can't be read .*plan the study anew"):
+    with pytest.raises(InputError, match=r"aws\.json can't be read .*plan the study again"):
         account.read(tmp_path / "aws.json")

@@ -87,7 +87,7 @@ def test_a_users_bucket_that_does_not_exist_is_not_made(cloud: Account) -> None:
 
 def test_a_users_bucket_in_another_region_is_refused(cloud: Account) -> None:
     make_users(cloud, "eu-central-1")
-    with pytest.raises(InputError, match=r"lies in eu-central-1.* put eu-central-1 first"):
+    with pytest.raises(InputError, match=r"is in eu-central-1.* put eu-central-1 first"):
         bucket.ensure(cloud.aws, fleet(bucket="users"), ACCOUNT)
 
 
@@ -114,7 +114,7 @@ def test_the_own_bucket_stays_while_it_holds_other_things(cloud: Account) -> Non
     name = bucket.ensure(cloud.aws, fleet(), ACCOUNT)
     for key in ("models/JFK", "fleet/f/bundle"):
         cloud.client("s3").put_object(Bucket=name, Key=key, Body=b"")
-    with pytest.raises(FleetError, match="holds other things than the fleet's"):
+    with pytest.raises(FleetError, match="also holds objects that are not the fleet's"):
         bucket.remove(cloud.aws, fleet(), ACCOUNT)
     assert [held for held in cloud.holdings() if held.startswith("object")] == ["object models/JFK"]
 

@@ -98,7 +98,7 @@ def test_an_answer_that_is_not_aws_own_is_told_in_one_line(
         text = told(monkeypatch, f"http://{address}", CALLS[asked])
     excerpt = f": {SHOWN.get(body, ' '.join(body.split()))}" if body else ""
     assert text == (
-        f"{asked}: what answers at {address} isn't AWS: HTTP status {status}{excerpt}; {ADVICE}"
+        f"{asked}: the answer from {address} is not AWS's: HTTP status {status}{excerpt}; {ADVICE}"
     )
 
 
@@ -119,7 +119,7 @@ def test_only_what_may_pass_is_asked_again(
 def test_an_answer_that_is_cut_off_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with answering(200, "<DescribeInstancesResponse>", "text/xml") as (address, _):
         text = told(monkeypatch, f"http://{address}", CALLS["EC2 (DescribeInstances)"])
-    assert text.startswith("a question: what answers isn't AWS: ")
+    assert text.startswith("a question: the answer is not from AWS: ")
     assert text.endswith(ADVICE)
     assert "\n" not in text
 

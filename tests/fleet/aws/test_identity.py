@@ -44,7 +44,7 @@ def test_a_changed_policy_and_trust_are_brought_up_to_date(cloud: Account) -> No
 
 def test_somebody_elses_role_of_the_same_name_is_neither_used_nor_removed(cloud: Account) -> None:
     cloud.client("iam").create_role(RoleName="trialfleet-f", AssumeRolePolicyDocument="{}")
-    with pytest.raises(FleetError, match=r"role trialfleet-f exists and isn't tagged"):
+    with pytest.raises(FleetError, match=r"role trialfleet-f exists already, without the tag"):
         identity.ensure(cloud.aws, fleet(), POLICY, TRUST)
     identity.remove(cloud.aws, fleet())
     assert cloud.holdings()[-1] == "role trialfleet-f"
@@ -137,7 +137,7 @@ def imds() -> Iterator[str]:
 
 
 def test_an_instance_learns_from_imds_version_2_who_it_is(imds: str) -> None:
-    assert own_instance.look(imds) == OwnInstance(
+    assert own_instance.find(imds) == OwnInstance(
         id="i-0123", aws_region="eu-west-1", address="10.0.0.7"
     )
 
@@ -146,14 +146,14 @@ def test_aws_own_variables_say_where_imds_is_and_that_it_shall_not_be_asked(
     imds: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", imds + "/")
-    assert own_instance.look()
+    assert own_instance.find()
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    assert own_instance.look() is None
+    assert own_instance.find() is None
 
 
 def test_a_machine_elsewhere_is_no_instance(imds: str) -> None:
-    assert own_instance.look("http://127.0.0.1:1") is None
-    assert own_instance.look(imds + "/nobody") is None
+    assert own_instance.find("http://127.0.0.1:1") is None
+    assert own_instance.find(imds + "/nobody") is None
 
 
 def test_nodes_find_the_manager_where_the_fleet_says_or_at_its_own_address() -> None:

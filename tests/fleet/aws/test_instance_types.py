@@ -82,7 +82,7 @@ def test_an_unknown_type_is_told_with_a_near_one(cloud: Account) -> None:
     with pytest.raises(InputError) as error:
         resolved(cloud, instance_types=["g5.xlarge", "g5.xlagre"])
     assert str(error.value) == (
-        "instance_types: not known in eu-west-1: g5.xlagre (did you mean 'g5.xlarge'?)"
+        "instance_types: unknown in eu-west-1: g5.xlagre (did you mean 'g5.xlarge'?)"
     )
 
 
@@ -102,7 +102,7 @@ def test_a_type_that_another_region_has_is_no_mistake(cloud: Account) -> None:
         )
         assert [kind.name for kind in there] == ["g5.xlarge", "g6.xlarge"]
         assert [kind.name for kind in here] == ["g5.xlarge"]
-        with pytest.raises(InputError, match=r"not known in eu-west-1: g6\.xlarge"):
+        with pytest.raises(InputError, match=r"unknown in eu-west-1: g6\.xlarge"):
             resolved(cloud, instance_types=kinds)
 
 
@@ -139,7 +139,7 @@ def test_gpus_that_the_driver_of_awss_image_does_not_run_are_none_to_choose(clou
 
 
 def test_needs_that_say_nothing_of_gpus_are_not_enough_to_choose_by(cloud: Account) -> None:
-    with pytest.raises(InputError, match=r"needs\.gpus: 0 .* list some as `instance_types:`"):
+    with pytest.raises(InputError, match=r"needs\.gpus: 0 .* list some in `instance_types:`"):
         resolved(cloud, needs={"gpus": 0})
 
 

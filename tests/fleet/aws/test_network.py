@@ -96,13 +96,13 @@ def test_of_two_subnets_in_a_zone_the_roomier_is_taken(cloud: Account) -> None:
 
 
 def test_a_subnet_that_is_nowhere_is_named(cloud: Account) -> None:
-    with pytest.raises(InputError, match=r"subnet-0123456789abcdef0: no such subnet in eu-west-1"):
+    with pytest.raises(InputError, match=r"subnet-0123456789abcdef0: not found in eu-west-1"):
         network.places(cloud.aws, fleet(subnets=["subnet-0123456789abcdef0"]))
 
 
 def test_subnets_of_two_networks_are_refused(cloud: Account) -> None:
     _, subnet = other_vpc(cloud)
-    with pytest.raises(InputError, match="lie in several VPCs"):
+    with pytest.raises(InputError, match="are in several VPCs"):
         network.places(cloud.aws, fleet(subnets=[subnet, cloud.subnet(HOME + "a")]))
 
 

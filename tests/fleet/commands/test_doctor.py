@@ -143,7 +143,7 @@ def test_aws_tells_its_time_even_when_it_refuses(cloud: Account) -> None:
 def test_a_quota_for_all_nodes_is_well() -> None:
     for one in within(8).values():  # of four nodes of 4 vCPUs, two are spot
         assert one.ok is True
-        assert one.found == "8 vCPUs: enough for 2 of the smallest nodes, of 2 at most"
+        assert one.found == "8 vCPUs: enough for 2 of the smallest nodes; nodes.max is 2"
 
 
 def test_a_quota_for_some_nodes_is_told() -> None:

@@ -103,7 +103,7 @@ def test_what_cannot_be_deleted_is_told_with_its_reason_and_the_rest_is_deleted(
     message = "User: x is not authorized to perform: iam:DeleteRole on resource: y"
     cloud.faults.refuse("DeleteRole", "AccessDenied", message, status=403)
     left = down(cloud.aws, SPEC, nobody)
-    assert left[0].startswith("the security group trialfleet-f in eu-west-1: AWS refuses: ")
+    assert left[0].startswith("the security group trialfleet-f in eu-west-1: AWS refused: ")
     assert "has a dependent object" in left[0]
     assert "permission iam:DeleteRole is denied" in left[2]
     assert [line.partition(" sg-")[0] for line in left[3:]] == [

@@ -104,10 +104,10 @@ def usual_makes() -> list[str]:
         (
             "min: 2, max: 4",
             "min: 4, max: 4",
-            "has room for more than 3: nodes.max is 3, and a node holds 1 of them",
+            "has room for at most 3: nodes.max is 3, and a node holds 1 of them",
         ),
         ("memory: 4GB", "memory: 4TB", "nodes.max is 3, and a node holds 0 of them"),
-        ("spot:", "price_cap: {hour: 30}\n  spot:", "over price_cap.hour, which is 30"),
+        ("spot:", "price_cap: {hour: 30}\n  spot:", "more than price_cap.hour, which is 30"),
     ],
 )
 def test_a_gang_that_could_never_begin_is_an_error_of_plan(
@@ -238,7 +238,7 @@ def test_reap_shows_before_it_acts(cloud: Account) -> None:
         (["plan", "--policy", "dialy"], 2, "caller, daily, node, reap, or a file (did you mean"),
         (["plan", "--policy", "nothing.yaml"], 2, "caller, daily, node, reap, or a file"),
         (["plan", "--policy", "--account", "my-account"], 2, "12 digits"),
-        (["reap", "--aws-region", "mars"], 2, "'mars' is no AWS region; write one such as"),
+        (["reap", "--aws-region", "mars"], 2, "'mars' is not an AWS region; write one such as"),
     ],
 )
 def test_a_mistake_is_told_without_a_traceback(

@@ -97,7 +97,9 @@ def test_there_is_none_without_gangs_where_it_is_not_wanted_and_for_a_type_that_
 
 def test_a_group_of_this_name_that_is_anothers_is_neither_used_nor_removed(cloud: Account) -> None:
     cloud.client("ec2").create_placement_group(GroupName=GROUP, Strategy="cluster")
-    with pytest.raises(FleetError, match=r"trialfleet-f in eu-west-1 is not this fleet's"):
+    with pytest.raises(
+        FleetError, match=r"trialfleet-f in eu-west-1 exists already, but does not belong"
+    ):
         raised(cloud)
     removed(cloud)
     assert placed(cloud)
@@ -167,8 +169,8 @@ def test_where_that_zone_has_none_nothing_is_launched_elsewhere_and_it_is_said(
     assert zones(launched) == [HOME + "a"] * 2
     (why,) = launched.refusals
     assert str(why) == (
-        "p4d.24xlarge spot in eu-west-1b (0.400 USD/h): nodes of a gang lie in one zone, and those "
-        "that there are lie in eu-west-1a"
+        "p4d.24xlarge spot in eu-west-1b (0.400 USD/h): a gang's nodes must be in one zone, and "
+        "the existing ones are in eu-west-1a"
     )
 
 

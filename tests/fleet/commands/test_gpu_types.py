@@ -85,7 +85,7 @@ def test_without_credentials_the_price_table_is_shown_and_that_it_is_not_all(
         needing = gpus().output
     assert result.exit_code == 0, result.output
     assert "p5.48xlarge" in result.output
-    assert "no AWS credentials here: names and on-demand prices by the table" in result.output
+    assert "no AWS credentials here: names and on-demand prices come from" in result.output
     assert (both["aws_regions"], both["others"], both["type"]) == ([AWAY], [], None)
     assert named.keys() == {"g5.xlarge"}
     assert "needs: are not applied" in needing
@@ -94,7 +94,7 @@ def test_without_credentials_the_price_table_is_shown_and_that_it_is_not_all(
 def test_without_a_file_and_a_region_it_says_so(cloud: Account) -> None:
     result = gpus("--aws-region", "mars")
     assert result.exit_code == 2
-    assert "'mars' is no AWS region" in result.output
+    assert "'mars' is not an AWS region" in result.output
     nothing = gpus()
     assert nothing.exit_code == 2
     assert "name a file" in nothing.output

@@ -545,7 +545,7 @@ def test_a_share_of_which_no_pool_is_left_is_told(cloud: Account) -> None:
     launched = ask(cloud, [on_demand], 2, spot={"base": 1, "ceiling": 0.1})
     assert zones(launched) == [HOME + "b"]
     [refusal] = launched.refusals
-    assert str(refusal) == "spot: no pool is left for 1 node: see trialfleet fleet plan"
+    assert str(refusal) == "spot: no pool is left for 1 node: see `trialfleet fleet plan`"
 
 
 def test_nodes_that_came_are_told_though_a_later_request_fails(cloud: Account) -> None:
@@ -574,7 +574,7 @@ def test_throttling_of_what_a_fleet_launches_passes(cloud: Account) -> None:
 def test_an_answer_without_nodes_and_reasons_is_told_as_that(cloud: Account) -> None:
     cloud.capacity.lack(silent=True)
     [refusal] = ask(cloud, [A, B]).refusals
-    assert refusal.reason == "AWS launched none, and gave no reason"
+    assert refusal.reason == "AWS launched no node, and gave no reason"
     assert refusal.passes
 
 

@@ -36,7 +36,7 @@ MANAGER = OwnInstance(id="i-1", aws_region=HOME, address="10.0.0.5")
 
 def planned(cloud: Account, own: OwnInstance | None = None, **changes: Any) -> FleetPlan:
     fleet = moto_account.fleet(**{"instance_types": ["g5.xlarge"], **changes})
-    with mock.patch.object(own_instance, "look", return_value=own):
+    with mock.patch.object(own_instance, "find", return_value=own):
         return fleet_plan(cloud.aws, fleet)
 
 
@@ -64,7 +64,7 @@ def file(cloud: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
             OwnInstance(id="i-1", aws_region=AWAY, address="10.0.0.5"),
             {},
             (
-                f"nodes in {HOME} can't reach the manager: without `manager:` they are told its "
+                f"nodes in {HOME} can't reach the manager: without `manager:` they get its "
                 f"private address in {AWAY}, 10.0.0.5"
             ),
         ),
@@ -78,7 +78,7 @@ def test_a_manager_that_another_regions_nodes_do_not_reach_is_told(
     assert len(found) == bool(words)
     assert words in "".join(found)
     fleet = moto_account.fleet(**changes)
-    with mock.patch.object(own_instance, "look", return_value=own):
+    with mock.patch.object(own_instance, "find", return_value=own):
         findings = {one.check: one for one in manager_checks.examine(fleet)}
     assert ("manager, from its nodes" in findings) == bool(words)
     if words:
@@ -89,7 +89,7 @@ def test_a_manager_that_another_regions_nodes_do_not_reach_is_told(
 
 def test_a_fleet_of_which_some_nodes_reach_the_manager_is_not_all_wrong() -> None:
     def found(**changes: Any) -> bool | None:
-        with mock.patch.object(own_instance, "look", return_value=MANAGER):
+        with mock.patch.object(own_instance, "find", return_value=MANAGER):
             findings = manager_checks.examine(moto_account.fleet(**changes))
         return next(one.ok for one in findings if one.check == "manager, from its nodes")
 
@@ -194,7 +194,7 @@ def test_on_demand_prices_stand_beside_those_of_spot(cloud: Account, file: Path)
             {"price_cap": {"hour": 3}, "nodes": {"min": 3, "max": 4}},
             (
                 "price_cap.hour, which is 3, pays for 2 nodes at 1.123 USD per hour, fewer than "
-                "nodes.min, which is 3"
+                "nodes.min, which is 3: raise the cap"
             ),
         ),
         (
@@ -225,7 +225,7 @@ def test_trials_that_want_gpus_and_a_type_without_are_told(cloud: Account, file:
         },
     }
     file.write_text(json.dumps(study))
-    words = "m5.large has no GPU, and the study's trials want one (accelerator: gpu)"
+    words = "m5.large has no GPU, but the study's trials need one (accelerator: gpu)"
     assert words in command("fleet.yaml").output
     file.write_text(json.dumps(study | {"accelerator": "cpu"}))
     assert words not in command("fleet.yaml").output

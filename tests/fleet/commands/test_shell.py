@@ -62,10 +62,10 @@ def test_an_ended_node_is_in_nobodys_way() -> None:
         ),
         ("ip-10-0-0-8.ec2.internal", NODES, "(did you mean 'ip-10-0-0-7.ec2.internal'?)"),
         ("", NODES, "no node ''"),
-        ("i-0aa", NODES, "'i-0aa' may be i-0aa1, i-0aa2"),
+        ("i-0aa", NODES, "'i-0aa' matches several nodes: i-0aa1, i-0aa2"),
         ("i-0aa1", [], "no node 'i-0aa1': the fleet has no node"),
         ("i-0cc1", [ENDED], "i-0cc1 has ended: Server.SpotInstanceTermination: no room"),
-        ("i-0dd1", [instance("i-0dd1", state="pending")], "i-0dd1 doesn't run, it is pending"),
+        ("i-0dd1", [instance("i-0dd1", state="pending")], "i-0dd1 isn't running: it is pending"),
     ],
 )
 def test_a_node_without_a_shell_is_told(word: str, nodes: Any, words: str) -> None:

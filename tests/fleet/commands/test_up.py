@@ -209,7 +209,7 @@ def test_what_stays_full_is_told_with_each_reason(cloud: Account) -> None:
         raise_fleet(cloud)
     refused = "no capacity (InsufficientInstanceCapacity: said the test)"
     assert str(raised.value).splitlines() == [
-        "no node could be had:",
+        "AWS gave no node:",
         f"  g5.xlarge spot in eu-west-1a, eu-west-1b (0.400 USD/h): {refused}",
     ]
     assert cloud.pauses == [15, 30, 60]
@@ -287,9 +287,9 @@ def test_the_newest_image_behind_a_parameter_is_taken(cloud: Account) -> None:
     ("ami", "expected"),
     [
         ("ami-0123456789abcdef9", r"eu-west-1 has no image ami-0123456789abcdef9"),
-        ("ssm:/nowhere", r"eu-west-1 has no SSM parameter /nowhere"),
-        ("ssm:/old", r"no image ami-0123456789abcdef8, which is behind ssm:/old,"),
-        (ARM_IMAGE, r"is for arm64 and the instance types are x86_64"),
+        ("ssm:/nowhere", r"the SSM parameter /nowhere does not exist in eu-west-1"),
+        ("ssm:/old", r"no image ami-0123456789abcdef8, to which ssm:/old points,"),
+        (ARM_IMAGE, r"is for arm64, but the instance types are x86_64"),
     ],
 )
 def test_an_image_that_cannot_be_used_is_told(cloud: Account, ami: str, expected: str) -> None:
@@ -341,7 +341,7 @@ def test_two_fleets_live_beside_each_other(cloud: Account) -> None:
 
 def test_up_again_within_minutes_of_a_lack_of_capacity_asks_aws_anew(cloud: Account) -> None:
     cloud.capacity.lack()
-    with pytest.raises(FleetError, match="no node could be had"):
+    with pytest.raises(FleetError, match="AWS gave no node"):
         raise_fleet(cloud, 1)
     asked = len(cloud.capacity.requests)
     cloud.capacity.restore()

@@ -33,7 +33,7 @@ SOON = "import trialfleet.infra.fleet.lifecycle.up as up\nup.BOOT_MINUTES = 3"
 WHY = {
     "tokenless": "ParameterNotFound: Parameter /trialfleet/tokenless/node-token not found",
     "denied": "is not authorized to perform: ssm:GetParameter",
-    "stranger": "the manager refuses this node's token",
+    "stranger": "the manager rejects this node's token",
 }
 
 
@@ -209,8 +209,8 @@ DRIVERS: dict[str, tuple[dict[str, Any], str, int, str]] = {
     "absent": ({"installed": False, "option": "known"}, driver.SET, 0, "installing the"),
     "already 0": ({"option": "known"}, driver.ALREADY, 0, ""),
     "free": ({"option": "known", "module": "nvidia-current-open"}, driver.SET, 0, ""),
-    "in use": ({"option": "known", "in_use": True}, driver.SET, 1, "reboots, this once"),
-    "refused": ({"option": "refused"}, driver.STILL, 1, "reboots, this once"),
+    "in use": ({"option": "known", "in_use": True}, driver.SET, 1, "rebooting once"),
+    "refused": ({"option": "refused"}, driver.STILL, 1, "rebooting once"),
     "unknown": ({"option": "absent"}, driver.NO_LONGER, 0, ""),
 }
 SET_BY_THE_IMAGE = """#!/bin/sh

@@ -290,7 +290,7 @@ def test_a_driver_that_wants_a_reboot_is_rebooted_for_before_anything_joins(
     assert done.code == 0, done.output
     assert bench.calls[-1] == "systemctl reboot"
     assert "systemctl enable trialfleet-bootstrap.service" in bench.calls
-    assert "reboots, this once" in cloud.log()
+    assert "rebooting once" in cloud.log()
     assert not (bench.root / "etc/condor").exists()
 
 
@@ -357,7 +357,7 @@ def test_what_failed_is_told_at_each_step_of_the_next_attempt(
     assert started_again(bench, imds).code == 1
     lines = [line.split(" ", 1)[1] for line in cloud.log().splitlines()]
     (driver_line,) = (line for line in lines if line.startswith("driver ... ("))
-    assert driver_line.startswith("driver ... (once more; failed: ssm: POST ")
+    assert driver_line.startswith("driver ... (again; failed: ssm: POST ")
     assert "ParameterNotFound" in driver_line
     assert lines[-1].startswith("failed: jobs can't be kept from the instance's metadata")
 

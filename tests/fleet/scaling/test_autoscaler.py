@@ -123,7 +123,9 @@ def test_a_fleet_that_was_taken_down_gets_no_node_until_somebody_asks_for_it(
         here.later(minutes=1)
         step = scaler.step()
         assert step.launched == ()
-        assert re.match(r"2 more would be of use: the fleet was taken down at .*Z?;", step.notes[0])
+        assert re.match(
+            r"2 more nodes would be useful: the fleet was taken down at .*Z?;", step.notes[0]
+        )
         assert not [one for one in here.account.holdings() if "trialfleet" in one]
         assert here.autoscaler("r1").step().launched == (), "nor from one that begins anew"
         down_note.lift("f")
@@ -258,7 +260,7 @@ def test_leases_are_renewed_while_the_pool_does_not_answer_and_no_node_is_given_
         assert scaler.step().nodes == {"busy": 1}
         here.pool = {}
         here.later(minutes=5)
-        assert scaler.step().terminated[0].reason == "the pool has not heard of it for 5 minutes"
+        assert scaler.step().terminated[0].reason == "the pool has not seen it for 5 minutes"
 
 
 @pytest.mark.parametrize("money", [{}, {"price_cap": {"run": 9.0}}])
@@ -275,7 +277,7 @@ def test_a_record_that_cant_be_read_ends_no_node(money: dict[str, Any]) -> None:
         for _ in range(4):
             here.later(minutes=15)
             step = scaler.step()
-            assert "the cost is of what AWS still lists alone: " in step.notes[0]
+            assert "the cost only covers instances that AWS still lists: " in step.notes[0]
             assert "delete it to begin a new one" in step.notes[0]
             assert step.spent > 0
             assert min(lease_left(here)) > timedelta(minutes=19)
@@ -432,7 +434,7 @@ def test_where_aws_has_no_capacity_it_is_asked_again_later_and_later() -> None:
             here.later(minutes=0.25)
         assert asked == [0, 30, 90, 210, 450]
         note = scaler.step().notes[0]
-        assert note.startswith("2 more would be of use: AWS had 0 of 2: g5.xlarge spot in")
+        assert note.startswith("2 more nodes would be useful: AWS had 0 of 2: g5.xlarge spot in")
         assert "InsufficientInstanceCapacity" in note
         here.account.capacity.restore()
         here.later(minutes=15)
@@ -488,7 +490,7 @@ def test_the_cap_per_hour_bounds_the_number_of_nodes() -> None:
         step = scaler.step()
         assert len(step.launched) == 2
         assert step.notes == (
-            "2 more would be of use: the cap is $1.00 per hour, and $0.00 is used",
+            "2 more nodes would be useful: the cap is $1.00 per hour, and $0.00 is used",
         )
         assert scaler.step().price_per_hour == pytest.approx(0.8)
 
@@ -567,7 +569,7 @@ def test_nodes_that_come_to_nothing_slow_launching_down() -> None:
             here.later(minutes=1)
         gaps = [later - earlier for earlier, later in itertools.pairwise(launches)]
         assert gaps[0] < 5 <= gaps[-2] < gaps[-1]
-        assert "1 more would be of use: the last 3 nodes were never fit for a trial" in notes
+        assert "1 more nodes would be useful: the last 3 nodes were never fit for a trial" in notes
 
 
 def test_three_unfit_nodes_in_a_row_hold_back_launches_until_a_fit_node_joins() -> None:

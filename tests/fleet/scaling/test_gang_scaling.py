@@ -77,7 +77,7 @@ def test_fewer_nodes_than_a_gang_begins_with_are_never_asked_for(
     assert (decision.launch, decision.least) == (launch, least)
     if launch < 4:
         assert decision.reasons == (
-            f"{4 - launch} more would be of use: the fleet has at most {most} nodes",
+            f"{4 - launch} more nodes would be useful: the fleet has at most {most} nodes",
         )
 
 

@@ -48,7 +48,7 @@ def test_money_that_never_makes_a_node_of_use_counts_as_spent() -> None:
 
 KEPT = "trials have spent $8.00; $2.00 of the run's cap of $10.00 is kept for the full trainings"
 TOO_LITTLE = (
-    "$0.10 of the run's cap of $10.00 is less than a new node costs until it is of use "
+    "$0.10 of the run's cap of $10.00 is less than a new node costs until it is useful "
     "($0.60 per hour, 20 minutes)"
 )
 

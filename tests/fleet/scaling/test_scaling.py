@@ -80,7 +80,7 @@ def test_a_trial_that_no_node_can_hold_is_said_and_makes_no_node() -> None:
     (reason,) = decision.reasons
     assert reason == (
         "2 trial(s) ask for more than a node has, e.g. 8 GPUs, 1 cpu, 1 MB; a new node has"
-        " 1 GPU, 4 cpus, 15000 MB: choose larger instance types, or ask for less"
+        " 1 GPU, 4 cpus, 15000 MB: choose larger instance types, or request less"
     )
 
 
@@ -88,19 +88,19 @@ def test_the_caps_hold_back_nodes_and_say_so() -> None:
     at_most = decide(waiting(9), [], LIMITS, NOW)
     assert (at_most.launch, at_most.reasons) == (
         8,
-        ("1 more would be of use: the fleet has at most 8 nodes",),
+        ("1 more nodes would be useful: the fleet has at most 8 nodes",),
     )
     by_hour = decide(waiting(9), [joined(idle=None)], replace(LIMITS, hour_cap=1.6), NOW)
     assert (by_hour.launch, by_hour.reasons) == (
         2,
-        ("7 more would be of use: the cap is $1.60 per hour, and $0.50 is used",),
+        ("7 more nodes would be useful: the cap is $1.60 per hour, and $0.50 is used",),
     )
     by_run = decide(waiting(9), [], replace(LIMITS, run_cap=10, spent=9.5), NOW)
     assert by_run.launch == 3  # what is left pays three nodes for the 20 minutes of a boot
     beside = decide(waiting(9), [joined(idle=None)], replace(LIMITS, run_cap=10, spent=9.5), NOW)
     assert beside.launch == 2  # the one that is there is paid for as well
     paused = decide(waiting(1), [], replace(LIMITS, paused="AWS has none"), NOW)
-    assert (paused.launch, paused.reasons) == (0, ("1 more would be of use: AWS has none",))
+    assert (paused.launch, paused.reasons) == (0, ("1 more nodes would be useful: AWS has none",))
 
 
 def test_a_node_idle_for_long_is_drained_then_terminated() -> None:
@@ -159,7 +159,7 @@ def test_a_node_that_does_not_join_or_falls_silent_is_given_up() -> None:
     decision = decide(NOTHING, [late, coming, lost, silent, stopped], LIMITS, NOW)
     assert {removal.instance: removal.reason for removal in decision.terminate} == {
         "i-late": "it has not joined within 20 minutes of its launch",
-        "i-lost": "the pool has not heard of it for 5 minutes",
+        "i-lost": "the pool has not seen it for 5 minutes",
         "i-stopped": "it is stopped",
     }
 
@@ -369,7 +369,9 @@ def test_twenty_thousand_trials_wait_for_a_thousand_nodes() -> None:
     nodes = [joined(f"i-{n}", idle=None) for n in range(900)]
     decision = decide(demand, nodes, limits, NOW)
     assert decision.launch == 100
-    assert decision.reasons == ("19900 more would be of use: the fleet has at most 1000 nodes",)
+    assert decision.reasons == (
+        "19900 more nodes would be useful: the fleet has at most 1000 nodes",
+    )
     idle = [joined(f"i-{n}", idle=60) for n in range(1_000)]
     assert len(unmatched_trials(demand, idle, limits, NOW)) == 50
 

@@ -105,7 +105,7 @@ def test_down_waits_for_the_step_that_does_not_know_of_it_yet(
     heard: list[str] = []
 
     def while_it_steps() -> None:
-        with pytest.raises(FleetError, match="is in a step for 0 s already"):
+        with pytest.raises(FleetError, match="has not ended a step in 0 s"):
             down_note.note_down("demo", seconds=0.1)
         heard.append(down_note.why_no_nodes("demo"))
         made.stop()
@@ -152,7 +152,7 @@ def test_a_step_that_fails_is_reported_and_the_next_one_follows(tmp_path: Path) 
 
     scripted.ended = read_and_end
     made.run()
-    assert messages == ["this step failed, the next follows: AWS can't be asked"]
+    assert messages == ["this step failed, the next one follows: AWS can't be asked"]
     failing = json.loads(reports[0])
     assert (failing["state"], failing["error"]) == ("failing", "AWS can't be asked")
     assert read_report(report)["error"] == ""  # type: ignore[index]
@@ -172,7 +172,7 @@ def test_a_mistake_of_the_programs_own_is_told_and_the_next_step_follows(tmp_pat
     scripted.ended = read_and_end
     made.run()
     assert not scripted.steps
-    assert messages[0].startswith("this step failed, the next follows: Traceback")
+    assert messages[0].startswith("this step failed, the next one follows: Traceback")
     assert "KeyError: 'Price'" in messages[0]
     assert json.loads(reports[0])["error"] == "KeyError: 'Price'"
 
@@ -279,7 +279,7 @@ def test_a_second_autoscaler_of_a_fleet_waits_for_its_turn(tmp_path: Path) -> No
     first.ended = while_the_first_steps
     running.run()
     thread.join(30)
-    assert messages == ["another autoscaler of the fleet 'demo' is at work"]
+    assert messages == ["another autoscaler of the fleet 'demo' is running"]
     assert second.least == [0]
 
 
@@ -309,7 +309,7 @@ def test_a_queue_that_does_not_answer_at_the_start_ends_no_provisioner(tmp_path:
     loop(scripted, tmp_path / "demo.json", messages, graph=graph).run()
     assert scripted.least == [1, 1]
     assert messages == [
-        "whether the graph was started before is unknown: the schedd does not answer"
+        "it is unknown whether the graph was started before: the schedd does not answer"
     ]
 
 

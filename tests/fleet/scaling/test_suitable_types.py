@@ -48,8 +48,8 @@ def test_a_gang_needs_room_for_the_jobs_with_which_it_begins(cloud: Account) -> 
     types, words = told(13)
     assert types == []
     assert words == (
-        "a gang begins with 13 jobs (resources.nodes.min), and the fleet never has room for more "
-        "than 12: nodes.max is 3, and a node holds 4 of them"
+        "a gang begins with 13 jobs (resources.nodes.min), but the fleet has room for at most "
+        "12: nodes.max is 3, and a node holds 4 of them"
     )
 
 

@@ -54,20 +54,20 @@ def test_a_studys_name_becomes_one_that_aws_takes(tmp_path: Path, study: str, fl
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("zones: [us-west-2a]", "zones.0: lies in none of aws_regions: eu-west-1, us-east-1"),
-        ("zones: [eu-west-1a, us-east-1b, eu-west-1a]", "zones.2: eu-west-1a stands there twice"),
+        ("zones: [us-west-2a]", "zones.0: is in none of aws_regions: eu-west-1, us-east-1"),
+        ("zones: [eu-west-1a, us-east-1b, eu-west-1a]", "zones.2: eu-west-1a is listed twice"),
         (
             "instance_types: [g5.xlarge, g5.xlarge]",
-            "instance_types.1: g5.xlarge stands there twice",
+            "instance_types.1: g5.xlarge is listed twice",
         ),
         (
             "subnets: [subnet-0123abcd, subnet-0123abcd]",
-            "subnets.1: subnet-0123abcd stands there twice",
+            "subnets.1: subnet-0123abcd is listed twice",
         ),
         ("nodes: {min: 5, max: 2}", "nodes.min: must be at most max, which is 2 (got 5)"),
         ("instance_types: [p99]", "instance_types.0: must be an instance type such as g5.xlarge"),
-        ("ami: ami-0123456789abcdef0", "ami: an image belongs to one region"),
-        ("ami: {eu-west-1: ami-0123456789abcdef0}", "ami: names none for us-east-1"),
+        ("ami: ami-0123456789abcdef0", "ami: an image belongs to one AWS region"),
+        ("ami: {eu-west-1: ami-0123456789abcdef0}", "ami: lacks us-east-1"),
         ("tags: {'aws:x': y}", "tag 'aws:x'"),
         ('tags: {x: "a\\nb"}', "line break"),
         ("manager: 'host name'", "manager: must be a host name or address"),
@@ -94,10 +94,10 @@ def test_a_fleet_in_no_aws_region_is_refused_in_words(tmp_path: Path) -> None:
     assert words in refusal(tmp_path, "name: f\naws_regions: []\n")
 
 
-def test_an_aws_region_that_stands_there_twice_is_told_with_its_line(tmp_path: Path) -> None:
+def test_an_aws_region_that_is_listed_twice_is_refused_with_its_line(tmp_path: Path) -> None:
     text = "name: nightly\naws_regions:\n  - eu-west-1\n  - us-east-1\n  - eu-west-1\n"
     message = refusal(tmp_path, text)
-    assert "fleet.yaml:5: aws_regions.2: eu-west-1 stands there twice" in message
+    assert "fleet.yaml:5: aws_regions.2: eu-west-1 is listed twice" in message
 
 
 def test_an_aws_region_that_is_typed_twice_is_asked_once() -> None:

@@ -80,7 +80,7 @@ def test_pip_installs_it_where_pytorchs_index_is_out_of_reach(
     install: Install, environment: Path
 ) -> None:
     output = install(ALL_PROXY=NOWHERE, HTTPS_PROXY=NOWHERE)
-    assert output.startswith("PyTorch's index is out of reach (")
+    assert output.startswith("PyTorch's index is unreachable (")
     assert "4 to 5 GB" in output
     assert f"torch=={VERSION}" in packages(environment)
     assert "nvidia_cublas" in packages(environment)

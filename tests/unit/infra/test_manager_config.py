@@ -65,12 +65,12 @@ def test_an_address_that_leads_here_is_told_to_nodes_alone() -> None:
     [
         ("root", "no jobs of root"),
         ("condor", "HTCondor's daemons"),
-        ("node", "a node's token gives that name"),
-        ("a\nALLOW_WRITE = *", "not the name of an account"),
-        ("*", "not the name of an account"),
-        ("a@b", "not the name of an account"),
-        ("a,b", "not the name of an account"),
-        ("", "not the name of an account"),
+        ("node", "a node's token has that name"),
+        ("a\nALLOW_WRITE = *", "can't be the name of an account"),
+        ("*", "can't be the name of an account"),
+        ("a@b", "can't be the name of an account"),
+        ("a,b", "can't be the name of an account"),
+        ("", "can't be the name of an account"),
     ],
 )
 def test_a_user_who_would_be_somebody_else_is_refused(user: str, why: str) -> None:
@@ -86,10 +86,10 @@ def test_what_is_no_address_is_refused(address: str) -> None:
 
 @pytest.mark.parametrize("port", [0, -1, 65_536])
 def test_what_is_no_port_is_refused(port: int) -> None:
-    with pytest.raises(InputError, match=f"not {port}"):
+    with pytest.raises(InputError, match=f"port is {port};"):
         ManagerSettings(user="ada", port=port)
 
 
 def test_forwarding_needs_an_address() -> None:
-    with pytest.raises(InputError, match="needs the address that leads to it"):
+    with pytest.raises(InputError, match="needs the address that is forwarded to it"):
         ManagerSettings(user="ada", forwarded=True)

@@ -261,7 +261,7 @@ def test_a_machine_with_htcondor_keeps_it(tmp_path: Path, computer: Computer) ->
 def test_an_apt_that_brings_an_old_htcondor_is_told(computer: Computer) -> None:
     too_old = replace(computer.target, installed=lambda: None)
     steps = install.actions(SETTINGS, too_old, ME.pw_gid)
-    with pytest.raises(PoolError, match=r"apt installed no HTCondor 25\.14 or newer"):
+    with pytest.raises(PoolError, match=r"apt did not install HTCondor 25\.14 or newer"):
         actions.go_through(steps, lambda _: None, dry_run=False)
 
 
@@ -303,7 +303,7 @@ def test_a_user_without_an_account_is_refused() -> None:
 
 def test_only_root_makes_a_manager(monkeypatch: pytest.MonkeyPatch, computer: Computer) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(PoolError, match=r"only root can make a manager: `sudo "):
+    with pytest.raises(PoolError, match=r"only root can install a manager: `sudo "):
         install.install(ManagerSettings(user="daemon"), target=computer.target)
 
 
@@ -321,7 +321,7 @@ def test_daemons_that_do_not_answer_are_told_with_their_logs(
 ) -> None:
     some = ("condor_master", "condor_schedd")
     monkeypatch.setattr(pool_status, "daemons_and_machines", lambda _: (some, ()))
-    expected = r"condor_collector, condor_negotiator doesn't answer within 0 s: .*journalctl"
+    expected = r"condor_collector, condor_negotiator did not answer within 0 s: .*journalctl"
     with pytest.raises(PoolError, match=expected):
         install.wait_for_answer(computer.target)
 
@@ -331,7 +331,7 @@ def test_the_user_is_who_called_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
     assert install.settings_for().user == "ada"
     assert install.settings_for("bea").user == "bea"
     monkeypatch.delenv("SUDO_USER")
-    with pytest.raises(InputError, match="name an account by --user"):
+    with pytest.raises(InputError, match="name it with --user"):
         install.settings_for()
 
 
@@ -354,7 +354,7 @@ def test_a_key_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             return b"<html>log in"
 
     monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: Answer())
-    with pytest.raises(PoolError, match="gives no key but b'<html>log in'"):
+    with pytest.raises(PoolError, match="did not return a key, but b'<html>log in'"):
         apt_repository.fetch_key()
 
 

@@ -53,7 +53,7 @@ def test_when_a_token_expires_is_read_from_it(extra: str) -> None:
     ["", "abc", "a.b", "a.b.c", "a.e30.c", made_up(exp="soon"), made_up(exp=1e30), "ä.ö.ü"],
 )
 def test_what_is_no_token_is_told_so(text: str) -> None:
-    with pytest.raises(PoolError, match=r"no token of HTCondor.*trialfleet manager token"):
+    with pytest.raises(PoolError, match=r"not an HTCondor token .*trialfleet manager token"):
         tokens.expiry(text)
 
 
@@ -113,7 +113,7 @@ def test_a_token_that_is_not_made_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
     program(tmp_path, monkeypatch, script)
-    with pytest.raises(PoolError, match=r"makes no token \(no key\): only root on a manager"):
+    with pytest.raises(PoolError, match=r"did not make a token \(no key\): only root can make one"):
         tokens.create()
 
 

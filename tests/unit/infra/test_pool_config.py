@@ -91,7 +91,7 @@ def test_python3_in_a_job_is_this_python() -> None:
 
 @pytest.mark.parametrize("name", ["a\nb", "a$b", "a,b", 'a"b', "a\\b", "a ", "a\x7fb", "a\tb"])
 def test_a_folder_that_htcondor_would_misread_is_refused(name: str) -> None:
-    with pytest.raises(InputError, match="HTCondor can't use such a path"):
+    with pytest.raises(InputError, match="which HTCondor can't use: choose another path"):
         settings(folder=Path("/home/me") / name)
 
 
@@ -104,11 +104,11 @@ def test_other_folders_are_written_as_they_are(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "complaint"),
     [
-        ("A B", "1", "'A B' is not the name"),
-        ("", "1", "'' is not the name"),
-        ("A=", "1", "'A=' is not the name"),
-        ("A", "1\nALLOW_WRITE = *", "the value of A is not one line"),
-        ("A", "1\\", "the value of A is not one line"),
+        ("A B", "1", "'A B' can't be the name"),
+        ("", "1", "'' can't be the name"),
+        ("A=", "1", "'A=' can't be the name"),
+        ("A", "1\nALLOW_WRITE = *", "the value of A must be one line"),
+        ("A", "1\\", "the value of A must be one line"),
     ],
 )
 def test_a_knob_that_is_more_than_one_setting_is_refused(

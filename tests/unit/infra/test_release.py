@@ -67,7 +67,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_tag_that_is_there_is_not_made_again(clone: Path) -> None:
     release.check_tag("v0.2.0")
     subprocess.run(["git", "tag", "v0.2.0"], cwd=clone, check=True)
-    with pytest.raises(ReleaseError, match=r"v0\.2\.0 is there already"):
+    with pytest.raises(ReleaseError, match=r"v0\.2\.0 exists already"):
         release.check_tag("v0.2.0")
 
 

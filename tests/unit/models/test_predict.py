@@ -217,11 +217,11 @@ def test_a_folder_without_a_model_is_named(model: Path, tmp_path: Path) -> None:
     description = json.loads((model / "model.json").read_text())
     for content in ("{}", "[]", "no JSON", json.dumps({**description, "settings": {"x": 1}})):
         (model / "model.json").write_text(content)
-        with pytest.raises(ValueError, match="holds no model of `trainer: tabular`"):
+        with pytest.raises(ValueError, match="is not a model of `trainer: tabular`"):
             load_model(model)
     (model / "model.json").write_text(json.dumps(description))
     (model / "weights.pt").write_bytes(b"")
-    with pytest.raises(ValueError, match="holds no model of `trainer: tabular`"):
+    with pytest.raises(ValueError, match="is not a model of `trainer: tabular`"):
         load_model(model)
 
 
@@ -241,7 +241,7 @@ def test_a_model_of_before_may_name_a_setting_that_has_been_removed(
 
 def test_a_model_of_the_studys_own_trainer_is_told_apart(tmp_path: Path) -> None:
     (tmp_path / "model.joblib").touch()
-    with pytest.raises(ValueError, match=r"no model of `trainer: tabular`.*: model.joblib"):
+    with pytest.raises(ValueError, match=r"not a model of `trainer: tabular`.*: model.joblib"):
         load_model(tmp_path)
 
 

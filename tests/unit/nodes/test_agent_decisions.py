@@ -275,7 +275,7 @@ def test_what_happened_is_told_once() -> None:
         "leaves (lease): because of lease",
     ]
     assert changes(after, after) == []
-    assert changes(leaving("idle"), JOINED) == ["stays after all (idle)"]
+    assert changes(leaving("idle"), JOINED) == ["no longer leaves (idle)"]
 
 
 SICK = replace(BUSY, sick=("GPU-1",))
@@ -300,5 +300,5 @@ def test_a_probe_that_says_nothing_or_finds_none_well_leaves_them_as_they_are() 
 
 def test_what_is_sick_is_worth_a_line() -> None:
     after = decided(JOINED, seen(SICK)).memory
-    assert changes(JOINED, after) == ["GPUs that are sick: GPU-1"]
-    assert changes(after, JOINED) == ["GPUs that are sick: none any more"]
+    assert changes(JOINED, after) == ["sick GPUs: GPU-1"]
+    assert changes(after, JOINED) == ["sick GPUs: none any more"]

@@ -195,7 +195,7 @@ def test_a_tag_that_is_no_time_is_told_and_changes_nothing(
 ) -> None:
     node.metadata.paths[EXPIRES] = "tomorrow"
     node.agent().step()
-    assert "trialfleet:expires is no time: 'tomorrow'" in caplog.text
+    assert "trialfleet:expires is not a time: 'tomorrow'" in caplog.text
     assert node.condor.draining is None
 
 

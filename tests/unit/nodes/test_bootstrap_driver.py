@@ -239,7 +239,8 @@ def test_sources_that_lack_debians_driver_are_told(bench: Bench, components: str
     bench.program("apt-get", DEBIANS.format(components))
     listed = ", ".join(components.split())
     with pytest.raises(
-        StepError, match=f"driver is in contrib and non-free, .* sources have {listed}: .*image"
+        StepError,
+        match=f"driver is in contrib and non-free, .* sources only have {listed}: .*image",
     ):
         prepare(bench)
     assert not any("nvidia-driver" in call for call in bench.calls)

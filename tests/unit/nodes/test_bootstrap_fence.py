@@ -87,7 +87,7 @@ def test_a_fence_that_was_removed_is_raised_again() -> None:
 NO_FENCE = {
     "there is no program ip": "",
     "Operation not supported": "echo RTNETLINK answers: Operation not supported >&2; exit 2",
-    "the rule is there, and has no effect": "exit 0",
+    "the routing rule exists, but has no effect": "exit 0",
 }
 
 

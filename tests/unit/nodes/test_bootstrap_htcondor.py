@@ -82,7 +82,7 @@ def test_a_machine_that_htcondors_repository_has_nothing_for_is_told_so(
 
 def test_an_installation_that_gave_another_version_is_told(bench: Bench) -> None:
     bench.program("apt-get", 'echo 23.4.0 > "$ROOT/condor"')
-    with pytest.raises(StepError, match=r"25\.14\.1 is the manager's, but .* has 23\.4\.0"):
+    with pytest.raises(StepError, match=r"the manager has HTCondor 25\.14\.1, but .* has 23\.4\.0"):
         prepare(bench)
 
 

@@ -34,7 +34,7 @@ def restarts(bench: Bench) -> int:
 def test_htcondor_is_started_once_for_one_configuration(bench: Bench) -> None:
     host = Host(bench.root)
     assert join.start(host) == "HTCondor is started"
-    assert join.start(host) == "HTCondor runs already"
+    assert join.start(host) == "HTCondor is already running"
     assert restarts(bench) == 1
     assert bench.calls.count("systemctl start trialfleet-agent.service") == 2
 
@@ -102,7 +102,7 @@ def test_a_refused_node_says_in_htcondors_words_why(bench: Bench) -> None:
 
 def test_a_token_that_the_manager_refuses_is_said_in_words(bench: Bench) -> None:
     bench.program("condor_status", "echo AUTHENTICATE:1003:Failed to authenticate >&2; exit 1")
-    with pytest.raises(StepError, match="the manager refuses this node's token"):
+    with pytest.raises(StepError, match="the manager rejects this node's token"):
         join.wait(Host(bench.root), "i-1", "127.0.0.1:9", 0.1, print)
 
 

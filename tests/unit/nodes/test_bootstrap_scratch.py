@@ -97,5 +97,5 @@ def test_the_folder_for_jobs_is_made_with_the_parents_it_needs(bench: Bench) -> 
 
 def test_a_folder_that_cannot_be_made_is_an_error(bench: Bench) -> None:
     bench.file("mnt", "a file, not a folder")
-    with pytest.raises(StepError, match="/mnt/trialfleet/execute can't be the folder"):
+    with pytest.raises(StepError, match="for jobs /mnt/trialfleet/execute can't be made"):
         scratch.make_folder(Host(bench.root), "/mnt/trialfleet/execute")

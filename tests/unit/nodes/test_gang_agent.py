@@ -367,7 +367,7 @@ def test_a_checkpoint_that_s3_refuses_goes_by_the_access_point(gang: Gang) -> No
         gang.start(proc)
     gang.keep(lambda: bool(gang.checkpoints()))
     assert not any(map(pointer_of, gang.checkpoints()))
-    assert "000001.tar goes by the access point: S3: " in gang.log(0)
+    assert "000001.tar is sent to the access point: S3: " in gang.log(0)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Agents of a gang that knock at each other's doors."""
+"""Agents of a gang that probe each other."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def make() -> Iterator[Callable[[], Peers]]:
         each.close()
 
 
-def looked(*all_peers: Peers, until: Callable[[], bool], seconds: float = 10) -> bool:
-    """Have them look again and again, until something holds."""
+def updated(*all_peers: Peers, until: Callable[[], bool], seconds: float = 10) -> bool:
+    """Update them again and again, until something holds."""
     deadline = time.monotonic() + seconds
     while not until() and time.monotonic() < deadline:
         for each in all_peers:
-            each.look()
+            each.update()
         time.sleep(0.01)
     return until()
 
@@ -69,20 +69,20 @@ def test_one_that_does_not_answer_is_lost_and_the_others_are_not(
         closed.bind((HOST, 0))  # nothing listens there: refused, so the machine is reached
         refusing = closed.getsockname()[1]
         me.watch([Peer("a", HOST, other.door), Peer("b", HOST, deaf), Peer("c", HOST, refusing)])
-        assert looked(me, other, until=lambda: bool(me.lost))
+        assert updated(me, other, until=lambda: bool(me.lost))
     assert me.lost == ("b",)
 
 
 def test_what_has_no_way_is_lost(make: Callable[[], Peers]) -> None:
     me = make()
     me.watch([Peer("a", "224.0.0.1", 9)])  # the kernel says that there is none
-    assert looked(me, until=lambda: me.lost == ("a",))
+    assert updated(me, until=lambda: me.lost == ("a",))
 
 
 def test_what_is_not_watched_any_more_is_not_lost(deaf: int, make: Callable[[], Peers]) -> None:
     me = make()
     me.watch([Peer("b", HOST, deaf)])
-    assert looked(me, until=lambda: me.lost == ("b",))
+    assert updated(me, until=lambda: me.lost == ("b",))
     me.watch([])
     assert me.lost == ()
 
@@ -90,17 +90,17 @@ def test_what_is_not_watched_any_more_is_not_lost(deaf: int, make: Callable[[], 
 def test_one_that_answers_again_is_found(deaf: int, make: Callable[[], Peers]) -> None:
     me, other = make(), make()
     me.watch([Peer("b", HOST, deaf)])
-    assert looked(me, until=lambda: me.lost == ("b",))
+    assert updated(me, until=lambda: me.lost == ("b",))
     (known,) = me._known.values()
     me._known = {Peer("b", HOST, other.door): known}
-    known.forget_knock()
-    assert looked(me, other, until=lambda: me.lost == ())
+    known.close_probe()
+    assert updated(me, other, until=lambda: me.lost == ())
 
 
-def test_many_may_knock_while_nobody_opens(make: Callable[[], Peers]) -> None:
+def test_many_may_probe_while_nobody_accepts(make: Callable[[], Peers]) -> None:
     """An agent that is busy for long is not lost."""
     busy, others = make(), [make() for _ in range(20)]
     for each in others:
         each.watch([Peer("a", HOST, busy.door)])
-    looked(*others, until=lambda: False, seconds=1)
+    updated(*others, until=lambda: False, seconds=1)
     assert not any(each.lost for each in others)

@@ -280,7 +280,7 @@ def test_a_result_on_its_way_is_told_before_the_agent_leaves(point: AccessPoint)
         point.wait_for((point.words / "reports.jsonl").exists)
         point.server.is_away = True
         (folder / "go").touch()
-        assert "tried again until it works" in error_of(agent)
+        assert "retrying until it succeeds" in error_of(agent)
         agent.send_signal(signal.SIGTERM)
         point.server.is_away = False
         assert agent.wait(60) == 85
@@ -305,12 +305,12 @@ def test_an_access_point_that_is_away_is_waited_for(point: AccessPoint) -> None:
     point.answers = [train("A.t2", last=True)]
     point.server.is_away = True
     with point.start("sh", "-c", "while [ ! -e go ]; do sleep 0.01; done") as agent:
-        assert "tried again until it works" in error_of(agent)
+        assert "retrying until it succeeds" in error_of(agent)
         point.server.is_away = False
         point.wait_for((point.sandbox / "trials/A.t1").exists)
         point.server.is_away = True
         (point.sandbox / "trials/A.t1/go").touch()
-        assert "tried again until it works" in error_of(agent)
+        assert "retrying until it succeeds" in error_of(agent)
         point.server.is_away = False
         point.wait_for((point.sandbox / "trials/A.t2").exists)
         (point.sandbox / "trials/A.t2/go").touch()
@@ -328,7 +328,7 @@ def test_a_job_whose_files_htcondor_removes_tells_no_end(point: AccessPoint, rem
         point.wait_for((point.words / "reports.jsonl").exists)
         point.server.is_away = True
         (folder / "go").touch()
-        assert "tried again until it works" in error_of(agent)
+        assert "retrying until it succeeds" in error_of(agent)
         gone = point.sandbox / removed
         shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
         point.server.is_away = False

@@ -348,11 +348,11 @@ def test_all_regions_problems_are_told_at_once_and_nothing_is_left(place: Path) 
         ),
         (
             {"regions": {"north": None, "south": {"search_space": {"dropout": 2}}}},
-            "regions.south.search_space.dropout: dropout is 2; it must lie in 0.0 … 0.99",
+            "regions.south.search_space.dropout: dropout is 2; it must be in 0.0 … 0.99",
         ),
         (
             {"search_space": {"hidden": {"type": "int", "low": 8, "high": 99999}}},
-            "search_space.hidden: hidden is 99999; it must lie in 1 … 65536",
+            "search_space.hidden: hidden is 99999; it must be in 1 … 65536",
         ),
         (
             {"search_space": {"optimizer": {"type": "categorical", "choices": ["adamw", "lion"]}}},

@@ -116,7 +116,10 @@ def test_a_write_that_fails_leaves_the_former_file_and_nothing_else(
             {"target": "miles", "task": "regression", "categorical": ["late", "carrier"]},
             "the target 'miles' has missing values",
         ),
-        ({"columns": {"late": COLUMNS["late"]}, "categorical": []}, "there must be other columns"),
+        (
+            {"columns": {"late": COLUMNS["late"]}, "categorical": []},
+            "needs at least one feature column",
+        ),
         ({"columns": {**COLUMNS, "miles": [1, 2, 3, 4, math.inf]}}, "'miles' has .* infinite"),
         ({"columns": {**COLUMNS, "miles": [1, 2, 3, 4, 1e300]}}, "'miles' has .* too large"),
         ({"columns": {**COLUMNS, "miles": np.ones((5, 2))}}, r"'miles' has shape \(5, 2\)"),

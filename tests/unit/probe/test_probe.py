@@ -113,7 +113,7 @@ SICK = {
     "1 memory errors that ECC": {"ecc_uncorrected": 1},
     "only at its next reset": {"repair_pending": True},
     "could not be set aside": {"repair_failed": True},
-    "wants it reset": {"reset_required": True},
+    "requires a reset": {"reset_required": True},
     "hardware: hw_slowdown": {"slowdowns": ("hw_slowdown",)},
     "launch is slow (2300 us until it is done, over 500)": {"launch_microseconds": 2300.0},
     "launch is slow (900 per second, under 10000)": {"launch_rate": 900.0},

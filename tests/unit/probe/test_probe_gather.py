@@ -35,7 +35,7 @@ def test_a_driver_that_hangs_or_fails_is_a_sick_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path, monkeypatch, "exec sleep 30")
-    assert verdict(gather.gather(1)).reason == "nvidia-smi hangs: no answer in 0.5 s"
+    assert verdict(gather.gather(1)).reason == "nvidia-smi hangs: it timed out after 0.5 s"
     program(tmp_path, monkeypatch, "echo 'Driver/library version mismatch'; exit 18")
     assert (
         verdict(gather.gather(9)).reason == "nvidia-smi exits 18: Driver/library version mismatch"

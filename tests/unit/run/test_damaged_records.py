@@ -134,9 +134,9 @@ def test_wrong_types_in_a_record_are_no_traceback(ended: Run, record: str) -> No
             "is damaged: metrics.loss: Input should be a valid number",
         ),
         ("published.json", "", "is damaged: it is empty"),
-        ("published.json", "[1]", "is damaged: it holds no JSON object"),
+        ("published.json", "[1]", "is damaged: it is not a JSON object"),
         ("published.json", "{}", "is damaged: it lacks path"),
-        ("best/result.json", '{"status": "comp', "is damaged: it is no JSON: Unterminated string"),
+        ("best/result.json", '{"status": "comp', "is damaged: it is not JSON: Unterminated string"),
     ],
 )
 def test_what_is_wrong_with_it_is_said(ended: Run, record: str, damage: str, words: str) -> None:

@@ -223,7 +223,7 @@ def test_a_package_stays_in_its_folder(
 def test_a_sparse_member_or_header_is_refused(tmp_path: Path) -> None:
     for kind in (tarfile.GNUTYPE_SPARSE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGLINK, b"?"):
         header = member("a", kind).tobuf(tarfile.GNU_FORMAT)
-        with pytest.raises(DamagedPackageError, match="no file and no folder"):
+        with pytest.raises(DamagedPackageError, match="neither a file nor a folder"):
             packages.unpack_from(io.BytesIO(header + bytes(1024)), tmp_path)
     long = member("x", tarfile.GNUTYPE_LONGNAME, size=1 << 40).tobuf(tarfile.GNU_FORMAT)
     with pytest.raises(DamagedPackageError, match="too long"):

@@ -469,13 +469,13 @@ def test_a_job_that_waits_for_files_in_vain_is_no_fault_of_its_run() -> None:
 @pytest.mark.parametrize(
     ("line", "kind"),
     [
-        ("2 more would be of use: AWS had 0 of 2: no capacity (InsufficientInstanceCapacity: x)",
+        ("2 more nodes would be useful: AWS had 0 of 2: no room (InsufficientInstanceCapacity: x)",
          Kind.CAPACITY),
         ("1 x g5: AWS refuses: RequestLimitExceeded: Request limit exceeded.", Kind.THROTTLE),
         ("1 x g5: the permission ec2:RunInstances is denied (x)", Kind.PERMISSION),
-        ("3 more would be of use: the cap is $1.00 per hour, and $0.90 is used", Kind.PRICE_CAP),
-        ("3 more would be of use: the fleet has at most 4 nodes", Kind.MAX_NODES),
-        ("3 more would be of use: $0.10 is left of the run's cap of $5.00", Kind.MONEY),
+        ("3 more nodes would be useful: the cap is $1.00 per hour, $0.90 is used", Kind.PRICE_CAP),
+        ("3 more nodes would be useful: the fleet has at most 4 nodes", Kind.MAX_NODES),
+        ("3 more nodes would be useful: $0.10 is left of the run's cap of $5.00", Kind.MONEY),
         ("who is asking: no AWS credentials here: set AWS_PROFILE", Kind.CREDENTIALS),
         ("the last 3 nodes were never fit for a trial; tried again at 12:00", Kind.UNFIT_NODES),
         ("2 trial(s) ask for more than a node has, e.g. 8 GPUs", Kind.MATCH),

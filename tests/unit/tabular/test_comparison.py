@@ -142,7 +142,7 @@ def test_a_champion_of_other_columns_and_categories_reads_its_own(
     models = read_result(sandbox)["models"]
     new = (kind[np.arange(ROWS) % 3 != table.TRAIN] == "zz").sum()
     assert models["champion"]["note"] == (
-        f"{new} of 400 rows to validate and test hold values that the champion never saw: 'kind' "
+        f"{new} of 400 validation and test rows hold values that the champion never saw: 'kind' "
         f"in {new}, such as 'zz'"
     )
     seen = {"champion_seen", "challenger_seen"}
@@ -260,7 +260,7 @@ def test_a_model_of_another_trainer_is_refused(
     (sandbox / "champion").mkdir()
     (sandbox / "champion" / "weights").write_text("0.5")
     assert compare(sandbox, monkeypatch) == 64
-    assert "no model of `trainer: tabular`" in read_result(sandbox)["error"]
+    assert "not a model of `trainer: tabular`" in read_result(sandbox)["error"]
 
 
 def poison(path: Path, seed: int, *, everywhere: bool) -> None:

@@ -144,4 +144,4 @@ def _aws_environment(study: Study) -> AwsEnvironment | None:
         return None
     from trialfleet.infra.fleet.aws import account
 
-    return account.look(study.fleet.home)
+    return account.snapshot(study.fleet.home)
