@@ -1,43 +1,44 @@
-# make install the environment alone, .venv, in which trialfleet is: what the other ways begin with
-# make demo    the flights example on an HTCondor pool of this machine's own; once: then shows it again
+# make install makes .venv with trialfleet in it: used by all other targets
+# make demo    runs the flights example on an HTCondor pool on this machine; the second time it shows the result
 #              DEMO=another   a new run of it
-# make test    the tests, with a real pool: a quarter of an hour on two cores
-# make test-all    with every kill of every matrix, every machine of the lab, every compiler as well
-# make check   format, lint, types, fast tests: green at every commit
+# make test    runs the tests, with a real pool: a quarter of an hour on two cores
+# make test-all    also every kill of each crash matrix, every machine of the lab, every compiler
+# make check   format, lint, types, fast tests: must pass at every commit
 # make fuzz    new examples for the properties, and generated studies and command lines: MINUTES=60
-# make lint    format, lint, types alone
-# make docs    the documentation as a site, build/site/index.html; docs-reference: what of it is made from code
-# make release builds wheel and sdist into dist/ and tries the wheel alone; TAG=1 tags the commit, DEMO_TOO=1
-#              also runs the demo's study with it, OFFLINE=1 borrows the packages of .venv
-# make lock    pins every package anew in requirements*.lock; LOCK=--upgrade takes the newest versions
-# make vendor  fetches the JavaScript libraries of report and page anew, as their vendor folders pin them
+# make lint    format, lint and types only
+# make docs    builds the documentation as a site, build/site/index.html; docs-reference: its parts made from code
+# make pictures    runs the demo, and takes the README's pictures of its page and report (needs chromium-driver)
+# make release builds wheel and sdist into dist/ and tries the wheel in a new environment; TAG=1 tags the commit,
+#              DEMO_TOO=1 also runs the demo's study with it, OFFLINE=1 uses the packages of .venv
+# make lock    pins every package again in requirements*.lock; LOCK=--upgrade takes the newest versions
+# make vendor  fetches the JavaScript libraries of report and page again, as their vendor folders pin them
 # make optunahub  writes RegionSampler as a package for OptunaHub into build/optunahub
-# make lab     a manager, nodes and a stand-in for AWS on this machine, and a shell on the manager
+# make lab     starts a manager, nodes and a stand-in for AWS on this machine, and a shell on the manager
 #              REAL=1, as root: nodes boot Debian with systemd, cloud-init and apt (needs mmdebstrap)
-# make storm   kills 500 processes of a pool and proves that no run is stuck, no trial lost or doubled
-# make bench   what the parts cost, as ratios within one run
+# make storm   kills 500 processes of a pool and checks that no run is stuck, no trial lost or duplicated
+# make bench   the cost of the parts, as ratios within one run
 # make bench-lanes  a thousand jobs at once on one access point; half an hour, ARGS="--jobs 200 --minutes 2" for less
-# make bench-optimizer  how few trials the sampler needs, beside Optuna's; two hours of a core, ARGS="--seeds 3" for less
-# make bench-transfer   how many trials former results save; half an hour, ARGS="--seeds 2" for less
-# make bench-stopping   what early stopping saves and costs, on replayed curves; ten minutes, ARGS="--seeds 3" for less
-# make bench-stopped-tuning  the same while our optimiser chooses, on regions of flights; half an hour, ARGS="--regions 6" for less
+# make bench-optimizer  the number of trials that the sampler needs, compared with Optuna's; two hours of a core, ARGS="--seeds 3" for less
+# make bench-transfer   the number of trials that previous results save; half an hour, ARGS="--seeds 2" for less
+# make bench-stopping   the savings and costs of early stopping, on replayed curves; ten minutes, ARGS="--seeds 3" for less
+# make bench-stopped-tuning  the same while the optimiser chooses, on regions of flights; half an hour, ARGS="--regions 6" for less
 # make bench-replay     optimisers on real trainings of 36 regions, from a table; half an hour, ARGS="--seeds 5" for less
-# make bench-suites     optimisers on COCO's functions and on what is tuned, SMAC3 and BoTorch among them; hours, ARGS="--instances 1" for less
-# make replay-table     trains more settings for that table: SETTINGS=300; goes on where it was killed
+# make bench-suites     optimisers, SMAC3 and BoTorch among them, on COCO's functions and on real tuning tasks; hours, ARGS="--instances 1" for less
+# make replay-table     trains more settings for that table: SETTINGS=300; continues after a kill
 # make bench-peers      the same tuning by trialfleet, Ray Tune, Celery and Optuna, with kills; an hour on two cores
-# make bench-ranks      what several ranks send, and what that does to the model; twenty minutes, ARGS="--seeds 1" for less
-# make bench-ranks-memory  what a rank's model takes of memory, whole and shared out; two minutes
-# make bench-host-rows  what embeddings in main memory cost, beside the whole table in the optimiser's hands; a minute
-# make bench-ranks-scaling  what the model of compute and link predicts, beside what ranks take; three minutes
-# make bench-views      what the commands cost that show a run of 300 regions x 100 trials; ten minutes, ARGS=3x20 for less
-# make bench-fleet      what a step of the autoscaler takes with 1,000 nodes and 20,000 jobs; five minutes
-# make bench-spot       a year of spot nodes: trials per dollar by pools that learn, beside the cheapest first; ten minutes
-# make bench-boot-storm what 1,000 simulated nodes that join within a minute take of the manager; ten minutes
+# make bench-ranks      the traffic of several ranks, and its effect on the model; twenty minutes, ARGS="--seeds 1" for less
+# make bench-ranks-memory  the memory of a rank's model, whole and sharded; two minutes
+# make bench-host-rows  the cost of embeddings in main memory, compared with the whole table in the optimiser; a minute
+# make bench-ranks-scaling  times that the model of compute and link predicts, and measured times; three minutes
+# make bench-views      the cost of commands that show a run of 300 regions x 100 trials; ten minutes, ARGS=3x20 for less
+# make bench-fleet      the time of a step of the autoscaler with 1,000 nodes and 20,000 jobs; five minutes
+# make bench-spot       a year of spot nodes: trials per dollar by learned pools, and by the cheapest pools first; ten minutes
+# make bench-boot-storm the manager's load while 1,000 simulated nodes join within a minute; ten minutes
 # make bench-kernels    MulC as in 2014, and each fused kernel against torch.compile; best on a GPU
-# make bench-train      the reference trainer against plainer ways and the hardware's limits
-# make bench-first-step  how long a trial waits for its first steps, beside torch.compile; ten minutes, ARGS="--repeats 1" for less
-# make bench-tables     the reference trainer's errors beside LightGBM's and scikit-learn's; ten minutes, ARGS="--settings 1 --seeds 1" for less
-# make gpu          everything that a GPU has to show, within eight minutes, by $(PYTHON) as it is: no .venv
+# make bench-train      the reference trainer, simpler trainers and the hardware's limits
+# make bench-first-step  the time to a trial's first steps, compared with torch.compile; ten minutes, ARGS="--repeats 1" for less
+# make bench-tables     the reference trainer's errors, LightGBM's and scikit-learn's; ten minutes, ARGS="--settings 1 --seeds 1" for less
+# make gpu          all tests and benchmarks of a GPU, within eight minutes, by $(PYTHON) itself: no .venv
 #              DRY=1   the same on a processor; OUT=FOLDER for gpu.json; without make: python3 -m tests.gpu
 # make gpu-report FILE=build/gpu/gpu.json   writes tests/bench/BENCHMARKS.md from that
 PYTHON ?= python3
@@ -47,19 +48,19 @@ MINUTES ?= 10
 SETTINGS ?= 300
 FLIGHTS := workflows/examples/flights
 VENDOR := templates/report/vendor
-# The slow files come first; in xdist's own order they come last, as they have few tests.
+# The slow files come first; xdist would start them last, because they have few tests.
 PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 DEMO ?= demo
-# Where this is set, each process that the tests start compiles all that it imports anew.
+# If this were set, each process that the tests start would compile all of its imports again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install demo test test-all fuzz check lint format lock vendor optunahub lab storm gpu gpu-report docs docs-reference release clean \
+.PHONY: install demo test test-all fuzz check lint format lock vendor optunahub lab storm gpu gpu-report docs docs-reference pictures release clean \
 	bench bench-lanes bench-optimizer bench-transfer bench-stopping bench-stopped-tuning bench-replay bench-suites replay-table bench-peers bench-views bench-fleet bench-spot bench-boot-storm bench-ranks bench-ranks-memory bench-host-rows bench-ranks-scaling bench-kernels bench-train bench-first-step bench-tables
 .DEFAULT_GOAL := check
 
-# An environment for those who use it; with all that tests need, where that is there already.
+# An environment for users; where .venv has the tests' packages already, it keeps them up to date.
 install: $(if $(wildcard $(VENV)/ready),$(VENV)/ready,$(VENV)/run)
-	@echo "trialfleet is in $(VENV); to have it at hand: . $(BIN)/activate"
+	@echo "trialfleet is in $(VENV); to activate it: . $(BIN)/activate"
 
 demo:
 	@PYTHONPATH=src $(PYTHON) -m trialfleet.workflows.run_place runs/flights/$(DEMO)
@@ -100,6 +101,9 @@ docs: docs-reference
 
 docs-reference: $(VENV)/ready
 	$(BIN)/python -m tests.docs
+
+pictures: demo $(VENV)/ready
+	$(BIN)/python -m tests.docs.pictures runs/flights/$(DEMO)
 
 release: $(VENV)/ready
 	$(BIN)/python infra/release.py $(if $(TAG),--tag) $(if $(DEMO_TOO),--demo) $(if $(OFFLINE),--borrow)
@@ -186,9 +190,9 @@ gpu:
 gpu-report: $(VENV)/ready
 	$(BIN)/python -m tests.gpu.report $(FILE)
 
-# uv loads what the locks pin, from PyPI unless UV_DEFAULT_INDEX names another index. The locks have a hash
-# for every file but torch's: which build of it is right depends on the machine. Nothing that is in the
-# environment beside (an example's framework, say) is removed.
+# uv installs the locked packages, from PyPI unless UV_DEFAULT_INDEX names another index. The locks have a hash
+# for every file but torch's: its build depends on the machine. Other packages in the environment (an
+# example's framework, for instance) stay.
 INSTALLERS := constraints.txt requirements-uv.lock infra/install_torch.py
 UV := $(BIN)/uv pip install --python $(BIN)/python
 define INSTALL
@@ -208,8 +212,8 @@ $(VENV)/run: requirements-run.lock pyproject.toml $(INSTALLERS)
 $(VENV)/ready: requirements.lock pyproject.toml $(INSTALLERS)
 	$(INSTALL)
 
-# For every platform and every Python that pyproject.toml allows; a version stays as long as it may.
-# requirements-run.lock has the part of requirements.lock that a user needs.
+# For every platform and every Python that pyproject.toml allows; a version stays until pyproject.toml
+# excludes it. requirements-run.lock has the part of requirements.lock that a user needs.
 COMPILE := build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--annotation-style line --custom-compile-command "make lock"
 lock:
@@ -222,8 +226,8 @@ lock:
 	$(COMPILE) pyproject.toml --extra flights --group lock --excludes constraints.txt \
 		--constraint requirements.lock --output-file requirements-run.lock
 
-# A newer version: change it and its archive's SHA-256 in packages.sha256. The page holds each
-# package's licence; those that have no script of their own are part of the two that have one.
+# For a newer version change it and its archive's SHA-256 in packages.sha256. The page holds each
+# package's licence; packages without a script here are part of the two scripts.
 vendor:
 	rm -rf build/vendor && mkdir -p build/vendor
 	set -e; while read -r hash package; do \
