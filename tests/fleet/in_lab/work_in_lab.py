@@ -22,18 +22,19 @@ class Work:
         self.folder = project.submit(project.write_study(params, name=name, **study))
 
     def where(self) -> dict[str, str]:
-        """Return the instances on which trials run, by the trial's node of the graph."""
+        """Return the instances on which lanes run, by the first trial of each."""
         names = {one["name"]: one["id"] for one in self.project.lab.instances()}
         hosts = {
             job["TrialfleetNode"]: str(job.get("RemoteHost", "")).rpartition("@")[2]
             for job in self._jobs()
             if job["JobStatus"] == RUNNING
         }
-        return {node: names[host] for node, host in hosts.items() if host in names}
+        return {f"{lane}.t01": names[host] for lane, host in hosts.items() if host in names}
 
     def saved(self, node: str) -> int:
         """Return how many steps the checkpoint has that lies on the manager."""
-        ids = {f"cluster{job['ClusterId']}.proc{job['ProcId']}.*" for job in self._jobs(node)}
+        jobs = self._jobs(node.rpartition(".")[0])  # those of its lane
+        ids = {f"cluster{job['ClusterId']}.proc{job['ProcId']}.*" for job in jobs}
         text = "".join(self._spooled(f"*/{name}/checkpoint/steps") for name in ids)
         return int(text or 0)
 
@@ -64,11 +65,11 @@ class Work:
         """Return the trials that have ended, as the study knows them, by their nodes."""
         return {record["node"]: record for record in self.project.records(self.folder)}
 
-    def _jobs(self, node: str = "") -> list[dict[str, Any]]:
+    def _jobs(self, lane: str = "") -> list[dict[str, Any]]:
         return [
             job
             for job in self.project.trials()
-            if job["TrialfleetRun"] == self.name and node in {"", job["TrialfleetNode"]}
+            if job["TrialfleetRun"] == self.name and lane in {"", job["TrialfleetNode"]}
         ]
 
     def _file(self, name: str) -> str:
