@@ -46,12 +46,14 @@ def main() -> int:
     given = _arguments()
     rivals = [name for name in given.rivals if _is_there(name, ENTRANTS[name].missing())]
     suites = [name for name in given.suites if _is_there(name, SUITES[name].missing)]
-    jobs = list(_jobs(given, suites, rivals))
     known = _known(given)
-    run_left(run, [job for job in jobs if job[:4] not in known], given.results, given.processes)
+    left = [job for job in _jobs(given, suites, rivals) if job[:4] not in known]
+    if not given.show:
+        run_left(run, left, given.results, given.processes)
     known = _known(given)
-    runs = [known[job[:4]] for job in jobs if job[:4] in known]
-    found = {suite: by_rival(runs, suite, rivals) for suite in suites}
+    wanted = [job[:4] for job in _jobs(given, suites, given.rivals)]
+    runs = [known[each] for each in wanted if each in known]
+    found = {suite: by_rival(runs, suite, given.rivals) for suite in suites}  # earlier runs count
     found = {suite: each for suite, each in found.items() if OURS in each}
     tables = "\n".join(_titled(suite, each, given) for suite, each in found.items())
     print(f"\n{tables}")
@@ -86,6 +88,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--held-out", action="store_true", help="the functions of the other half")
     parser.add_argument("--noise", action="store_true", help="rivals are told results with noise")
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "bench-suites.jsonl")
+    parser.add_argument("--show", action="store_true", help="run nothing: show what is known")
     parser.add_argument("--write", action="store_true", help=f"put it all into {PAGE.name}")
     return parser.parse_args()
 
