@@ -154,6 +154,7 @@ def _run_script(words: Sequence[str]) -> None:
     """Run like `python SCRIPT ARGUMENTS`."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "trialfleet"]:
         del sys.modules[name]  # the script's own trialfleet may have more modules
+    if "numpy" in sys.modules:  # forked workers would otherwise draw the same numbers
         sys.modules["numpy"].random.seed()
     sys.argv = [*words]
     sys.path[0] = str(Path(words[0]).resolve().parent)
