@@ -72,7 +72,7 @@ def test_a_trial_that_would_not_be_the_best_is_told_and_leaves(make_run: MakeRun
     assert stopped.metrics["loss"] == pytest.approx((stopped.params["x"] - 0.3) ** 2 + 1 / 20)
     report = json.loads((run.folder / "report.json").read_text())
     assert report["regions"][0]["stopped_early"] >= 2
-    assert "stopped early, which saved some" in run.report.read_text()
+    assert "stopped early, which saved about" in run.report.read_text()
 
 
 @pytest.mark.thorough

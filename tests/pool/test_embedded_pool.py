@@ -339,7 +339,7 @@ def test_what_lies_in_a_pools_way_is_named(make_pool: MakePool) -> None:
     pool = make_pool()
     key = pool.folder / "passwords.d" / "POOL"
     key.mkdir(parents=True)
-    with pytest.raises(PoolError, match=rf"without {key}, `.*pool up` makes another"):
+    with pytest.raises(PoolError, match=rf"remove {key}, and `.*pool up` makes another"):
         pool.up()
     key.rmdir()
     key.parent.rmdir()

@@ -248,10 +248,10 @@ def test_every_command_answers_help_and_is_part_of_a_task(name: str) -> None:
     [
         (["plan", "nowhere.yaml"], "nowhere.yaml"),
         (["status", "nowhere"], "not a run's folder"),
-        (["status"], "no run named"),
+        (["status"], "no run was named"),
         (["trials", "nowhere"], "not a run's folder"),
         (["predict", "nowhere", "rows.csv"], "nowhere"),
-        (["promote", "nowhere"], "no model's folder"),
+        (["promote", "nowhere"], "not a model's folder"),
         (["takeover", "nowhere"], "not a run's folder"),
         (["init", "/etc/passwd"], "/etc/passwd"),
         (["plan"], "error: missing argument 'STUDY'; see: trialfleet plan --help"),

@@ -89,7 +89,7 @@ def test_costs_are_added_up_by_what_is_asked_for() -> None:
 
 def test_what_is_missing_is_said(runs: Path) -> None:
     (notice,) = cost("s")["notices"]
-    assert "what 1.00 slot hours cost is unknown" in notice
+    assert "the cost of 1.00 slot hours is unknown" in notice
     assert _slot_time(0.002) == "0.12 slot minutes"
     (runs / "runs/t/r1/study.db").write_text("no database")
     notices = cost()["notices"]
@@ -140,7 +140,7 @@ def test_errors_and_nothing(work: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(work)
     assert "no job has run yet" in CliRunner().invoke(main, ["cost"]).output
     for words, attributes in (
-        (["--by", "regions"], "there is no 'regions' (did you mean 'region'?)"),
+        (["--by", "regions"], "unknown key 'regions' (did you mean 'region'?)"),
         (["--by", ""], "write comma-separated keys from: study, run, day, team, region, kind"),
         (["nowhere"], "not a run's folder"),
     ):

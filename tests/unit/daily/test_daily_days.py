@@ -314,9 +314,9 @@ def test_a_day_that_has_ended_waits_for_no_other(busy: Days) -> None:
     ("given", "why"),
     [
         ("2026-02-30", "the day '2026-02-30' does not exist"),
-        ("tomorrow", "'tomorrow' is no date"),
-        ("21.11.2026", "'21.11.2026' is no date"),
-        ("20261121", "'20261121' is no date"),
+        ("tomorrow", "'tomorrow' is not a date"),
+        ("21.11.2026", "'21.11.2026' is not a date"),
+        ("20261121", "'20261121' is not a date"),
     ],
 )
 def test_what_is_no_day_is_told_so(given: str, why: str) -> None:

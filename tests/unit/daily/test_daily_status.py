@@ -93,9 +93,7 @@ def test_what_waits_for_approval_is_named_until_somebody_promotes_it(
     def status(*words: str) -> str:
         return CliRunner().invoke(main, ["daily", "status", str(file), *words]).output
 
-    asked = (
-        f"A: r2's model has waited for approval since {local_time(since.since)}: trialfleet promote"
-    )
+    asked = f"A: r2's model waits for approval since {local_time(since.since)}: trialfleet promote"
     assert f"{asked} models/demo/A/r2" in status().splitlines()
     told = json.loads(status("--json"))["awaiting"]["A"]
     assert (told["run"], told["path"]) == ("r2", str(model))

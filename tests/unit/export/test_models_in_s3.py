@@ -115,7 +115,9 @@ def test_a_model_that_waits_for_approval_waits_on_the_other_manager_too(
     models.restore(["A"], lambda _: None)
     (found,) = models.outcomes(attempt_of("r2"), ["A"])
     assert found.ending is Ending.KEPT
-    assert found.why.startswith("it passed the gate: it is better; with gate.approve a person puts")
+    assert found.why.startswith(
+        "it passed the gate: it is better; with gate.approve a person promotes"
+    )
     waits = awaiting(theirs)
     assert waits is not None
     assert waits.run == "r2"

@@ -728,7 +728,7 @@ def test_models_shows_who_is_in_force_and_why_the_others_are_not(
     assert "rejected (kept r1): loss 0.5, champion 0.4: worse by 0.1" in shown()
     table = shown("A").splitlines()
     assert table[1].split()[2:] == ["metric", "by", "the", "last", "gate", "state"]
-    assert re.search(r"loss 0.4 +loss 0.4 \(r2's rows\) +in force *$", table[2])
+    assert re.search(r"loss 0.4 +loss 0.4 \(r2's rows\) +current *$", table[2])
     assert re.search(r"loss 0.4 +loss 0.5 \(r2's rows\) +rejected \(kept r1\)", table[3])
     card = shown("A", "--card")
     assert "promoted: this study had no current model" in card

@@ -172,7 +172,7 @@ def test_without_a_job_there_is_nothing_to_train(tmp_path: Path) -> None:
     words = [sys.executable, "-I", "-S", "agent.pyz", "--", "touch", "trained"]
     done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "a job of HTCondor's: $_CONDOR_CHIRP_CONFIG is not set" in done.stderr
+    assert "must run in an HTCondor job: $_CONDOR_CHIRP_CONFIG is not set" in done.stderr
     assert not (tmp_path / "trained").exists()
 
 

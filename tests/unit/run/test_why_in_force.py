@@ -101,7 +101,7 @@ def test_a_run_tells_once_what_kept_a_model_out_and_how_many_regions_are_unwell(
         )
     answer = why(None, "two")
     assert answer.why == (
-        "2 of 2 regions, A among them: the gate kept the current model (run day1) instead of this "
+        "2 of 2 regions, for example A: the gate kept the current model (run day1) instead of this "
         "one: "
         f"{doubtful}"
     )

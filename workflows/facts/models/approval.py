@@ -101,7 +101,7 @@ def why_kept_out_now(published: Mapping[str, Any]) -> str | None:
     found = awaits_approval(published)
     path = Path(published["path"])
     if found:
-        stands = f"has waited for approval since {local_time(found.since)}"
+        stands = f"waits for approval since {local_time(found.since)}"
     elif last_move(path.parent / LATEST, path.name):
         stands = "it passed the gate and was the current model; another one is now"
     else:

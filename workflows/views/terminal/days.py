@@ -210,7 +210,7 @@ def to_copy(shown: DaysOverview) -> list[str]:
 def to_approve(shown: DaysOverview) -> list[str]:
     """Return the models that wait for approval, one per line, with the command that approves."""
     return [
-        f"{region}: {one.run}'s model has waited for approval since {local_time(one.since)}: "
+        f"{region}: {one.run}'s model waits for approval since {local_time(one.since)}: "
         f"{shortened(promote_command(one.path))}"
         for region, one in shown.awaiting.items()
     ]
