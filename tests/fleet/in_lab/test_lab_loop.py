@@ -65,6 +65,7 @@ def test_a_study_runs_on_the_nodes_and_publishes(project: Project, lab: Lab) -> 
     assert addresses
 
 
+@pytest.mark.thorough
 def test_an_interrupted_spot_nodes_trial_goes_on_elsewhere_from_where_it_was(
     project: Project, lab: Lab
 ) -> None:

@@ -18,7 +18,7 @@ from tests.unit.optimizer.conftest import Opener
 from trialfleet.optimizer import RegionSampler
 from trialfleet.optimizer.trial_rows import TrialStorage
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 
 class TestRegionSampler(BasicSamplerTestCase, RelativeSamplerTestCase, SingleOnlySamplerTestCase):

@@ -224,7 +224,7 @@ def test_a_pause_leaves_a_run_as_busy_as_it_was() -> None:
     timeline = timeline_of(report)
     assert timeline.busy == pytest.approx(12 * 55 / (3 * 230))
     assert drawing.timeline_data(timeline)["pauses"] == [[115, 8 * 3600]]
-    assert "paused 7 h 58 min in between left out" in text_of(report)
+    assert "without 7 h 58 min of pauses in between" in text_of(report)
 
 
 def test_short_jobs_at_once_are_not_taken_for_one_after_the_other() -> None:

@@ -107,7 +107,7 @@ def test_the_summary_drops_columns_before_it_cuts_anything(width: int, titles: l
     assert all(row.rstrip("│ ").endswith("published") for row in rows)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/first-study.md"])
+@pytest.mark.parametrize("page", ["docs/first-study.md"])
 def test_pages_show_the_summary_as_it_is_printed(page: str) -> None:
     trials = [trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 0.5})]
     lines = printed(report_of(region_facts("A", trials)), 100).splitlines()
