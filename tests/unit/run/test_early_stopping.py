@@ -328,7 +328,7 @@ def test_plan_says_what_it_will_do_and_warns_of_a_trainer_that_never_reports(
     mute = {"command": ["python3", "mute.py"], "files": [str(work / "mute.py")]}
     warned = plan_text(make_run(run="r2", early_stopping={}, trainer=mute, budget=budget))
     assert "trials without reports are never stopped early" in warned
-    assert "from 5% of its steps on" in warned
+    assert "from 5% of its steps" in warned
     assert "should_stop" not in warned  # it never gets an order
     assert "stops  " not in plan_text(make_run(run="r3"))
 
@@ -349,7 +349,7 @@ def test_plan_warns_of_a_trainer_that_never_looks_for_the_order(
     rule = {"grace_seconds": 77}
     text = plan_text(make_run(early_stopping=rule, trainer=trainer, budget={"trials": 20}))
     assert ("no file of the trainer mentions should_stop() or stop.json" in text) is is_warned
-    assert ("trains on for 77 s" in text) is is_warned
+    assert ("trains for another 77 s" in text) is is_warned
     quiet = plan_text(make_run(run="r2", trainer=trainer, budget={"trials": 20}))
     assert "should_stop" not in quiet
 

@@ -71,7 +71,7 @@ def test_any_error_of_a_script_is_noted_at_once_and_fails_the_region_in_the_end(
         (noted,) = failing_scripts(files.failing)
         assert (noted.script, noted.times) == (operation, 1)
         said = f"{operation} of {noted.node} fails: /d/x: Permission denied"
-        assert troubles(folder) == (f"A: {said}; it will be tried again",)
+        assert troubles(folder) == (f"A: {said}; it will be retried",)
         for _ in range(TRIES - 2):
             assert handler.handle([operation, *words]).exit_code == EXITS["defer"]
         assert stopped(files) is None
@@ -206,7 +206,7 @@ def test_a_service_that_does_not_answer_is_told_until_it_says_anything(folder: R
     last = folder.service_log.stat().st_mtime
     noted = {"error": trouble, "waiting": True}
     (folder.root / TROUBLE).write_text(json.dumps(noted | {"time": last + 20}))
-    assert troubles(folder) == (f"{trouble}; it will be tried again",)
+    assert troubles(folder) == (f"{trouble}; it will be retried",)
     (folder.root / TROUBLE).write_text(json.dumps(noted | {"time": last - 20}))
     assert troubles(folder) == ()
 

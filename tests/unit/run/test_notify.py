@@ -400,7 +400,10 @@ def test_a_command_reads_the_event(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("script", "wrong"),
-    [("echo no pager >&2; exit 3", "ended with exit code 3: no pager"), ("exit 1", "without a")],
+    [
+        ("echo no pager >&2; exit 3", "ended with exit code 3: no pager"),
+        ("exit 1", "without output"),
+    ],
 )
 def test_a_command_that_fails_is_an_error(script: str, wrong: str) -> None:
     with pytest.raises(SendError, match=wrong):
@@ -609,7 +612,9 @@ def test_a_program_that_may_not_be_executed_is_told_from_one_that_is_not_there(
 ) -> None:
     (tmp_path / "page.sh").write_text("#!/bin/sh\n")
     path = written(tmp_path, "  - {command: [./page.sh]}\n")
-    with pytest.raises(StudyError, match=r"not executable; chmod \+x .*page\.sh") as caught:
+    with pytest.raises(
+        StudyError, match=r"the file exists without execute permission; chmod \+x .*page\.sh"
+    ) as caught:
         load_study(path)
     assert shell_quoted(tmp_path / "page.sh") in str(caught.value)
     (tmp_path / "page.sh").unlink()

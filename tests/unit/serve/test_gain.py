@@ -79,7 +79,7 @@ def test_the_page_s_gain_is_the_report_s_by_its_metric(apart: StoredRun) -> None
     assert (found.text, found.over) == ("0.1250 better", "default settings")
     snapshot = LiveRun(files, NodeReader()).read()
     page = region_page(snapshot, "A")
-    assert page.facts == (("Against default settings", "0.1250 better by test", "good"),)
+    assert page.facts == (("Compared with default settings", "0.1250 better by test", "good"),)
     assert page.report.regions[0].report == report
 
 
