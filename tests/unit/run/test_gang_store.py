@@ -95,7 +95,7 @@ def test_what_is_put_by_one_address_is_had_by_another(
     assert (tmp_path / "back").read_bytes() == content
     with pytest.raises(StoreError, match="got 3000000 of 7 bytes"):
         on_node.download(Pointer(7, "x"), links.get[name], tmp_path / "back", lambda: None)
-    with pytest.raises(StoreError, match="no address"):
+    with pytest.raises(StoreError, match="no presigned URL"):
         on_node.download(pointer, None, tmp_path / "back", lambda: None)
     store.remove(place, {name})
     store.close()
