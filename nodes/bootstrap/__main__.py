@@ -58,7 +58,7 @@ def take_steps(node: steps.Node) -> int:
 
 
 def reboot(node: steps.Node) -> int:
-    """Reboot the machine for its driver; if that fails, the next attempt goes on without it."""
+    """Reboot the machine for its driver; if that fails, the next attempt does not reboot."""
     node.tell(f"driver: {driver.STILL}; rebooting once")
     try:
         node.host.run("systemctl", "reboot")

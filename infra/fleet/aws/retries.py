@@ -52,7 +52,7 @@ def patiently(
 
 
 def delete(call: Callable[[], object], *, in_use: str, gone: str) -> None:
-    """Delete a resource once it is no longer in use; AWS's error codes tell both states."""
+    """Delete a resource, and wait while AWS's error code says that it is in use."""
     or_none(lambda: patiently(call, on(in_use), LATER), gone)
 
 

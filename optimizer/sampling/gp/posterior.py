@@ -119,13 +119,6 @@ class Posterior:
         """Return μ at m points."""
         return np.asarray(self._covariance(rows) @ self.alpha)
 
-    def at(self, rows: Array) -> tuple[Array, Array]:
-        """Return μ and √v at m points."""
-        cross = self._covariance(rows)
-        solved, _ = dtrtrs(self.factor, cross.T, lower=1)
-        explained = (solved * solved).sum(axis=0)
-        return np.asarray(cross @ self.alpha), _deviations(self.given.variance, explained)
-
     def fantasize(self, pending: Array) -> Posterior:
         """Return the posterior when p pending points come out as predicted.
 
@@ -236,14 +229,10 @@ class Posteriors:
         return np.asarray(np.matmul(cross, self._alphas)[..., 0])
 
     def _deviations(self, white: Array) -> Array:
-        """√v, where rounding may have left v at nothing."""
+        """Return √v: v is what results don't explain; rounding may leave nothing."""
         whole = np.asarray(self._given.variance)[..., 0]
-        return _deviations(whole, (white * white) @ np.ones(white.shape[-1]))
-
-
-def _deviations(whole: Array | float, explained: Array) -> Array:
-    """√v of a variance of which a part is explained; rounding may have left nothing."""
-    return np.asarray(np.sqrt(np.maximum(whole - explained, JITTER * whole)))
+        explained = (white * white) @ np.ones(white.shape[-1])
+        return np.asarray(np.sqrt(np.maximum(whole - explained, JITTER * whole)))
 
 
 def _cholesky(whole: Array) -> Array:

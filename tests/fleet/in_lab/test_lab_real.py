@@ -20,7 +20,6 @@ from tests.fleet.lab.project import Project
 
 LAB = {"real": True}
 pytestmark = [
-    pytest.mark.thorough,
     pytest.mark.skipif(bool(why_none()), reason=f"no real node: {why_none()}"),
     pytest.mark.timeout(900),  # the first one waits for Debian's image
 ]
@@ -98,6 +97,7 @@ def started(project: Project, node: Machine) -> int:
     return max((slot["DaemonStartTime"] for slot in found), default=0)
 
 
+@pytest.mark.thorough
 def test_a_trial_leaves_with_its_checkpoint_and_the_node_powers_itself_off(
     node: Machine, project: Project, lab: Lab
 ) -> None:
@@ -118,6 +118,7 @@ def test_a_trial_leaves_with_its_checkpoint_and_the_node_powers_itself_off(
     assert work.saved(FIRST) > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("service", HOOKS)
 def test_a_node_waits_for_those_who_work_at_packages(
     service: str, project: Project, lab: Lab
@@ -163,6 +164,7 @@ with Lab.start(Path({folder!r}), real=True) as lab:
 """
 
 
+@pytest.mark.thorough
 def test_nothing_of_a_killed_lab_is_left_on_the_machine(tmp_path: Path, lab: Lab) -> None:
     mounts = Path("/proc/self/mounts").read_text()
     code = DYING.format(folder=str(tmp_path / "lab"))

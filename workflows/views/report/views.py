@@ -238,10 +238,6 @@ def _time(row: RegionReport) -> str:
     return f"{wall}, {compute}{' on ' + where if where else ''}"
 
 
-def _pause(seconds: float) -> str:
-    return f"{f.duration(seconds)} of pauses in between"
-
-
 def _paused(seconds: float) -> str:
     return f"paused {f.duration(seconds)} in between" if seconds else ""
 
@@ -323,7 +319,8 @@ def timeline_note(timeline: Timeline) -> str:
         )
     if timeline.busy is None or timeline.active_seconds < LEAST_BUSY:
         return caption
-    left_out = f", without {_pause(timeline.paused_seconds)}" if timeline.paused_seconds else ""
+    paused = f.duration(timeline.paused_seconds)
+    left_out = f", without {paused} of pauses in between" if timeline.paused_seconds else ""
     share = f"{f.duration(timeline.job_seconds)} of {rows} {f.TIMES} "
     share += f.duration(timeline.active_seconds)
     return (

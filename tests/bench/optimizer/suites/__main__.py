@@ -90,7 +90,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "bench-suites.jsonl")
     parser.add_argument("--show", action="store_true", help="run nothing: show what is known")
     parser.add_argument("--write", action="store_true", help=f"put it all into {PAGE.name}")
-    return parser.parse_args()
+    given = parser.parse_args()
+    for name in ("instances", "trials", "parallel", "processes"):
+        if getattr(given, name) < 1:
+            parser.error(f"--{name}: must be at least 1 (got {getattr(given, name)})")
+    return given
 
 
 def _is_there(name: str, missing: str) -> bool:

@@ -14,17 +14,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
-from collections.abc import Sequence
 from concurrent.futures import as_completed
 from copy import deepcopy
 from unittest.mock import patch
 
 import numpy as np
 
-from tests.bench.optimizer.families import Task, task
+from tests.bench.optimizer.families import task
 from tests.bench.optimizer.rivals import Ours
-from tests.bench.optimizer.runs import interval, single_threaded
+from tests.bench.optimizer.runs import followed, interval, single_threaded
 from tests.bench.optimizer.suites.problems import problem
 from trialfleet.optimizer.sampling.gp import subset
 from trialfleet.optimizer.space import SearchSpace
@@ -75,40 +73,15 @@ def both_ways(
         else task(name, seed, noisy=False)
     )
     rival = Ours(SearchSpace.model_validate(given.space), seed, trials)
-    regrets, _ = followed_on(rival, given, trials)
+    before = followed(given, rival, trials, PARALLEL, seed).regrets[-1]
     there = deepcopy(rival)
-    some, some_seconds = followed_on(rival, given, more)
+    some = followed(given, rival, more, PARALLEL, seed)
     with patch.object(subset, "MOST", sys.maxsize):
-        every, every_seconds = followed_on(there, given, more)
-    before = min(regrets)
-    return (
-        f"{name} {seed}",
-        before,
-        (min(before, *some), float(np.median(some_seconds))),
-        (min(before, *every), float(np.median(every_seconds))),
+        every = followed(given, there, more, PARALLEL, seed)
+    ways = (
+        (min(before, told.regrets[-1]), float(np.median(told.seconds))) for told in (some, every)
     )
-
-
-def followed_on(rival: Ours, given: Task, trials: int) -> tuple[Sequence[float], Sequence[float]]:
-    """Ask and tell so many trials, eight pending at a time; return regrets, and seconds of asks."""
-    regrets: list[float] = []
-    seconds: list[float] = []
-    pending: list[tuple[int, dict[str, object]]] = []
-
-    def finish() -> None:
-        handle, params = pending.pop(0)
-        rival.tell(handle, given.loss(params))
-        regrets.append(given.regret(params))
-
-    for _ in range(trials):
-        if len(pending) == PARALLEL:
-            finish()
-        begun = time.perf_counter()
-        pending.append(rival.ask())
-        seconds.append(time.perf_counter() - begun)
-    while pending:
-        finish()
-    return regrets, seconds
+    return (f"{name} {seed}", before, next(ways), next(ways))
 
 
 if __name__ == "__main__":
