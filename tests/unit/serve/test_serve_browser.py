@@ -137,7 +137,7 @@ def test_what_is_opened_and_typed_stays_when_the_page_is_renewed(
     browser.wait("return document.querySelector('#model-r0 summary')")
     browser.run("document.querySelector('#model-r0 summary').click()")
     (model.parent / "latest").symlink_to("r0")
-    browser.wait("return document.querySelector('#model-r0').textContent.includes('in force')")
+    browser.wait("return document.querySelector('#model-r0').textContent.includes('current')")
     assert browser.run("return document.getElementById('model-r0').open")
     browser.driver.get(opened)
     browser.wait("return document.getElementById('filter')?.hidden === false")

@@ -163,7 +163,7 @@ def test_a_champion_that_knows_nothing_of_todays_spelling_is_kept(
     assert compare(sandbox, monkeypatch) == 0
     found = verdict(sandbox)
     assert not found.promoted
-    assert "no fair comparison; 400 of 400 rows" in found.why
+    assert "no fair comparison; 400 of 400 validation and test rows" in found.why
     assert found.champion
     assert found.baseline
     assert "NaN" not in (sandbox / "result.json").read_text()
@@ -230,7 +230,7 @@ def test_a_champion_on_new_rows_in_another_order_is_as_good_as_before(
         ({"kind": np.ones(ROWS)}, "the column 'kind' holds numbers; the model takes categories"),
         (
             {"y": np.arange(ROWS) % 4},
-            "the target is 'y' (multiclass); the model predicts 'y' (binary)",
+            "the target is 'y' (multiclass), but the model predicts 'y' (binary)",
         ),
         (
             {"y": np.where(np.arange(ROWS) % 2 == 0, "yes", "no")},
