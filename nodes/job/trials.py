@@ -131,10 +131,9 @@ class Trials:
             trainer = self._begin(folder)
             training = Training(trainer, self._processes, limits, carrier.turn)
             ended.status, ended.over = training.run(self._events), training.bounds.over
-            seen = training.bounds.peak_mb or max(
-                self._processes.largest_mb, resident_mb(trainer.pid)
-            )
-            ended.memory_mb = max(ended.memory_mb, seen)
+            seen = training.bounds.peak_mb or self._processes.largest_mb
+            # A trainer that stays may have grown since the last check.
+            ended.memory_mb = max(ended.memory_mb, seen, resident_mb(trainer.pid))
             is_large = order.memory_mb is not None and ended.memory_mb > order.memory_mb
             if is_large or not trainer.stays():
                 self._end()

@@ -13,6 +13,7 @@ import pytest
 
 from tests import unkillable
 from tests.unit.nodes.scripted_access_point import LEAVE, AccessPoint, serving, train
+from trialfleet.nodes.job.training import FIRST_MEMORY_CHECK
 
 pytestmark = pytest.mark.slow
 
@@ -188,8 +189,11 @@ for pid in pids: os.waitpid(pid, 0)
     assert 150 < point.said[-1]["memory_mb"] < 300
 
 
-def test_one_that_stays_with_too_much_memory_is_begun_anew(point: AccessPoint) -> None:
-    keeps = "x = b'x' * (300 << 20)"
+@pytest.mark.parametrize("seconds", [0, FIRST_MEMORY_CHECK + 0.2])
+def test_one_that_stays_with_too_much_memory_is_begun_anew(
+    point: AccessPoint, seconds: float
+) -> None:
+    keeps = f"time.sleep({seconds}); x = b'x' * (300 << 20)"
     assert staying(point, keeps, "", memory_mb=200) == ["a", "b"]
 
 
