@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from tests.fleet.in_lab.test_lab_faults import runs_elsewhere
-from tests.fleet.in_lab.work_in_lab import FIRST, Work
+from tests.fleet.in_lab.work_in_lab import FIRST, LANE, Work
 from tests.fleet.lab.lab import Lab
 from tests.fleet.lab.project import HOME, Project
 
@@ -41,7 +41,7 @@ def test_a_trial_that_is_interrupted_again_and_again_always_starts_elsewhere(
         began = time.monotonic()
         lab.wait_for(partial(runs_elsewhere, work, place), "it elsewhere", ELSEWHERE)
         print(f"the trial runs elsewhere {time.monotonic() - began:.0f} s after the notice")
-    log = project.file(f"interrupted/regions/A/trials/{FIRST}/log")
+    log = project.file(f"interrupted/regions/A/trials/{LANE}/log")
     assert log.count("Common files event: TransferFinished") == 1
     status = json.loads(project.trialfleet("status", "--json", work.folder))
     assert (status["mends"], status["troubles"]) == ([], [])

@@ -31,31 +31,30 @@ class Work:
         }
         return {f"{lane}.t01": names[host] for lane, host in hosts.items() if host in names}
 
-    def saved(self, node: str) -> int:
+    def saved(self, trial: str) -> int:
         """Return how many steps the checkpoint has that lies on the manager."""
-        jobs = self._jobs(node.rpartition(".")[0])  # those of its lane
-        ids = {f"cluster{job['ClusterId']}.proc{job['ProcId']}.*" for job in jobs}
-        text = "".join(self._spooled(f"*/{name}/checkpoint/steps") for name in ids)
-        return int(text or 0)
+        folder = f"{self.folder}/regions/A/trials/{_lane(trial)}/words"
+        unpack = f"tar -xOf {folder}/{trial}.checkpoint.tar checkpoint/steps"
+        return int(self.project.run(unpack, check=False) or 0)
 
-    def lives(self, node: str) -> list[int]:
+    def lives(self, trial: str) -> list[int]:
         """Return the steps from which the trainer has gone on, each time that it was called."""
-        output = self._file(f"trials/{node}/out")
+        output = self._file(f"trials/{trial}/out")
         return [int(step) for step in re.findall(r"from step (\d+)", output)]
 
-    def steps(self, node: str) -> dict[int, float]:
+    def steps(self, trial: str) -> dict[int, float]:
         """Return the steps of a trial that has ended, and when each was done, in UNIX seconds."""
-        lines = self._file(f"trials/{node}/progress.jsonl").splitlines()
+        lines = self._file(f"trials/{trial}/progress.jsonl").splitlines()
         return {entry["step"]: entry["time"] for entry in map(json.loads, lines)}
 
-    def hosts(self, node: str) -> list[str]:
-        """Return the addresses of the machines on which the trial was started, in order."""
-        log = self._file(f"trials/{node}/log")
+    def hosts(self, trial: str) -> list[str]:
+        """Return the addresses of the machines on which its lane's job was started, in order."""
+        log = self._file(f"trials/{_lane(trial)}/log")
         return re.findall(r"executing on host: <([\d.]+):", log)
 
-    def times_told(self, node: str) -> int:
+    def times_told(self, trial: str) -> int:
         """Return how often the study was told the trial's value."""
-        return self._file("scripts.log").count(f"{node}: loss = ")
+        return self._file("scripts.log").count(f"{trial}: loss = ")
 
     def published(self) -> bool:
         """Tell whether the full training is published, which is the run's end."""
@@ -65,16 +64,12 @@ class Work:
         """Return the trials that have ended, as the study knows them, by their nodes."""
         return {record["node"]: record for record in self.project.records(self.folder)}
 
-    def _jobs(self, lane: str = "") -> list[dict[str, Any]]:
-        return [
-            job
-            for job in self.project.trials()
-            if job["TrialfleetRun"] == self.name and lane in {"", job["TrialfleetNode"]}
-        ]
+    def _jobs(self) -> list[dict[str, Any]]:
+        return [job for job in self.project.trials() if job["TrialfleetRun"] == self.name]
 
     def _file(self, name: str) -> str:
         return self.project.file(f"{self.name}/regions/A/{name}")
 
-    def _spooled(self, pattern: str) -> str:
-        find = f"find $(condor_config_val SPOOL) -path '{pattern}' -exec cat {{}} +"
-        return self.project.manager.run(find).stdout
+
+def _lane(trial: str) -> str:
+    return trial.rpartition(".")[0]
