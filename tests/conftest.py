@@ -1,4 +1,4 @@
-"""What tests of several folders share."""
+"""Fixtures for tests of several folders."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class MakeRun(Protocol):
 
 @pytest.fixture
 def trials_per_job() -> int | str:
-    """How many trials a job trains in runs whose test doesn't say so."""
+    """The number of trials per job in runs whose test sets none."""
     return "all"
 
 

@@ -50,7 +50,7 @@ class JobLog:
             self._write(second, 0, "Job submitted from host: <127.0.0.1:1>")
 
     def executes(self, second: float, machine: str = "a", *, priced: bool = True) -> None:
-        """It begins to execute in a slot that is a quarter of a machine of 3.60 USD per hour."""
+        """Record the start of an execution, in a quarter of a machine of 3.60 USD per hour."""
         props = PRICED if priced else ""
         slot = f'\tSlotName: slot1_1@{machine}\n\tCondorScratchDir = "/scratch/{self._job}"\n'
         gpus = '\tAvailableGPUs = { GPUs_GPU_1 }\n\tGPUs_GPU_1 = [ Id = "GPU-1"; ]\n'
@@ -62,12 +62,12 @@ class JobLog:
         self._write(second, 8, f"trialfleet: {words}")
 
     def evicted(self, second: float) -> None:
-        """It is cut off, to be started again."""
+        """Record an eviction, after which the job is to be started again."""
         ended = "Job was evicted. Code 1022 Subcode 0\n\t(0) CPU times\n"
         self._write(second, 4, f"{ended}{_USAGE}{_BYTES}\tReason: Job vacated by schedd")
 
     def terminated(self, second: float, code: int = 0) -> None:
-        """It ends by itself."""
+        """Record the job's own end."""
         ended = f"Job terminated.\n\t(1) Normal termination (return value {code})\n"
         whole = (_USAGE + _BYTES).replace("Run ", "Total ")
         self._write(second, 5, f"{ended}{_USAGE}{whole}".rstrip())

@@ -95,7 +95,7 @@ class Bench:
 
 @dataclass
 class ImdsStandIn:
-    """What an instance's metadata service answers; `expired` refuses the token once.
+    """A stand-in for an instance's metadata service; `expired` refuses the token once.
 
     `troubles` come first, one for each request: a status, HANG_UP in the middle of the answer, or
     SILENCE for SILENT_SECONDS.

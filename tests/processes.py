@@ -10,7 +10,7 @@ from trialfleet import programs
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process is there and more than a zombie, which waits for nothing but its parent."""
+    """Return whether a process exists and is no zombie, which only waits for its parent."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -18,6 +18,6 @@ def is_alive(pid: int) -> bool:
 
 
 def is_program(words: Sequence[str], name: str) -> bool:
-    """Whether a command line is that of one of trialfleet's programs, by whichever Python."""
+    """Return whether a command line is that of one of trialfleet's programs, by any Python."""
     start = programs.command(name)[1:]
     return [*words[1 : 1 + len(start)]] == start

@@ -1,4 +1,4 @@
-"""What the parts cost: `make bench`. Ratios within one run, since machines are noisy.
+"""Benchmarks of the parts: `make bench`. Ratios within one run, since machines are noisy.
 
 Every figure stands beside the plain way of doing the same on the same machine, minutes apart.
 """

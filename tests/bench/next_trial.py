@@ -1,4 +1,4 @@
-"""How long a job's next trial of the reference trainer waits for its first step."""
+"""The time from a job's next trial of the reference trainer to its first step."""
 
 from __future__ import annotations
 

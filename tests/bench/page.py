@@ -1,4 +1,4 @@
-"""What the page costs at 41 regions of 100 trials: `python -m tests.bench.page`.
+"""Costs of the page at 41 regions of 100 trials: `python -m tests.bench.page`.
 
 The server runs as people start it, and a client asks as the browser's page does: once a second,
 with the version that it has. Processor time is the server's, all of its threads.
@@ -142,7 +142,7 @@ def _first_byte(url: str) -> float:
 
 
 def _seconds_to_screen(opened: StoredRun, server: Server, at: int) -> float:
-    """How long it takes until a page that asks each second shows a trial that is told."""
+    """Measure how soon a page that asks each second shows a recorded trial."""
     time.sleep(3)
     version = server.seen()
     _tell(opened, at)

@@ -1,4 +1,4 @@
-"""How soon the next trial trains once one has ended, and what that takes: in a job each, in a lane.
+"""Time and cost from a trial's end to the next one's start: in a job each, in a lane.
 
 A lane's trainers note their begin and end in a ledger themselves; the bare DAG and the chain of
 jobs have a gap between two jobs, by HTCondor's logs.
@@ -182,7 +182,7 @@ def run_and_weigh(run: Run) -> dict[str, float]:
 
 
 def matches(process: psutil.Process, run: Run, word: str) -> bool:
-    """Whether a process is the run's and of the kind that `word` stands in the command of."""
+    """Return whether a process belongs to the run and has `word` in its command."""
     try:
         command, folder = " ".join(process.cmdline()), process.cwd()
     except psutil.Error:

@@ -47,7 +47,7 @@ def parts(used: dict[str, float]) -> tuple[float, float]:
 
 
 def difference(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """What was used between two looks."""
+    """Return the usage between two readings."""
     roles = before.keys() | after.keys()
     return {role: after.get(role, 0.0) - before.get(role, 0.0) for role in roles}
 

@@ -1,1 +1,1 @@
-"""What of docs/ is made from code: `make docs-reference` writes it anew, a unit test checks it."""
+"""Generated parts of docs/: `make docs-reference` writes them, a unit test checks them."""

@@ -115,7 +115,7 @@ def _name(reference: str) -> str:
 
 
 def _anchor(name: str) -> str:
-    """What GitHub and the site call the section's heading."""
+    """Return the anchor of the section's heading on GitHub and on the site."""
     return re.sub(r"[^\w -]", "", TITLES[name]).lower().replace(" ", "-")
 
 
@@ -165,7 +165,7 @@ def _without_scalars(choices: Sequence[Schema]) -> list[Schema]:
 
 
 def _bounds(key: Schema) -> Iterator[str]:
-    """What a number must be; bounds that nobody meets are left out."""
+    """Yield the bounds of a number; bounds without effect are left out."""
     least, most = key.get("minimum"), key.get("maximum")
     if "exclusiveMinimum" in key:
         yield f"above {key['exclusiveMinimum']:,}"

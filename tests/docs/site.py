@@ -24,7 +24,7 @@ class Page(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Where the page lies on the site, relative to its root."""
+        """The page's address on the site, relative to its root."""
         return self.file.removesuffix(".md") + ".html"
 
     @property

@@ -1,4 +1,4 @@
-"""What must come of each generated input: something right, or one clear error.
+"""Expected results of generated inputs: a right result, or one clear error.
 
 A case that finds otherwise raises; whatever it raises, an assertion or a traceback of the
 program's own, is the finding.
@@ -142,7 +142,7 @@ def fleet(random: Random, folder: Path) -> None:
 
 
 def result(random: Random, folder: Path) -> None:
-    """What a trial left, judged."""
+    """Check the outcome of a trial's files."""
     files = TrialFolder(folder)
     files.result.write_bytes(generate.result(random))
     files.err.write_bytes(generate.result(random))
@@ -176,7 +176,7 @@ def command_line(random: Random, folder: Path) -> None:
 
 
 def _input_files(folder: Path, random: Random) -> None:
-    """What the arguments may name; `..` is still in the case's own folder."""
+    """Write the files that the arguments may name; `..` is still in the case's own folder."""
     here = folder / "here"
     (here / "runs" / "demo").mkdir(parents=True)
     furnish(here)
@@ -254,7 +254,7 @@ LIKELY = {  # by the name of an argument or of a required option
 
 
 def _likely(random: Random, command: click.Command) -> list[str]:
-    """What a person would give the command first."""
+    """Return arguments that a person would try first."""
     words: list[str] = []
     for parameter in command.params:
         if known := LIKELY.get(parameter.name or ""):

@@ -1,4 +1,4 @@
-"""What people and programs might leave in a file: right, nearly right, and nothing like it.
+"""Files as people and programs might leave them: right, nearly right, and nothing like it.
 
 Everything comes from the one random generator that is handed in: the same seed, the same text.
 """

@@ -1,4 +1,4 @@
-"""What needs a GPU: tests, and `make gpu`, which shows everything on a bare machine.
+"""Tests that need a GPU, and `make gpu`, which shows everything on a bare machine.
 
     __main__    the command: python3 -m tests.gpu [--dry] [--out FILE]
     steps       what is done, in which order, with which limits

@@ -1,4 +1,4 @@
-"""What Nsight Compute counts of each kernel: how it is asked, and what it answers."""
+"""Nsight Compute's counts of each kernel: its command, and its output."""
 
 from __future__ import annotations
 

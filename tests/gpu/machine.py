@@ -1,4 +1,4 @@
-"""What the machine is, as JSON: `python3 -m tests.gpu.machine`."""
+"""The machine's properties, as JSON: `python3 -m tests.gpu.machine`."""
 
 from __future__ import annotations
 

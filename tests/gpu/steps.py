@@ -1,4 +1,4 @@
-"""What `make gpu` does: programs, in an order, each with its part of the time.
+"""Steps of `make gpu`: programs, in an order, each with its part of the time.
 
 In a dry run the same programs run on the processor, on the smallest cases: it shows that they start
 and that what they find can be read, and its figures are nobody's.

@@ -51,7 +51,7 @@ def test_every_variant_multiplies(
 
 
 def test_npp_works_on_the_stream_that_it_is_given(meter: timing.CudaMeter) -> None:
-    """What it does there waits for what the stream did before."""
+    """Its work there waits for the stream's earlier work."""
     try:
         library = npp.load(torch.version.cuda)
     except npp.NppError as error:

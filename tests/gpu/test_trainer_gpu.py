@@ -52,7 +52,7 @@ BFLOAT16 = 5e-2
 
 @pytest.fixture(autouse=True)
 def as_in_a_trial() -> Iterator[None]:
-    """What the trainer sets for the process, and the tests of a CPU must not see."""
+    """The trainer's process-wide setting, which the tests of a CPU must not see."""
     torch.use_deterministic_algorithms(mode=True)
     yield
     torch.use_deterministic_algorithms(mode=False)

@@ -25,7 +25,7 @@ ALIGNED = (0,) * 5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dropout:
-    """What bias_relu_dropout takes beside its arrays."""
+    """The parameters of bias_relu_dropout other than its arrays."""
 
     p: float = 0.0
     seed: int = 0

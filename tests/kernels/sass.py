@@ -1,4 +1,4 @@
-"""What a GPU's instructions come to, counted without one: `python -m tests.kernels.sass`.
+"""A GPU's instructions, counted without a GPU: `python -m tests.kernels.sass`.
 
     python -m tests.kernels.sass [activation.cu …] [--kernel forward_kernel] [--architecture sm_90]
 

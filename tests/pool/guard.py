@@ -1,4 +1,4 @@
-"""What a test run leaves when it is killed: a process of its own waits for that, and removes it.
+"""Removal of the processes of a killed test run: a process of its own waits, and removes them.
 
 A test run that is interrupted twice, or killed, takes no pool down. The guard outlives it: it waits
 for the lock that the test run holds for as long as it lives, and ends every process of its pools

@@ -1,4 +1,4 @@
-"""What a run costs, from the slots' ads to `trialfleet cost`, on real pools."""
+"""A run's cost, from the slots' ads to `trialfleet cost`, on real pools."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ STARTD_ATTRS = $(STARTD_ATTRS) TrialfleetPricePerHour
 
 
 def output_of(*words: str) -> str:
-    """What a command prints."""
+    """Return a command's output."""
     done = CliRunner().invoke(main, words, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
 
 
 def costs(run: Run, by: str) -> dict[str, dict[str, float]]:
-    """What `trialfleet cost` says, by one key."""
+    """Return the rows of `trialfleet cost`, by one key."""
     found = json.loads(output_of("cost", str(run.folder), "--by", by, "--json"))
     assert found["notices"] == []
     return {row[by]: row for row in found["rows"]}

@@ -263,7 +263,7 @@ def test_resume_mends_at_once_what_no_supervisor_looks_after(
 def test_a_service_that_is_killed_is_back_though_no_script_asks_it(
     gated: Gated, wait_for: WaitFor
 ) -> None:
-    """It looks at trials' reports between two scripts, and may stop a trial."""
+    """The service reads trials' reports between two scripts, and may stop a trial."""
     gated.until("best")
     logged = gated.folder.service_log.read_text()
     killed = services(gated.run)

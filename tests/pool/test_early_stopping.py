@@ -145,7 +145,7 @@ def test_a_run_that_is_stopped_after_a_decision_goes_on(
 
 
 def orders(run: Run) -> dict[Path, str]:
-    """What trials were told, by their folders."""
+    """Return the orders to stop, by the trials' folders."""
     trials = RunFolder(run.folder).region("A").trials
     found = {path.parents[1]: path.read_text() for path in trials.glob("*/words/stop.json")}
     return {place: text for place, text in found.items() if text}

@@ -58,13 +58,13 @@ class GangRun:
         return read_roster(self.place)
 
     def trains(self, generation: int = 1, ranks: int = 3) -> bool:
-        """Whether so many ranks train, in this generation or a later one."""
+        """Return whether this number of ranks trains, in this generation or a later one."""
         now = self.roster
         is_new = now is not None and now.state == RUN and now.generation >= generation
         return is_new and now is not None and len(now.members) == ranks
 
     def has_saved(self) -> bool:
-        """Whether a checkpoint of the generation that trains is on the access point."""
+        """Return whether a checkpoint of the generation that trains is on the access point."""
         now = self.roster
         names = (path.name for path in self.place.gang.glob("checkpoint.*.tar"))
         return now is not None and any(f".{now.generation:06}." in name for name in names)
@@ -90,7 +90,7 @@ class GangRun:
 
 
 def undisturbed(place: TrialFolder, folder: Path) -> dict[str, float]:
-    """What the same trial comes to in one process, by hand."""
+    """Return the metrics of the same trial in one process, by hand."""
     folder.mkdir()
     for file in (place.trial_json, TRAINER, Path(trial.__file__), POINTS / "north.csv"):
         shutil.copy(file, folder)
@@ -422,7 +422,7 @@ def test_the_reference_trainer_trains_one_region_over_several_slots(
 
 
 def alone_in_its_gang(place: TrialFolder, table: Path, tmp_path: Path) -> dict[str, float]:
-    """What a trial of the reference trainer comes to with one rank that holds all of the model."""
+    """Train a trial of the reference trainer with one rank that holds all of the model."""
     folder = make_sandbox(tmp_path / "alone", kernels=True)
     order = json.loads(place.trial_json.read_text())
     order["params"] = {n: v for n, v in order["params"].items() if n not in SHARED_OUT}

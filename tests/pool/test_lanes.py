@@ -31,7 +31,7 @@ def litter(work: Path) -> Path:
 
 
 def starts(litter: Path) -> Counter[str]:
-    """How often each trial was started."""
+    """Count the starts of each trial."""
     return Counter(file.read_text().split()[0] for file in litter.iterdir())
 
 
@@ -48,12 +48,12 @@ def trial_of(run: Run, name: str) -> TrialFolder:
 
 
 def lives(run: Run, name: str) -> list[str]:
-    """What a trial's trainer printed first, in each of its lives."""
+    """Return the first line that a trial's trainer printed in each of its lives."""
     return trial_of(run, name).out.read_text().splitlines()
 
 
 def begins(run: Run, region: str) -> list[float]:
-    """When jobs of a region's lane began to execute."""
+    """Return the times at which jobs of a region's lane began to execute."""
     return [began for began, _ in read_executions(trial_of(run, f"{region}.l1").log)]
 
 

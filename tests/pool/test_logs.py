@@ -24,7 +24,7 @@ def test_fails(pool, make_run, wait_for):
 
 @pytest.fixture(scope="module")
 def output(session_folder: Path) -> str:
-    """What pytest prints of a test that fails on a pool of its own."""
+    """Pytest's output of a test that fails on a pool of its own."""
     inner = session_folder / "inner"
     inner.mkdir()
     (inner / "conftest.py").write_text(

@@ -1,4 +1,4 @@
-"""What a plan, a submission and a status say of a run that the pool, as it is, can't run."""
+"""A plan, a submission and a status of a run that the pool, as it is, can't run."""
 
 from __future__ import annotations
 

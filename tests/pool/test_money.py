@@ -58,7 +58,7 @@ def states(run: Run) -> set[str]:
 
 
 def removed(run: Run) -> list[int]:
-    """How often the job of each trial was removed."""
+    """Count the removals of each trial's job."""
     logs = sorted(run.folder.glob("regions/*/trials/*/log"))
     return [log.read_text().count("Job was aborted") for log in logs]
 

@@ -1,4 +1,4 @@
-"""What is rendered, read back by HTCondor's own tools, is what was meant."""
+"""Rendered files, read back by HTCondor's own tools."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def table(seed: str, rows: int = 400, target: str = "churned") -> str:
 
 @dataclass
 class Place:
-    """Where the nights take place."""
+    """The setting of the nights."""
 
     work: Path
     managers: tuple[Manager, Manager]
@@ -133,7 +133,7 @@ class Place:
         return own[holder_folder(self.server)]
 
     def outcomes(self, day: date) -> dict[str, Outcome]:
-        """What became of the regions of a day, by the journal of whoever works on it."""
+        """Return the outcomes of a day's regions, by the journal of the manager at work on it."""
         journal = self.holder.journal
         return {one.region: one for one in latest_of(journal.outcomes(day, day)).values()}
 
@@ -257,7 +257,7 @@ def live(place: Place, night: Night, wait_for: Callable[..., None]) -> None:
 
 
 def check_views(place: Place, night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What each manager's views say of a day that has ended."""
+    """Check each manager's views of a day that has ended."""
     for manager in place.managers:
         monkeypatch.chdir(manager.folder)
         done = CliRunner().invoke(main, ["daily", "status", str(manager.file), "--json"])

@@ -38,7 +38,7 @@ def active(pool: Pool) -> Iterator[Pool]:
 
 
 def finished_trials(run: Run) -> int:
-    """How many trials are finished."""
+    """Return the number of finished trials."""
     return sum(r.state.is_finished for r in run.trials())
 
 

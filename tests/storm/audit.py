@@ -1,4 +1,4 @@
-"""What a storm may not do to a run: trials lost, doubled or wrong, regions without a model."""
+"""Faults that a storm must not cause: trials lost, doubled or wrong, regions without a model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BEST_X = 0.3  # the trainer's loss is (x - BEST_X)²
 
 @dataclass
 class Audit:
-    """What was found wrong with some runs: all zero, or the storm has shown a fault.
+    """Faults found in some runs; all are zero unless the storm has shown one.
 
     Attributes:
         lost: trials of the budget that no study knows a value of.
@@ -55,7 +55,7 @@ class Audit:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was found."""
+        """True if no fault was found."""
         return not any(getattr(self, name) for name in self.FAULTS)
 
     def add(self, run: Run, words: Iterable[Word] = (), ledger: Path | None = None) -> None:

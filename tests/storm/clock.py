@@ -92,7 +92,7 @@ class Clock:
 
     @property
     def can_be_set(self) -> bool:
-        """Whether there is such a clock, and room for two more settings."""
+        """True if there is such a clock, and room for two more settings."""
         return self._file is not None and self._count + 2 <= SETTINGS
 
     def set(self, wrong: int) -> None:

@@ -1,4 +1,4 @@
-"""Where a storm's run lies: a small disk of its own, which can be filled up."""
+"""A small disk of its own for a storm's run, which can be filled up."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class Embedded:
         use(self.pool.environment())
 
     def tend(self) -> list[str]:
-        """What systemd does on a real machine."""
+        """Restart the pool, as systemd does on a real machine."""
         if self.pool.is_up():
             return []
         try:

@@ -1,4 +1,4 @@
-"""What a storm rages over: a pool, one run after another in it, and all that may befall them."""
+"""A storm's surroundings: a pool, one run after another in it, and all possible disturbances."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.storm.watch import Progress, Seen
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How bad a storm is.
+    """A storm's settings.
 
     Attributes:
         kills: processes to kill; in the lab, events of any kind.

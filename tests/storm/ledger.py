@@ -1,4 +1,4 @@
-"""What a storm's trainers wrote down, and which of their work was in vain.
+"""The ledger of a storm's trainers, and those of their trainings that were useless.
 
 Nothing that arrived is to be trained again. Of that there are two accounts: the marks in the jobs'
 logs, and the trainers' ledger beside the words that were noticed.
@@ -25,7 +25,7 @@ Name = tuple[str, str]  # a region's slug, and a trial of it
 
 @dataclass
 class Times:
-    """When a trial began and ended in a trainer, by `time.monotonic`."""
+    """The times of a trial's begins and ends in a trainer, by `time.monotonic`."""
 
     begins: list[float] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)

@@ -168,12 +168,12 @@ class _Lane:
         return bool(pids)
 
     def has_told_since(self, begin: float, trial: str) -> bool:
-        """Whether the end of another trial was told, or there are no more."""
+        """Return whether another trial's end was recorded, or there are no more."""
         told = (word for word in self.words.all if word.moment == "told" and word.time > begin)
         return any(word.trial != trial for word in told) or self.is_done()
 
     def is_done(self) -> bool:
-        """Whether the run is."""
+        """Return whether the run is done."""
         return self.run.report.exists() and self.run.status().state is RunState.DONE
 
     def wait(self, holds: Callable[[], bool], seconds: float) -> bool:

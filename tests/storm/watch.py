@@ -42,7 +42,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is: it never shrinks.
+    """A run's progress, which never shrinks.
 
     Attributes:
         told: finished trials.

@@ -1,4 +1,4 @@
-"""What the agents of a run's jobs say, and the answers: noticed as it is written, and kept.
+"""Messages of the agents of a run's jobs, and the answers: noticed when written, and kept.
 
 A thread reads what the kernel tells of the folders `words/` (inotify). So the storm knows what had
 arrived when a process was killed, and can kill one at such a moment.
@@ -106,7 +106,7 @@ class Words:
 
 
 def _words(folder: Path, name: str) -> Iterator[Word]:
-    """What a file that has just been written says, if that is of interest."""
+    """Yield the words of a file that has just been written, if they are of interest."""
     region, node = folder.parts[-4], folder.parts[-2]
     now, said = time.monotonic(), _json(folder / "agent.json")
     who = (region, node, str(said.get("job", "")))

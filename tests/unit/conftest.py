@@ -1,4 +1,4 @@
-"""What all unit tests share."""
+"""Fixtures for all unit tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ os.environ.setdefault("TRIALFLEET_PLAIN", "1")
 
 @pytest.fixture(autouse=True)
 def no_pool_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a process knows of its pool is no other test's business."""
+    """A process without memory of the pools of other tests."""
     monkeypatch.setattr(connection, "_kept_seconds", 0.0)
     monkeypatch.setattr(connection, "_found", None)
     monkeypatch.setattr(connection, "_put", set())

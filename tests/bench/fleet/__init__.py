@@ -1,1 +1,1 @@
-"""What a fleet of a thousand nodes costs its manager."""
+"""Costs of a fleet of a thousand nodes for its manager."""

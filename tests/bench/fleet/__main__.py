@@ -1,4 +1,4 @@
-"""What a step of the autoscaler takes with a thousand nodes and 20,000 jobs: `make bench-fleet`.
+"""Time of an autoscaler's step with a thousand nodes and 20,000 jobs: `make bench-fleet`.
 
 Each part stands beside the plain way of doing the same, on the same machine within the same minute.
 AWS's answers are moto's, kept and given again, so that what they take is what boto3 takes to read
@@ -129,7 +129,7 @@ def slots_of(node: Instance) -> Iterator[Any]:
 
 
 def bench_decision(nodes: Sequence[Instance], machines: Sequence[Machine], jobs: int) -> None:
-    """What to launch and drain, beside a look for room for one job after the other."""
+    """Time the decision on launches and drains, and a search for room job by job."""
     joined = Watch(ago(600)).nodes(nodes, machines, {}, ROOM, NOW)
     limits = replace(LIMITS, max_nodes=len(nodes) + 100)
 

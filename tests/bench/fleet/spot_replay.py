@@ -39,7 +39,7 @@ FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Scenario:
-    """What the year is like: hours between interruptions of good and bad pools, and the trials."""
+    """A year's conditions: hours between interruptions of good and bad pools, and the trials."""
 
     bad: tuple[float, float]
     good: tuple[float, float]

@@ -53,7 +53,7 @@ class Fused:
 
 @dataclass(frozen=True)
 class Scale:
-    """How large the arrays of the fused operations are, and where they lie.
+    """Sizes, type and device of the fused operations' arrays.
 
     Attributes:
         device: where.
@@ -258,7 +258,7 @@ class Parameters:
 
     @property
     def shape(self) -> str:
-        """How many numbers in how many tensors."""
+        """The number of values and of tensors, in words."""
         return f"{self.bytes // 4} in {len(self.weights)}"
 
     def trained_by(

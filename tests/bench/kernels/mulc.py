@@ -93,7 +93,7 @@ def eager(x: Tensor, _meter: Meter) -> Call:
 
 
 def compiled(x: Tensor, _meter: Meter) -> Call:
-    """What torch.compile makes of it, for this very shape."""
+    """Return the call that torch.compile makes for this exact shape."""
     return partial(freshly_compiled(lambda x: x.mul_(CONSTANT)), x)
 
 

@@ -1,4 +1,4 @@
-"""What the benchmark found: its rows, their arithmetic, and the goals. No torch in here."""
+"""The benchmark's results: its rows, their arithmetic, and the goals. No torch in here."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def in_words(elements: int) -> str:
 
 @dataclass(frozen=True)
 class Machine:
-    """What was measured on; null in JSON, "-" in words for what a machine has not."""
+    """The machine of a measurement; unknown values are null in JSON and "-" in words."""
 
     when: str
     device: str
@@ -94,7 +94,7 @@ class Row:
 
     @property
     def made_full(self) -> bool:
-        """Whether these are all the calls of 2014, so that the seconds compare."""
+        """True if these are all the calls of 2014, so that the seconds compare."""
         return self.rounds * self.calls == FULL
 
     @property

@@ -26,7 +26,7 @@ WRONG = "WRONG: it does not multiply"
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What is measured, and how long.
+    """The measurements to make, and their time limits.
 
     Attributes:
         sizes: elements of MulC's arrays, the fewest first.

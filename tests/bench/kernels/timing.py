@@ -35,12 +35,12 @@ class Timing:
 
     @property
     def count(self) -> int:
-        """How many calls were made."""
+        """The number of calls made."""
         return self.calls * len(self.rounds)
 
     @property
     def seconds(self) -> float:
-        """What all of them took."""
+        """The time of all calls."""
         return sum(self.rounds)
 
     @property

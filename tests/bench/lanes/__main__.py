@@ -39,7 +39,7 @@ LOOK_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Cost:
-    """What the access point spends, beside what an idle pool does.
+    """The access point's costs above those of an idle pool.
 
     Attributes:
         trial: seconds of a processor of a trial that ends and the next that begins.

@@ -1,4 +1,4 @@
-"""How long agents wait for their next order, by the files that they and the service write."""
+"""Agents' waiting times for their next order, by the files that they and the service write."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def command_of(process: psutil.Process) -> str:
 
 
 def nothing_trains(lines: Sequence[Line], last: float) -> bool:
-    """Whether, ten seconds after the last word, no process of the ledger is there."""
+    """Return whether no process of the ledger exists ten seconds after the last line."""
     return time.time() - last > 10 and not any(psutil.pid_exists(line.pid) for line in lines)
 
 

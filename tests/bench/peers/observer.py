@@ -1,4 +1,4 @@
-"""What a system costs and what it survives: every process below this one, counted and killed.
+"""Cost and resilience of a system: every process below this one, counted and killed.
 
 This process becomes the one that orphans go to (PR_SET_CHILD_SUBREAPER, prctl(2)), so daemons that
 leave their parents stay below it, and their time is in RUSAGE_CHILDREN once they have ended.
@@ -44,7 +44,7 @@ def kill(processes: Iterable[psutil.Process]) -> None:
 
 
 def kill_everything(own: int = 0) -> None:
-    """What a power cut leaves of a system: nothing, and nothing of what is started meanwhile."""
+    """Kill all processes, as a power cut does, and those that are started meanwhile."""
     while any(alive(process) for process in descendants()):
         kill(descendants())
         time.sleep(0.1)
@@ -52,7 +52,7 @@ def kill_everything(own: int = 0) -> None:
 
 
 def alive(process: psutil.Process) -> bool:
-    """Whether a process is there, and more than its exit code."""
+    """Return whether a process exists and has not ended."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

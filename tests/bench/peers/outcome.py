@@ -1,4 +1,4 @@
-"""What came of one system, and the tables of all."""
+"""The outcome of one system, and the tables of all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one system did.
+    """One system's results.
 
     Attributes:
         seconds: from nothing to the results, the start of the system's own daemons included.
@@ -52,7 +52,7 @@ def in_a_line(one: Outcome) -> str:
 
 
 def costs(outcomes: Sequence[Outcome]) -> list[str]:
-    """What the undisturbed runs cost, as lines of Markdown."""
+    """Return the costs of the undisturbed runs as lines of Markdown."""
     rows = [
         f"| {o.system} | {o.seconds:.0f} | {_cpu(o)} | {o.overhead_mb:.0f} | "
         f"{o.trainers_mb:.0f} | {o.best_halfway:.4f} | {o.best:.4f} |"
@@ -69,7 +69,7 @@ def _cpu(one: Outcome) -> str:
 
 
 def losses(outcomes: Sequence[Outcome]) -> list[str]:
-    """What kills did, as lines of Markdown."""
+    """Return the losses through kills as lines of Markdown."""
     rows = [
         f"| {o.system} | {o.kill} | {o.lost} | {o.surplus} | {o.retrained} | {o.wasted} | "
         f"{o.by_hand} | {o.still_seconds:.0f} |"

@@ -1,4 +1,4 @@
-"""What every system has to do: tune the flights' regions with the reference trainer.
+"""Each system's task: tune the flights' regions with the reference trainer.
 
 Each training leaves two lines in `ledger.jsonl`, a beginning and an end, whoever started it. What
 became of a trial is read there, and not from what a system says of itself.

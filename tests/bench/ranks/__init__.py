@@ -1,1 +1,1 @@
-"""What several ranks send, and what that does to the model: `make bench-ranks`."""
+"""Bytes that several ranks send, and their effect on the model: `make bench-ranks`."""

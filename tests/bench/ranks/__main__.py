@@ -42,7 +42,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a training came to.
+    """The results of a training.
 
     Attributes:
         way: its name.

@@ -1,4 +1,4 @@
-"""How much memory a rank's model takes, whole and shared out: `make bench-ranks-memory`.
+"""Memory of a rank's model, whole and sharded: `make bench-ranks-memory`.
 
 The table has many codes, so embeddings are nearly all of the model. What is told of a rank is the
 most that it had resident from the making of the network to the end of a training, above what it had

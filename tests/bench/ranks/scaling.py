@@ -1,4 +1,4 @@
-"""What the model of compute and link predicts, beside what ranks on this machine take.
+"""Predictions of the model of compute and link, compared with ranks on this machine.
 
 Measured on one rank: the step of a batch and of a quarter of it, which part the compute from what
 no number of ranks shortens; on two ranks: what gloo's loopback takes for a small and for a large

@@ -1,4 +1,4 @@
-"""How many rows a second a training takes on one machine or many: a model of compute and link.
+"""Rows per second of a training on one machine or many: a model of compute and link.
 
 A step on n ranks takes
 
@@ -47,7 +47,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What each rank sends when the ranks meet.
+    """The bytes that each rank sends when the ranks exchange values.
 
     Attributes:
         sent: bytes, by the number of ranks.

@@ -22,7 +22,7 @@ Values = npt.NDArray[np.float64]
 
 
 class Setting(NamedTuple):
-    """Where a way begins to look; a network takes all of it, trees the seed and the leaves."""
+    """A starting point of the search; a network takes all of it, trees the seed and the leaves."""
 
     seed: int
     learning_rate: float

@@ -43,7 +43,7 @@ LABELS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How long is measured.
+    """The times and numbers of measurements.
 
     Attributes:
         window: seconds of steps between two looks at the clock.

@@ -1,4 +1,4 @@
-"""What a step asks of the device, counted: `python -m tests.bench.train.launches [--json]`.
+"""Launches of a step, counted: `python -m tests.bench.train.launches [--json]`.
 
 Needs no GPU, and its figures are the same on every machine. Each operation that is no view is at
 least one launch on a GPU, and reads its inputs from memory and writes its outputs there: so the

@@ -204,6 +204,6 @@ def prepare(device: torch.device) -> None:
 
 
 def quiet() -> None:
-    """What torch.compile imports warns of itself; that is not the reader's business."""
+    """Hide torch.compile's warnings about its own imports."""
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     warnings.filterwarnings("ignore", category=UserWarning)

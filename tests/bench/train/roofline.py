@@ -1,4 +1,4 @@
-"""What the hardware would allow: flops and bytes of a step by formula, ceilings by measurement.
+"""Limits of the hardware: flops and bytes of a step by formula, ceilings by measurement.
 
 The roofline is the longer of two times: flops by the rate of a matrix product, and bytes by the
 bandwidth of a copy. A small network's step can't come near it: each of its launches waits for the
@@ -54,7 +54,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Step:
-    """What a step asks of the hardware."""
+    """A step's demands on the hardware."""
 
     flops: float
     bytes: float
@@ -63,7 +63,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What this machine reached in this very run."""
+    """This machine's highest rates, measured in this very run."""
 
     bandwidth: float  # bytes per second, read and written, of a copy
     flops: float  # per second, of a matrix product in the trainer's type

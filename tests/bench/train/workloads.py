@@ -1,4 +1,4 @@
-"""What is trained: tables of the shape of a known one, made up."""
+"""Training data: made-up tables of the shape of a known one."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def _note(database: sqlite3.Connection, key: int, notes: dict[str, Any]) -> None
 
 
 def _noted(started: float) -> dict[str, Any]:
-    """What the study keeps of a trial's job."""
+    """Return the study's record of a trial's job."""
     stay = {"machine": "node-1.fleet", "instance": None, "began": started, "ended": started + 55,
             "end": "done", "usd": 0.01, "saved": None}  # fmt: skip
     return {"started": started, "ended": started + 55, "wall_seconds": 55.0,

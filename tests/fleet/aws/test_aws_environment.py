@@ -1,4 +1,4 @@
-"""What a run's autoscaler sees of AWS: the account of whoever planned the run, or none."""
+"""The AWS account of a run's autoscaler: that of the run's planner, or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What answers in AWS's place: a proxy, another program's port, nothing at all."""
+"""Answers of others in place of AWS: a proxy, another program's port, none at all."""
 
 from __future__ import annotations
 

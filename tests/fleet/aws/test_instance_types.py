@@ -1,4 +1,4 @@
-"""Which instance types a fleet may use: listed ones, or all that have what it needs."""
+"""Instance types that a fleet may use: listed ones, or all that meet its needs."""
 
 from __future__ import annotations
 

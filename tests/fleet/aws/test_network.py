@@ -34,7 +34,7 @@ def listed(cloud: Account, group: str) -> list[Any]:
 
 
 def allowed(cloud: Account, group: str) -> set[tuple[str, int, int]]:
-    """What members let in from each other."""
+    """Return the traffic that members accept from each other."""
     return {
         (rule["IpProtocol"], rule.get("FromPort", -1), rule.get("ToPort", -1))
         for rule in listed(cloud, group)
@@ -43,7 +43,7 @@ def allowed(cloud: Account, group: str) -> set[tuple[str, int, int]]:
 
 
 def sent_by(cloud: Account, group: str) -> set[tuple[str, str]]:
-    """What members may send, and to which group; empty: to anybody."""
+    """Return the traffic that members may send, with the group; no group: to anybody."""
     return {
         (rule["IpProtocol"], rule.get("ReferencedGroupInfo", {}).get("GroupId", ""))
         for rule in listed(cloud, group)

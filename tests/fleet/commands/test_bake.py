@@ -22,7 +22,7 @@ def given() -> NodeInputs:
 
 
 def unpacked(program: str, folder: Path) -> str:
-    """What the shell would give to Python."""
+    """Return the program that the shell would give to Python."""
     script = program.replace("/root/", f"{folder}/").replace("python3 ", "cat ")
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
     return done.stdout

@@ -27,7 +27,7 @@ HERE, THERE = candidate(HOME + "a"), candidate(AWAY + "a", lifecycle="on-demand"
 
 @pytest.fixture
 def bare(cloud: Account) -> list[str]:
-    """What the account holds before there is a fleet of two nodes in two regions."""
+    """The account's contents before there is a fleet of two nodes in two regions."""
     held = cloud.holdings()
     spec = SPEC.model_copy(update={"spot": SPEC.spot.model_copy(update={"share": 0.5})})
     assert len(up(cloud.aws, spec, inputs(), [HERE, THERE], 2).instances) == 2

@@ -1,4 +1,4 @@
-"""Which candidates are asked, in what order, with what request."""
+"""Launch requests: the candidates asked, their order, and the contents of each request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `fleet plan` tells beside the plan: what would fail, and what surprises."""
+"""Notes of `fleet plan` on the plan: faults and surprises."""
 
 from __future__ import annotations
 

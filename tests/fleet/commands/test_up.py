@@ -1,4 +1,4 @@
-"""What `up` makes, that it makes it once, and what it says when it can't."""
+"""Resources that `up` makes, once each, and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `trialfleet why` says of a fleet: the real autoscaler, launcher and status against moto.
+"""`trialfleet why` of a fleet: the real autoscaler, launcher and status against moto.
 
 The run is a planned one with a fleet; its autoscaler reports into the run's folder, as it does on a
 manager. That a trial's job waits, and that no slot of the pool is for it, is given.

@@ -98,7 +98,7 @@ Path("result.json").write_text(json.dumps(result))
 
 @pytest.fixture(scope="module")
 def found(project: Project, lab: Lab) -> list[dict[str, Any]]:
-    """What each of two trials has reached; both have ended, and their region is published."""
+    """The findings of two trials; both have ended, and their region is published."""
     fleet = {"nodes": {"max": 1}}
     project.manager.write(f"{HOME}/intruder.py", INTRUDER, user="ubuntu")
     project.manager.write(f"{HOME}/rows.csv", ROWS, user="ubuntu")

@@ -1,4 +1,4 @@
-"""What a run costs in the lab, against the fleet's record of what its nodes cost."""
+"""A run's cost in the lab, compared with the fleet's record of its nodes' cost."""
 
 from __future__ import annotations
 
@@ -60,6 +60,6 @@ def test_a_runs_cost_is_what_its_nodes_cost(project: Project, lab: Lab) -> None:
 
 
 def costs(project: Project, *words: str) -> dict[str, Any]:
-    """What `trialfleet cost` says of all runs."""
+    """Return `trialfleet cost` of all runs."""
     found: dict[str, Any] = json.loads(project.trialfleet("cost", *words, "--json"))
     return found

@@ -82,7 +82,7 @@ class Clock:
 
     @property
     def left(self) -> str:
-        """What systemd still has of it, in any folder or list."""
+        """The traces of the schedule in systemd's folders and lists."""
         folders = ["/etc/systemd", f"{HOME}/.config/systemd", "/var/lib/systemd", f"{HOME}/.local"]
         files = self.machine.run(["find", *folders, "-name", f"*daily-{self.study}-*"]).stdout
         units = self.systemctl("list-units", "--all", "--plain", f"*daily-{self.study}-*")

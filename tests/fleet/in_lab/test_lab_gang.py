@@ -84,18 +84,18 @@ class Gang:
 
     @property
     def roster(self) -> dict[str, Any]:
-        """What the keeper decided last; empty before that."""
+        """The keeper's last decision; empty before it."""
         text = self.project.file(f"{self._place}/words/gang/roster.json")
         found: dict[str, Any] = json.loads(text or "{}")
         return found
 
     def trains(self, after: int = 0) -> bool:
-        """Whether ranks train, in a generation later than this one."""
+        """Return whether ranks train, in a generation later than this one."""
         now = self.roster
         return now.get("state") == "run" and now["generation"] > after
 
     def is_over(self) -> bool:
-        """Whether the training has ended."""
+        """Return whether the training has ended."""
         return self.roster.get("state") == "done"
 
     def nodes(self) -> list[str]:

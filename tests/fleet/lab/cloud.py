@@ -38,7 +38,7 @@ READINGS = {"TRIALFLEET_PROBE_READINGS": str(stand_in_nvidia.READINGS)}
 
 
 class Cloud:
-    """What the lab can be asked to do; every public method is a request."""
+    """The requests that the lab accepts; every public method is one."""
 
     def __init__(self, folder: Path, options: dict[str, Any]) -> None:
         """Bring everything up.

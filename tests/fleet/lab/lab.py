@@ -41,7 +41,7 @@ class LabError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a lab is like.
+    """A lab's settings.
 
     Attributes:
         regions: AWS regions that have images; the first has the manager.

@@ -51,7 +51,7 @@ PROGRAMS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """What a machine is.
+    """A machine's settings.
 
     Attributes:
         id: the instance's.

@@ -25,7 +25,7 @@ FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 @dataclass
 class Notices:
-    """What AWS tells instances about their near future, by the instance's id."""
+    """AWS's announcements to instances, by the instance's id."""
 
     actions: dict[str, dict[str, str]] = field(default_factory=dict)
     rebalance: dict[str, dict[str, str]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What AWS does on a bad day, for a boto3 session: refusals, throttling, and a killed program."""
+"""AWS's faults, for a boto3 session: refusals, throttling, and a killed program."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class _Shortage:
 
 @dataclass
 class Capacity:
-    """What pools have room for; without a word of them they have all that is asked for."""
+    """The capacity of pools; pools without an entry have room for all requests."""
 
     _shortages: list[_Shortage] = field(default_factory=list)
     requests: list[dict[str, Any]] = field(default_factory=list)
@@ -200,7 +200,7 @@ class _Fleet:
     def _plan(
         self, pools: list[Pool], errors: list[dict[str, Any]]
     ) -> list[tuple[Pool, int, float]]:
-        """How many nodes of which pool, with the units that they are."""
+        """Return the number of nodes per pool, with their units."""
         left, plan = float(self._wanted), []
         for pool in pools:
             weight = float(pool.get("WeightedCapacity", 1))

@@ -21,7 +21,7 @@ from trialfleet.infra.pool.machines import Machine
 
 
 class World:
-    """What an autoscaler looks at, and what becomes of what it does.
+    """An autoscaler's surroundings, and the results of its acts.
 
     Attributes:
         pool: the nodes that the collector knows.
@@ -61,7 +61,7 @@ class World:
         )
 
     def connections(self) -> Connections:
-        """How it reaches what is outside it."""
+        """Return the autoscaler's connections to its surroundings."""
         return Connections(
             inputs=lambda _aws, _fleet: inputs(),
             choose=lambda _aws, _fleet: self._choose(),

@@ -92,7 +92,7 @@ def submit(work: Path, script: str, number: int = 1, more: str = "") -> str:  # 
 
 
 def notes() -> list[str]:
-    """What the collector's ads say, evaluated: in the ad itself the note is an expression."""
+    """Return the notes of the collector's ads, evaluated: in the ad a note is an expression."""
     return run("condor_status", "-af", "TrialfleetNote").splitlines()
 
 

@@ -131,7 +131,7 @@ def built(cloud: Cloud) -> bundle.Bundle:
 
 @dataclass
 class Boot:
-    """How the service ended that the user data left, and what it printed."""
+    """The exit code and output of the service that the user data installed."""
 
     code: int
     output: str

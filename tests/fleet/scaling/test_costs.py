@@ -1,4 +1,4 @@
-"""What runs on a fleet cost, against the fleet's own record. Times are the world's, AWS is moto."""
+"""Costs of runs on a fleet, against its own record. The clock is the world's, AWS is moto."""
 
 from __future__ import annotations
 

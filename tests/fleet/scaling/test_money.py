@@ -1,4 +1,4 @@
-"""What a run's cap still pays for, and what ends when it pays for nothing more."""
+"""Limits of a run's money: what the cap still pays for, and what ends at the cap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of a fleet's instance types can hold a trial, by what AWS says of them."""
+"""A fleet's instance types that can hold a trial, by AWS's description of them."""
 
 from __future__ import annotations
 

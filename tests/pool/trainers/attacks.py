@@ -1,4 +1,4 @@
-"""What a trainer can try to reach its access point: everything that works is a word of `found`.
+"""A trainer's attempts to reach its access point: each that works is a word of `found`.
 
 Used by timing.py, as a trial and as a worker of a gang.
 """

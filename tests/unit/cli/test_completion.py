@@ -69,7 +69,7 @@ CASES = [
 
 
 def asked(shell: str, script: str, *words: str, here: Path) -> str:
-    """What a shell answers, the one of this machine; the test is skipped where it is missing."""
+    """Return the answer of this machine's shell; skip the test where the shell is missing."""
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     environment = {**os.environ, "PATH": f"{PROGRAM.parent}:{os.environ['PATH']}", "TERM": "dumb"}
@@ -90,7 +90,7 @@ printf '%s\n' "${COMPREPLY[@]}"
 
 
 def in_bash(here: Path, *words: str) -> list[str]:
-    """What bash puts into the command line for the last of some words, a quote before it or not."""
+    """Return bash's replacement of the last of some words, with or without a quote before it."""
     return asked("bash", IN_BASH, *words, here=here).splitlines()
 
 

@@ -1,4 +1,4 @@
-"""What commands print, on terminals as wide as they happen to be."""
+"""Output of commands on terminals of any width."""
 
 from __future__ import annotations
 

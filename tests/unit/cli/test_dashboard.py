@@ -39,7 +39,7 @@ def run(make_run: MakeRun) -> Run:
 
 @pytest.fixture
 def storage(run: Run) -> Iterator[BaseStorage]:
-    """That of the run, with one trial in it."""
+    """The run's storage, with one trial in it."""
     opened = open_storage(sqlite_url(run.folder / "study.db"))
     opened.create_new_study([optuna.study.StudyDirection.MINIMIZE], "demo/r1/A")
     add(opened, 0.5)

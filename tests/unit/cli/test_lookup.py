@@ -345,7 +345,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 
 def completed(*words: str) -> list[str]:
-    """What bash completes the last word to."""
+    """Return bash's completions of the last word."""
     path = f"{TRIALFLEET.parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", BASH, "bash", *words],

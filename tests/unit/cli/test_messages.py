@@ -1,4 +1,4 @@
-"""What the command line says of what can't be used: one message, exit code 2, safe to show."""
+"""Messages of the command line on unusable input: one message, exit code 2, safe to show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a command tells how far it is: one line on a terminal, lines that change elsewhere."""
+"""Progress of a command: one line on a terminal, lines that change elsewhere."""
 
 from __future__ import annotations
 

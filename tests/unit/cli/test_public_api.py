@@ -1,4 +1,4 @@
-"""What users build on: names, signatures, commands. A change here is a change for them."""
+"""The public API: names, signatures, commands. A change here is a change for users."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_signatures_stay_as_users_know_them(name: str) -> None:
 
 
 def fresh(code: str) -> str:
-    """What an interpreter prints that has used none of the names."""
+    """Return the output of an interpreter that has used none of the names."""
     program = [sys.executable, "-c", f"import sys, pydoc, trialfleet; print({code})"]
     return subprocess.run(program, capture_output=True, text=True, check=True).stdout
 

@@ -1,4 +1,4 @@
-"""What jobs and nodes cost: the arithmetic, the nodes' time without a job, and the sums."""
+"""Costs of jobs and nodes: the arithmetic, the nodes' time without a job, and the sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What days come to without a pool: what is missing, what is unchanged, who waits for whom."""
+"""Days without a pool: missing and unchanged data, and days that wait for one another."""
 
 from __future__ import annotations
 

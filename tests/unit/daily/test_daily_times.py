@@ -1,4 +1,4 @@
-"""When days begin, which are made up for, and what systemd is told of it."""
+"""Times at which days begin, days that are made up for, and systemd's timers."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def systemds_starts(values: list[list[str]], base: datetime, end: datetime) -> l
 
 
 def _is_near(value: str, base: datetime, end: datetime) -> bool:
-    """Whether a value may start a day then; a timer of systemd passes over what is over."""
+    """Return whether a value may start a day then; a systemd timer skips past times."""
     return value.startswith("*") or value[:7] in {f"{base:%Y-%m}", f"{end:%Y-%m}"}
 
 

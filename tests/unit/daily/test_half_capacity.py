@@ -121,7 +121,7 @@ class Day:
             self._go_on(region)
 
     def _go_on(self, region: Region) -> None:
-        """What comes behind the lanes, once all of them are over."""
+        """Submit the next job of a region, once all of its lanes are over."""
         if region.under_way:
             return
         if region.completed:

@@ -72,7 +72,7 @@ def publish(files: RunFolder, region: str, verdict: str = "promoted") -> None:
 
 
 def gone_on(files: RunFolder) -> None:
-    """What a resumed run leaves: B has a model, C has none that is in force."""
+    """Write the files of a resumed run: B has a model, C has no current one."""
     files.dag_files.submit.touch()
     files.dag_files.log.write_text("000 (001.000.000) submitted\n")
     publish(files, "B")

@@ -95,7 +95,7 @@ def publish(tmp_path: Path, left: Path, region: str = "A") -> Path:
 
 
 def written(models_folder: Path, folder: Path) -> dict[str, Any]:
-    """What MLmodel says of a model."""
+    """Return MLmodel's description of a model."""
     from ruamel.yaml import YAML
 
     [model] = published_in(models_folder).models.values()

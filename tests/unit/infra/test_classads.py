@@ -1,4 +1,4 @@
-"""What is undefined in an ad is nobody's number: HTCondor's bindings give it as an int, 2."""
+"""Undefined values in ads, which HTCondor's bindings give as an int, 2."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Computer:
         return answer
 
     def answer(self, arguments: list[str]) -> str | None:
-        """What a question is answered; None if it is none."""
+        """Return the answer to a question; None if it is none."""
         match arguments:
             case ["systemctl", "is-enabled", unit]:
                 return "enabled\n" if unit in self.enabled else "disabled\n"

@@ -1,4 +1,4 @@
-"""What is learned of pools of capacity: speeds, interruptions, and what they make of a price."""
+"""History of pools of capacity: speeds, interruptions, and their effect on a price."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def step(name: str, program: str, *words: str, **changes: Any) -> Step:
 
 
 def run(folder: Path, *wanted: Step) -> tuple[bool, list[dict[str, Any]]]:
-    """What steps come to, as the file has it."""
+    """Run steps, and return their results as the file has them."""
     out = folder / "out" / "gpu.json"
     good = runner.Runner(folder / "work", out, "make gpu", dry=False).run(wanted)
     return good, json.loads(out.read_text())["steps"]
@@ -53,7 +53,7 @@ def run(folder: Path, *wanted: Step) -> tuple[bool, list[dict[str, Any]]]:
 def test_a_step_at_its_limit_is_ended_with_all_that_it_started_and_the_next_one_runs(
     tmp_path: Path,
 ) -> None:
-    """What it had found until then is kept."""
+    """Its findings until then are kept."""
     late = f"""{WRITE}
 import subprocess, time
 child = subprocess.Popen(["sleep", "600"])
@@ -547,7 +547,7 @@ def bare_machine(folder: Path) -> dict[str, str]:
 
 
 def dry_run(folder: Path, *words: str, **environment: str) -> dict[str, Any]:
-    """What `make gpu DRY=1` finds there; its program alone, as nothing else may be there."""
+    """Run `make gpu DRY=1` there; its program alone, as nothing else may be there."""
     out = folder / "gpu.json"
     places = ("--out", str(out), "--work", str(folder / "work"))
     program = [sys.executable, "-m", "tests.gpu", "--dry", *places, *words]

@@ -426,7 +426,7 @@ def test_visible_gpus_are_compiled_for_alone(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture(scope="module")
 def cuda_objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a node compiles, but for one architecture and against this torch's headers."""
+    """The objects that a node compiles, for one architecture and with this torch's headers."""
     nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
     if nvcc is None:
         pytest.skip("needs nvcc")
@@ -496,7 +496,7 @@ def test_wrong_words_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the command says that it built."""
+    """The command's report of its build."""
     place = tmp_path_factory.mktemp("built")
     words = [
         sys.executable,

@@ -1,4 +1,4 @@
-"""Where a region's models lie."""
+"""Places of a region's models."""
 
 from __future__ import annotations
 

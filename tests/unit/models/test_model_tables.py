@@ -1,4 +1,4 @@
-"""What `trialfleet models` shows where the order of days and that of planning differ."""
+"""`trialfleet models` where the order of days and that of planning differ."""
 
 from __future__ import annotations
 

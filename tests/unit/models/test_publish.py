@@ -175,7 +175,7 @@ def test_a_run_that_makes_up_for_a_former_day_leaves_latest_where_it_is(
 def test_a_day_that_is_made_up_for_is_of_an_earlier_day_than_a_run_without_one(
     study: Study, best: TrialFolder
 ) -> None:
-    """It was planned later than that run; what decides is how old its data are."""
+    """It was planned later than that run; the age of its data decides."""
     publish_on(MONDAY, "by-hand", study, best)
     day = RunsDay(date=MONDAY.date() - timedelta(days=1))
     later = MONDAY + timedelta(minutes=10)

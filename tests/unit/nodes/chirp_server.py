@@ -1,4 +1,4 @@
-"""What a job's starter and shadow answer to chirp, out of a folder in place of an access point."""
+"""Answers of a job's starter and shadow to chirp, from a folder in place of an access point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the agent decides, without clock, metadata or HTCondor."""
+"""Decisions of the agent, without clock, metadata or HTCondor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ads of a startd's history are failures; each was recorded from HTCondor 25.14.1."""
+"""Failures in the ads of a startd's history; each was recorded from HTCondor 25.14.1."""
 
 from __future__ import annotations
 

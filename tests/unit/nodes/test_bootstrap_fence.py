@@ -41,7 +41,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 
 def in_a_network_of_its_own(script: str) -> str:
-    """What a script prints in a new network namespace; skips where there can't be one."""
+    """Run a script in a new network namespace; skip the test where there can't be one."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("wants root and ip")
     command = ["unshare", "--net", "sh", "-ec", script]

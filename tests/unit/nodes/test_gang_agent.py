@@ -193,7 +193,7 @@ class Gang:
 
     @property
     def told(self) -> Said:
-        """What the keeper told, with what the trial left in its place."""
+        """The keeper's answer, and the files that the trial left in its place."""
         said = read_said(self.place)
         assert said is not None
         settled(self.place, 0)
@@ -235,7 +235,7 @@ class Gang:
             self._keeper._keep(5, [self._ad(proc) for proc in self.agents])
 
     def _ad(self, proc: int) -> dict[str, Any]:
-        """What HTCondor's queue would say of a job."""
+        """Return a job's ad, as HTCondor's queue would have it."""
         return {
             "ClusterId": 5,
             "ProcId": proc,
@@ -264,7 +264,7 @@ class Gang:
         return (self._folder / f"box{proc}/agent.log").read_text()
 
     def words(self, proc: int, trial: str = "") -> list[str]:
-        """What its rank printed in the present generation; rank 0 in all of them."""
+        """Return the output of its rank in the present generation; rank 0's of all generations."""
         out = self._folder / f"box{proc}/trials/{trial or self.place.root.name}/out"
         return out.read_text().splitlines() if out.exists() else []
 

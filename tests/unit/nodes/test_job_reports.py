@@ -1,4 +1,4 @@
-"""What is carried of a trial's reports. Chirp is a stand-in's; tests/pool has HTCondor's."""
+"""Transfer of a trial's reports. Chirp is a stand-in's; tests/pool has HTCondor's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job's agent does with the trainer's process: one that stays, and what bounds a trial."""
+"""The trainer's process under a job's agent: resident trainers, and the limits of a trial."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a day's table is unlike a region's past days, by what is noted of them."""
+"""Rules that compare a day's table with a region's past days, by the notes on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan says of how many trials run at once, and of how long they take."""
+"""A plan's estimate of the number of trials at once, and of their duration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a run and its models lie is read without the study, and says what the study says."""
+"""Places of a run and its models, read without the study, and equal to the study's."""
 
 from __future__ import annotations
 

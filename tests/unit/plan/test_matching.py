@@ -1,4 +1,4 @@
-"""Which slots can run a job, and what keeps it from the others."""
+"""Slots that can run a job, and the reasons why others can't."""
 
 from __future__ import annotations
 

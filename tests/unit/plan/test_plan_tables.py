@@ -1,4 +1,4 @@
-"""What `plan` makes of the data of `trainer: tabular`, before any job."""
+"""Tables that `plan` makes of the data of `trainer: tabular`, before any job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a run's study comes from: noted when the run is planned, for each model of it."""
+"""Origin of a run's study: noted when the run is planned, for each model of it."""
 
 from __future__ import annotations
 

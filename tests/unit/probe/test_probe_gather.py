@@ -367,7 +367,7 @@ def test_a_device_that_computes_wrongly_is_found_out(monkeypatch: pytest.MonkeyP
 
 
 def gpu_after_main(capsys: pytest.CaptureFixture[str]) -> tuple[Gpu, str]:
-    """What the measurement says of a GPU on this machine."""
+    """Return the measurement's result for a GPU on this machine."""
     assert measure.main() == 0
     output = gather.lines(capsys.readouterr().out)
     assert output[0] == {"doing": "import torch"}

@@ -17,7 +17,7 @@ class NoSuchThingError(Exception):
 
 
 def library(**changes: Any) -> types.SimpleNamespace:
-    """What pynvml offers, of a machine with one GPU."""
+    """Return a stand-in for pynvml on a machine with one GPU."""
 
     def no_ecc(*_arguments: object) -> int:
         raise NoSuchThingError

@@ -1,4 +1,4 @@
-"""What `.ci/run` checks of that which wants more than Python."""
+"""Checks of `.ci/run` that need more than Python."""
 
 from __future__ import annotations
 

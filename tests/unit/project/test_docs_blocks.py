@@ -180,7 +180,7 @@ def check_pip(words: list[str]) -> None:
 
 
 def check(words: list[str], page: Path) -> None:
-    """Whether a command of a page can be typed."""
+    """Check that a command of a page can be typed."""
     program, rest = Path(words[0]).name if "/" in words[0] else words[0], words[1:]
     if program == "trialfleet":
         check_trialfleet(rest)
@@ -247,7 +247,7 @@ RUN = [block for block in SHELL if quick(block)]
 @pytest.mark.slow
 @pytest.mark.parametrize("block", RUN, ids=[block.place for block in RUN])
 def test_what_needs_no_pool_is_run(block: Block, work: Path, monkeypatch: Any) -> None:
-    """Where the page's reader is then: the example's folder, or beside a study that is planned."""
+    """The page's reader is then in the example's folder, or next to a study that is planned."""
     words = quick(block)
     example = block.page.parent.name if "examples" in block.page.parts else None
     first = ["init", "first"]

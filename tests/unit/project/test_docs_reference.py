@@ -1,4 +1,4 @@
-"""What of docs/ is made from code is as the code is, and the code explains all of it."""
+"""Generated parts of docs/ agree with the code, and the code explains all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job may have left is opened by `job_files` alone: found in the code, not by running it."""
+"""Files of jobs are opened by `job_files` alone: found in the code, not by running it."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def bound(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
 
 
 def is_place(value: ast.expr, known: set[str]) -> bool:
-    """Whether an expression is a trial's folder."""
+    """Return whether an expression is a trial's folder."""
     match value:
         case ast.Name(id=name):
             return f"{name}*" in known
@@ -164,7 +164,7 @@ def is_place(value: ast.expr, known: set[str]) -> bool:
 
 
 def is_file(value: ast.expr, known: set[str]) -> bool:
-    """Whether an expression is a path in a trial's folder, or several."""
+    """Return whether an expression is a path in a trial's folder, or several."""
     match value:
         case ast.Name(id=name):
             return name in known

@@ -1,4 +1,4 @@
-"""Which of two results is better, and which of several is the best."""
+"""The better of two results, and the best of several."""
 
 from __future__ import annotations
 

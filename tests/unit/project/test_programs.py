@@ -1,4 +1,4 @@
-"""What a run, a unit or a pool starts later than it is written has a name that stays."""
+"""Stable names of the programs that a run, a unit or a pool starts after it is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What README and docs have people type can be typed."""
+"""Commands of README and docs can be typed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the templates' renderer promises to processes that live long."""
+"""Promises of the templates' renderer to processes that live long."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Browser:
         ActionChains(self.driver).send_keys(key).perform()
 
     def log(self, kind: str) -> list[dict[str, Any]]:
-        """What was logged since the last call."""
+        """Return the log entries since the last call."""
         entries: list[dict[str, Any]] = self.driver.get_log(kind)  # type: ignore[no-untyped-call]
         return entries
 
@@ -110,7 +110,7 @@ class Browser:
         )
 
     def texts(self, selector: str) -> list[str]:
-        """What stands in every element of a selector."""
+        """Return the text of every element of a selector."""
         script = "return [...document.querySelectorAll(arguments[0])].map(e => e.textContent)"
         found: list[str] = self.run(script, selector)
         return found

@@ -92,7 +92,7 @@ def tuned_trials(count: int, direction: str = "maximize", metric: str = "auc") -
 
 
 def attributes_of(trial: StoredTrial) -> dict[str, Any]:
-    """What a made trial has noted, to be changed."""
+    """Return the attributes of a made trial, to be changed."""
     assert isinstance(trial.user_attrs, dict)
     return trial.user_attrs
 
@@ -216,7 +216,7 @@ def _best_of(trials: Iterable[Trial], direction: Direction) -> int | None:
 
 
 def blocks_of(page: str) -> list[dict[str, Any]]:
-    """What a page holds compressed: of all regions together, then of each."""
+    """Return a page's compressed blocks: of all regions together, then of each."""
     found = re.search(r'id="packed">([^<]*)<', page)
     assert found
     lines = zlib.decompress(base64.b64decode(found[1])).decode().splitlines()

@@ -1,4 +1,4 @@
-"""What a report says about studies that lie in a real SQLite storage."""
+"""Reports on studies in a real SQLite storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the report's pictures are drawn from: the data of the page, and how it is laid out."""
+"""Sources of the report's pictures: the data of the page, and its layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reader does with the report's pictures and regions, in a real Chromium."""
+"""Use of the report's pictures and regions, in a real Chromium."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_any_values_can_be_drawn_in_every_scale(browser: Browser, values: list[f
 
 
 def heights(browser: Browser) -> list[float]:
-    """How high the history's points lie, from the lower edge, in parts of the picture."""
+    """Return the heights of the history's points above the lower edge, in parts of the picture."""
     places: list[float] = browser.run("""
         const picture = document.querySelector('[data-picture=history] svg');
         const box = picture.getBoundingClientRect();

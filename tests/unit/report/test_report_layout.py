@@ -1,4 +1,4 @@
-"""How the report is laid out at a desktop's and a phone's width, in a real Chromium."""
+"""Layout of the report at a desktop's and a phone's width, in a real Chromium."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001 - minus, times and dash are what is tested
-"""How the report writes numbers, settings and durations, and its table for a terminal."""
+"""Numbers, settings and durations in the report, and its table for a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report says can be done about a published model that is worse than the default one."""
+"""A report's advice on a published model that is worse than the default one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which events a run has, and a study's days; the real pool's part is in tests/pool."""
+"""Events of a run and of a study's days; the real pool's part is in tests/pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why attempts fail: which cause is told, of how many, and where to look."""
+"""Causes of failed attempts: the cause shown, the number of attempts, and where to look."""
 
 from __future__ import annotations
 

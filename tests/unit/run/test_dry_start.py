@@ -1,4 +1,4 @@
-"""What a check makes of the trainer's first result; the real pool's part is in tests/pool."""
+"""Check of the trainer's first result; the real pool's part is in tests/pool."""
 
 from __future__ import annotations
 

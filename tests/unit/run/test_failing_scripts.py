@@ -48,7 +48,7 @@ def folder(make_run: MakeRun) -> RunFolder:
 
 
 def troubles(folder: RunFolder) -> tuple[str, ...]:
-    """What `status` says of a run under way; HTCondor is out of reach here."""
+    """Return `status`'s troubles of a run under way; HTCondor is out of reach here."""
     folder.dag_files.submit.touch()
     return StatusReader(folder).read().troubles
 

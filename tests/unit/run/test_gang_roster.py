@@ -1,4 +1,4 @@
-"""What becomes of a gang: each thing that can happen, and then all of them in every order."""
+"""States of a gang: after each possible event, and then after all of them in every order."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_those_who_reach_each_other_go_on_without_one_that_is_cut_off_from_anoth
 
 
 def test_one_that_the_access_point_does_not_hear_either_is_left_to_its_silence() -> None:
-    """It may be lost, or back in a moment: nobody who can be heard is left out for it."""
+    """It may be lost, or back in a moment: no reachable rank is left out for it."""
     jobs = parted((2, 1))
     for quiet in (1, 2):
         unheard = [replace(one, quiet_for=7.0 if one.proc == quiet else 1.0) for one in jobs]

@@ -1,4 +1,4 @@
-"""Where checkpoints of large gangs lie in S3: what is signed, for whom, and when anew."""
+"""Checkpoints of large gangs in S3: signed addresses, their readers, and their renewal."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def checkpoint(generation: int, number: int) -> str:
 
 
 def signed(store: GangStore, place: TrialFolder, of: Roster, *delivered: str) -> Links:
-    """What the agents find, once S3 has answered."""
+    """Return the links that the agents find, once S3 has answered."""
     store.share(place, of, delivered)
     store._thread.submit(lambda: None).result()
     store.share(place, of, delivered)

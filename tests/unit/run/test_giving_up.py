@@ -1,4 +1,4 @@
-"""When a run's trials are given up before its budget is: what counts as one failure, and whose."""
+"""Trials that are abandoned before the budget is spent: what counts as one failure, and whose."""
 
 from __future__ import annotations
 

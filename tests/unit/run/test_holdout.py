@@ -1,4 +1,4 @@
-"""When a person is told that validation and test losses are far apart, and when that is chance."""
+"""Notes on validation and test losses that are far apart, and differences by chance."""
 
 from __future__ import annotations
 

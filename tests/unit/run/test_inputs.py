@@ -1,4 +1,4 @@
-"""What a model was trained on: checksums of files that stayed as they were, and of no others."""
+"""Inputs of a model: checksums of files that stayed unchanged, and of no others."""
 
 from __future__ import annotations
 

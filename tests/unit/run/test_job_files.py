@@ -1,4 +1,4 @@
-"""What a job may leave in its trial's folder is read within bounds, and no link is followed."""
+"""Files that a job leaves in its trial's folder are read within bounds, and no link is followed."""
 
 from __future__ import annotations
 

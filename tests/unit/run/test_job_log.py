@@ -1,4 +1,4 @@
-"""What a job's event log says. The events are recorded ones, of a real pool."""
+"""Readings of a job's event log. The events are recorded ones, of a real pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What views tell of a run whose jobs train one trial after another."""
+"""Views of a run whose jobs train one trial after another."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Views:
         self.order("A.l1", "A.l1.t02")
 
     def order(self, node: str, name: str) -> None:
-        """What a job's agent was told last."""
+        """Write the last order of a job's agent."""
         place = self.files.trial(node)
         place.words.mkdir(exist_ok=True)
         words = {"schema": 1, "token": "t", "turn": 1, "do": "train", "name": name}

@@ -1,4 +1,4 @@
-"""What is shown of a trainer that failed, by the standard error of real programs."""
+"""Excerpts of a failed trainer's standard error, from real programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the access point notes of trials in their job's event log."""
+"""The access point's marks of trials in their job's event log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which attempts that failed are a machine's fault, and so cost no retry."""
+"""Failed attempts that are a machine's fault, and so cost no retry."""
 
 from __future__ import annotations
 

@@ -482,7 +482,7 @@ def test_a_secret_that_is_in_another_s_environment_is_left_to_it(
 
 
 def test_what_comes_while_somebody_else_sends_is_sent(tmp_path: Path, hook: Hook) -> None:
-    """Who found the outbox locked would have left what it put in to nobody."""
+    """Without this, a process that found the outbox locked would leave its events unsent."""
     to_hook, outbox = channel(webhook={"url": hook.url}), Outbox(tmp_path)
     outbox.put([event()], [to_hook], is_daily=False)
     with outbox.hold_lock(wait=False) as ours:

@@ -1,4 +1,4 @@
-"""What becomes of an attempt, by its exit code and what it left."""
+"""The outcome of an attempt, by its exit code and its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trial's reports say, whatever its trainer wrote."""
+"""Contents of a trial's reports, whatever its trainer wrote."""
 
 from __future__ import annotations
 

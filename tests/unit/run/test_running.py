@@ -1,4 +1,4 @@
-"""How far a running trial has come: by the reports that its job's agent brought."""
+"""Progress of a running trial, by the reports that its job's agent brought."""
 
 from __future__ import annotations
 

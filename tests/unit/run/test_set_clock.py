@@ -16,7 +16,7 @@ COMMANDS = [["restart", "schedd"], ["restart", "negotiator"], ["reconfig"]]
 
 
 class HTCondor:
-    """What is told to HTCondor, of whose daemons some are away."""
+    """A stand-in for HTCondor that records commands, and of whose daemons some are away."""
 
     def __init__(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.file = file

@@ -1,4 +1,4 @@
-"""What an attempt is judged by: what was told of it, else the first job that failed."""
+"""The verdict on an attempt: by its recorded end, else by the first job that failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job's event log says of each of the trials that it trained."""
+"""Readings of a job's event log for each of the trials that it trained."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def gang(tmp_path: Path) -> Lane:
 
 
 def paid(lane: Lane, trials: int, now: float | None = None) -> float:
-    """What all of a lane's time costs, in seconds of a slot."""
+    """Return the cost of all of a lane's time, in seconds of a slot."""
     stays = [s for n in range(1, trials + 1) for s in read_stays(lane.trial(n), now=now)]
     between = read_between(lane.root / "log", now=now)
     return round(sum(stay.usd or 0.0 for stay in [*stays, *between]) / USD_PER_SECOND, 3)

@@ -1,4 +1,4 @@
-"""Who ended a run, as it is recorded, and what its regions say of it."""
+"""The record of who ended a run, and its regions' messages on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a run is seen to stand still, and when that is mended. Ads and files are made up."""
+"""Detection of a stalled run, and its repair. Ads and files are made up."""
 
 from __future__ import annotations
 

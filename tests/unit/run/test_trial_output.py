@@ -1,4 +1,4 @@
-"""What `trialfleet logs` shows of a trial, by the files that its agent and its result leave."""
+"""`trialfleet logs` of a trial, by the files that its agent and its result leave."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ UNWELL = {Stage.FAILED, Stage.STOPPED, Stage.HELD, Stage.LOST}
 
 @dataclass(frozen=True)
 class Scene:
-    """What a run's sources say.
+    """The contents of a run's sources.
 
     Attributes:
         trials: of each region, the states of its trials.
@@ -154,7 +154,7 @@ def write_records(folder: RunFolder, scene: Scene) -> None:
 
 @dataclass(frozen=True)
 class Views:
-    """What each view says of one run."""
+    """Each view's account of one run."""
 
     status: RunStatus
     text: str

@@ -1,4 +1,4 @@
-"""Why trials wait that have a fleet of their own: what its autoscaler knows."""
+"""Reasons of waiting trials that have a fleet of their own: its autoscaler's notes."""
 
 from __future__ import annotations
 

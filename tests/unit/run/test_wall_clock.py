@@ -1,4 +1,4 @@
-"""What goes by the time of day goes by the former one for a while after the clock was set."""
+"""Clocks after the time of day was set: the previous time stays in use for a while."""
 
 from __future__ import annotations
 

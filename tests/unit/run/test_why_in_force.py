@@ -55,7 +55,7 @@ def models(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 def since(models: Path) -> str:
-    """When `latest` moved last, as people are told."""
+    """Return the text on the time at which `latest` moved last."""
     time = history.changes(models / "latest")[-1].time
     assert time is not None
     return f"since {datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M}"

@@ -233,7 +233,7 @@ def test_slots_and_jobs_are_counted_in_words(
 
 
 def test_who_waits_for_a_busy_slot_is_sent_to_the_runs_status() -> None:
-    """Whose shell has no condor_q can type it; a job of nobody's run is asked of HTCondor."""
+    """It works in a shell without condor_q; HTCondor is asked about a job of no run."""
     assert region(waiting=QUEUED).lines()[1] == (
         "next: no action is needed; to watch: trialfleet status /r/r1 --watch"
     )

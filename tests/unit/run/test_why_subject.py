@@ -1,4 +1,4 @@
-"""What a job's id names once it has left the queue: by the logs of its run."""
+"""Subject of a job's id after it has left the queue: by the logs of its run."""
 
 from __future__ import annotations
 

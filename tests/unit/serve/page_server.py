@@ -18,7 +18,7 @@ TRIALFLEET = Path(sys.executable).with_name("trialfleet")
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server answered."""
+    """The server's answer."""
 
     status: int
     headers: Mapping[str, str]

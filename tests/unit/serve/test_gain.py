@@ -1,4 +1,4 @@
-"""How much better a region is, on the page: models with models, trials with trials."""
+"""A region's gain on the page: models against models, trials against trials."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ ADS = [
 
 
 def text_of(html: str) -> str:
-    """What a reader sees of it."""
+    """Return the text that a reader sees."""
     return " ".join(re.sub("<.*?>", "", html, flags=re.S).split())
 
 

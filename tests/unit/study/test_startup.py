@@ -1,4 +1,4 @@
-"""How many trials are start-up, and that the model leads the one that the plan names."""
+"""The number of start-up trials, and the first trial that the model leads, as the plan says it."""
 
 from __future__ import annotations
 

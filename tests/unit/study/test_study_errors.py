@@ -1,4 +1,4 @@
-"""What a wrong study file is told: file, line, key, value and choices, in words."""
+"""Errors of a wrong study file: file, line, key, value and choices, in words."""
 
 from __future__ import annotations
 

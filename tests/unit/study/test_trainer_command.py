@@ -96,7 +96,7 @@ def test_data_is_found_by_its_name(folder: Path) -> None:
 
 @pytest.fixture
 def look_of_no_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a look at this machine's own pool says; there is none."""
+    """The facts of this machine's own pool; there is none."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, mode in (("python3", 0o755), ("pyhton2", 0o644)):

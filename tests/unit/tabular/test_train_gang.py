@@ -41,7 +41,7 @@ def sandbox(tmp_path: Path) -> Path:
 
 
 class Gang:
-    """So many ranks, each in a sandbox of its own."""
+    """The given number of ranks, each in a sandbox of its own."""
 
     def __init__(
         self, sandbox: Path, place: Path, world: int, program: str = "train.py", **changes: Any

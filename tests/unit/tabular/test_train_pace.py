@@ -1,4 +1,4 @@
-"""How often ranks vote and the host looks at the device, by a clock that the tests turn."""
+"""Intervals of the ranks' votes and the host's looks, by a clock that the tests turn."""
 
 from __future__ import annotations
 

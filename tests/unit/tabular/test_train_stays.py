@@ -35,7 +35,7 @@ BY_LOSS = {"metric": "val_loss", "direction": "minimize"}
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    """What HTCondor brought to a job: the trainer and tables."""
+    """The files that HTCondor brought to a job: the trainer and tables."""
     folder = tmp_path / "job"
     folder.mkdir()
     copy_trainer(folder, kernels=False)

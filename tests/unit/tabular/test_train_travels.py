@@ -1,4 +1,4 @@
-"""What goes with a trial of the reference trainer: the kernels where there is a GPU."""
+"""Files that go with a trial of the reference trainer: the kernels where there is a GPU."""
 
 from __future__ import annotations
 

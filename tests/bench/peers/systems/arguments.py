@@ -1,4 +1,4 @@
-"""What each system's program is started with, and what it leaves."""
+"""Arguments and results of each system's program."""
 
 from __future__ import annotations
 

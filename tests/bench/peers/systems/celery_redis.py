@@ -63,7 +63,7 @@ def started_redis(folder: Path) -> subprocess.Popen[bytes] | None:
 
 
 def answers(client: Any) -> bool:
-    """Whether Redis is up and has read its file."""
+    """Return whether Redis is up and has read its file."""
     import redis
 
     try:
@@ -87,7 +87,7 @@ def started_worker(folder: Path) -> subprocess.Popen[bytes] | None:
 
 @dataclass
 class Experiment:
-    """What the driver has to know of a region; pickled after each step, as Spearmint's was.
+    """The driver's state of a region; pickled after each step, as Spearmint's was.
 
     Attributes:
         pool: the grid that Spearmint chooses from.
