@@ -36,15 +36,15 @@ class JobLog:
 
     @staticmethod
     def now() -> datetime:
-        """A time to begin at, for a log to which the access point itself adds."""
+        """Return a time to begin at, for a log to which the access point itself adds."""
         return datetime.now()
 
     def at(self, second: float) -> float:
-        """A time in Unix seconds."""
+        """Return a time in Unix seconds."""
         return (self._begin + timedelta(seconds=second)).timestamp()
 
     def submitted(self, second: float, procs: int = 1) -> None:
-        """A job is submitted, or several of one cluster: with each call others."""
+        """Record that a job was submitted, or several of one cluster: with each call others."""
         self._job += 1
         for self.proc in reversed(range(procs)):
             self._write(second, 0, "Job submitted from host: <127.0.0.1:1>")
@@ -58,7 +58,7 @@ class JobLog:
         self._write(second, 1, f"Job executing on host: <127.0.0.1:1>\n{slot}{props}{own}".rstrip())
 
     def marks(self, second: float, words: str) -> None:
-        """The access point notes something of a trial."""
+        """Record a note of the access point on a trial."""
         self._write(second, 8, f"trialfleet: {words}")
 
     def evicted(self, second: float) -> None:

@@ -40,7 +40,7 @@ class StoredRun:
         self._studies: dict[str, int] = {}
 
     def study(self, region: str) -> int:
-        """The id of a region's study, made where it isn't there."""
+        """Return the id of a region's study, and make the study if it is missing."""
         if region not in self._studies:
             direction = optuna.study.StudyDirection[self.run.study.objective.direction.upper()]
             name = study_name(self.run.study, self.run.run_id, region)
@@ -78,7 +78,7 @@ def stored(run: Run) -> Iterator[StoredRun]:
 
 
 def turns(region: RegionGraph, count: int, began: datetime) -> list[tuple[str, datetime]]:
-    """The names of a region's first trials, and when each began, lane beside lane."""
+    """Return the names of a region's first trials, and when each began, lane beside lane."""
     found: list[tuple[str, datetime]] = []
     for at in range(count):
         lane, turn = at % len(region.lanes), at // len(region.lanes)
@@ -98,7 +98,7 @@ def stored_trial(
     machine: str = "node-1",
     **notes: Any,
 ) -> FrozenTrial:
-    """A trial as the optimiser leaves it: failed where `value` is None and no state is named."""
+    """Return a trial as the optimiser leaves it: failed if neither value nor state is given."""
     if state is None:
         state = TrialState.FAIL if value is None else TrialState.COMPLETE
     params = {"x": 0.5}

@@ -65,7 +65,7 @@ def make_study(
     nap: float = 0.2,
     per_job: int | None = None,
 ) -> Study:
-    """A study whose trials take `nap` seconds; by default a lane is one job."""
+    """Return a study whose trials take `nap` seconds; by default a lane is one job."""
     space = {f"x{i}": {"type": "float", "low": 0.0, "high": 1.0} for i in range(6)}
     return Study.model_validate(
         {
@@ -103,7 +103,7 @@ def bench_plan(base: Path) -> None:
 
 
 def bench_next_trial(base: Path) -> None:
-    """A job's next trial of the reference trainer, in the same process and in a new one."""
+    """Time a job's next trial of the reference trainer, in the same process and in a new one."""
     ours = next_trial(base / "same", stays=True)
     plain = next_trial(base / "new", stays=False)
     line("first step of a job's next trial", ours * 1e3, plain * 1e3, "ms", "a new process")
@@ -162,7 +162,7 @@ study.ask({n: optuna.distributions.FloatDistribution(0.0, 1.0) for n in names})
 
 
 def bench_ask(base: Path) -> None:
-    """A PRE script's ask of a resident service against a fresh process's, 40 trials known."""
+    """Time a PRE script's ask of a resident service and of a fresh process, 40 trials known."""
     run = plan(make_study(base, 1, 80, lanes=1, per_job=1), run="ask", out=base / "ask")
     folder = RunFolder(run.folder)
     nodes = sorted(p.name for p in folder.region("R00").trials.iterdir())
@@ -204,7 +204,7 @@ def bench_ask(base: Path) -> None:
 
 
 def bench_answer(base: Path) -> None:
-    """An agent's word in a lane until its next order is there, of a resident service."""
+    """Time the wait from an agent's word in a lane to its next order, of a resident service."""
     run = plan(make_study(base, 1, 80, lanes=1), run="answer", out=base / "answer")
     folder = RunFolder(run.folder)
     (node,) = folder.region("R00").trials.iterdir()

@@ -162,7 +162,7 @@ def _tell(opened: StoredRun, at: int) -> None:
 
 
 def _share(server: Server, meanwhile: Callable[[], None]) -> float:
-    """The part of a core that the server takes while one page is open."""
+    """Return the part of a core that the server takes while one page is open."""
     process = psutil.Process(server.process)
     version = server.seen()
     time.sleep(3)

@@ -15,7 +15,7 @@ def line(what: str, ours: float, plain: float, unit: str, plain_way: str) -> Non
 
 
 def seconds(action: Callable[[], object], repeat: int = 5) -> float:
-    """The median time of an action."""
+    """Return the median time of an action."""
     times = []
     for _ in range(repeat):
         begin = time.perf_counter()

@@ -124,7 +124,7 @@ def bench_lane(base: Path, pool: Pool, make_study: MakeStudy) -> None:
 def lane_study(
     base: Path, make_study: MakeStudy, kind: str, text: str, *, has_model: bool
 ) -> Study:
-    """A study of one lane whose trainers keep the ledger."""
+    """Return a study of one lane whose trainers keep the ledger."""
     ledger = base / f"{kind}.ledger"
     ledger.unlink(missing_ok=True)
     (base / f"lane.{kind}").write_text(text.format(ledger=str(ledger)))
@@ -152,7 +152,7 @@ def run_lane(run: Run, pool: Pool, ledger: Path) -> tuple[list[str], dict[str, f
 
 
 def between(ledger: list[str]) -> list[tuple[float, float]]:
-    """The ends of trials, each with the begin of the next."""
+    """Return the ends of trials, each with the begin of the next."""
     noted = [(word, float(when)) for word, when in (line.split() for line in ledger)]
     return [
         (ended, begun)
@@ -162,7 +162,7 @@ def between(ledger: list[str]) -> list[tuple[float, float]]:
 
 
 def median(values: list[float]) -> float:
-    """The median of at least one value."""
+    """Return the median of at least one value."""
     return statistics.median(values)
 
 
@@ -212,7 +212,7 @@ def bare_python() -> float:
 
 @cache
 def run_plain_chain(base: Path) -> list[Path]:
-    """The same jobs as a DAG without scripts, each file written by hand."""
+    """Run the same jobs as a DAG without scripts, each file written by hand."""
     folder = base / "plain"
     folder.mkdir()
     lines = []
@@ -232,7 +232,7 @@ def run_plain_chain(base: Path) -> list[Path]:
 
 
 def logs_of(run: Run) -> list[Path]:
-    """The event logs of a run's trials."""
+    """Return the event logs of a run's trials."""
     return sorted(run.folder.glob("regions/*/trials/*/log"))
 
 
@@ -253,5 +253,5 @@ def gaps(logs: list[Path]) -> list[float]:
 
 
 def moment(event: Any) -> float:
-    """The time of an event, to the millisecond."""
+    """Return the time of an event, to the millisecond."""
     return datetime.fromisoformat(event["EventTime"]).timestamp()

@@ -30,7 +30,7 @@ def cpu_by_role(pool: Pool) -> dict[str, float]:
 
 
 def memory_by_role(pool: Pool) -> dict[str, tuple[int, float]]:
-    """Processes and their memory in MB by role; what they share is divided among them."""
+    """Return processes and their memory in MB by role; shared memory is divided among them."""
     found: dict[str, tuple[int, float]] = {}
     for role, process in _roles(pool):
         with suppress(psutil.Error):
@@ -40,7 +40,7 @@ def memory_by_role(pool: Pool) -> dict[str, tuple[int, float]]:
 
 
 def parts(used: dict[str, float]) -> tuple[float, float]:
-    """The access point's part of such figures, and the nodes' without their trainers."""
+    """Return the access point's part of such figures, and the nodes' without their trainers."""
     trainers = sum(value for role, value in used.items() if role.startswith(TRAINER))
     nodes = sum(value for role, value in used.items() if role.startswith(NODE))
     return sum(used.values()) - nodes, nodes - trainers
@@ -53,7 +53,7 @@ def difference(before: dict[str, float], after: dict[str, float]) -> dict[str, f
 
 
 def _roles(pool: Pool) -> Iterator[tuple[str, psutil.Process]]:
-    """Each process of the pool with what it is."""
+    """Yield each process of the pool with what it is."""
     known: dict[int, psutil.Process] = {}
     if master := pool.master():
         with suppress(psutil.Error):
@@ -80,7 +80,7 @@ def _roles(pool: Pool) -> Iterator[tuple[str, psutil.Process]]:
 
 
 def _name(process: psutil.Process) -> str:
-    """A process's name, by its program's where that is an interpreter."""
+    """Return a process's name, by its program's where that is an interpreter."""
     name, words = process.name(), " ".join(process.cmdline())
     marks = {"agent.pyz": "agent", "programs serve": "service", "programs supervise": "supervisor"}
     return next((what for mark, what in marks.items() if mark in words), name)

@@ -158,7 +158,7 @@ def _type(key: Schema) -> str:
 
 
 def _without_scalars(choices: Sequence[Schema]) -> list[Schema]:
-    """The choices, with text, truth value, whole number and number told as one."""
+    """Return the choices, with text, truth value, whole number and number told as one."""
     if not all({"type": each} in choices for each in SCALARS):
         return list(choices)
     return [*(one for one in choices if one.get("type") not in SCALARS), {"type": "scalar"}]

@@ -61,7 +61,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def place() -> Path:
-    """A folder for the files of the cases."""
+    """Return a folder for the files of the cases."""
     place = platformdirs.user_cache_path("trialfleet") / "fuzz"
     place.mkdir(parents=True, exist_ok=True)
     return place
@@ -85,7 +85,7 @@ def _progress(kind: str, count: int, begin: float) -> None:
 
 
 def _share(kind: str, seed: int, first: int, folder: Path) -> Iterator[str]:
-    """The cases of a round; a worker that dies takes one case with it."""
+    """Yield the cases of a round; a worker that dies takes one case with it."""
     end = first + SHARE
     while first < end:
         program = [sys.executable, "-m", "tests.fuzz.worker"]

@@ -62,7 +62,7 @@ OUTSIDE = {
 
 
 def study(random: Random, folder: Path) -> None:
-    """A study file: read, frozen, read back; planned and reported on where it is small."""
+    """Read a study file, freeze it and read it back; plan it and report on it if it is small."""
     path = folder / "study.yaml"
     path.write_bytes(generate.study(random))
     day = date.fromisoformat(generate.DAY)
@@ -84,7 +84,7 @@ def study(random: Random, folder: Path) -> None:
 
 
 def _read_for_a_day(path: Path, day: date, expected: Study | None) -> None:
-    """A day reads the study as a plan does, but that regions without data are left out."""
+    """Read the study for a day: as a plan does, but without regions that have no data."""
     try:
         found = load_day(path, day)
     except TrialfleetError as error:
@@ -129,7 +129,7 @@ def _planned(found: Study, folder: Path) -> None:
 
 
 def fleet(random: Random, folder: Path) -> None:
-    """A file with a fleet."""
+    """Check a file with a fleet."""
     path = folder / "fleet.yaml"
     path.write_bytes(generate.fleet(random))
     try:
@@ -163,7 +163,7 @@ def result(random: Random, folder: Path) -> None:
 
 
 def command_line(random: Random, folder: Path) -> None:
-    """A command line, in a folder with a study, a run and other things."""
+    """Check a command line, in a folder with a study, a run and other things."""
     _input_files(folder, random)
     arguments = _arguments(random)
     os.chdir(folder / "here")
@@ -192,7 +192,7 @@ def _input_files(folder: Path, random: Random) -> None:
 
 
 def _publish(model: Path) -> None:
-    """A model as a run leaves it, with what is needed to find it and go back to it."""
+    """Write a model as a run leaves it, with the records needed to find it and go back to it."""
     model.mkdir(parents=True)
     origin = {"study": "demo", "run": model.name, "created": f"{generate.DAY}T00:00:00+00:00"}
     write_json(model / "provenance.json", origin)

@@ -252,12 +252,12 @@ Path = tuple[Any, ...]
 
 
 def study(random: Random) -> bytes:
-    """The bytes of a study file."""
+    """Return the bytes of a study file."""
     return _file(random, random.choice(STUDIES))
 
 
 def fleet(random: Random) -> bytes:
-    """The bytes of a file with a fleet."""
+    """Return the bytes of a file with a fleet."""
     alone = {key: value for key, value in FLEET.items() if key == "aws_regions" or chance(random)}
     if chance(random):
         return _file(random, {"name": "demo", "fleet": alone})
@@ -265,7 +265,7 @@ def fleet(random: Random) -> bytes:
 
 
 def result(random: Random) -> bytes:
-    """The bytes of a result.json."""
+    """Return the bytes of a result.json."""
     tree = _mutated(random, random.choice(RESULTS))
     try:
         text = json.dumps(tree, default=str, ensure_ascii=chance(random))
@@ -289,12 +289,12 @@ def value(random: Random) -> Any:
 
 
 def moment(random: Random) -> datetime:
-    """A time of the next years, with the days on which clocks are set among them."""
+    """Return a time of the next years, with the days on which clocks are set among them."""
     return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=random.randrange(10**7))
 
 
 def chance(random: Random, of: float = 0.5) -> bool:
-    """True so often."""
+    """Return True with this probability."""
     return random.random() < of
 
 

@@ -44,7 +44,7 @@ def activations(kernels: Kernels) -> None:
 
 
 def losses(kernels: Kernels) -> None:
-    """The three losses."""
+    """Check the three losses."""
     for (rows, classes), kind, offsets in itertools.product(SHAPES, Type, OFFSETS):
         target = random.integers(-1, classes + 1, rows)
         on.softmax_cross_entropy(

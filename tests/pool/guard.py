@@ -56,7 +56,7 @@ def clear(folder: Path) -> None:
 
 
 def _living_in(folder: Path) -> list[processes.Process]:
-    """Processes whose HTCondor is configured by a file of the folder, and what they started."""
+    """Return processes whose HTCondor is configured by a file of the folder, and their children."""
     begin = f"{CONFIG}={folder}{os.sep}"
     everyone = processes.living()
     chosen = {

@@ -139,7 +139,7 @@ def test_data_that_comes_late_is_a_run_beside_the_first_and_nothing_is_doubled(
 
 
 def slow_trainer(here: Path) -> dict[str, object]:
-    """A trainer that waits for a file before it reports."""
+    """Return a trainer that waits for a file before it reports."""
     text = f"while [ ! -e '{here}/go' ]; do sleep 0.2; done; exec python3 {MOODY.name}\n"
     (here / "slow.sh").write_text(text)
     return {"command": ["sh", "slow.sh"], "files": ["slow.sh", str(MOODY)]}

@@ -39,7 +39,7 @@ def curves(
 
 
 def assert_bad_ones_were_stopped(run: Run) -> None:
-    """Each trial is told once; those that wait for it were told to stop, and nothing else was."""
+    """Check that each trial was recorded once, and only those that wait for it were stopped."""
     trials = run.trials("A")
     assert [trial.trial for trial in trials] == list(range(8))
     for trial in trials:

@@ -70,7 +70,7 @@ class GangRun:
         return now is not None and any(f".{now.generation:06}." in name for name in names)
 
     def processes(self, rank: int) -> list[psutil.Process]:
-        """The agent of a rank, and behind it its worker."""
+        """Return the agent of a rank, and behind it its worker."""
         assert self.roster is not None
         job = f"{self.roster.cluster}.{self.roster.members[rank].proc}"
         for process in psutil.process_iter():

@@ -56,7 +56,7 @@ def test_a_test_run_that_dies_leaves_no_pool(
 
 
 def living_in(folder: str) -> list[processes.Process]:
-    """Processes of pools whose configuration lies in a folder."""
+    """Return processes of pools whose configuration is in a folder."""
     begin = f"CONDOR_CONFIG={folder}/"
     return [
         process

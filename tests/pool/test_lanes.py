@@ -36,7 +36,7 @@ def starts(litter: Path) -> Counter[str]:
 
 
 def agent_of(litter: Path, trial: str) -> int:
-    """The process that started a trial last."""
+    """Return the process that started a trial last."""
     last = max(litter.iterdir(), key=lambda file: file.stat().st_mtime_ns)
     name, agent = last.read_text().split()
     assert name == trial

@@ -119,7 +119,7 @@ END
 
 
 def a_python(folder: Path) -> Path:
-    """A Python of another place, which says that it was called."""
+    """Return a Python of another place, which says that it was called."""
     folder.mkdir()
     python = folder / "python3"
     python.write_text(f'#!/bin/sh\necho "called as $0" >&2\nexec {sys.executable} "$@"\n')

@@ -48,7 +48,7 @@ def ending(run: Run, stop: Stop) -> Iterator[None]:
 
 
 def queue(run: Run) -> tuple[int, int]:
-    """The number of trials that run and that wait."""
+    """Return the number of trials that run and that wait."""
     queued = look_up(RunFolder(run.folder))
     return len(queued.running), len(queued.idle)
 

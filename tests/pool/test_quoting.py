@@ -56,7 +56,7 @@ def make_study(folder: Path, **changes: Any) -> Study:
 
 
 def job_of(run: Run, region: str) -> classad2.ClassAd:
-    """The one job that condor_submit makes of a trial's submit file."""
+    """Return the one job that condor_submit makes of a trial's submit file."""
     folder, slug = RunFolder(run.folder), region_slug(region)
     files = folder.region(slug).trial(f"{slug}.l1.t01")
     order = TrialOrder(
@@ -148,7 +148,7 @@ SLOT = {
 
 
 def node(**more: object) -> classad2.ClassAd:
-    """A slot as the negotiator sees it."""
+    """Return a slot as the negotiator sees it."""
     return classad2.ClassAd({**SLOT, **more})
 
 

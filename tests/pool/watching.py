@@ -47,7 +47,7 @@ def processes_with(*words: str) -> list[psutil.Process]:
 
 
 def programs_of(folder: Path, name: str) -> list[psutil.Process]:
-    """The processes that are one of trialfleet's programs, for a run or a pool in a folder."""
+    """Return the processes of one of trialfleet's programs, for a run or a pool in a folder."""
     return _processes(lambda line: is_program(line, name) and str(folder) in line)
 
 
@@ -64,7 +64,7 @@ def _processes(matches: Callable[[list[str]], bool]) -> list[psutil.Process]:
 
 
 def dagmans(run: Run) -> list[psutil.Process]:
-    """The run's DAGMan processes: a region's names its folder only as its working directory."""
+    """Return the run's DAGMan processes; a region's has its folder only as working directory."""
     found = []
     for process in processes_with("condor_dagman"):
         with suppress(psutil.Error):  # it has just ended
@@ -74,7 +74,7 @@ def dagmans(run: Run) -> list[psutil.Process]:
 
 
 def services(run: Run) -> list[psutil.Process]:
-    """The run's optimiser services: the one that listens, and who waits for its end."""
+    """Return the run's optimiser services: the listening one, and one that waits for its end."""
     return programs_of(run.folder, "serve")
 
 
@@ -91,7 +91,7 @@ def assert_exactly_once(run: Run, trials: int) -> None:
 
 
 def steps_run(place: TrialFolder) -> list[int]:
-    """The steps that a trial reported, over all its lives."""
+    """Return the steps that a trial reported, over all its lives."""
     return [json.loads(line)["step"] for line in place.progress.read_text().splitlines()]
 
 

@@ -159,5 +159,5 @@ def _follows(value: float | None, x: float) -> bool:
 
 
 def _kind(what: str) -> str:
-    """A fault without the names that differ from one to the next."""
+    """Return a fault without the names that differ from one to the next."""
     return re.split(r": |\d", what)[0]

@@ -38,7 +38,7 @@ def enter_own_time() -> None:
 
 
 def _furnished() -> Path:
-    """The file by which the clock of all that is started from now on can be set."""
+    """Set up and return the file that sets the clock of all processes started from now on."""
     _run("mount", "-t", "tmpfs", "trialfleet-storm", str(_PLACE))
     file, library = _PLACE / "clock", _PLACE / "wrong_clock.so"
     make(file, library)

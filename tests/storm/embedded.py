@@ -60,7 +60,7 @@ def _plain(settings: Settings, ledger: Path) -> dict[str, Any]:
 
 
 def _region(number: int, settings: Settings) -> dict[str, Any]:
-    """A region of its own kind: as many trials per job, a trainer that stays, one that saves."""
+    """Return a region with its own number of trials per job, resident trainer and checkpoints."""
     per_job = settings.trials_per_job or TRIALS_PER_JOB[number % len(TRIALS_PER_JOB)]
     stays, saves, is_brief = number // 3 % 2, number % 5 == 4, number % 4 == 3
     return {
@@ -232,7 +232,7 @@ class Embedded:
         return None
 
     def _crash(self, _: Random) -> Strike:
-        """The machine dies and comes back."""
+        """Kill the machine, and start it again."""
         self.pool.down(grace=0)
         return Strike(what="killed the whole pool", counts=("crash",))
 
@@ -265,7 +265,7 @@ class Embedded:
         )
 
     def _set_clock(self, random: Random) -> Strike | None:
-        """The machine's clock is set wrong, by seconds or by up to an hour; NTP sets it right."""
+        """Set the machine's clock wrong, by seconds or up to an hour; NTP sets it right."""
         wrong = random.choice([-1, 1]) * round(MOST_WRONG ** random.random())
         if not self._clock.can_be_set or self._clock.wrong:
             return None

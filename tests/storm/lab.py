@@ -73,7 +73,7 @@ class LabGround:
         self.project.trialfleet(*words, timeout=300)
 
     def tend(self) -> list[str]:
-        """The lab's machines have a systemd each."""
+        """Do nothing: the lab's machines have a systemd each."""
         return []
 
     def down(self, kept: Path | None) -> None:
@@ -153,7 +153,7 @@ class LabGround:
         return strikes[event](random)
 
     def _living(self) -> list[str]:
-        """The nodes that run and can be reached."""
+        """Return the nodes that run and can be reached."""
         return [
             one["id"]
             for one in self._lab.instances("running")
@@ -192,7 +192,7 @@ class LabGround:
         )
 
     def _lose(self, random: Random) -> Strike | None:
-        """A machine dies, and nobody is told."""
+        """Kill a machine without a notice to anybody."""
         if len(living := self._living()) < 2:
             return None
         name = random.choice(living)
@@ -214,7 +214,7 @@ class LabGround:
 
 
 def _processes(machine: Machine) -> dict[str, list[str]]:
-    """The numbers of a machine's processes, by kind."""
+    """Return the numbers of a machine's processes, by kind."""
     found: dict[str, list[str]] = {}
     for line in machine.run(PROCESSES).stdout.splitlines():
         pid, cwd, *words = line.rstrip("\t").split("\t")

@@ -127,7 +127,7 @@ def job_of(victim: Victim) -> str | None:
 
 
 def _job_in(process: Path) -> str:
-    """The job in whose sandbox a process works; empty where it can't be told."""
+    """Return the job in whose sandbox a process works; empty where it can't be told."""
     here = (process / "cwd").readlink()
     for place in (here, *here.parents[:2]):
         if (ad := place / ".job.ad").exists():

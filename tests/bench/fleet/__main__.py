@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def bench_queue() -> None:
-    """The queue's demand by the schedd's groups, and by an ad for each job."""
+    """Time the queue's demand by the schedd's groups, and by an ad for each job."""
 
     def by_groups() -> Demand:
         return pool_demand.read_pool("f", named=False).demand
@@ -89,7 +89,7 @@ def bench_queue() -> None:
 
 
 def bench_steps(here: World, jobs: int) -> None:
-    """Steps of an autoscaler, and their parts."""
+    """Time steps of an autoscaler, and their parts."""
     nodes = here.living()
     slots = [ad for node in nodes for ad in slots_of(node)]
     uncut = [ad for ad in slots if ad["SlotType"] == "Partitionable"]
@@ -121,7 +121,7 @@ def bench_steps(here: World, jobs: int) -> None:
 
 
 def slots_of(node: Instance) -> Iterator[Any]:
-    """The ads of a node that is full, as the bindings give them."""
+    """Yield the ads of a node that is full, as the bindings give them."""
     yield classad2.ClassAd(slot_ad(node.id, NumDynamicSlots=4, GPUs=0))
     for i in range(1, 5):
         name = f"slot1_{i}@{node.id}"
@@ -160,7 +160,7 @@ def bench_decision(nodes: Sequence[Instance], machines: Sequence[Machine], jobs:
 
 
 def bench_record(here: World, nodes: Sequence[Instance]) -> None:
-    """The record of costs: a look that changes nothing, beside writing it down."""
+    """Time the record of costs: a look that changes nothing, and writing it down."""
     record = Ledger().noted(nodes, here.now)
 
     def written() -> None:

@@ -125,7 +125,7 @@ def activation(s: Scale) -> Fused:
 
 
 def linear(s: Scale) -> Fused:
-    """A hidden layer without dropout: a matrix product of cuBLAS's, then bias and ReLU.
+    """Return a hidden layer without dropout: a matrix product of cuBLAS's, then bias and ReLU.
 
     cuBLASLt does both at once, if the bias is of the product's type: whether that is worth it.
     """
@@ -272,7 +272,7 @@ class Parameters:
 
 
 def adamw(s: Scale) -> Fused:
-    """A step of AdamW with all weights."""
+    """Return a step of AdamW with all weights."""
     p = Parameters.of(s)
     options = {"betas": (BETA_1, BETA_2), "eps": EPSILON, "capturable": s.device.type == "cuda"}
     state = (p.weights, p.gradients, p.m, p.v)
@@ -306,7 +306,7 @@ def plain_adamw(
 
 
 def sgd(s: Scale) -> Fused:
-    """A step of SGD with momentum with all weights."""
+    """Return a step of SGD with momentum with all weights."""
     p = Parameters.of(s)
     state = (p.weights, p.gradients, p.m)
     return Fused(
@@ -336,7 +336,7 @@ def plain_sgd(
 
 
 def gather(s: Scale) -> Fused:
-    """A batch by index, with its embeddings."""
+    """Return a batch by index, with its embeddings."""
     table = (
         s.random(s.samples, NUMERIC, dtype=torch.float32),
         s.integers(CODES, s.samples, CATEGORIES, dtype=torch.int32),
@@ -359,7 +359,7 @@ def gather(s: Scale) -> Fused:
 
 
 def plain_gather(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """The batch at the cursor: its numbers beside its embeddings, its codes, its target."""
+    """Return the batch at the cursor: its numbers beside its embeddings, its codes, its target."""
     numeric, categorical, target, order, cursor, first_code, weight, rows, dtype = given
     chosen = order[cursor + torch.arange(rows, device=order.device)]
     codes = categorical[chosen] + first_code
@@ -368,7 +368,7 @@ def plain_gather(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def gather_backward(s: Scale) -> Fused:
-    """The embeddings' gradient.
+    """Return the embeddings' gradient.
 
     What torch.compile makes of index_add_ adds by atomics, so in an order that differs from run to
     run, as ours does not; torch's own sorts the codes first and is deterministic too.

@@ -26,7 +26,7 @@ class UnavailableError(Exception):
 
 
 def copy(x: Tensor, _meter: Meter) -> Call:
-    """A copy of the same bytes, which is what every share is a share of."""
+    """Return a copy of the same bytes, which is what every share is a share of."""
     target = torch.empty_like(x)
     return partial(target.copy_, x)
 
@@ -58,7 +58,7 @@ def library() -> Path:
 
 
 def ours(x: Tensor, meter: Meter) -> Call:
-    """The kernel of mulc.cu, called as NPP is: by ctypes, with a pointer and a stream."""
+    """Return the kernel of mulc.cu, called as NPP is: by ctypes, with a pointer and a stream."""
     if not isinstance(meter, CudaMeter):
         raise UnavailableError("needs a GPU")
     try:

@@ -108,7 +108,7 @@ class Row:
         return 1e6 / self.microseconds if self.microseconds else 0.0
 
     def share(self, copy: float) -> float:
-        """This row's GB/s by those of the copy."""
+        """Return this row's GB/s by those of the copy."""
         return self.gb_per_s / copy
 
     def as_json(self, copy: float | None) -> dict[str, Any]:

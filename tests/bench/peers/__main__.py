@@ -103,13 +103,13 @@ def measured(system: str, kill: str, trials: int) -> Outcome:
 
 
 def best_of(ended: Sequence[Line], region: str, trials: int) -> float:
-    """The best objective of a region's first so many trainings; NaN where there is none."""
+    """Return the best objective of a region's first trainings; NaN where there is none."""
     values = [line.value for line in ended if line.region == region and line.value is not None]
     return max(values[:trials], default=float("nan"))
 
 
 def longest_still(moments: Sequence[float]) -> float:
-    """The longest time between one moment and the next."""
+    """Return the longest time between one moment and the next."""
     ordered = sorted(moments)
     return max(after - before for before, after in pairwise(ordered))
 
@@ -176,7 +176,7 @@ def kill_once(
 
 
 def command_of(process: psutil.Process) -> str:
-    """A process's command line; empty where it has gone."""
+    """Return a process's command line; empty where it has gone."""
     try:
         return " ".join(process.cmdline())
     except psutil.Error:

@@ -43,7 +43,7 @@ class Outcome:
 
 
 def in_a_line(one: Outcome) -> str:
-    """An outcome as it comes."""
+    """Return an outcome as one line."""
     return (
         f"{one.system}, {one.kill} killed: {one.seconds:.0f} s, best {one.best:.4f}, "
         f"lost {one.lost}, surplus {one.surplus}, retrained {one.retrained}, "
@@ -81,5 +81,5 @@ def losses(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def head(*names: str) -> list[str]:
-    """The first two lines of a table."""
+    """Return the first two lines of a table."""
     return [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]

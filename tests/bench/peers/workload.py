@@ -71,7 +71,7 @@ def write_line(path: Path, line: Line) -> None:
 
 
 def data_of(region: str) -> Path:
-    """The region's table."""
+    """Return the region's table."""
     return FLIGHTS / "data" / f"{region}.npz"
 
 
@@ -97,7 +97,7 @@ def train(folder: Path, region: str, trial: str, params: dict[str, Any]) -> floa
 
 
 def plain(value: Any) -> Any:
-    """A number as JSON has it; some samplers hand out NumPy's."""
+    """Return a number as JSON has it; some samplers hand out NumPy's."""
     return value.item() if isinstance(value, np.generic) else value
 
 

@@ -40,7 +40,7 @@ def flights() -> File:
 
 
 def late() -> File:
-    """A regression by time, with columns that begin late, never vary, or hardly do."""
+    """Return a regression by time, with columns that begin late, never vary, or hardly do."""
     random = np.random.default_rng(1)
     x = random.normal(size=(_ROWS, 6))
     amount = random.lognormal(0, 1.2, _ROWS)

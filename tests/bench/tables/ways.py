@@ -184,7 +184,7 @@ def lightgbm(source: Table, setting: Setting, _work: Path) -> Errors:
 
 
 def constant(source: Table, _setting: Setting, _work: Path) -> Errors:
-    """The training rows' mean."""
+    """Return the training rows' mean."""
     mean = source.target[source.split == TRAIN].astype(np.float64).mean()
     return errors_of(source, np.full(len(source.target), mean))
 

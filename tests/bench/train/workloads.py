@@ -59,7 +59,7 @@ class Workload:
         return linear + sum(size + 1 for size in self.vocabularies) * self.settings.embedding
 
     def small(self) -> Workload:
-        """The same for a CPU: a 64th of the rows, a quarter of the width."""
+        """Return the same for a CPU: a 64th of the rows, a quarter of the width."""
         return replace(
             self,
             name=f"{self.name}, scaled down for a CPU",

@@ -88,7 +88,7 @@ def _show(name: str, command: list[str]) -> None:
 
 
 def _cost(command: list[str]) -> tuple[float, float, float]:
-    """A program's seconds, its processor's, and the most memory in MB that it has resident."""
+    """Return a program's seconds, its processor's, and its highest resident memory in MB."""
     began = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, code, usage = os.wait4(process.pid, 0)

@@ -115,7 +115,7 @@ class _GoingRun:
 
     @staticmethod
     def _first(region: RegionGraph, trials: int) -> list[tuple[int, str]]:
-        """The numbers and the names of what a region's lanes are at."""
+        """Return the numbers and the names of what a region's lanes are at."""
         over, lanes = trials * 3 // 5, len(region.lanes)
         numbers = range(over, over + lanes)
         return [

@@ -84,7 +84,7 @@ def stored_run(place: Path, regions: int, trials: int, *, goes_on: bool = False)
 
 
 def _dagman(log: Path, began: datetime, ended: float | None) -> None:
-    """The event log of a DAGMan that executed until then; None: it does."""
+    """Write the event log of a DAGMan that executed until then; None: it still does."""
     job = JobLog(log, begin=began.astimezone().replace(tzinfo=None))
     job.submitted(0)
     job.executes(1, priced=False)
@@ -165,7 +165,7 @@ class _Region:
     def _running(
         self, rng: random.Random, study: int, number: int, name: str, start: datetime
     ) -> None:
-        """A trial that runs, with the words between its job and the access point."""
+        """Write a trial that runs, with the words between its job and the access point."""
         key, params = trial_id(study, number), self._params(rng, number)
         local = start.astimezone().replace(tzinfo=None)
         self.rows.add("trials", key, number, study, "RUNNING", str(local), None)
@@ -238,7 +238,7 @@ class _Region:
         return {**notes, "baseline": not number, "attempts": 1, "job": job}
 
     def _publish(self) -> None:
-        """The full training and the published model, as `publish_node` leaves them."""
+        """Write the full training and the published model, as `publish_node` leaves them."""
         frozen = load_frozen(RunFolder(self.rows.run.folder).study)
         metrics = {"val_auc": 0.8, "test_auc": 0.79, "val_loss": 0.5}
         best = self.files.best
@@ -255,7 +255,7 @@ class _Region:
 
 
 def trial_id(study: int, number: int) -> int:
-    """The id of a study's trial in the tables."""
+    """Return the id of a study's trial in the tables."""
     return (study - 1) * 10_000 + number + 1
 
 

@@ -44,7 +44,7 @@ def test_the_managers_user_may_have_its_daemons_make_their_appointments_anew(
 
 
 def daemons(project: Project) -> dict[str, str]:
-    """The numbers of the manager's processes, by their names."""
+    """Return the numbers of the manager's processes, by their names."""
     lines = project.manager.run("ps -eo pid=,args=").stdout.splitlines()
     found = {Path(program).name: pid for pid, program, *_ in map(str.split, lines)}
     return {name: pid for name, pid in found.items() if name in DAEMONS}

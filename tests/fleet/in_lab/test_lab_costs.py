@@ -23,7 +23,7 @@ TRIALS = {"seconds": 0.5, "steps": 40, "mood": "sometimes"}
 
 
 def record(lab: Lab) -> Ledger:
-    """The fleet's record, in its bucket."""
+    """Return the fleet's record, in its bucket."""
     bucket, key = names.bucket_name("demo", ACCOUNT), f"{names.prefix('demo')}ledger.json"
     return parse(json.loads(str(lab.aws("s3", "get_object", Bucket=bucket, Key=key)["Body"])))
 

@@ -105,7 +105,7 @@ def systemd_runs(machine: Machine) -> bool:
 
 
 def next_minute(least: int = 20) -> datetime:
-    """The first minute that begins in so many seconds or later."""
+    """Return the first minute that begins after at least this number of seconds."""
     moment = datetime.now(UTC) + timedelta(seconds=least + 60)
     return moment.replace(second=0, microsecond=0)
 

@@ -99,7 +99,7 @@ class Gang:
         return self.roster.get("state") == "done"
 
     def nodes(self) -> list[str]:
-        """The instances that have a rank now."""
+        """Return the instances that have a rank now."""
         addresses = {seat[2] for seat in self.roster.get("members", ())}
         return [one["id"] for one in self.lab.instances("running") if one["address"] in addresses]
 
@@ -168,7 +168,7 @@ class Gang:
 
 
 def undisturbed(steps: int) -> dict[int, float]:
-    """The loss of each step that is reported, of one rank that nobody disturbs."""
+    """Return the loss of each step that is reported, of one rank that nobody disturbs."""
     import torch
 
     from tests.fleet.in_lab import lab_rank

@@ -174,7 +174,7 @@ class _Fleet:
         return {"FleetId": f"fleet-{len(CAPACITY.requests)}", "Errors": errors, "Instances": made}
 
     def denied(self) -> dict[str, Any]:
-        """The answer to a caller who may not launch."""
+        """Return the answer to a caller who may not launch."""
         denied = {
             "Lifecycle": self._lifecycle,
             "ErrorCode": "UnauthorizedOperation",
@@ -183,7 +183,7 @@ class _Fleet:
         return {"FleetId": "fleet-0", "Errors": [{**denied, **_described(p)} for p in self._pools]}
 
     def _choices(self) -> list[list[Pool]]:
-        """The pools that nodes may be of together, each alternative."""
+        """Return the pools that nodes may be of together, each alternative."""
         keys = [
             key
             for key, option in (

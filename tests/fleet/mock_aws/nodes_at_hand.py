@@ -27,7 +27,7 @@ def ago(minutes: float) -> datetime:
 
 
 def slot_ad(instance: str = "i-1", *, now: datetime = NOW, **changes: Any) -> dict[str, Any]:
-    """A partitionable slot's ad, as an idle node with one healthy GPU sends it."""
+    """Return a partitionable slot's ad, as an idle node with one healthy GPU sends it."""
     seconds = int(now.timestamp())
     ad = classad2.ClassAd(
         {
@@ -58,13 +58,13 @@ def slot_ad(instance: str = "i-1", *, now: datetime = NOW, **changes: Any) -> di
 
 
 def dynamic_ad(instance: str = "i-1", job: str = "7.0", **changes: Any) -> dict[str, Any]:
-    """The ad of a slot that a job has taken."""
+    """Return the ad of a slot that a job has taken."""
     own = {"SlotType": "Dynamic", "JobId": job, "GlobalJobId": f"vm#{job}#1"}
     return slot_ad(instance, **{"Name": f"slot1_1@{instance}", **own, **changes})
 
 
 def job_ad(job: str = "7.0", **changes: Any) -> dict[str, Any]:
-    """A trial in the job queue, running."""
+    """Return a trial in the job queue, running."""
     ad = classad2.ClassAd(
         {
             "JobStatus": 2,
@@ -88,7 +88,7 @@ def _usual_node() -> Machine:
 
 
 def pool_node(instance: str = "i-1", *, idle: float | None = 1.0, **changes: Any) -> Machine:
-    """A node in the pool: idle for so many minutes, or busy."""
+    """Return a node in the pool: idle for this number of minutes, or busy."""
     node = replace(_usual_node(), instance=instance, slot=f"slot1@{instance}")
     full = {"jobs": ("7.0",), "free": Room(cpus=3, memory_mb=11_000)} if idle is None else {}
     since = None if idle is None else ago(idle)
@@ -96,7 +96,7 @@ def pool_node(instance: str = "i-1", *, idle: float | None = 1.0, **changes: Any
 
 
 def joined(instance: str = "i-1", *, idle: float | None = 1.0, **changes: Any) -> Node:
-    """An instance that has joined."""
+    """Return an instance that has joined."""
     price = changes.pop("price", 0.5)
     return replace(
         launched(instance, 60, price=price),
@@ -108,13 +108,13 @@ def joined(instance: str = "i-1", *, idle: float | None = 1.0, **changes: Any) -
 def launched(
     name: str = "i-1", minutes: float = 1, *, seen: datetime | None = None, **changes: Any
 ) -> Node:
-    """An instance that has not joined, launched so many minutes ago."""
+    """Return an instance that has not joined, launched this number of minutes ago."""
     listed = instance(name, minutes=minutes, **{"price": 0.5, **changes})
     return Node(instance=listed, room=ROOM, seen=seen)
 
 
 def instance(name: str = "i-1", *, minutes: float = 60, **changes: Any) -> Instance:
-    """An instance as AWS lists it, launched so many minutes ago."""
+    """Return an instance as AWS lists it, launched this number of minutes ago."""
     usual = Instance(
         id=name,
         aws_region="eu-west-1",

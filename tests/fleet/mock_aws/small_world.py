@@ -55,7 +55,7 @@ class World:
         self.messages: list[str] = []
 
     def autoscaler(self, run: str = "") -> Autoscaler:
-        """A new one: the manager may have been restarted."""
+        """Return a new one: the manager may have been restarted."""
         return Autoscaler(
             self.account.aws, self.fleet, self.connections(), run=run, progress=self.messages.append
         )

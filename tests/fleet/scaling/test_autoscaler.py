@@ -141,7 +141,7 @@ def test_a_fleet_that_was_taken_down_gets_no_node_until_somebody_asks_for_it(
 
 
 def leaver(here: World) -> Autoscaler:
-    """An autoscaler of the run r1 that sees what trials of other runs ask for."""
+    """Return an autoscaler of the run r1 that sees what trials of other runs ask for."""
     everyone = replace(here.connections(), look_at_all=lambda _: here.connections().look("f", ""))
     say = here.messages.append
     return Autoscaler(here.account.aws, here.fleet, everyone, run="r1", progress=say)

@@ -13,7 +13,7 @@ FLEET = {"idle_minutes": 5, "lease_minutes": 60, "price_cap": {"run": 10}}
 
 
 def steps(here: World, scaler: Autoscaler, minutes: float) -> list[Step]:
-    """The steps of so many minutes."""
+    """Run the steps of this number of minutes."""
     found = []
     for _ in range(round(minutes * 6)):
         here.later(minutes=1 / 6)
@@ -22,7 +22,7 @@ def steps(here: World, scaler: Autoscaler, minutes: float) -> list[Step]:
 
 
 def at_work(here: World) -> Autoscaler:
-    """An autoscaler with a node that trains and one that is free."""
+    """Return an autoscaler with a node that trains and one that is free."""
     scaler = here.autoscaler("r1")
     here.waiting = 2
     scaler.step()
@@ -34,7 +34,7 @@ def at_work(here: World) -> Autoscaler:
 
 
 def idles(here: World) -> None:
-    """The collector hears of the free node, by its own clock."""
+    """Tell the collector of the free node, by the collector's own clock."""
     for name, node in here.pool.items():
         if node.idle_since:
             here.change(name, idle_since=here.now)

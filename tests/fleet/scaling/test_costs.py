@@ -179,7 +179,7 @@ def test_status_and_cost_say_the_same_of_a_run_also_when_the_fleet_is_down(
 
 
 def down_at(here: World, moment: datetime) -> list[Instance]:
-    """The fleet's instances as AWS lists them once they were ended then."""
+    """Return the fleet's instances as AWS lists them once they were ended then."""
     ended = [replace(one, state="terminated", ended_at=moment) for one in here.living()]
     down.down(here.account.aws, here.fleet, lambda _: None)
     return ended

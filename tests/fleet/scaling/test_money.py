@@ -11,7 +11,7 @@ from trialfleet.infra.fleet.scaling.limits import NO_MONEY, Limits, required_sto
 
 
 def limits(spent: float, cap: float | None = 10.0, reserve: float = 0.2) -> Limits:
-    """The limits of a fleet whose nodes cost 0.60 USD per hour and 0.20 until they are of use."""
+    """Return limits of a fleet whose nodes cost 0.60 USD an hour, and 0.20 until they are used."""
     return Limits(
         min_nodes=0,
         max_nodes=4,

@@ -35,7 +35,7 @@ def variable() -> str:
 
 
 def files() -> list[str]:
-    """A file with a cookie in the sandbox, in its parents, or in another job's sandbox."""
+    """Look for the cookie in files of the sandbox, of its parents, and of another job's sandbox."""
     here = Path.cwd()  # a folder in the sandbox, or in a gang the sandbox itself
     places = [*here.rglob("*")]
     for above in here.parents[:3]:
@@ -44,7 +44,7 @@ def files() -> list[str]:
 
 
 def programs() -> list[str]:
-    """The cookie in what any process of this machine was started with."""
+    """Look for the cookie in the commands of all processes of this machine."""
     return [
         f"a cookie in /proc/{each.name}/{name}"
         for each in Path("/proc").glob("[0-9]*")
@@ -98,7 +98,7 @@ def memory(agent: int) -> list[str]:
 
 
 def descriptors(agent: int) -> list[str]:
-    """The agent's files and its connection, and any connection that this process has itself."""
+    """Look for the agent's files and connection, and for a connection of this process itself."""
     works = []
     given = os.environ.get("TRIALFLEET_STAYS", "")  # to each trainer: what stays speaks by it
     for number in range(3, 20):

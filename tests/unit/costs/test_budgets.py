@@ -221,7 +221,7 @@ def test_the_budget_of_a_run_counts_all_regions_and_keeps_their_full_trainings(
 
 
 def dated(run: Run, day: str) -> Run:
-    """The same run, of a day."""
+    """Return the same run, of a day."""
     file = RunFolder(run.folder).study
     frozen = load_frozen(file).model_copy(update={"day": RunsDay(date=day)})
     file.write_text(dump_frozen(frozen))

@@ -26,7 +26,7 @@ def hours(number: float) -> timedelta:
 
 @st.composite
 def nodes_and_slots(draw: st.DrawFn) -> tuple[Resources, list[Resources]]:
-    """A node that is divided into slots, which all have GPUs or all have none."""
+    """Return a node that is divided into slots, which all have GPUs or all have none."""
     with_gpus = draw(st.booleans())
     count = draw(st.integers(1, 8))
     gpus = [draw(st.integers(1, 4)) if with_gpus else 0 for _ in range(count)]

@@ -46,7 +46,7 @@ def is_over(day: RunsDay, now: datetime) -> bool:
 
 
 def first_in_first_out(study: Study, _: datetime) -> Study:
-    """A run without priorities: regions in the study's order, jobs in that of their submission."""
+    """Return a run without priorities: regions in the study's order, jobs as submitted."""
     return study
 
 
@@ -95,7 +95,7 @@ class Day:
         self._go_on(region)
 
     def _ask(self, region: Region) -> None:
-        """The PRE script of a trial's node."""
+        """Run the PRE script of a trial's node."""
         if region.asked < region.graph.trials and not is_over(self._day, self.now):
             region.asked += 1
             self._submit(region, "trial")
@@ -137,7 +137,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def study_of(file: Path, hours: dict[str, float], parallel_regions: int | None) -> Study:
-    """A study whose deadline leaves its slots the time for half of the work."""
+    """Return a study whose deadline leaves its slots the time for half of the work."""
     work = sum(hours.values()) * (TRIALS + FULL)
     text = MINIMAL.replace("[A, NO]", f"[{', '.join(REGIONS)}]")
     text += f"budget: {{trials: {TRIALS}, lanes: {LANES}}}\n"

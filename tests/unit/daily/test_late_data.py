@@ -54,7 +54,7 @@ def put(here: Path, region: str, age: float = 100.0) -> Path:
 
 
 def clock_of(*moments: timedelta) -> Iterator[datetime]:
-    """The times that a clock shows, one after the other; then always the last."""
+    """Yield the times that a clock shows, one after the other; then always the last."""
     yield from (BEGINS + moment for moment in moments)
     while True:
         yield BEGINS + moments[-1]
@@ -76,7 +76,7 @@ def test_data_is_whole_once_nothing_was_written_for_a_minute(here: Path) -> None
 
 
 def in_s3(here: Path) -> str:
-    """The study with its data in S3."""
+    """Return the study with its data in S3."""
     for name in ("id", "secret"):
         (here / name).write_text(name)
     keys = "s3: {access_key_id_file: id, secret_access_key_file: secret}\n"

@@ -37,7 +37,7 @@ def shared(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 def work_on(file: Path, after: timedelta) -> None:
-    """A day of which no region's data is there, so much later than the run was planned."""
+    """Work on a day without any region's data, this long after the run was planned."""
     planned = RunFolder(Path("runs/demo/r1").absolute()).study.stat().st_mtime
     now = datetime.fromtimestamp(planned, UTC) + after
     Days(file, clock=lambda: now, say=lambda _: None).run(DAY)

@@ -42,7 +42,7 @@ def export(folder: Path) -> None:
 
 
 def elsewhere(tmp_path: Path, more: str = "") -> tuple[ModelsInS3, Path]:
-    """The models as another manager, who has none, sees them; and the folder of its region A."""
+    """Return the models as a manager without any sees them, and the folder of its region A."""
     place = tmp_path / "other"
     place.mkdir()
     (place / "go.sh").write_text("exit 0\n")

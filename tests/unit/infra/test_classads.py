@@ -21,7 +21,7 @@ NOTHING, ERROR = classad2.Value.Undefined, classad2.Value.Error
 
 
 def ad(**says: Any) -> classad2.ClassAd:
-    """An ad in which what stands in a tuple is an expression."""
+    """Return an ad; a value in a tuple becomes an expression."""
     return classad2.ClassAd(
         {n: classad2.ExprTree(*v) if isinstance(v, tuple) else v for n, v in says.items()}
     )

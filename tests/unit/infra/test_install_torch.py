@@ -25,7 +25,7 @@ Install = Callable[..., str]
 
 
 def make_stand_in_wheel(folder: Path, name: str, version: str, *needs: str) -> None:
-    """A wheel without any code, as pip takes it."""
+    """Write a wheel without any code, as pip takes it."""
     folder.mkdir(parents=True, exist_ok=True)
     info = f"{name}-{version}.dist-info"
     about = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {need}" for need in needs)]

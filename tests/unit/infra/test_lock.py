@@ -19,7 +19,7 @@ APART = ["torch"]  # installed by infra/install_torch.py
 
 
 def locked() -> dict[str, str]:
-    """The versions that the lock gives this Python, by package."""
+    """Return the versions that the lock gives this Python, by package."""
     lines = re.findall(r"^(\S+==[^\\\n]+)", LOCK, re.MULTILINE)
     pins = [Requirement(line) for line in lines]
     here = [pin for pin in pins if pin.marker is None or pin.marker.evaluate()]
@@ -34,7 +34,7 @@ def declared() -> list[str]:
 
 
 def unmet(requirements: Iterable[str]) -> list[str]:
-    """The requirements that the lock doesn't meet."""
+    """Return the requirements that the lock doesn't meet."""
     pins = locked()
     wanted = [Requirement(line) for line in requirements]
     here = [need for need in wanted if need.marker is None or need.marker.evaluate({"extra": ""})]

@@ -19,7 +19,7 @@ CUT: dict[str, Any] = {"Name": "slot1_1@n1", "Machine": "n1", "SlotType": "Dynam
 
 
 def machine(**says: Any) -> Machine:
-    """A machine with a GPU, of no fleet unless it says so."""
+    """Return a machine with a GPU, of no fleet unless it says so."""
     (found,) = machines_of([WHOLE | says])
     return found
 

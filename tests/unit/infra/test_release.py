@@ -85,7 +85,7 @@ def test_a_version_has_three_numbers(clone: Path) -> None:
 
 
 def wheel_with(folder: Path, *changes: str) -> Path:
-    """A stand-in for a wheel: the names alone, without `-NAME` and with `+NAME`."""
+    """Return a stand-in for a wheel: the names alone, without `-NAME` and with `+NAME`."""
     kept = {f"trialfleet/{name}" for name in release.tracked(*release.FOLDERS)}
     own = [n for n in release.tracked(release.PACKAGE) if not (release.ROOT / n).is_symlink()]
     kept |= {name.removeprefix("src/") for name in own}

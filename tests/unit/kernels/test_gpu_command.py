@@ -34,7 +34,7 @@ WRITE = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text('{\"a\": 1}')
 
 
 def step(name: str, program: str, *words: str, **changes: Any) -> Step:
-    """A step of Python's."""
+    """Return a step of Python's."""
     words = (sys.executable, "-c", program, *(words or (PART,)))
     return replace(Step(name=name, title=name, command=words, seconds=60.0), **changes)
 
@@ -444,7 +444,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write(folder: Path, record: dict[str, Any]) -> str:
-    """A file of make gpu's."""
+    """Return a file of make gpu's."""
     file = folder / "gpu.json"
     file.write_text(json.dumps(record))
     return str(file)
@@ -533,12 +533,12 @@ def missing() -> set[str]:
 
 
 def normal(name: str) -> str:
-    """A package's name as package indexes compare it."""
+    """Return a package's name as package indexes compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def bare_machine(folder: Path) -> dict[str, str]:
-    """The environment of a machine that has no more than torch, numpy and pytest."""
+    """Return the environment of a machine that has no more than torch, numpy and pytest."""
     names = missing() - {"tests"}
     assert {"pydantic", "optuna", "htcondor2", "click", "hypothesis"} <= names
     folder.mkdir()
@@ -559,7 +559,7 @@ def dry_run(folder: Path, *words: str, **environment: str) -> dict[str, Any]:
 
 
 def check(record: dict[str, Any]) -> None:
-    """Each step found what it should."""
+    """Check that each step found the expected results."""
     found = {each["name"]: each["found"] for each in record["steps"]}
     assert record["dry"]
     assert found["probe"]["reason"] == "no GPU"

@@ -34,7 +34,7 @@ CACHE = 50 * MI
 
 
 def results(*mulc: Row, cache: int | None = CACHE) -> Results:
-    """A run on a GPU."""
+    """Return a run on a GPU."""
     machine = Machine(
         when="2030-01-01T00:00:00Z",
         device="cuda:0",
@@ -521,7 +521,7 @@ def test_every_field_of_the_json_is_documented() -> None:
 
 
 def names(found: object) -> set[str]:
-    """The names of all fields."""
+    """Return the names of all fields."""
     if isinstance(found, list):
         return set().union(*map(names, found))
     if isinstance(found, dict):

@@ -81,7 +81,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def outputs_in_trial(network: Network, data: dataset.Dataset) -> torch.Tensor:
-    """The outputs [rows, o] in the order of the table, as the trial itself computes them."""
+    """Return the outputs [rows, o] in the order of the table, as the trial itself computes them."""
     parts = [
         outputs_of(network, rows.numeric, rows.categorical)
         for rows in (data.train, data.validation, data.test)
@@ -90,7 +90,7 @@ def outputs_in_trial(network: Network, data: dataset.Dataset) -> torch.Tensor:
 
 
 def rows_of(model: Path) -> list[dict[str, str]]:
-    """The table's rows as a CSV file would have them."""
+    """Return the table's rows as a CSV file would have them."""
     found = table.read_table(model.parent / "t.npz")
     kinds = ["", *found.columns.categorical["kind"]]
     return [

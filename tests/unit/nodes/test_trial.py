@@ -458,7 +458,7 @@ def test_measuring_is_over_when_all_models_are_measured(sandbox: Path) -> None:
 
 
 def _indented(lines: list[str]) -> list[str]:
-    """The first lines that are indented or empty."""
+    """Return the first lines that are indented or empty."""
     end = next((i for i, line in enumerate(lines) if line and line[0] != " "), len(lines))
     return lines[:end]
 

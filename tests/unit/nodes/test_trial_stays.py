@@ -89,7 +89,7 @@ def _helper(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def folder(tmp_path: Path, name: str, do: str, **params: Any) -> Path:
-    """A trial's folder as the agent sets it up."""
+    """Return a trial's folder as the agent sets it up."""
     made = make_folder(tmp_path / name)
     (made / "trial.json").write_text(json.dumps({"params": {"do": do, **params}}))
     return made

@@ -178,7 +178,7 @@ def test_one_odd_day_of_many_moves_a_band_by_no_more_than_the_others_allow(
 
 
 def drifting(number: int) -> Table:
-    """A table that grows by one hundredth a day, as its target does."""
+    """Return a table that grows by one hundredth a day, as its target does."""
     table = made_table("regression", 500 + 5 * number, 1.0, number)
     return replace(table, target=table.target + 0.02 * number)
 

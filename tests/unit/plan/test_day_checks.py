@@ -62,7 +62,7 @@ def day_of(number: int) -> date:
 
 
 def frame(seed: int, rows: int = ROWS) -> pl.DataFrame:
-    """A day's rows: whether a customer leaves is told by the amount."""
+    """Return a day's rows; the amount decides whether a customer leaves."""
     dealt = np.random.default_rng(seed)
     amount = dealt.normal(50, 10, rows)
     leaves = amount + dealt.normal(0, 10, rows) > 60

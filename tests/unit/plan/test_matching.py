@@ -33,7 +33,7 @@ def job(own: str = "", **asked: object) -> classad2.ClassAd:
 
 
 def slot(**more: Any) -> classad2.ClassAd:
-    """A partitionable slot as `pool_slots` gives it."""
+    """Return a partitionable slot as `pool_slots` gives it."""
     has = {
         "SlotID": 1,
         "Arch": "X86_64",

@@ -21,7 +21,7 @@ STEPS = 300
 
 
 def sandboxes(place: Path, ranks: int) -> list[Path]:
-    """The ranks' sandboxes, as a trial's job has one."""
+    """Return the ranks' sandboxes, as a trial's job has one."""
     folders = [place / str(rank) for rank in range(ranks)]
     params = {"width": 8, "learning_rate": 0.01, "steps": STEPS, "checkpoint_seconds": 1e9}
     order = {"mode": "final", "seed": 3, "params": params, "data": ["north.csv"]}

@@ -78,7 +78,7 @@ def planned(place: Path, **changes: Any) -> RunFolder:
 
 
 def problems_of(place: Path, **changes: Any) -> list[str]:
-    """The lines of what a plan is refused for; it leaves nothing behind."""
+    """Return a plan's errors as lines; it leaves nothing behind."""
     with pytest.raises(InputError) as caught:
         planned(place, **changes)
     assert [*place.glob("runs/*")] == []

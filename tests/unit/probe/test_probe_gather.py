@@ -102,7 +102,7 @@ def test_what_root_has_told_goes_to_the_gpus_that_it_is_about(
 
 
 def measuring(folder: Path, *lines: dict[str, Any], then: str = "") -> tuple[str, ...]:
-    """A measurement that prints these lines and does something."""
+    """Return a measurement that prints these lines and does something."""
     script = folder / "measure.py"
     script.write_text(
         "".join(f"print({json.dumps(json.dumps(line))}, flush=True)\n" for line in lines) + then
@@ -204,7 +204,7 @@ measure.say(done=True)
 
 
 def by_turns(folder: Path, monkeypatch: pytest.MonkeyPatch, *, hangs: bool) -> tuple[Readings, str]:
-    """The readings of four GPUs that measure the link, and in which order they began and ended."""
+    """Return the readings of four GPUs that measure the link, and the order of their work."""
     order = folder / "order"
     script = BY_TURNS.format(order=order, hangs=hangs)
     monkeypatch.setattr(gather, "MEASURE", (sys.executable, "-c", script))
@@ -445,7 +445,7 @@ def test_no_torch_is_not_measured_and_a_broken_one_is_a_problem(
 
 
 def importing(error: Exception) -> Any:
-    """An import that fails for torch."""
+    """Return an import that fails for torch."""
     usual = __import__
 
     def fails(name: str, *rest: Any, **options: Any) -> Any:

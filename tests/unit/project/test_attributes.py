@@ -22,7 +22,7 @@ MADE = re.compile(
 
 
 def sources() -> Iterator[tuple[str, str]]:
-    """The files that could name an attribute, and what they hold."""
+    """Yield the files that could name an attribute, and what they hold."""
     for folder in ("templates", "nodes", "optimizer", "infra", "workflows"):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix in {".py", ".j2", ".sh", ".R"} and "vendor" not in path.parts:

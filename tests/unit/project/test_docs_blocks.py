@@ -37,7 +37,7 @@ SHELL = blocks("shell")
 
 
 def named(*languages: str) -> pytest.MarkDecorator:
-    """A test for each block of these languages, called by its place."""
+    """Return a test for each block of these languages, called by its place."""
     found = blocks(*languages)
     return pytest.mark.parametrize("block", found, ids=[block.place for block in found])
 
@@ -78,7 +78,7 @@ SMALLEST: dict[str, Any] = {
 
 
 def merged(base: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
-    """A study with what a page shows of one in it."""
+    """Return a study with what a page shows of one in it."""
     both = {key: key in part and isinstance(base[key], dict) for key in base}
     return {**base, **part} | {
         key: {**base[key], **part[key]} for key in base if both[key] and isinstance(part[key], dict)
@@ -86,7 +86,7 @@ def merged(base: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
 
 
 def study_of(part: dict[str, Any]) -> Study:
-    """The smallest study with a part of one in it, checked."""
+    """Return the smallest study with a part of one in it, checked."""
     base = dict(SMALLEST)
     if {"target", "table"} & part.keys():
         base |= {"trainer": "tabular", "target": "late"}
@@ -165,7 +165,7 @@ def check_python(words: list[str], page: Path) -> None:
 
 
 def check_options(module: str, words: list[str]) -> None:
-    """The options of one of our modules, by what it says of them."""
+    """Check the options of one of our modules, by its own help."""
     options = [word.partition("=")[0] for word in words if word.startswith("-")]
     if options:
         asked = [sys.executable, "-m", module, "--help"]
@@ -236,7 +236,7 @@ SLOW = {"--check", "--watch"}
 
 
 def quick(block: Block) -> list[list[str]]:
-    """The commands of a block that can be run here."""
+    """Return the commands of a block that can be run here."""
     ours = [words[1:] for words in commands(block.text) if words[0] == "trialfleet"]
     return [words for words in ours if words[0] in QUICK and not SLOW & set(words)]
 

@@ -47,7 +47,7 @@ def test_properties_have_the_same_examples_everywhere_but_in_make_fuzz(
 
 
 def drawn(profile: str) -> list[str]:
-    """The examples that a property has under a profile of tests/conftest.py."""
+    """Return the examples that a property has under a profile of tests/conftest.py."""
     texts: list[str] = []
 
     @settings(settings.get_profile(profile))

@@ -36,7 +36,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def names_of_files() -> set[str]:
-    """The attributes of a trial's folder that are paths."""
+    """Return the attributes of a trial's folder that are paths."""
     classes = [
         node for node in ast.parse(FOLDER.read_text()).body if isinstance(node, ast.ClassDef)
     ]
@@ -90,7 +90,7 @@ class Reading:
         return sum(map(len, self.handed.values())) > before
 
     def _known(self, key: tuple[str, str]) -> set[str]:
-        """The names in a function that are a job's files; a trial's folder has a * behind it."""
+        """Return the names in a function that are a job's files; a trial's folder ends in *."""
         function = self._functions[key]
         args = [*function.args.args, *function.args.kwonlyargs]
         known = {
@@ -125,7 +125,7 @@ def imports(tree: ast.Module) -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 def called(call: ast.Call) -> str:
-    """The last name of what is called."""
+    """Return the last name of what is called."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 

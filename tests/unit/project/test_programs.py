@@ -32,7 +32,7 @@ STUDY = {
 
 
 def texts_below(folder: Path) -> dict[str, str]:
-    """All but what travels with the jobs, which no update reaches."""
+    """Return all files except those that travel with the jobs, which no update reaches."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.parent.name != "code")
     return {str(path.relative_to(folder)): path.read_text(errors="replace") for path in files}
 

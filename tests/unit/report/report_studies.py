@@ -52,7 +52,7 @@ def trial(
     reports: Mapping[int, float] | None = None,
     **notes: Any,
 ) -> StoredTrial:
-    """A trial as the optimiser leaves it: failed where `value` is None."""
+    """Return a trial as the optimiser leaves it: failed where `value` is None."""
     if state is None:
         state = TrialState.FAIL if value is None else TrialState.COMPLETE
     start = START + timedelta(seconds=at)
@@ -98,7 +98,7 @@ def attributes_of(trial: StoredTrial) -> dict[str, Any]:
 
 
 def ran(trials: Sequence[StoredTrial], slots: int = 3, begin: float = 0.0) -> list[StoredTrial]:
-    """The trials after jobs of a minute each on a few slots, with a learning curve each."""
+    """Return the trials after jobs of a minute each on a few slots, with a learning curve each."""
     for at, each in enumerate(trials):
         start = START.replace(tzinfo=UTC).timestamp() + begin + 60.0 * (at // slots)
         attributes_of(each)["job"] = {
@@ -112,7 +112,7 @@ def ran(trials: Sequence[StoredTrial], slots: int = 3, begin: float = 0.0) -> li
 
 
 def many_regions(regions: int, trials: int) -> Report:
-    """A report of many regions, all with the same trials but for failed and unstarted ones."""
+    """Return a report of many regions, whose trials differ only where they failed or wait."""
     done = ran(tuned_trials(trials))
     made = []
     for at in range(regions):
@@ -130,7 +130,7 @@ def many_regions(regions: int, trials: int) -> Report:
 
 
 def some_params(rng: random.Random) -> dict[str, Any]:
-    """Settings at random; momentum only where the solver is sgd."""
+    """Return random settings; momentum only if the solver is sgd."""
     solver = rng.choice(["adam", "sgd"])
     params: dict[str, Any] = {
         "rate": 10 ** rng.uniform(-4, -1),
@@ -149,7 +149,7 @@ def region_facts(
     stays: Mapping[int, Sequence[Any]] | None = None,
     **facts: Any,
 ) -> RegionFacts:
-    """A region of which nothing is known but its name, its trials and `facts`."""
+    """Return a region of which nothing is known but its name, its trials and `facts`."""
     made = tuple(
         trial_of(name, each, unfinished or {}, (stays or {}).get(each.number, ()))
         for each in trials
@@ -187,7 +187,7 @@ def _status(
 
 
 def report_of(*regions: RegionFacts, **facts: Any) -> Report:
-    """The report of a run of `regions`."""
+    """Return the report of a run of `regions`."""
     known: dict[str, Any] = {
         "study": "flights",
         "run": "r",
@@ -224,7 +224,7 @@ def blocks_of(page: str) -> list[dict[str, Any]]:
 
 
 def text_of(report: Report) -> str:
-    """The page of a report, each region opened."""
+    """Return the page of a report, each region opened."""
     page = render_page(report)
     return page + "".join(block.get("html", "") for block in blocks_of(page))
 
@@ -239,6 +239,6 @@ def two_regions() -> Report:
 
 
 def only(report: Report) -> RegionReport:
-    """The report's one region."""
+    """Return the report's one region."""
     (region,) = report.regions
     return region

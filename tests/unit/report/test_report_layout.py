@@ -169,7 +169,7 @@ def test_a_phone_shows_what_was_tuned_gained_and_its_state_and_the_rest_on_deman
 
 
 def days_of(regions: int, days: int) -> tuple[DayView, ...]:
-    """The newest first; every third region of each has failed for a long reason."""
+    """Return days, the newest first; every third region of each has failed for a long reason."""
     last, why = date(2026, 11, 22), "data isn't there: /a/long/path/without/a/space/" * 3
     made = []
     for back in range(days):

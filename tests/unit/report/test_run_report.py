@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 
 
 def tuned(run: Run, *results: Mapping[str, float]) -> RunFolder:
-    """The run's folder after trials with these metrics."""
+    """Return the run's folder after trials with these metrics."""
     folder = RunFolder(run.folder)
     scripts = NodeScripts(folder)
     for number, metrics in enumerate(results, start=1):

@@ -78,7 +78,7 @@ def test_a_damaged_record_is_named_or_not_needed(ended: Run, record: str) -> Non
 
 
 def wrongly_typed(content: Any) -> Iterator[Any]:
-    """The same with a value of another type in each place in turn."""
+    """Yield the same with a value of another type in each place in turn."""
     others: tuple[Any, ...] = (None, 5, "x", [1], {"a": []})
     for wrong in others:
         if type(wrong) is not type(content):

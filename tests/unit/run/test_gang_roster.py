@@ -55,7 +55,7 @@ def agent(proc: int, phase: str, generation: int = 1, **more: object) -> Member:
 
 
 def job(said: Member | int, **more: object) -> Job:
-    """A running job with an agent, or one that waits for a slot."""
+    """Return a running job with an agent, or a job that waits for a slot."""
     own = (
         Job(proc=said, status=JobStatus.IDLE)
         if isinstance(said, int)

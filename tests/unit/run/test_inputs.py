@@ -112,7 +112,7 @@ def in_place_with_the_old_time(path: Path) -> None:
 
 
 def for_a_moment(path: Path) -> None:
-    """A job may have read the other content."""
+    """Change the content for a moment, in which a job may have read it."""
     before = path.stat()
     path.write_bytes(NEW)
     path.write_bytes(OLD)

@@ -309,7 +309,7 @@ def test_a_node_without_a_price_costs_what_the_study_says_or_nobody_knows(tmp_pa
 
 
 def of(proc: int, text: str) -> str:
-    """The event of another of a gang's jobs."""
+    """Return the event of another of a gang's jobs."""
     return text.replace("(006.000.", f"(006.{proc:03}.")
 
 

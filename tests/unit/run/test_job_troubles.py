@@ -91,7 +91,7 @@ def executes(at: str, machine: str = "a") -> str:
 
 
 def starts(count: int, seconds: int, end: str, every: int = 60, **more: str) -> str:
-    """Executions of so many seconds each, one after the other."""
+    """Return executions of the given seconds each, one after the other."""
 
     def clock(second: int) -> str:
         return f"02:{second // 60:02}:{second % 60:02}"

@@ -261,7 +261,7 @@ def test_a_table_goes_on_in_slack_s_next_section_and_is_never_cut_in_a_line(hook
 
 
 def sections(message: dict[str, Any]) -> list[str]:
-    """The texts of a message's blocks, which are as Slack takes them."""
+    """Return the texts of a message's blocks, which are as Slack takes them."""
     blocks = message["blocks"]
     assert 0 < len(blocks) <= SECTIONS
     assert {(one["type"], one["text"]["type"]) for one in blocks} == {("section", "mrkdwn")}

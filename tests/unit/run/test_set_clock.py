@@ -26,7 +26,7 @@ class HTCondor:
         self.away: set[str] = set()
 
     def watch(self) -> ClockWatch:
-        """A new supervisor's."""
+        """Return a new supervisor's watch."""
         return ClockWatch(self.file)
 
     def _run(self, command: Sequence[str]) -> None:

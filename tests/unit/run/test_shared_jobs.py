@@ -38,7 +38,7 @@ class Lane:
         self.log = JobLog(self.root / "log")
 
     def trial(self, number: int) -> TrialFolder:
-        """The folder of one of its trials."""
+        """Return the folder of one of its trials."""
         return TrialFolder(self.root.with_name(f"A.l1.t{number:02}"), self.root)
 
     def begins(self, second: float, number: int) -> None:
@@ -48,15 +48,15 @@ class Lane:
         self.log.marks(second, f"A.l1.t{number:02} ends code={code} cpu=4.5 memory=231.0")
 
     def spans(self, number: int) -> list[tuple[float, float, End]]:
-        """The parts of a trial, from and to."""
+        """Return the parts of a trial, from and to."""
         return [self.span(stay) for stay in read_stays(self.trial(number))]
 
     def between(self) -> list[tuple[float, float, End]]:
-        """The job's own time."""
+        """Return the job's own time."""
         return [self.span(stay) for stay in read_between(self.root / "log")]
 
     def span(self, stay: Stay) -> tuple[float, float, End]:
-        """A stay as seconds of the log."""
+        """Return a stay as seconds of the log."""
         zero = self.log.at(0)
         return round(stay.began - zero, 3), round(stay.ended - zero, 3), stay.end
 

@@ -24,7 +24,7 @@ from trialfleet.workflows.views.terminal.status_view import run_view
 
 
 def published(make_run: MakeRun, work: Path, study: str, region: str = "A") -> Path:
-    """The model of a region of a study's run r1, which the gate kept out."""
+    """Return the model of a region of a study's run r1, which the gate kept out."""
     out = work / "runs" / study / "r1"
     run = make_run(name=study, out=out, regions=[region], publish="models", gate={})
     files = RunFolder(run.folder)

@@ -181,7 +181,7 @@ def transfers(folder: RunFolder, *events: tuple[str, float], node: str = "A.l1.t
 
 
 def trial(folder: RunFolder, **changes: Any) -> dict[str, Any]:
-    """A trial's job that waits for its region's files, for a minute."""
+    """Return a trial's job that waits for its region's files, for a minute."""
     own = {
         "ClusterId": TRIAL,
         "JobUniverse": 5,

@@ -168,7 +168,7 @@ class Views:
 
 
 def seen(folder: RunFolder, scene: Scene, live: LiveRun) -> Views:
-    """All views of a run whose sources say so; `live` has looked at it before."""
+    """Return all views of a run whose sources say so; `live` has looked at it before."""
     write_records(folder, scene)
     graph = graph_of(load_frozen(folder.study).study)
     trials = {
@@ -214,13 +214,13 @@ def seen(folder: RunFolder, scene: Scene, live: LiveRun) -> Views:
 
 
 def timeless(status: RunStatus) -> RunStatus:
-    """A status without what changes with the clock."""
+    """Return a status without what changes with the clock."""
     regions = tuple(replace(region, seconds_left=None) for region in status.regions)
     return replace(status, regions=regions, seconds_left=None)
 
 
 def scraped(snapshot: Snapshot) -> dict[str, dict[tuple[str, ...], float]]:
-    """The samples of /metrics, by name and labels but the study."""
+    """Return the samples of /metrics, by name and labels but the study."""
     text = exposition([snapshot], [], PoolNodes(), "")[0].decode()
     other = exposition([snapshot], [], PoolNodes(), "application/openmetrics-text; version=1.0.0")[
         0

@@ -29,7 +29,7 @@ class Machine:
         return BEGAN + timedelta(seconds=self.tick)
 
     def after(self, seconds: float) -> datetime:
-        """The time that is gone by so many seconds later."""
+        """Return the time in use after this number of seconds."""
         self.tick += seconds
         return self.clock.now()
 

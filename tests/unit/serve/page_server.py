@@ -48,7 +48,7 @@ class Server:
         return Answer(answer.status, sent_headers, text)
 
     def seen(self, path: str = "/") -> str:
-        """The version of a page that the browser would ask about next."""
+        """Return the version of a page that the browser would ask about next."""
         found = re.search(r"\?seen=(\w+)", self.ask(path).text)
         assert found, "the page asks for nothing"
         return found[1]

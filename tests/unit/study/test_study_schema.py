@@ -26,7 +26,7 @@ SHIPPED = [
 
 
 def faults(study: Any) -> list[str]:
-    """The places at which the exported schema finds a study wrong."""
+    """Return the places at which the exported schema finds a study wrong."""
     jsonschema = pytest.importorskip("jsonschema")
     schema = Study.model_json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)

@@ -32,7 +32,7 @@ def make_table(
     without: tuple[str, ...] = (),
     kinds: int = 3,
 ) -> None:
-    """A table in which number and kind decide: learnable in a few steps."""
+    """Write a table in which number and kind decide: learnable in a few steps."""
     random = np.random.default_rng(0)
     number = random.normal(5, 3, rows)
     kind = random.choice(["a", "b", "c", *(f"c{number}" for number in range(3, kinds))], rows)
@@ -55,7 +55,7 @@ def make_table(
 
 
 def make_sandbox(folder: Path, task: str = "binary", *, kernels: bool = False) -> Path:
-    """A trial's folder with all that travels: the trainer's files and the region's table."""
+    """Return a trial's folder with all that travels: the trainer's files and the region's table."""
     folder.mkdir()
     copy_trainer(folder, kernels=kernels)
     (folder / "checkpoint").mkdir()

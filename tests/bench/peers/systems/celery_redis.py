@@ -73,7 +73,7 @@ def answers(client: Any) -> bool:
 
 
 def started_worker(folder: Path) -> subprocess.Popen[bytes] | None:
-    """A worker with a process per lane, unless there is one."""
+    """Start a worker with a process per lane, unless there is one."""
     from tests.bench.peers.systems.celery_app import app
 
     if app.control.ping(timeout=2):

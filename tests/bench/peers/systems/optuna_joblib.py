@@ -58,7 +58,7 @@ def objective(folder: Path, region: str, trial: optuna.Trial) -> float:
 
 
 def suggested(trial: optuna.Trial, name: str, entry: dict[str, Any]) -> float | int:
-    """A parameter's value."""
+    """Return a parameter's value."""
     low, high, log = entry["low"], entry["high"], entry.get("log", False)
     if entry["type"] == "float":
         return trial.suggest_float(name, low, high, log=log)
@@ -66,7 +66,7 @@ def suggested(trial: optuna.Trial, name: str, entry: dict[str, Any]) -> float | 
 
 
 def storage(folder: Path) -> RDBStorage:
-    """The study's database, with a heartbeat."""
+    """Return the study's database, with a heartbeat."""
     return RDBStorage(
         f"sqlite:///{folder}/study.db",
         heartbeat_interval=10,

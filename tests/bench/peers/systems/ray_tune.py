@@ -65,7 +65,7 @@ def tuned(folder: Path, region: str, trials: int) -> list[float]:
 
 
 def space() -> dict[str, Any]:
-    """The search space in Ray's words."""
+    """Return the search space in Ray's words."""
     kinds = {
         ("float", False): lambda e: tune.uniform(e["low"], e["high"]),
         ("float", True): lambda e: tune.loguniform(e["low"], e["high"]),
