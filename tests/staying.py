@@ -58,7 +58,7 @@ class Stay:
                 pass_fds=[theirs.fileno()],
             )
 
-    def told(self) -> Any:
+    def read_end(self) -> Any:
         """Return what the trainer says at a trial's end; None where its process has ended."""
         word = self.agent.recv(1 << 16)
         return json.loads(word) if word else None
@@ -76,7 +76,7 @@ class Stay:
 
     def ended(self) -> int:
         """Return the code of a process that ended by itself, telling nothing."""
-        assert self.told() is None
+        assert self.read_end() is None
         self.agent.close()
         return self.process.wait(120)
 
@@ -97,8 +97,8 @@ def train_all(
             stay = Stay(command, folder, environment)
         else:
             stay.give(folder)
-        if (told := stay.told()) is not None:
-            codes.append(told["code"])
+        if (end := stay.read_end()) is not None:
+            codes.append(end["code"])
         else:
             codes.append(stay.leave())
             stay = None

@@ -37,8 +37,8 @@ def made_table(kind: str, rows: int, strength: float, seed: int, numeric: int = 
     dealt = np.random.default_rng(seed)
     numbers = dealt.normal(size=(rows, numeric)).astype(np.float32)
     codes = dealt.integers(1, len(_WORDS) + 1, (rows, _CATEGORICAL)).astype(np.int32)
-    told = numbers[:, 0] + np.abs(numbers[:, 1]) / 2 + (codes[:, 0] == 2) / 2
-    values = strength * told + dealt.normal(size=rows)
+    signal = numbers[:, 0] + np.abs(numbers[:, 1]) / 2 + (codes[:, 0] == 2) / 2
+    values = strength * signal + dealt.normal(size=rows)
     target: npt.NDArray[np.float64] = values
     if kind != "regression":
         cuts = [0.7] if kind == "binary" else [-0.8, 0.3, 1.0]
@@ -90,9 +90,9 @@ def main() -> None:
             for days in (0, 3, MOST_DAYS):
                 found = [count(kind, rows, strength, days) for kind in KINDS]
                 alarms = sum((each for each, _ in found), Counter[str]())
-                told = ", ".join(f"{check} {times}" for check, times in alarms.items()) or "none"
+                counts = ", ".join(f"{check} {times}" for check, times in alarms.items()) or "none"
                 missed = sum(each for _, each in found)
-                print(f"{rows:5}  {strength:8}  {days:9}  {told}; {missed}", flush=True)
+                print(f"{rows:5}  {strength:8}  {days:9}  {counts}; {missed}", flush=True)
     print("rows x columns: seconds of a profile with labels, and without")
     for rows, numeric in ((1_000, 13), (100_000, 13), (100_000, 200), (1_000_000, 50)):
         table = made_table("binary", rows, 1.0, 0, numeric)

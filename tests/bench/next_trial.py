@@ -56,7 +56,7 @@ def next_trial(base: Path, *, stays: bool) -> float:
             stay = Stay(command, folder, {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(job)})
         else:
             stay.give(folder)
-        if stay.told() != {"code": 0}:
+        if stay.read_end() != {"code": 0}:
             raise RuntimeError((folder / "err").read_text())
         waits.append(float((folder / "first").read_text()) - begun)
         if not stays or number == TRIALS - 1:

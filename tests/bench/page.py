@@ -130,7 +130,7 @@ def _measure(opened: StoredRun, server: Server) -> None:
     )
     print(f"open page    {_share(server, lambda: None):.2%} of a core while nothing happens")
     turn = iter(range(5, 500))
-    busy = _share(server, lambda: _tell(opened, next(turn)))
+    busy = _share(server, lambda: _record(opened, next(turn)))
     print(f"             {busy:.2%} while a trial is told each second or so")
 
 
@@ -145,14 +145,14 @@ def _seconds_to_screen(opened: StoredRun, server: Server, at: int) -> float:
     """Measure how soon a page that asks each second shows a recorded trial."""
     time.sleep(3)
     version = server.seen()
-    _tell(opened, at)
+    _record(opened, at)
     began = time.perf_counter()
     while server.ask(f"/?seen={version}").status == 204:
         time.sleep(1)
     return time.perf_counter() - began
 
 
-def _tell(opened: StoredRun, at: int) -> None:
+def _record(opened: StoredRun, at: int) -> None:
     name = list(opened.graph)[at % REGIONS]
     lanes = turns(opened.graph[name], TRIALS + 1 + at // REGIONS, datetime.now())
     node, _ = lanes[-1]

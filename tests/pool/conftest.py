@@ -64,7 +64,7 @@ def session_folder(pytestconfig: pytest.Config) -> Iterator[Path]:
     base.mkdir(parents=True, exist_ok=True)
     folder = base / secrets.token_hex(2)
     pytestconfig.stash[FOLDER] = folder
-    former = signal.signal(signal.SIGTERM, end_as_by_interrupt)
+    previous = signal.signal(signal.SIGTERM, end_as_by_interrupt)
     with ExitStack() as held:
         with base.with_suffix(".lock").open("w") as one_at_a_time:  # others begin just now, too
             fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
@@ -75,7 +75,7 @@ def session_folder(pytestconfig: pytest.Config) -> Iterator[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX)
         watcher = guard.start(folder)
         yield folder
-        signal.signal(signal.SIGTERM, former)
+        signal.signal(signal.SIGTERM, previous)
         shutil.rmtree(folder, ignore_errors=True)
     watcher.wait()
 

@@ -44,7 +44,7 @@ def test_a_trainer_that_works_leaves_no_trace_and_costs_nothing(
 
 
 @pytest.mark.usefixtures("pool")
-def test_a_trainer_that_fails_is_told_with_its_last_words(make_run: MakeRun) -> None:
+def test_a_failing_trainer_is_shown_with_its_last_output(make_run: MakeRun) -> None:
     run = make_run({"mood": "fails"})
     with pytest.raises(InputError) as caught:
         run.check()
@@ -81,7 +81,7 @@ def test_each_mode_of_the_trainer_is_tried(make_run: MakeRun) -> None:
     ],
 )
 @pytest.mark.usefixtures("pool")
-def test_a_mode_that_fails_is_told(
+def test_a_mode_that_fails_is_reported(
     make_run: MakeRun, params: dict[str, str], gate: dict[str, str] | None, words: str
 ) -> None:
     run = make_run(params, gate=gate)
@@ -109,7 +109,7 @@ def test_run_with_check_submits_nothing_where_the_trainer_fails(
 
 
 @pytest.mark.usefixtures("pool")
-def test_what_trains_for_long_is_not_waited_for(make_run: MakeRun, wait_for: WaitFor) -> None:
+def test_a_long_training_is_not_waited_for(make_run: MakeRun, wait_for: WaitFor) -> None:
     run = make_run({"mood": "hangs"})
     checked = check(RunFolder(run.folder), seconds=15)
     assert (checked.metrics, checked.waited) == (None, False)
@@ -143,7 +143,7 @@ def test_a_check_says_what_it_waits_for_and_where_it_runs(
 
 
 @pytest.mark.thorough
-def test_where_no_slot_comes_free_the_check_says_that_it_saw_nothing(
+def test_without_a_free_slot_the_check_says_that_it_has_no_result(
     make_run: MakeRun, make_pool: MakePool, wait_for: WaitFor
 ) -> None:
     with active(make_pool(memory_mb=1000)):

@@ -110,7 +110,7 @@ def test_a_trial_that_leaves_its_machine_starts_on_another(trial: Run, wait_for:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("two_machines")
-def test_a_trial_that_waits_for_its_files_in_vain_is_told_and_started(
+def test_a_trial_whose_files_never_come_is_reported_and_started(
     trial: Run, wait_for: WaitFor
 ) -> None:
     """As where a machine is lost before the files have arrived: the trial has left none."""
@@ -131,6 +131,10 @@ def test_a_trial_that_waits_for_its_files_in_vain_is_told_and_started(
     wait_for(lambda: runs(trial), 60)
     print(f"it runs {time.monotonic() - began:.0f} s after it was told")
     assert (SECOND in job_of(trial)["RemoteHost"]) is not was_second
-    [mend] = trial.status().mends
-    assert (mend["region"], mend["what"], mend["remedy"]) == ("A", f"{NODE}: {REPAIR}", "copy")
+    [repair] = trial.status().mends
+    assert (repair["region"], repair["what"], repair["remedy"]) == (
+        "A",
+        f"{NODE}: {REPAIR}",
+        "copy",
+    )
     assert not trial.status().troubles

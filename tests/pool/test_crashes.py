@@ -226,7 +226,7 @@ def _empty(file: Path) -> None:
 @pytest.mark.parametrize("damage", [_halve, _spoil, _empty, Path.unlink])
 @pytest.mark.parametrize("what", ["nodes_log", "lock"])
 @pytest.mark.usefixtures("pool")
-def test_what_a_killed_dagman_left_may_be_damaged(
+def test_files_of_a_killed_dagman_may_be_damaged(
     what: str, damage: Callable[[Path], None], gated: Gated
 ) -> None:
     gated.until("trials")
@@ -238,7 +238,7 @@ def test_what_a_killed_dagman_left_may_be_damaged(
 
 
 @pytest.mark.thorough
-def test_resume_mends_at_once_what_no_supervisor_looks_after(
+def test_without_a_supervisor_resume_repairs_a_run_at_once(
     chains: Gated, pool: Pool, wait_for: WaitFor
 ) -> None:
     chains.until("trials")
@@ -252,7 +252,7 @@ def test_resume_mends_at_once_what_no_supervisor_looks_after(
         chains.dagman_of_region().kill()
         wait_for(lambda: "ended with exit code" in str(chains.run.status().troubles))
         chains.run.resume()
-        assert [mend["remedy"] for mend in chains.run.status().mends] == ["replace"]
+        assert [repair["remedy"] for repair in chains.run.status().mends] == ["replace"]
         chains.go_on()
     finally:
         for supervisor in supervisors:
@@ -260,7 +260,7 @@ def test_resume_mends_at_once_what_no_supervisor_looks_after(
 
 
 @pytest.mark.usefixtures("pool")
-def test_a_service_that_is_killed_is_back_though_no_script_asks_it(
+def test_a_service_that_is_killed_is_restarted_without_a_script(
     gated: Gated, wait_for: WaitFor
 ) -> None:
     """The service reads trials' reports between two scripts, and may stop a trial."""
@@ -300,7 +300,7 @@ def test_a_job_that_runs_again_after_its_end_stops_no_graph(gated: Gated) -> Non
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
-def test_a_graph_that_can_not_recover_while_it_reports_reports_yet(
+def test_a_graph_that_can_not_recover_during_its_report_still_reports(
     gated: Gated, wait_for: WaitFor
 ) -> None:
     gated.until("report")
@@ -324,9 +324,7 @@ def _run_again_after_its_end(gated: Gated) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
-def test_a_dagman_that_was_never_told_of_a_jobs_end_is_replaced(
-    chains: Gated, wait_for: WaitFor
-) -> None:
+def test_a_dagman_that_missed_a_jobs_end_is_replaced(chains: Gated, wait_for: WaitFor) -> None:
     chains.until("trials")
     files = chains.folder.region("A").dag_files
     region = chains.dagman_of_region()
@@ -353,7 +351,7 @@ exec "$0.own" "$@"
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
-def test_a_dagman_that_passes_over_the_end_of_a_script_is_started_again(
+def test_a_dagman_that_missed_the_end_of_a_script_is_restarted(
     gated: Gated, wait_for: WaitFor
 ) -> None:
     put_before_client(gated.run, RETRY_CUT_OFF)
@@ -362,12 +360,12 @@ def test_a_dagman_that_passes_over_the_end_of_a_script_is_started_again(
     wait_for(lambda: "missed the end" in str(gated.run.status().troubles))
     wait_for(lambda: gated.run.status().mends)
     gated.go_on()
-    assert [mend["remedy"] for mend in gated.run.status().mends] == ["kick"]
+    assert [repair["remedy"] for repair in gated.run.status().mends] == ["kick"]
     [beside] = [record for record in gated.run.trials() if record.node == TRIALS[1]]
     assert beside.attempts == 1  # what trained meanwhile went on
 
 
-def test_a_run_whose_queue_is_lost_goes_on_from_what_the_study_knows(
+def test_a_run_whose_queue_is_lost_continues_from_its_study(
     gated: Gated, make_pool: Callable[..., Pool], wait_for: WaitFor
 ) -> None:
     with active(make_pool()) as pool:
@@ -394,7 +392,7 @@ def test_resume_releases_a_graph_that_a_person_holds(gated: Gated, wait_for: Wai
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
-def test_resume_leaves_a_run_alone_that_goes_on(gated: Gated) -> None:
+def test_resume_leaves_a_healthy_run_alone(gated: Gated) -> None:
     gated.until("trials")
     before = {p.pid for p in dagmans(gated.run)}
     gated.run.resume()

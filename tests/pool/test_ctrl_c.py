@@ -61,13 +61,13 @@ def test_a_query_takes_ctrl_c_again_and_again(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.6, 2.0, 4.0, 8.0])
-def test_it_says_whether_the_run_goes_on(pool: Pool, work: Path, seconds: float) -> None:
+def test_ctrl_c_says_whether_the_run_continues(pool: Pool, work: Path, seconds: float) -> None:
     delay = random.Random(seconds).uniform(seconds / 2, seconds)  # noqa: S311
     what, screen = ctrl_c.press(pool, ctrl_c.write_study(work), work / "run", delay)
     assert what in ctrl_c.RIGHT, f"after {delay} s: {what}\n{screen}"
 
 
-def test_it_stays_ignored_where_the_caller_says_so(work: Path) -> None:
+def test_ctrl_c_stays_ignored_if_the_caller_ignores_it(work: Path) -> None:
     press = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
     program = f"from trialfleet import ctrl_c; ctrl_c.answer_from_the_start(); {press}"
     ignoring = ["env", "--ignore-signal=INT", sys.executable, "-c", program]

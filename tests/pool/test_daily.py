@@ -97,7 +97,7 @@ def test_days_end_region_by_region_and_latest_never_goes_back(here: Path) -> Non
     assert days.backfill(FIRST, SECOND, only_missing=True) == []
 
 
-def test_data_that_comes_late_is_a_run_beside_the_first_and_nothing_is_doubled(
+def test_late_data_starts_a_second_run_and_nothing_is_trained_twice(
     here: Path, wait_for: Callable[..., None]
 ) -> None:
     """While the region whose data was there trains; whoever works on the day is killed between."""
@@ -154,7 +154,7 @@ TABULAR: dict[str, object] = {
 }
 
 
-def test_a_day_that_its_checks_fail_costs_nothing_and_is_accepted_by_hand(here: Path) -> None:
+def test_a_day_with_failed_checks_costs_nothing_and_is_accepted_by_hand(here: Path) -> None:
     now = datetime.now(UTC) + timedelta(seconds=10)  # the data is older
     strict = {**TABULAR, "checks": {"rows": "fail"}, "notify": [{"command": ["true"]}]}
     strict["resources"] = {"memory": "1GB", "disk": "100MB"}
@@ -180,8 +180,8 @@ def test_a_day_that_its_checks_fail_costs_nothing_and_is_accepted_by_hand(here: 
     (failed,) = days.journal.outcomes(SECOND, SECOND)
     assert (failed.region, failed.ending, failed.run) == ("B", Ending.FAILED, None)
     assert "checks.rows: 60, where 140 to 260 are usual; correct the file, or to" in failed.why
-    told = [one.event.title for one in Outbox(days.folder.alerts).deliveries()]
-    assert any(f"demo {SECOND}: B: failed: " in title and "60, where" in title for title in told)
+    titles = [one.event.title for one in Outbox(days.folder.alerts).deliveries()]
+    assert any(f"demo {SECOND}: B: failed: " in title and "60, where" in title for title in titles)
     days.journal.record([attempt.outcome("A", Ending.PUBLISHED, "", run=attempt.run)], now)
     days.journal.end(attempt, now)
     assert days._newly_arrived(SECOND) == []
@@ -239,7 +239,7 @@ def test_a_day_that_is_stopped_and_resumed_ends_as_its_run_does(
     assert not list((here / "runs" / "demo").glob(f"{FIRST}-*"))
 
 
-def test_htcondor_is_the_clock_where_systemd_does_not_run(
+def test_without_systemd_htcondor_starts_the_days(
     here: Path, wait_for: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Units, "can_be_used", lambda _: False)  # of a user with a systemd
@@ -302,5 +302,5 @@ def test_trials_that_wait_for_a_slot_at_the_deadline_do_not_begin(
         assert day.result(300) == [SECOND]
     assert states() == {"complete": CPUS, "pruned": 3}
     assert endings(days, SECOND) == {"A": Ending.PUBLISHED}
-    told = [trial.error for trial in Run(place).trials() if trial.state == "pruned"]
-    assert all("the day's deadline" in str(error) for error in told)
+    errors = [trial.error for trial in Run(place).trials() if trial.state == "pruned"]
+    assert all("the day's deadline" in str(error) for error in errors)

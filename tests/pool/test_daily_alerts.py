@@ -38,7 +38,7 @@ def cli(*words: str) -> str:
     return CliRunner().invoke(main, words).output
 
 
-def test_a_channel_that_is_away_gets_its_alerts_when_it_is_back(
+def test_an_unreachable_channel_gets_its_alerts_when_it_is_back(
     here: Path, wait_for: Callable[..., None]
 ) -> None:
     """With data that isn't there, so that the day takes no run; and its sender is killed."""
@@ -72,7 +72,7 @@ def test_a_channel_that_is_away_gets_its_alerts_when_it_is_back(
     wait_for(lambda: not schedd.query(ours, ["ClusterId"]), 60)
 
 
-def test_a_day_that_has_ended_waits_for_nobody_who_sends(here: Path) -> None:
+def test_a_day_that_has_ended_does_not_wait_for_its_alerts(here: Path) -> None:
     file = write_study(here, notify=[{"command": ["false"]}])
     Days(file).run(DAY)
     outbox = Outbox(DailyFolder.for_study("demo").alerts)

@@ -63,7 +63,7 @@ def assert_bad_ones_were_stopped(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("pool")
-def test_a_trial_that_would_not_be_the_best_is_told_and_leaves(make_run: MakeRun) -> None:
+def test_a_trial_that_would_not_be_the_best_is_stopped_and_leaves(make_run: MakeRun) -> None:
     run = curves(make_run)
     run.submit()
     assert run.wait().state is RunState.DONE
@@ -87,7 +87,9 @@ def test_a_shell_trainer_reads_one_file(make_run: MakeRun) -> None:
 @pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 @pytest.mark.parametrize("mood", ["deaf", "saves"])
-def test_a_trainer_that_does_not_listen_is_ended_by_its_job(make_run: MakeRun, mood: str) -> None:
+def test_a_trainer_that_ignores_the_order_to_stop_is_killed_by_its_job(
+    make_run: MakeRun, mood: str
+) -> None:
     """One that takes the end of its job for an eviction, and saves, doesn't begin again."""
     run = curves(make_run, mood)
     run.submit()
@@ -116,15 +118,15 @@ def test_a_service_killed_after_its_decision_loses_nothing(
     for process in services(run):
         with suppress(ProcessLookupError):  # a script's client, that has ended
             os.kill(process.pid, signal.SIGKILL)
-    told = orders(run)
+    ordered = orders(run)
     assert run.wait().state is RunState.DONE
     assert_bad_ones_were_stopped(run)
-    assert told.items() <= orders(run).items()  # what was decided stays so
+    assert ordered.items() <= orders(run).items()  # what was decided stays so
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
-def test_a_run_that_is_stopped_after_a_decision_goes_on(
+def test_a_run_that_is_stopped_after_a_decision_can_be_resumed(
     make_run: MakeRun, wait_for: WaitFor
 ) -> None:
     """The job of a trial that was told is removed before it leaves: it is not trained again."""
@@ -133,13 +135,13 @@ def test_a_run_that_is_stopped_after_a_decision_goes_on(
     run.submit()
     wait_for(lambda: orders(run))
     run.stop()
-    told = orders(run)
-    for place in told:
+    ordered = orders(run)
+    for place in ordered:
         begun = (place / "log").read_text().count("Job executing on host")
         assert begun == 1
     run.resume()
-    wait_for(lambda: all(trial_of(run, place) == "stopped early" for place in told))
-    for place in told:
+    wait_for(lambda: all(trial_of(run, place) == "stopped early" for place in ordered))
+    for place in ordered:
         assert (place / "log").read_text().count("Job executing on host") == 1
     run.stop()
 

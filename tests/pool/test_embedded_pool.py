@@ -75,7 +75,7 @@ def alive(mark: str) -> list[psutil.Process]:
     return [process for process in found if process.pid != os.getpid()]
 
 
-def test_what_a_job_of_some_seconds_used_is_measured(make_pool: MakePool, work: Path) -> None:
+def test_the_usage_of_a_short_job_is_measured(make_pool: MakePool, work: Path) -> None:
     quiet = make_pool()  # HTCondor looks at processes when any job starts, too
     quiet.up()
     burn = "import os, time\nkept = os.urandom(100 << 20)\nwhile time.process_time() < 4: pass"
@@ -187,7 +187,7 @@ def test_a_vacated_job_goes_on_from_its_checkpoint(pool: Pool, work: Path) -> No
     assert (work / "out").read_text() == "saved\n"
 
 
-def test_what_a_job_uses_of_the_disk_is_known_and_limited_soon(pool: Pool, work: Path) -> None:
+def test_a_jobs_disk_usage_is_measured_and_limited_soon(pool: Pool, work: Path) -> None:
     program = "sleep 4; dd if=/dev/zero of=big bs=1M count=150 2>/dev/null; sleep 60"
     lines = ["request_disk = 20MB", "periodic_remove = DiskUsage > RequestDisk"]
     submit(pool, work, program, *lines)
@@ -335,7 +335,7 @@ def test_a_knob_that_htcondor_refuses_ends_with_its_log(make_pool: MakePool) -> 
     assert alive(str(private.folder)) == []
 
 
-def test_what_lies_in_a_pools_way_is_named(make_pool: MakePool) -> None:
+def test_a_file_that_blocks_a_pools_start_is_named(make_pool: MakePool) -> None:
     pool = make_pool()
     key = pool.folder / "passwords.d" / "POOL"
     key.mkdir(parents=True)

@@ -55,19 +55,19 @@ def heard(file: Path) -> list[dict[str, Any]]:
 
 def killing(make_run: MakeRun, work: Path) -> Run:
     (work / "train.sh").write_text(TRAINER.format(work=work))
-    tell = ["sh", "-c", f"cat >> '{work}/heard'; echo >> '{work}/heard'"]
+    alert_command = ["sh", "-c", f"cat >> '{work}/heard'; echo >> '{work}/heard'"]
     run = make_run(
         trainer={"command": ["sh", "train.sh"], "files": [str(work / "train.sh")]},
         budget={"trials": 1, "lanes": 1, "failures": 0},
         retries=0,
-        notify=[{"command": tell}],
+        notify=[{"command": alert_command}],
     )
     run.submit()
     return run
 
 
 @pytest.mark.usefixtures("pool")
-def test_a_trial_whose_starter_dies_is_told_and_fails_although_the_teller_is_killed(
+def test_a_trial_whose_starter_dies_is_reported_and_fails_although_notify_is_killed(
     make_run: MakeRun, work: Path, wait_for: WaitFor
 ) -> None:
     run = killing(make_run, work)

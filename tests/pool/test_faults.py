@@ -112,7 +112,7 @@ def test_a_region_whose_dagman_is_removed_is_shown_as_stopped(
 
 
 @pytest.mark.usefixtures("pool")
-def test_a_stopped_run_goes_on_where_it_was(begin: Callable[..., Run]) -> None:
+def test_a_stopped_run_continues_where_it_was(begin: Callable[..., Run]) -> None:
     run = begin()
     with pytest.raises(InputError, match="submitted before"):
         run.submit()

@@ -159,7 +159,7 @@ def evict_first(gang: GangRun) -> None:
         pytest.param(evict_first, 1200, marks=pytest.mark.thorough),
     ],
 )
-def test_a_disturbed_gang_comes_to_the_same(
+def test_a_disturbed_gang_has_the_same_result(
     make_gang: MakeGang,
     wait_for: WaitFor,
     work: Path,
@@ -241,7 +241,7 @@ def test_a_gangs_jobs_train_one_trial_after_another_and_the_best_in_full(
 
 
 @pytest.mark.thorough
-def test_a_gang_goes_on_without_a_frozen_rank_and_takes_it_in_again(
+def test_a_gang_continues_without_a_frozen_rank_and_admits_it_again(
     make_gang: MakeGang, wait_for: WaitFor, work: Path
 ) -> None:
     own = make_gang(steps=2000)
@@ -417,8 +417,10 @@ def test_the_reference_trainer_trains_one_region_over_several_slots(
     assert [trial.ranks for trial in north] == [2]
     assert [trial.ranks for trial in south] == [None]
     place = RunFolder(run.folder).region("north").trial(FIRST)
-    told = json.loads(place.result.read_text())["metrics"]
-    assert told == pytest.approx(alone_in_its_gang(place, work / "north.npz", tmp_path), rel=1e-4)
+    metrics = json.loads(place.result.read_text())["metrics"]
+    assert metrics == pytest.approx(
+        alone_in_its_gang(place, work / "north.npz", tmp_path), rel=1e-4
+    )
 
 
 def alone_in_its_gang(place: TrialFolder, table: Path, tmp_path: Path) -> dict[str, float]:

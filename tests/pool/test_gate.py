@@ -74,7 +74,7 @@ def test_no_champion_then_kept_promoted_and_a_gate_that_fails(make_run: MakeRun)
     assert RunFolder(broken.folder).region("A").gate.log.exists()
 
 
-def test_what_passed_waits_for_a_person_and_the_next_is_held_against_the_one_in_force(
+def test_a_model_that_passed_waits_for_approval_and_the_next_meets_the_current_one(
     make_run: MakeRun,
 ) -> None:
     first = day(make_run, 1, WORSE)

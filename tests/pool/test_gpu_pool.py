@@ -181,7 +181,7 @@ def test_a_sick_gpu_among_three_gets_no_trial_and_the_others_do(
     wait_for(lambda: ads(manager, "three", "TotalGPUs", "HAS_GPU") == "3 true", 20)
 
 
-def test_a_share_of_a_gpu_is_had_where_gpus_are_divided_so_and_a_whole_one_elsewhere(
+def test_a_trial_gets_a_share_of_a_divided_gpu_and_a_whole_one_elsewhere(
     manager: Machine, make_node: MakeNode, work: Path, wait_for: WaitFor
 ) -> None:
     make_node("half", shares=2, price=0.01)

@@ -113,5 +113,8 @@ def test_without_apptainer_the_pool_says_what_is_missing(
     monkeypatch.setenv("PATH", os.environ["PATH"].split(os.pathsep, 1)[1])
     with active(make_pool()):
         run = make_run(image=str(image))
-        told = run.check_pool().hopeless
-    assert "TARGET.HasContainer, no slot has that" in told or "TARGET.HasSIF, no slot" in told
+        explanation = run.check_pool().hopeless
+    assert (
+        "TARGET.HasContainer, no slot has that" in explanation
+        or "TARGET.HasSIF, no slot" in explanation
+    )

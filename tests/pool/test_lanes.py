@@ -83,7 +83,7 @@ def test_one_job_trains_all_of_a_region_whose_graph_a_person_submits_alone(
 
 
 @pytest.mark.thorough
-def test_a_service_that_no_graph_has_is_started_again_where_jobs_ask(
+def test_a_service_without_a_graph_is_restarted_when_jobs_ask(
     make_run: MakeRun, wait_for: WaitFor
 ) -> None:
     run = make_run({"seconds": 1.0}, regions=["A"], budget={"trials": 3, "lanes": 1})
@@ -93,7 +93,7 @@ def test_a_service_that_no_graph_has_is_started_again_where_jobs_ask(
     service.kill()
     wait_for((run.folder / "regions/A/published.json").exists)
     assert_exactly_once(run, 3)
-    assert [mend["remedy"] for mend in run.status().mends] == ["serve"]
+    assert [repair["remedy"] for repair in run.status().mends] == ["serve"]
     log = trial_of(run, "A.l1").log.read_text()
     assert log.count("Job submitted from host") == 1, "the job waited for its answer"
 

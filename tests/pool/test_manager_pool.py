@@ -233,7 +233,9 @@ def test_a_token_without_limits_gives_a_node_no_more(manager: Machine, make_node
     assert allowed(machine, "schedd", *schedd_of(manager)) == set()
 
 
-def test_whoever_else_the_key_names_may_nothing(manager: Machine, make_node: MakeNode) -> None:
+def test_other_identities_that_the_key_signs_have_no_rights(
+    manager: Machine, make_node: MakeNode
+) -> None:
     stranger = signing.token_command("x@trialfleet", config.KEY, ["-lifetime", "600"])
     machine = make_node(manager.run(*stranger).stdout)
     assert allowed(machine, "collector") == set()

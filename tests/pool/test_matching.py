@@ -22,7 +22,7 @@ TOO_MUCH = "no slot of the pool can run them: memory: needs 900 GB, the most is 
 
 
 @pytest.mark.usefixtures("pool")
-def test_what_no_slot_can_run_is_told_by_plan_refused_by_submit_and_named_by_status(
+def test_a_job_for_no_slot_is_shown_by_plan_refused_by_submit_and_named_by_status(
     make_run: MakeRun, wait_for: WaitFor
 ) -> None:
     run = make_run(resources={"memory": "900GB", "disk": "20MB"})
@@ -38,7 +38,7 @@ def test_what_no_slot_can_run_is_told_by_plan_refused_by_submit_and_named_by_sta
 
 
 @pytest.mark.usefixtures("pool")
-def test_the_command_line_refuses_with_2_and_says_how_to_go_on(
+def test_the_command_line_refuses_with_exit_code_2_and_advice(
     make_run: MakeRun, wait_for: WaitFor
 ) -> None:
     run = make_run(resources={"memory": "900GB", "disk": "20MB"})
@@ -144,7 +144,7 @@ def test_trials_run_the_studys_python_whoever_calls_it(make_run: MakeRun, work: 
 
 
 @pytest.mark.usefixtures("pool")
-def test_without_one_it_is_the_python_that_plans_the_run(make_run: MakeRun) -> None:
+def test_without_a_python_trials_run_the_one_that_plans_the_run(make_run: MakeRun) -> None:
     run = make_run()
     assert run.study.python == sys.executable
     assert json.loads(json.dumps(plan_summary(run)))["python"] == sys.executable

@@ -113,7 +113,7 @@ def probed(node: Machine) -> int:
 
 
 @pytest.mark.usefixtures("node")
-def test_the_pool_knows_what_the_instance_is(manager: Machine, wait_for: WaitFor) -> None:
+def test_the_pool_describes_the_instance(manager: Machine, wait_for: WaitFor) -> None:
     wait_for(lambda: attribute(manager, "TrialfleetInstance") == INSTANCE.id, 30)
     asked = ("Fleet", "InstanceType", "Zone", "Lifecycle", "PricePerHour", "DriverOption")
     assert attribute(manager, *(f"Trialfleet{name}" for name in asked)) == (

@@ -88,7 +88,7 @@ echo '{{"status": "complete", "metrics": {{"loss": 0.5}}}}' >result.json
 """
 
 
-def test_what_htcondor_knows_of_a_trial_that_says_nothing_of_itself(
+def test_a_trial_without_own_figures_has_htcondors(
     make_run: MakeRun, work: Path, wait_for: Callable[..., None]
 ) -> None:
     (work / "train.sh").write_text(SHELL.format(gate=work))

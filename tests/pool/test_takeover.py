@@ -61,7 +61,7 @@ def finished(server: Server) -> int:
 
 
 @pytest.mark.parametrize("moment", UP_TO)
-def test_the_second_manager_goes_on_with_a_day_whose_manager_was_killed(
+def test_the_second_manager_continues_a_day_whose_manager_was_killed(
     managers: tuple[Manager, Manager],
     server: Server,
     s3: Any,
@@ -104,16 +104,16 @@ def test_the_second_manager_goes_on_with_a_day_whose_manager_was_killed(
         latest = second.folder / "models" / "demo" / region / "latest"
         assert latest.resolve().name == str(DAY)
         assert (latest / "provenance.json").exists()
-    assert_told_once(work)
+    assert_alerted_once(work)
 
 
-def assert_told_once(work: Path) -> None:
+def assert_alerted_once(work: Path) -> None:
     heard = [json.loads(line) for line in (work / "heard").read_text().splitlines() if line]
-    told = [one["title"] for one in heard if "took over" in one["title"]]
-    assert (len(told), [one["event"] for one in heard].count("day-done")) == (1, 1), heard
+    titles = [one["title"] for one in heard if "took over" in one["title"]]
+    assert (len(titles), [one["event"] for one in heard].count("day-done")) == (1, 1), heard
 
 
-def test_a_manager_that_stood_still_writes_nothing_when_it_goes_on(
+def test_a_manager_that_was_suspended_writes_nothing_when_it_resumes(
     managers: tuple[Manager, Manager],
     server: Server,
     s3: Any,
@@ -145,4 +145,4 @@ def test_a_manager_that_stood_still_writes_nothing_when_it_goes_on(
             ("A", Ending.PUBLISHED),
             ("B", Ending.PUBLISHED),
         ]
-    assert_told_once(work)
+    assert_alerted_once(work)

@@ -31,7 +31,7 @@ def moody(mood: str, **more: object) -> dict[str, object]:
 
 
 @pytest.mark.usefixtures("pool")
-def test_bad_trainers_are_told_as_failed_and_stop_no_other_region(make_run: MakeRun) -> None:
+def test_bad_trainers_are_recorded_as_failed_and_stop_no_other_region(make_run: MakeRun) -> None:
     run = make_run(
         regions={
             "good": {},
@@ -175,7 +175,7 @@ def test_a_trainer_that_always_crashes_ends_the_run_long_before_its_budget(
 
 
 @pytest.mark.thorough
-def test_a_trial_whose_startd_is_killed_goes_on_from_its_last_upload(
+def test_a_trial_whose_startd_is_killed_continues_from_its_last_upload(
     make_run: MakeRun, make_pool: Callable[..., Pool], wait_for: WaitFor
 ) -> None:
     with active(make_pool()) as pool:

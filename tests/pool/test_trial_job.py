@@ -76,13 +76,13 @@ class Job:
             return {"say": None, "trial": None}
         return said
 
-    def told(self, name: str) -> bool:
+    def is_recorded(self, name: str) -> bool:
         said = self.said()
         return (said["say"], said["trial"]) == ("told", name)
 
-    def wait_until_told(self, name: str) -> None:
+    def wait_until_recorded(self, name: str) -> None:
         deadline = time.monotonic() + 120
-        while not self.told(name):
+        while not self.is_recorded(name):
             assert time.monotonic() < deadline, self.said()
             time.sleep(0.002)
 
@@ -98,9 +98,9 @@ def test_a_job_trains_one_trial_after_another(work: Path, wait_for: WaitFor) -> 
     job.train("", 0, "A.t1")
     job.submit()
     for number in range(1, 9):
-        job.wait_until_told(f"A.t{number}")
-        told = job.said()
-        job.train(told["token"], told["turn"], f"A.t{number + 1}", last=number == 8)
+        job.wait_until_recorded(f"A.t{number}")
+        said = job.said()
+        job.train(said["token"], said["turn"], f"A.t{number + 1}", last=number == 8)
     wait_for(lambda: "Job terminated" in (job.folder / "log").read_text())
     assert "return value 0" in (job.folder / "log").read_text()
     assert [job.left(f"A.t{number}", "out") for number in range(1, 10)] == ["rows\n"] * 9

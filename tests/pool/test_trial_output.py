@@ -35,7 +35,7 @@ def logs(run: Run, *words: str) -> Result:
 
 
 @pytest.mark.usefixtures("pool")
-def test_what_a_trial_prints_is_followed_to_its_end(
+def test_a_trials_output_is_followed_to_its_end(
     make_run: MakeRun, work: Path, wait_for: WaitFor
 ) -> None:
     (work / "train.py").write_text(TRAINER)

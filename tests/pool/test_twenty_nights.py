@@ -295,12 +295,12 @@ def test_twenty_nights(
                     assert one.ending in {Ending.PUBLISHED, Ending.KEPT}, (night, one)
                     place.trained[region] = night.day
             check_views(place, night, monkeypatch)
-        told_once(place, [n for n in drawn if has_disks or n.trouble != "full disk"], wait_for)
+        check_alerts(place, [n for n in drawn if has_disks or n.trouble != "full disk"], wait_for)
     names = Counter(study for study, _ in trials_of(place.server))
     assert set(names.values()) == {1}, "no run is doubled, and each has its one trial"
 
 
-def told_once(place: Place, lived: list[Night], wait_for: Callable[..., None]) -> None:
+def check_alerts(place: Place, lived: list[Night], wait_for: Callable[..., None]) -> None:
     def digests() -> list[str]:
         return [one["data"]["date"] for one in place.heard() if one["event"] == "day-done"]
 

@@ -18,12 +18,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return release.build(tmp_path_factory.mktemp("dist"))[0]
 
 
-def test_its_only_top_level_name_is_trialfleet(wheel: Path) -> None:
+def test_the_wheels_only_top_level_name_is_trialfleet(wheel: Path) -> None:
     names = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
     assert {name for name in names if not name.endswith(".dist-info")} == {"trialfleet"}
 
 
-def test_it_holds_every_file_that_the_folders_hold_and_no_other(wheel: Path) -> None:
+def test_the_wheel_holds_exactly_the_files_of_the_folders(wheel: Path) -> None:
     release.check_wheel(wheel)
 
 
@@ -36,7 +36,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return release.install(wheel, tmp_path_factory.mktemp("of") / "environment", borrow=True)
 
 
-def test_installed_alone_it_runs_the_demos_study(python: Path, pool: Pool, work: Path) -> None:
+def test_a_wheel_installed_alone_runs_the_demos_study(python: Path, pool: Pool, work: Path) -> None:
     def call(*words: str | Path) -> str:
         done = subprocess.run(words, cwd=work, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

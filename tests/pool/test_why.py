@@ -100,7 +100,7 @@ def test_a_crash_and_scripts_that_fail_are_why_their_regions_fail(
     data = {name: work / "data" / name for name in ("A", "gone", "shut")}
     for file in data.values():
         file.write_text("1")
-    heard, tell = work / "heard", f"cat >> '{work}/heard'; echo >> '{work}/heard'"
+    heard, alert_command = work / "heard", f"cat >> '{work}/heard'; echo >> '{work}/heard'"
     run = make_run(
         {"gate": str(work / "gate")},
         regions={
@@ -111,7 +111,7 @@ def test_a_crash_and_scripts_that_fail_are_why_their_regions_fail(
         data="data/{region}",
         budget={"trials": 1, "lanes": 1},
         retries=0,
-        notify=[{"command": ["sh", "-c", tell]}],
+        notify=[{"command": ["sh", "-c", alert_command]}],
     )
     folder = RunFolder(run.folder)
     place = folder.region("shut").trial("shut.l1.t01").root
@@ -159,7 +159,7 @@ def test_a_crash_and_scripts_that_fail_are_why_their_regions_fail(
     assert asked(run, None).kind == asked(run, "A.l1.t01").kind == "crash"
 
 
-def test_what_nothing_is_called_is_refused_with_what_there_is(make_run: MakeRun) -> None:
+def test_an_unknown_name_is_refused_with_the_known_ones(make_run: MakeRun) -> None:
     run = make_run(regions=["north", "south"])
     done = CliRunner().invoke(main, ["why", "nort", "--run", str(run.folder)])
     assert done.exit_code == 2

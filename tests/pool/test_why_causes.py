@@ -190,7 +190,7 @@ def test_lanes_turns_and_what_persons_do(gated: Callable[..., Run], wait_for: Wa
 
 
 @pytest.mark.usefixtures("pool")
-def test_what_no_slot_has(make_run: MakeRun, wait_for: WaitFor) -> None:
+def test_requirements_that_no_slot_meets(make_run: MakeRun, wait_for: WaitFor) -> None:
     small = {"memory": "100MB", "disk": "20MB"}
     large = make_run(run="large", resources={"memory": "900GB", "disk": "20MB"})
     nowhere = make_run(run="nowhere", resources={**small, "requirements": "Nowhere =?= true"})
@@ -262,7 +262,7 @@ def test_the_gate_and_a_newer_run(make_run: MakeRun) -> None:
 
 
 @pytest.mark.usefixtures("pool")
-def test_what_is_not_paid_for_any_more(gated: Callable[..., Run], wait_for: WaitFor) -> None:
+def test_work_that_no_money_is_left_for(gated: Callable[..., Run], wait_for: WaitFor) -> None:
     run = gated(budget=ONE)
     run.submit()
     wait_for(lambda: runs(run, "A.l1"))
@@ -359,7 +359,7 @@ def test_slots_that_refuse_and_an_access_point_that_starts_nothing(
         run.stop()
 
 
-def test_nothing_is_called_so(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_name(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(work)
     with pytest.raises(InputError, match="is not a region, node, job or instance"):
         why("nowhere")

@@ -254,9 +254,11 @@ class Embedded:
             "run's folder read-only", "read-only folder", PROTECTED_SECONDS, self._disk.allow
         )
 
-    def _spoiling(self, what: str, counts: str, seconds: float, mend: Callable[[], None]) -> Strike:
+    def _spoiling(
+        self, what: str, counts: str, seconds: float, repair: Callable[[], None]
+    ) -> Strike:
         def ends() -> None:
-            mend()
+            repair()
             self._spoilt = False
 
         self._spoilt = True

@@ -120,7 +120,7 @@ class _Region:
         reached: dict[str, Callable[[], bool]] = {
             "asking": lambda: bool(self._alive("service")),
             "first trials": lambda: self._running() == set(TRIALS),
-            "last trial": lambda: self._told() == 1,
+            "last trial": lambda: self._finished() == 1,
             "best": lambda: self._running() == {"A.best"},
             "publish": lambda: bool(self._alive("publish")),
             "report": lambda: bool(self._alive("report")),
@@ -162,7 +162,7 @@ class _Region:
     def _running(self) -> set[str]:
         return set(job_queue.look_up(RunFolder(self.run.folder)).running)
 
-    def _told(self) -> int:
+    def _finished(self) -> int:
         return progress(self.run, Progress()).told
 
     def _is_done(self) -> bool:

@@ -108,7 +108,7 @@ class Moments:
             return "-"
         if not killed:
             return "-"
-        is_on = lane.wait(lambda: lane.has_told_since(begin, trial), RECOVERY_SECONDS)
+        is_on = lane.wait(lambda: lane.has_recorded_since(begin, trial), RECOVERY_SECONDS)
         cell = f"{time.monotonic() - begin:.0f}" if is_on else FAILED
         self._say(f"{moment}, {per_job} a job: {trial}: {kind}: {cell}")
         return cell
@@ -167,10 +167,10 @@ class _Lane:
         _signal(pids[:1], signal.SIGKILL)
         return bool(pids)
 
-    def has_told_since(self, begin: float, trial: str) -> bool:
+    def has_recorded_since(self, begin: float, trial: str) -> bool:
         """Return whether another trial's end was recorded, or there are no more."""
-        told = (word for word in self.words.all if word.moment == "told" and word.time > begin)
-        return any(word.trial != trial for word in told) or self.is_done()
+        recorded = (word for word in self.words.all if word.moment == "told" and word.time > begin)
+        return any(word.trial != trial for word in recorded) or self.is_done()
 
     def is_done(self) -> bool:
         """Return whether the run is done."""

@@ -74,14 +74,14 @@ class Storm:
 
     def _note(self, strike: Strike) -> None:
         self.events.update(strike.counts)
-        self._tell(strike.what)
+        self._print(strike.what)
         if strike.lasts:
             self._later.append((time.monotonic() + strike.lasts, strike))
 
     def _lull(self) -> None:
         """Leave a run alone that nothing came of for long; help it if it does not go on."""
         self.events["lull"] += 1
-        self._tell("a lull")
+        self._print("a lull")
         self._calm()
         before, end = self._seen.progress, time.monotonic() + LULL_SECONDS
         while self._seen.progress == before and time.monotonic() < end:
@@ -102,7 +102,7 @@ class Storm:
             if time.monotonic() - begin > STILL_SECONDS:
                 break
         seconds = time.monotonic() - begin
-        self._tell(f"{seconds:.1f} s after the last event all runs again")
+        self._print(f"{seconds:.1f} s after the last event all runs again")
         if seconds > self.ground.recovery_seconds:
             self.audit.needed(f"after {seconds:.0f} s not all runs again: {'; '.join(lacking)}")
         return seconds
@@ -122,7 +122,7 @@ class Storm:
 
     def _help(self) -> None:
         self.audit.needed(f"run {self.audit.runs + 1}: nothing happened; {self._seen.message}")
-        self._tell(self.audit.evidence[-1])
+        self._print(self.audit.evidence[-1])
         self._since = time.monotonic()
         with suppress(TrialfleetError):
             self.ground.resume()
@@ -134,7 +134,7 @@ class Storm:
         self._calm()  # a person plans no run on a disk that is full
         self.ground.plan(number)
         self._is_run, self._seen, self._since = True, NOTHING, time.monotonic()
-        self._tell(f"run {number} begins")
+        self._print(f"run {number} begins")
         self._retrying(self.ground.submit, self.ground.resume)
 
     def _retrying(self, first: Callable[[], object], then: Callable[[], object]) -> None:
@@ -157,7 +157,7 @@ class Storm:
         self._is_run = False
         self.ground.close(self.audit)
         for what in self.audit.evidence[found:]:
-            self._tell(what)
+            self._print(what)
 
     # --- Time -------------------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class Storm:
             now = time.monotonic()
             for item in [item for item in self._later if item[0] <= now]:
                 self._later.remove(item)
-                self._tell(item[1].ended)
+                self._print(item[1].ended)
                 item[1].ends()
             if now >= self._next_look:
                 self._look()
@@ -178,7 +178,7 @@ class Storm:
 
     def _look(self) -> None:
         for line in self.ground.tend():
-            self._tell(line)
+            self._print(line)
         if self._is_run:
             before = self._seen.progress
             self._seen = self.ground.look(before)
@@ -199,5 +199,5 @@ class Storm:
             f"  still {time.monotonic() - self._since:.0f} s"
         )
 
-    def _tell(self, what: str) -> None:
+    def _print(self, what: str) -> None:
         self._log.write(f"{time.strftime('%H:%M:%S')} {what}\n")

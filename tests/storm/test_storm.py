@@ -56,7 +56,7 @@ def test_no_crash_leaves_a_run_stuck() -> None:
 @pytest.mark.pool
 @pytest.mark.thorough
 @pytest.mark.timeout(2400)
-def test_whoever_dies_while_an_agent_and_the_service_talk_the_lane_goes_on() -> None:
+def test_a_lane_continues_after_any_death_while_its_agent_and_the_service_talk() -> None:
     found = storm("--moments")
     assert isinstance(found["seconds"], dict)
     hit = {kind for row in found["seconds"].values() for kind, cell in row.items() if cell != "-"}
@@ -80,7 +80,7 @@ ALSO_THERE = {
 @pytest.mark.thorough
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("phase", PHASES)
-def test_whatever_dies_in_a_phase_of_a_region_all_runs_again_within_a_minute(phase: str) -> None:
+def test_a_death_in_any_phase_of_a_region_is_repaired_within_a_minute(phase: str) -> None:
     found = storm("--matrix", "--phase", phase)
     assert isinstance(found["seconds"], dict)
     killed = {kind for kind, seconds in found["seconds"][phase].items() if seconds != "-"}
@@ -118,7 +118,7 @@ def test_no_cut_and_no_lost_machine_leaves_a_run_stuck() -> None:
     storm("--lab", "--kills", "6", "--seed", "1", *size)
 
 
-def test_an_audit_is_told_as_json_and_added_up() -> None:
+def test_audits_are_written_as_json_and_added_up() -> None:
     one, sum_of_two = Audit(runs=1, mends=Counter({"kick: silent": 2})), Audit(lost=1)
     for _ in range(2):
         sum_of_two.merge(json.loads(json.dumps(one.to_json())))
@@ -139,7 +139,7 @@ def test_a_trial_that_begins_after_its_good_end_was_trained_again() -> None:
     assert begun_again("\n".join([*lines, again])) == {"A.l1.t1"}
 
 
-def test_a_training_in_vain_is_one_whose_result_had_arrived(tmp_path: Path) -> None:
+def test_a_training_whose_result_had_arrived_is_counted_as_useless(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
     ledger.write_text(
         "".join(
@@ -164,7 +164,7 @@ def test_a_training_in_vain_is_one_whose_result_had_arrived(tmp_path: Path) -> N
     assert trained_again(found, words) == {("A", "t1"), ("A", "t2")}
 
 
-def test_what_is_said_in_a_job_is_noticed(tmp_path: Path) -> None:
+def test_messages_in_a_job_are_noticed(tmp_path: Path) -> None:
     folder = tmp_path / "regions/A/trials/A.l1/words"
     folder.mkdir(parents=True)
 
@@ -197,14 +197,14 @@ def test_what_is_said_in_a_job_is_noticed(tmp_path: Path) -> None:
     ]
 
 
-def test_an_agent_is_told_from_the_trainers_that_it_starts() -> None:
+def test_an_agent_is_distinguished_from_the_trainers_that_it_starts() -> None:
     trainer = ["python3", "trainer.py"]
     assert kind_of(["python3", "-I", "-S", "agent.pyz", "--", *trainer], "") == "agent"
     assert kind_of(trainer, "") == "trainer"
     assert kind_of([*trainer, "stays"], "") == "staying trainer"
 
 
-def test_the_service_is_told_from_the_script_that_would_start_it() -> None:
+def test_the_service_is_distinguished_from_the_script_that_would_start_it() -> None:
     service = programs.command("serve", "/run")
     asking = programs.command("ask-service", "--folder", "/run", "--start", *service, "--", "end")
     assert (kind_of(service, ""), kind_of(asking, "")) == ("service", "script")

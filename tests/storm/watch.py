@@ -61,7 +61,7 @@ def progress(run: Run, before: Progress) -> Progress:
     """Return how far a run is; what can't be read now is as it was before."""
     root = run.folder
     return Progress(
-        told=max(before.told, _told(RunFolder(root).database)),
+        told=max(before.told, _finished(RunFolder(root).database)),
         trained=sum(path.stat().st_size > 0 for path in root.glob("regions/*/best/result.json")),
         published=len(list(root.glob("regions/*/published.json"))),
         reported=run.report.exists(),
@@ -85,7 +85,7 @@ def seen(run: Run, before: Progress) -> Seen:
     )
 
 
-def _told(database: Path) -> int:
+def _finished(database: Path) -> int:
     try:
         with closing(sqlite3.connect(f"file:{quote(str(database))}?mode=ro", uri=True)) as study:
             return int(study.execute(TOLD).fetchone()[0])

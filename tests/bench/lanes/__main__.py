@@ -126,13 +126,13 @@ def measured(
     memory = memory_by_role(pool)
     (base / "go").touch()
     time.sleep(0.6 * given.nap)  # the first have ended
-    answers, first, told = Answers(run), cpu_by_role(pool), finished(run)
+    answers, first, finished_before = Answers(run), cpu_by_role(pool), finished(run)
     until = time.monotonic() + 60 * given.minutes
     began = time.monotonic()
     while time.monotonic() < until:
         answers.look()
         time.sleep(LOOK_SECONDS)
-    used, ended = difference(first, cpu_by_role(pool)), finished(run) - told
+    used, ended = difference(first, cpu_by_role(pool)), finished(run) - finished_before
     seconds = time.monotonic() - began
     here, there = parts(used)
     print(f"{ended} trials ended in {seconds:.0f} s; processor seconds of each:")

@@ -18,8 +18,8 @@ found = {"before": 0}
 
 def kilobytes(name: str) -> int:
     """Return what the kernel says of this process: VmRSS now, VmHWM at most."""
-    (told,) = re.findall(rf"^{name}:\s+(\d+) kB$", STATUS.read_text(), re.MULTILINE)
-    return int(told)
+    (size,) = re.findall(rf"^{name}:\s+(\d+) kB$", STATUS.read_text(), re.MULTILINE)
+    return int(size)
 
 
 def watched(*given: Any) -> Any:

@@ -61,9 +61,9 @@ def main() -> None:
     for hidden, batch in NETWORKS:
         step = step_by(hidden, batch, seconds)
         for ranks in given.ranks:
-            told, found = predicted(step, ranks, link), seconds[hidden, batch, ranks]
-            times = [f"{1000 * x:.2f} ms" for x in (step.compute, step.overhead, told, found)]
-            print(_row(f"{hidden}, {batch}", str(ranks), *times, f"{found / told:.2f}"))
+            expected, found = predicted(step, ranks, link), seconds[hidden, batch, ranks]
+            times = [f"{1000 * x:.2f} ms" for x in (step.compute, step.overhead, expected, found)]
+            print(_row(f"{hidden}, {batch}", str(ranks), *times, f"{found / expected:.2f}"))
 
 
 def predicted(step: Step, ranks: int, link: Link) -> float:
@@ -100,8 +100,8 @@ def write_rows(path: Path) -> None:
 def measure_sums(path: Path) -> dict[int, float]:
     """Return the seconds that two ranks take to add up arrays of so many bytes."""
     with trained(2, path, {}, LINKED) as (folder, _):
-        told = json.loads((folder / "linked.json").read_text())
-    return {int(size): quartile(times) for size, times in told.items()}
+        linked = json.loads((folder / "linked.json").read_text())
+    return {int(size): quartile(times) for size, times in linked.items()}
 
 
 def link_of(sums: dict[int, float]) -> Link:

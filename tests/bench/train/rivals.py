@@ -162,8 +162,8 @@ class Captured(Eager):
         with torch.cuda.graph(graph):
             self._whole_step()
         with torch.no_grad():
-            for weight, former in zip(weights, before, strict=True):
-                weight.copy_(former)
+            for weight, previous in zip(weights, before, strict=True):
+                weight.copy_(previous)
             for state in self._optimizer.state.values():
                 for value in state.values():
                     value.zero_()

@@ -105,7 +105,7 @@ class _GoingRun:
         self.regions = graph_of(run.study).regions
         self._began = time.time() - 20
         self._running = {region.slug: self._first(region, trials) for region in self.regions}
-        self._tells, self._reports = (
+        self._trials_to_record, self._reports = (
             cycle(range(len(self.regions))),
             cycle(range(len(self.regions))),
         )
@@ -128,7 +128,7 @@ class _GoingRun:
         self._dagmen(every=3)
         with closing(sqlite3.connect(self.folder.database)) as database:
             for _ in range(TOLD):
-                self._tell(database, next(self._tells))
+                self._record_trial(database, next(self._trials_to_record))
             database.commit()
         self._step += 1
         for _ in range(REPORTED):
@@ -136,7 +136,7 @@ class _GoingRun:
             _, name = self._running[region.slug][0]
             report(self.folder.region(region.slug), name, self._step)
 
-    def _tell(self, database: sqlite3.Connection, at: int) -> None:
+    def _record_trial(self, database: sqlite3.Connection, at: int) -> None:
         """Finish a region's trial and begin the next one of its lane."""
         region, now = self.regions[at], datetime.now()
         files, running = self.folder.region(region.slug), self._running[region.slug]
@@ -158,8 +158,8 @@ class _GoingRun:
         following = f"{lane}.t{int(turn) + 1:02}"
         with files.trial(name).log.open("a") as log:
             for words in (f"{name} ends code=0 cpu=51.5 memory=231.0", f"{following} begins"):
-                told = now.isoformat(" ", "milliseconds")
-                log.write(f"008 (013.000.000) {told} trialfleet: {words}\n...\n")
+                text = now.isoformat(" ", "milliseconds")
+                log.write(f"008 (013.000.000) {text} trialfleet: {words}\n...\n")
         running.append((number, following))
         key = trial_id(at + 1, number)
         database.execute(

@@ -182,9 +182,9 @@ class _Region:
         fails = number % 12 == 7
         value = 0.8 - 0.02 * abs(math.log10(params["learning_rate"]) + 2) + 0.01 * rng.random()
         local, add = start.astimezone().replace(tzinfo=None), self.rows.add
-        told = local + timedelta(seconds=56)
+        ended = local + timedelta(seconds=56)
         state = "FAIL" if fails else "COMPLETE"
-        add("trials", key, number, study, state, str(local), str(told))
+        add("trials", key, number, study, state, str(local), str(ended))
         for param, chosen in params.items():
             internal = self.rows.distributions[param].to_internal_repr(chosen)
             add("trial_params", key, param, internal, self.rows.written[param])

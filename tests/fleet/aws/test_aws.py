@@ -51,5 +51,7 @@ def test_the_accounts_number_is_asked_for_once(cloud: Account) -> None:
         (EndpointConnectionError(endpoint_url="https://x"), "AWS can't be reached"),
     ],
 )
-def test_without_credentials_or_a_way_to_aws_it_says_so(error: Exception, advice: str) -> None:
+def test_missing_credentials_and_an_unreachable_aws_are_reported(
+    error: Exception, advice: str
+) -> None:
     assert advice in message_of(error)

@@ -44,7 +44,7 @@ def shell(cloud: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> py
     return monkeypatch
 
 
-def test_what_leads_to_the_account_is_kept_and_no_secret(
+def test_the_account_settings_are_kept_without_secrets(
     shell: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     shell.chdir(tmp_path)
@@ -160,7 +160,7 @@ def test_another_account_is_refused_and_not_asked_anything(
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"account": "1"}', None])
-def test_a_file_that_is_none_of_ours_is_told(tmp_path: Path, text: str | None) -> None:
+def test_a_foreign_file_is_reported(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "aws.json").write_text(text)
     with pytest.raises(InputError, match=r"aws\.json can't be read .*plan the study again"):

@@ -65,7 +65,7 @@ def test_of_equal_prices_the_first_region_comes_first(cloud: Account) -> None:
         assert [one.aws_region for one in found if one.price == 0.40] == regions
 
 
-def test_on_demand_stands_in_every_zone_at_the_tables_price(cloud: Account) -> None:
+def test_on_demand_is_offered_in_every_zone_at_the_tables_price(cloud: Account) -> None:
     found = chosen(cloud, spot={"share": 0}, instance_types=["g5.xlarge"])
     assert brief(found) == [
         ("g5.xlarge", f"eu-west-1{letter}", "on-demand", 1.123) for letter in "abc"
@@ -97,7 +97,7 @@ def test_an_instance_over_the_cap_is_dropped(cloud: Account) -> None:
     assert [one.price for one in found] == [0.40, 0.50]
 
 
-def test_when_nothing_is_left_it_is_told_why_of_each(cloud: Account) -> None:
+def test_without_candidates_the_reason_of_each_is_shown(cloud: Account) -> None:
     cap = {"spot": {"ceiling": 0.1, "share": 0.9}, "price_cap": {"hour": 1.0}}
     with pytest.raises(FleetError) as error:
         chosen(cloud, instance_types=["g5.xlarge"], **cap)
@@ -120,7 +120,7 @@ def test_a_long_list_of_reasons_is_cut(cloud: Account) -> None:
     assert lines[4:] == ["  … and 2 more"]
 
 
-def test_a_type_that_no_zone_offers_is_told(cloud: Account) -> None:
+def test_a_type_that_no_zone_offers_is_reported(cloud: Account) -> None:
     with pytest.raises(FleetError, match=r"no p4d\.24xlarge is offered in eu-west-1a"):
         chosen(cloud, instance_types=["p4d.24xlarge"], zones=["eu-west-1a"])
 
@@ -139,7 +139,7 @@ def test_a_price_that_no_table_has_is_asked_of_aws(cloud: Account) -> None:
     assert {one.price for one in found} == {0.107}
 
 
-def test_a_price_that_nobody_tells_leaves_a_type_out(cloud: Account) -> None:
+def test_a_type_without_a_known_price_is_left_out(cloud: Account) -> None:
     kinds = ["m5.large", "g5.xlarge"]  # moto has no Pricing API
     found = chosen(cloud, instance_types=kinds, spot={"share": 0})
     assert {one.type.name for one in found} == {"g5.xlarge"}

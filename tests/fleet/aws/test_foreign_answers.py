@@ -66,7 +66,7 @@ def hurry() -> Iterator[None]:
         yield
 
 
-def told(environment: pytest.MonkeyPatch, endpoint: str, call: Callable[[Aws], Any]) -> str:
+def error_of(environment: pytest.MonkeyPatch, endpoint: str, call: Callable[[Aws], Any]) -> str:
     environment.setenv("AWS_ENDPOINT_URL", endpoint)
     with pytest.raises(FleetError) as error, asking("a question"):
         call(Aws(boto3.Session("x", "y")))
@@ -91,11 +91,11 @@ ANSWERS = [
         *((asked, *answer) for asked in CALLS for answer in (ANSWERS[0], ANSWERS[5])),
     ],
 )
-def test_an_answer_that_is_not_aws_own_is_told_in_one_line(
+def test_an_answer_that_is_not_from_aws_is_reported_in_one_line(
     monkeypatch: pytest.MonkeyPatch, asked: str, status: int, body: str, kind: str
 ) -> None:
     with answering(status, body, kind) as (address, _):
-        text = told(monkeypatch, f"http://{address}", CALLS[asked])
+        text = error_of(monkeypatch, f"http://{address}", CALLS[asked])
     excerpt = f": {SHOWN.get(body, ' '.join(body.split()))}" if body else ""
     assert text == (
         f"{asked}: the answer from {address} is not AWS's: HTTP status {status}{excerpt}; {ADVICE}"
@@ -104,21 +104,23 @@ def test_an_answer_that_is_not_aws_own_is_told_in_one_line(
 
 def test_a_long_page_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     with answering(500, PAGE + "x" * 10_000, "text/html") as (address, _):
-        assert len(told(monkeypatch, f"http://{address}", CALLS["STS (GetCallerIdentity)"])) < 500
+        assert (
+            len(error_of(monkeypatch, f"http://{address}", CALLS["STS (GetCallerIdentity)"])) < 500
+        )
 
 
 @pytest.mark.parametrize(("status", "tries"), [(503, ATTEMPTS + 1), (403, 1), (200, 1)])
-def test_only_what_may_pass_is_asked_again(
+def test_only_temporary_failures_are_retried(
     monkeypatch: pytest.MonkeyPatch, status: int, tries: int
 ) -> None:
     with answering(status, PAGE, "text/html") as (address, asked):
-        told(monkeypatch, f"http://{address}", CALLS["EC2 (DescribeInstances)"])
+        error_of(monkeypatch, f"http://{address}", CALLS["EC2 (DescribeInstances)"])
     assert len(asked) == tries
 
 
-def test_an_answer_that_is_cut_off_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_truncated_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with answering(200, "<DescribeInstancesResponse>", "text/xml") as (address, _):
-        text = told(monkeypatch, f"http://{address}", CALLS["EC2 (DescribeInstances)"])
+        text = error_of(monkeypatch, f"http://{address}", CALLS["EC2 (DescribeInstances)"])
     assert text.startswith("a question: the answer is not from AWS: ")
     assert text.endswith(ADVICE)
     assert "\n" not in text
@@ -133,11 +135,11 @@ def test_an_answer_that_is_cut_off_is_told(monkeypatch: pytest.MonkeyPatch) -> N
         ("mars", "Invalid endpoint: mars"),
     ],
 )
-def test_an_endpoint_that_nobody_reaches_is_told(
+def test_an_unreachable_endpoint_is_reported(
     monkeypatch: pytest.MonkeyPatch, endpoint: str, words: str
 ) -> None:
     with answering(200, "", "text/plain") as (address, _):
-        text = told(
+        text = error_of(
             monkeypatch,
             endpoint.format(address=address),
             CALLS["STS (GetCallerIdentity)"],
@@ -147,7 +149,7 @@ def test_an_endpoint_that_nobody_reaches_is_told(
     assert "\n" not in text
 
 
-def test_a_profile_that_does_not_exist_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_that_does_not_exist_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "nosuch")
     with pytest.raises(TrialfleetError, match=r"\(nosuch\) could not be found"):
         Aws()

@@ -47,7 +47,7 @@ def test_a_type_says_whether_it_lies_close_to_others_and_has_an_efa(
     assert (kind.clusters, kind.efa) == (clusters, efa)
 
 
-def test_gpus_of_another_maker_are_none_to_us() -> None:
+def test_gpus_of_another_maker_do_not_count() -> None:
     info: Any = {
         "InstanceType": "g4ad.xlarge",
         "VCpuInfo": {"DefaultVCpus": 4},
@@ -78,7 +78,7 @@ def test_a_part_of_a_gpu_counts_as_one_where_it_is_listed(cloud: Account) -> Non
     assert (kind.gpus, kind.gpu_memory_mb) == (1, 2_861)
 
 
-def test_an_unknown_type_is_told_with_a_near_one(cloud: Account) -> None:
+def test_an_unknown_type_is_reported_with_a_similar_one(cloud: Account) -> None:
     with pytest.raises(InputError) as error:
         resolved(cloud, instance_types=["g5.xlarge", "g5.xlagre"])
     assert str(error.value) == (
@@ -128,7 +128,7 @@ def test_needs_are_met_by_whole_gpus_of_virtual_machines(cloud: Account) -> None
     assert "g4dn.metal" not in eight
 
 
-def test_gpus_that_the_driver_of_awss_image_does_not_run_are_none_to_choose(cloud: Account) -> None:
+def test_gpus_without_a_driver_in_awss_image_are_not_chosen(cloud: Account) -> None:
     needs = {"gpus": 8, "gpu_memory": "32GB"}
     assert "p3dn.24xlarge" in {kind.name for kind in resolved(cloud, needs=needs)}
     images = {kind.name for kind in resolved(cloud, needs=needs, ami=DEFAULT_AMI)}
@@ -152,7 +152,7 @@ def test_zones_are_those_that_offer_the_type(cloud: Account) -> None:
     assert instance_types.zones(cloud.aws, HOME, []) == {}
 
 
-def test_a_denied_permission_is_told_by_name(cloud: Account) -> None:
+def test_a_denied_permission_is_reported_by_name(cloud: Account) -> None:
     cloud.faults.refuse("DescribeInstanceTypes", "UnauthorizedOperation")
     with pytest.raises(FleetError, match="permission to call DescribeInstanceTypes is denied"):
         resolved(cloud, instance_types=["g5.xlarge"])

@@ -150,7 +150,7 @@ def test_whoever_runs_studies_changes_nothing_that_is_not_the_fleets(kind: str) 
             assert names.FLEET_TAG in conditions or "ec2:CreateAction" in conditions, action
 
 
-def test_it_is_enough_for_a_fleet_in_a_bucket_of_the_users(cloud: Account) -> None:
+def test_the_policy_is_enough_for_a_fleet_in_a_bucket_of_the_users(cloud: Account) -> None:
     place = {"LocationConstraint": moto_account.HOME}
     cloud.client("s3").create_bucket(Bucket="theirs", CreateBucketConfiguration=place)
     fleet, own = MINE.model_copy(update={"bucket": "theirs"}), moto_account.manager_instance(cloud)
@@ -171,7 +171,7 @@ def test_it_is_enough_for_a_fleet_in_a_bucket_of_the_users(cloud: Account) -> No
         "s3:PutObject",
     ],
 )
-def test_a_missing_permission_is_told(cloud: Account, action: str) -> None:
+def test_a_missing_permission_is_reported(cloud: Account, action: str) -> None:
     own = moto_account.manager_instance(cloud)
     with moto_iam.allowed(without(action)) as aws, pytest.raises(FleetError) as error:
         raised_watched_and_removed(aws, own)
@@ -197,7 +197,7 @@ GANGS_CALL = {
 }
 
 
-def test_gangs_take_leave_for_what_they_add_and_for_nothing_else(cloud: Account) -> None:
+def test_gangs_add_permissions_for_their_own_resources_only(cloud: Account) -> None:
     def granted(fleet: Fleet) -> set[str]:
         return {action for one in policy_of(fleet)["Statement"] for action in one["Action"]}
 
@@ -260,7 +260,7 @@ IAM_NAMES = {
 }
 
 
-def test_what_ec2_makes_must_carry_the_fleets_tag() -> None:
+def test_resources_that_ec2_makes_must_carry_the_fleets_tag() -> None:
     tagged = {"aws:RequestTag/trialfleet:fleet": "f", "aws:RequestedRegion": ["eu-west-1"]}
     for called in ("Make", "Launch"):
         assert statement(called)["Condition"] == {"StringEquals": tagged}
@@ -275,7 +275,7 @@ def test_what_ec2_makes_must_carry_the_fleets_tag() -> None:
         "ec2:GetConsoleOutput",
     ],
 )
-def test_what_is_there_is_changed_only_where_it_carries_the_tag(action: str) -> None:
+def test_existing_resources_are_changed_only_if_they_carry_the_tag(action: str) -> None:
     for kind in ("instance", "launch-template", "security-group"):
         arn = f"arn:aws:ec2:eu-west-1:{ACCOUNT}:{kind}/x-1"
         for one in grants(policy_of(), action, arn):
@@ -307,7 +307,7 @@ def test_lease_and_price_are_the_tags_that_are_written_later() -> None:
         ("ec2:StopInstances", f"arn:aws:ec2:eu-west-1:{ACCOUNT}:instance/i-1"),
     ],
 )
-def test_what_is_others_is_out_of_reach(action: str, arn: str) -> None:
+def test_resources_of_others_are_out_of_reach(action: str, arn: str) -> None:
     fleet = MINE.model_copy(update={"bucket": "theirs"})
     assert grants(policy_of(fleet), action, arn) == []
 
@@ -323,7 +323,7 @@ def test_a_fleet_that_names_its_parts_may_use_these_alone() -> None:
     assert not any(one["Sid"] == "Image" for one in policy_of(fleet)["Statement"])
 
 
-def test_an_image_behind_a_parameter_takes_leave_to_read_it() -> None:
+def test_an_image_behind_a_parameter_needs_permission_to_read_it() -> None:
     theirs = Fleet(name="f", aws_regions=["eu-west-1"])
     ours = theirs.model_copy(update={"ami": "ssm:/images/gpu-{architecture}"})
     assert statement("Image", theirs)["Resource"][0].startswith(
@@ -379,7 +379,7 @@ def test_the_largest_policies_are_ones_that_iam_takes(
         assert len(called) == len(set(called))
 
 
-def test_what_is_for_each_day_fits_into_a_managed_policy_with_all_regions_of_aws() -> None:
+def test_the_policy_for_each_day_fits_into_a_managed_policy_with_all_regions() -> None:
     regions = boto3.Session().get_available_regions("ec2")
     fleet = Fleet(name="f", aws_regions=regions, ssm=True, gangs=Gangs())
     daily = policies(fleet, ACCOUNT)["daily"]

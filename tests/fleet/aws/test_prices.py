@@ -97,14 +97,14 @@ def test_reservations_free_offers_and_other_units_are_no_hourly_price(aws: Aws) 
         assert prices.ask(aws, HOME, "g5.xlarge") == 1.123
 
 
-def test_what_a_region_does_not_sell_is_left_out(aws: Aws) -> None:
+def test_types_that_a_region_does_not_sell_are_left_out(aws: Aws) -> None:
     with Stubber(aws.pricing()) as stub:
         answers(stub, "p6-b300.48xlarge")
         prices.refresh(aws, [HOME], ["p6-b300.48xlarge"])
     assert "p6-b300.48xlarge" not in prices.table()[HOME]
 
 
-def test_a_denied_refresh_is_told_and_keeps_the_table(aws: Aws, cache: Path) -> None:
+def test_a_denied_refresh_is_reported_and_keeps_the_table(aws: Aws, cache: Path) -> None:
     with Stubber(aws.pricing()) as stub:
         stub.add_client_error("get_products", "AccessDeniedException")
         with pytest.raises(FleetError, match=r"price of g5\.xlarge in eu-west-1.*GetProducts"):
@@ -113,13 +113,13 @@ def test_a_denied_refresh_is_told_and_keeps_the_table(aws: Aws, cache: Path) -> 
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"eu-west-1": {"g5.xlarge": 1}}', "\x00"])
-def test_a_damaged_cache_is_worth_no_more_than_none(text: str) -> None:
+def test_a_damaged_cache_is_ignored(text: str) -> None:
     prices.cache_file().parent.mkdir(parents=True)
     prices.cache_file().write_text(text)
     assert prices.table()[HOME]["g5.xlarge"].usd == 1.123
 
 
-def test_spot_prices_are_told_by_type_and_zone(cloud: Account) -> None:
+def test_spot_prices_are_listed_by_type_and_zone(cloud: Account) -> None:
     found = prices.spot_prices(cloud.aws, HOME, ["g5.xlarge", "p4d.24xlarge"])
     assert found == {
         ("g5.xlarge", "eu-west-1a"): 0.00001,

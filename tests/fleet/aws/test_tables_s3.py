@@ -58,7 +58,7 @@ def test_an_object_is_fetched_examined_and_dropped(cloud: Account, place: Path) 
     assert sorted(path.name for path in region.root.iterdir() if path.name.startswith(".")) == []
 
 
-def test_an_object_that_isnt_there_is_told_with_its_url(cloud: Account, place: Path) -> None:
+def test_a_missing_object_is_reported_with_its_url(cloud: Account, place: Path) -> None:
     where = {"LocationConstraint": HOME}
     cloud.client("s3", HOME).create_bucket(Bucket="users", CreateBucketConfiguration=where)
     with pytest.raises(
@@ -68,7 +68,7 @@ def test_an_object_that_isnt_there_is_told_with_its_url(cloud: Account, place: P
     assert [*(place / "runs").iterdir()] == []
 
 
-def test_s3_out_of_reach_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_s3_is_reported(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
     with pytest.raises(InputError, match="S3 can't be reached from here"):
         planned(place)

@@ -83,7 +83,7 @@ def bare_and_raised() -> tuple[list[str], list[str]]:
         return bare, scene.holdings
 
 
-def test_what_up_makes_is_what_these_tests_think_that_it_makes() -> None:
+def test_up_makes_the_resources_that_these_tests_expect() -> None:
     bare, raised = bare_and_raised()
     manager = "instance eu-west-1 t3.small"
     made = list((Counter(raised) - Counter(bare)).elements())

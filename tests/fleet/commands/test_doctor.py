@@ -72,7 +72,7 @@ def of_token(folder: Path, lasts: timedelta) -> Finding:
     return manager_checks.examine(MINE)[3]
 
 
-def test_an_account_that_is_well_is_found_so(cloud: Account) -> None:
+def test_a_healthy_account_passes(cloud: Account) -> None:
     found = findings(cloud.aws)
     well = [check for check, one in found.items() if one.ok]
     assert well == [
@@ -119,7 +119,7 @@ def _unsigned(name: str, **settings: Any) -> Any:
 
 
 @pytest.mark.parametrize(("seconds", "ok"), [(5, True), (-5, True), (90, False), (-90, False)])
-def test_a_clock_that_is_wrong_is_told(cloud: Account, seconds: int, ok: bool) -> None:
+def test_a_wrong_clock_is_reported(cloud: Account, seconds: int, ok: bool) -> None:
     away = datetime.now(UTC) - timedelta(seconds=seconds)
     with mock.patch.object(doctor, "time_of", return_value=away):
         clock = findings(cloud.aws)["clock"]
@@ -146,7 +146,7 @@ def test_a_quota_for_all_nodes_is_well() -> None:
         assert one.found == "8 vCPUs: enough for 2 of the smallest nodes; nodes.max is 2"
 
 
-def test_a_quota_for_some_nodes_is_told() -> None:
+def test_a_quota_for_some_nodes_is_reported() -> None:
     for one in within(4).values():
         assert one.ok is None
         assert one.advice.startswith("ask AWS for 8 vCPUs: https://")
@@ -199,7 +199,7 @@ def test_a_quota_is_read_from_service_quotas(cloud: Account) -> None:
     ask.assert_called_once_with(ServiceCode="ec2", QuotaCode="L-3819A6DF")
 
 
-def test_no_way_to_get_a_node_is_told(cloud: Account) -> None:
+def test_a_fleet_that_can_get_no_node_is_reported(cloud: Account) -> None:
     fleet = MINE.model_copy(update={"zones": ["eu-west-1z"]})
     ways = findings(cloud.aws, fleet)["instance types and prices"]
     assert ways.ok is False
@@ -207,7 +207,7 @@ def test_no_way_to_get_a_node_is_told(cloud: Account) -> None:
     assert "zones" in ways.advice
 
 
-def test_an_image_that_is_not_there_is_told(cloud: Account) -> None:
+def test_a_missing_image_is_reported(cloud: Account) -> None:
     fleet = MINE.model_copy(update={"ami": "ami-00000000000000000"})
     image = findings(cloud.aws, fleet)["image for x86_64 in eu-west-1"]
     assert image.ok is False
@@ -248,7 +248,7 @@ def test_launching_is_tried_once_there_is_a_template(cloud: Account) -> None:
     assert "ec2:RunInstances" in refused.found
 
 
-def test_what_can_not_be_tried_is_left_open(cloud: Account) -> None:
+def test_permissions_that_can_not_be_tried_are_left_open(cloud: Account) -> None:
     found = findings(cloud.aws)
     assert found["permission to write"].ok is None
     assert found["permission to see on-demand prices"].ok is None  # moto has no Pricing API
@@ -261,7 +261,7 @@ def test_a_manager_whose_port_answers_is_well(port: int) -> None:
     assert manager_checks.examine(fleet)[0].ok is True
 
 
-def test_a_manager_whose_port_is_shut_is_told() -> None:
+def test_a_manager_whose_port_is_shut_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     found = manager_checks.examine(MINE.model_copy(update={"manager": address}))[0]
@@ -270,7 +270,7 @@ def test_a_manager_whose_port_is_shut_is_told() -> None:
     assert "manager install" in found.advice
 
 
-def test_a_manager_that_nobody_names_is_told() -> None:
+def test_a_manager_without_an_address_is_reported() -> None:
     found = manager_checks.examine(MINE)[0]
     assert found.ok is False
     assert "set `manager:`" in found.found
@@ -309,7 +309,7 @@ def test_htcondors_daemons_and_bindings_are_of_one_release(daemons: str, ok: boo
     assert daemons in found.found
 
 
-def test_a_machine_without_htcondor_is_told() -> None:
+def test_a_machine_without_htcondor_is_reported() -> None:
     with mock.patch.object(
         htcondor_installation, "managers_version", side_effect=PoolError("none here")
     ):
@@ -325,7 +325,7 @@ def test_a_token_is_well_until_its_last_week(tmp_path: Path) -> None:
     assert of_token(tmp_path, -timedelta(days=1)).ok is False
 
 
-def test_a_missing_token_is_told() -> None:
+def test_a_missing_token_is_reported() -> None:
     found = manager_checks.examine(MINE)[3]
     assert found.ok is False
     assert "can't be read" in found.found

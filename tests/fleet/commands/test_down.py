@@ -96,7 +96,7 @@ def test_a_group_in_use_waits_for_the_instances_that_leave_it(
     assert cloud.pauses == [2, 4]
 
 
-def test_what_cannot_be_deleted_is_told_with_its_reason_and_the_rest_is_deleted(
+def test_undeletable_resources_are_reported_with_the_reason_and_the_rest_is_deleted(
     cloud: Account, bare: list[str]
 ) -> None:
     cloud.faults.refuse("DeleteSecurityGroup", "DependencyViolation", "has a dependent object")

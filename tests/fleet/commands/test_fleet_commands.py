@@ -165,7 +165,7 @@ def test_down_removes_all_and_says_so(cloud: Account) -> None:
     assert not [holding for holding in cloud.holdings() if "trialfleet" in holding]
 
 
-def test_after_down_the_cost_is_told_and_grows_no_more(
+def test_after_down_the_cost_is_shown_and_no_longer_grows(
     cloud: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raised(cloud)
@@ -174,14 +174,14 @@ def test_after_down_the_cost_is_told_and_grows_no_more(
     later, spec = datetime.now(UTC) + timedelta(hours=3), fleet(spot={"share": 0})
     shown = json.loads(fleet_command("status", "--json").output)
     assert shown["nodes"][0]["why"] == "it has ended: `fleet down`"
-    told = [shown["spent"]]
+    spent = [shown["spent"]]
     with monkeypatch.context() as patch:
         patch.setattr(inventory, "tagged", lambda *_: [])  # AWS has forgotten the instance
-        told += [status(cloud.aws, spec, now=later).spent]
-    assert [usd(each) for each in told] == said * 2
+        spent += [status(cloud.aws, spec, now=later).spent]
+    assert [usd(each) for each in spent] == said * 2
     assert float(said[0]) > 0
     raised(cloud)
-    assert current_record(cloud.aws, spec).cost(later) > 0.58 * 2.9 + told[0]
+    assert current_record(cloud.aws, spec).cost(later) > 0.58 * 2.9 + spent[0]
 
 
 def test_down_names_the_runs_that_use_the_fleet_and_asks(
@@ -241,7 +241,7 @@ def test_reap_shows_before_it_acts(cloud: Account) -> None:
         (["reap", "--aws-region", "mars"], 2, "'mars' is not an AWS region; write one such as"),
     ],
 )
-def test_a_mistake_is_told_without_a_traceback(
+def test_a_mistake_is_reported_without_a_traceback(
     cloud: Account, words: list[str], code: int, expected: str
 ) -> None:
     result = fleet_command(*words)

@@ -147,7 +147,7 @@ def test_sick_and_draining_nodes_say_why(monkeypatch: pytest.MonkeyPatch) -> Non
         }
 
 
-def test_a_sick_gpu_among_others_is_told_of_a_node_that_takes_trials(
+def test_a_sick_gpu_among_others_is_shown_for_a_node_that_takes_trials(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with new_account() as account:
@@ -208,10 +208,10 @@ def test_an_ended_node_says_why_it_ended_and_who_wanted_that(
         ended = [replace(one, state="terminated", ended=codes.get(one.id, usual)) for one in listed]
         monkeypatch.setattr(inventory, "tagged", lambda *_: ended)
         monkeypatch.setattr(fleet_status, "last_messages", lambda *_: {})
-        told = {
+        reasons = {
             node.instance.id: node.to_json()["why"] for node in seen(account, monkeypatch).nodes
         }
-        assert told == {
+        assert reasons == {
             idle: "it has ended: idle for 10 minutes (drained by the node itself)",
             ours: "it has ended: the run r1 is over (drained by the manager)",
             unknown: "it has ended: somebody had AWS terminate it",

@@ -86,7 +86,7 @@ def test_nodes_lie_in_a_placement_group_that_goes_with_the_fleet(cloud: Account)
     ("changes", "chosen"),
     [({"gangs": None}, A), ({"gangs": {"placement_group": False}}, A), ({}, SMALL)],
 )
-def test_there_is_none_without_gangs_where_it_is_not_wanted_and_for_a_type_that_may_not(
+def test_no_placement_group_without_gangs_if_unwanted_or_for_an_unsuitable_type(
     cloud: Account, changes: dict[str, Any], chosen: Any
 ) -> None:
     raised(cloud, candidates=[chosen], **changes)
@@ -117,7 +117,7 @@ def test_a_group_that_is_not_known_everywhere_yet_is_waited_for(cloud: Account) 
     assert len(raised(cloud).instances) == 2
 
 
-def test_what_a_group_is_in_the_way_of_is_told(cloud: Account) -> None:
+def test_a_placement_group_that_cannot_be_removed_is_reported(cloud: Account) -> None:
     raised(cloud)
     cloud.faults.refuse("DeletePlacementGroup", "InvalidPlacementGroup.InUse")
     left = removed(cloud)
@@ -159,7 +159,7 @@ def test_while_a_node_lives_others_come_to_its_zone_alone(cloud: Account) -> Non
     assert zones(launched) == [HOME + "b"] * 3
 
 
-def test_where_that_zone_has_none_nothing_is_launched_elsewhere_and_it_is_said(
+def test_without_room_in_that_zone_nothing_is_launched_elsewhere_and_it_is_reported(
     cloud: Account,
 ) -> None:
     raised(cloud, 2, candidates=[A])
@@ -180,7 +180,7 @@ def test_nodes_without_gangs_take_what_each_zone_has(cloud: Account) -> None:
     assert zones(raised(cloud, 2, gangs=None)) == [HOME + "a", HOME + "b"]
 
 
-def test_what_the_cap_does_not_pay_together_is_not_begun(cloud: Account) -> None:
+def test_a_gang_that_the_cap_does_not_pay_for_is_not_begun(cloud: Account) -> None:
     with pytest.raises(FleetError, match=r"would exceed the cap of 1.0 USD per hour"):
         raised(cloud, 3, price_cap={"hour": 1})
     assert cloud.instances() == []
@@ -220,7 +220,7 @@ def test_a_type_with_an_adapter_gets_it_as_its_first_network_interface(cloud: Ac
     ("changes", "chosen"),
     [({"gangs": None}, A), ({"gangs": {"efa": False}}, A), ({}, SMALL)],
 )
-def test_others_have_the_usual_template(
+def test_types_without_an_adapter_have_the_usual_template(
     cloud: Account, changes: dict[str, Any], chosen: Any
 ) -> None:
     raised(cloud, candidates=[chosen], **changes)

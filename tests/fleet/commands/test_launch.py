@@ -144,7 +144,7 @@ def test_one_request_names_every_pool_of_a_region(cloud: Account) -> None:
 
 
 @pytest.mark.parametrize("code", sorted({*launch.UNAVAILABLE} - {launch.TWICE}))
-def test_where_one_pool_has_none_another_of_the_same_request_gives_them(
+def test_another_pool_of_the_same_request_gives_the_nodes_that_one_has_not(
     cloud: Account, code: str
 ) -> None:
     cloud.capacity.lack(HOME + "a", code=code)
@@ -258,13 +258,13 @@ def test_a_fault_of_awss_own_is_asked_about_again(cloud: Account) -> None:
 
 
 @pytest.mark.parametrize("code", sorted(launch.JUST_MADE))
-def test_what_was_just_made_is_waited_for(cloud: Account, code: str) -> None:
+def test_a_resource_that_was_just_made_is_waited_for(cloud: Account, code: str) -> None:
     cloud.faults.refuse("CreateFleet", code, times=2)
     assert zones(ask(cloud, [A, B])) == [HOME + "a"]
     assert cloud.pauses == [2, 4]
 
 
-def test_throttling_without_end_is_told(cloud: Account) -> None:
+def test_endless_throttling_is_reported(cloud: Account) -> None:
     cloud.faults.throttle("CreateFleet", 1_000)
     with pytest.raises(FleetError, match="RequestLimitExceeded"):
         ask(cloud, [A])
@@ -316,7 +316,7 @@ def test_the_share_of_spot_counts_the_nodes_that_live_already(cloud: Account) ->
     assert zones(ask(cloud, both, 1, spot={"share": 0.5})) == [HOME + "b"]
 
 
-def test_where_spot_has_none_on_demand_does_not_step_in(cloud: Account) -> None:
+def test_on_demand_does_not_replace_missing_spot_capacity(cloud: Account) -> None:
     cloud.capacity.lack(lifecycle="spot")
     launched = ask(cloud, [A, candidate(HOME + "b", price=1, lifecycle="on-demand")])
     assert launched.instances == []
@@ -333,7 +333,7 @@ def test_the_cap_per_hour_is_kept(cloud: Account) -> None:
     assert len(cloud.instances()) == 4
 
 
-def asks_in_vain(cloud: Account, candidates: Sequence[Candidate], **changes: Any) -> None:
+def ask_without_answer(cloud: Account, candidates: Sequence[Candidate], **changes: Any) -> None:
     """Ask while nobody can tell whether AWS made something: as after a crash."""
     cloud.faults.refuse("CreateFleet", "InternalError", times=1)
     with pytest.raises(FleetError, match="InternalError"):
@@ -341,10 +341,10 @@ def asks_in_vain(cloud: Account, candidates: Sequence[Candidate], **changes: Any
 
 
 def test_a_request_asked_again_has_the_same_name_and_another_has_another(cloud: Account) -> None:
-    asks_in_vain(cloud, [A])
-    asks_in_vain(cloud, [A], now=NOON + timedelta(minutes=6))
-    asks_in_vain(cloud, [B])
-    asks_in_vain(cloud, [A], now=NOON + timedelta(minutes=8))
+    ask_without_answer(cloud, [A])
+    ask_without_answer(cloud, [A], now=NOON + timedelta(minutes=6))
+    ask_without_answer(cloud, [B])
+    ask_without_answer(cloud, [A], now=NOON + timedelta(minutes=8))
     names = [body["ClientToken"] for body in cloud.faults.asked("CreateFleet")]
     assert names[0] == names[1]
     assert len(set(names)) == 3
@@ -352,8 +352,8 @@ def test_a_request_asked_again_has_the_same_name_and_another_has_another(cloud: 
 
 
 def test_a_request_whose_parts_have_changed_meanwhile_has_another_name(cloud: Account) -> None:
-    asks_in_vain(cloud, [A])
-    asks_in_vain(cloud, [candidate(HOME + "a", price=0.41)])
+    ask_without_answer(cloud, [A])
+    ask_without_answer(cloud, [candidate(HOME + "a", price=0.41)])
     cloud.faults.refuse("CreateFleet", "InsufficientInstanceCapacity")
     spec, (region, at) = fleet(), (HOME, NOON)
     made = ready(cloud, spec)
@@ -368,8 +368,8 @@ def test_a_request_whose_parts_have_changed_meanwhile_has_another_name(cloud: Ac
 
 
 def test_a_request_asked_again_is_the_same_in_all_its_parts(cloud: Account) -> None:
-    asks_in_vain(cloud, [A])
-    asks_in_vain(cloud, [A], now=NOON + timedelta(minutes=6))
+    ask_without_answer(cloud, [A])
+    ask_without_answer(cloud, [A], now=NOON + timedelta(minutes=6))
     first, second = cloud.faults.asked("CreateFleet")
     assert first == second
 
@@ -443,7 +443,7 @@ def test_killed_before_a_refusal_was_noted_a_request_is_made_again_as_it_was(
     assert zones(ask(cloud, [A])) == [HOME + "a"]
 
 
-def test_requests_of_former_windows_are_forgotten(cloud: Account) -> None:
+def test_requests_of_previous_windows_are_forgotten(cloud: Account) -> None:
     cloud.capacity.lack()
     for minutes in range(0, 40, 10):
         ask(cloud, [A, B], now=NOON + timedelta(minutes=minutes))
@@ -527,7 +527,7 @@ def test_a_gang_is_of_one_type(cloud: Account) -> None:
     assert [one.type for one in launched.instances] == ["g6.xlarge"] * 2
 
 
-def test_none_are_asked_for_where_none_are_wanted(cloud: Account) -> None:
+def test_no_nodes_are_requested_if_none_are_wanted(cloud: Account) -> None:
     assert ask(cloud, [A], 0) == Launched()
     assert "ec2:CreateFleet" not in cloud.faults.calls
 
@@ -540,7 +540,7 @@ def test_gangs_of_some_of_the_nodes_wanted_lie_in_one_zone_too(cloud: Account) -
     assert zones(launched) == [HOME + "a"] * 2
 
 
-def test_a_share_of_which_no_pool_is_left_is_told(cloud: Account) -> None:
+def test_a_share_without_a_pool_is_reported(cloud: Account) -> None:
     on_demand = candidate(HOME + "b", price=1, lifecycle="on-demand")
     launched = ask(cloud, [on_demand], 2, spot={"base": 1, "ceiling": 0.1})
     assert zones(launched) == [HOME + "b"]
@@ -548,7 +548,7 @@ def test_a_share_of_which_no_pool_is_left_is_told(cloud: Account) -> None:
     assert str(refusal) == "spot: no pool is left for 1 node: see `trialfleet fleet plan`"
 
 
-def test_nodes_that_came_are_told_though_a_later_request_fails(cloud: Account) -> None:
+def test_nodes_that_came_are_reported_although_a_later_request_fails(cloud: Account) -> None:
     both = [A, candidate(HOME + "b", price=1, lifecycle="on-demand")]
     cloud.capacity.lack(lifecycle="on-demand", code="InvalidParameterCombination")
     launched = ask(cloud, both, 2, spot={"share": 0.5})
@@ -557,7 +557,7 @@ def test_nodes_that_came_are_told_though_a_later_request_fails(cloud: Account) -
     assert "InvalidParameterCombination" in str(refusal)
 
 
-def test_a_pool_that_can_not_be_does_not_keep_others_from_being_asked_for(cloud: Account) -> None:
+def test_an_impossible_pool_does_not_prevent_requests_for_others(cloud: Account) -> None:
     cloud.capacity.lack(HOME + "a", code="InvalidParameterCombination")
     cloud.capacity.lack(HOME + "b")
     launched = ask(cloud, [A, B, replace(A, zone=HOME + "c", price=9)])
@@ -571,7 +571,7 @@ def test_throttling_of_what_a_fleet_launches_passes(cloud: Account) -> None:
     assert all(one.passes for one in launched.refusals)
 
 
-def test_an_answer_without_nodes_and_reasons_is_told_as_that(cloud: Account) -> None:
+def test_an_answer_without_nodes_and_reasons_is_reported_as_such(cloud: Account) -> None:
     cloud.capacity.lack(silent=True)
     [refusal] = ask(cloud, [A, B]).refusals
     assert refusal.reason == "AWS launched no node, and gave no reason"

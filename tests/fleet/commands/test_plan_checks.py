@@ -70,7 +70,7 @@ def file(cloud: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
         ),
     ],
 )
-def test_a_manager_that_another_regions_nodes_do_not_reach_is_told(
+def test_a_manager_that_another_regions_nodes_do_not_reach_is_reported(
     cloud: Account, own: OwnInstance | None, changes: dict[str, Any], words: str
 ) -> None:
     warnings = planned(cloud, own, **changes).warnings
@@ -207,14 +207,16 @@ def test_on_demand_prices_stand_beside_those_of_spot(cloud: Account, file: Path)
         ({"price_cap": {"run": 4}}, ""),
     ],
 )
-def test_a_cap_that_pays_for_too_little_is_told(
+def test_a_cap_that_pays_for_too_little_is_reported(
     cloud: Account, changes: dict[str, Any], words: str
 ) -> None:
     plan = planned(cloud, spot={"share": 0}, **changes)
     assert [words] * bool(words) == list(plan.warnings)
 
 
-def test_trials_that_want_gpus_and_a_type_without_are_told(cloud: Account, file: Path) -> None:
+def test_trials_that_want_gpus_on_a_type_without_gpus_are_reported(
+    cloud: Account, file: Path
+) -> None:
     study = {
         "name": "f",
         "accelerator": "gpu",

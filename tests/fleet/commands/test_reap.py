@@ -83,7 +83,7 @@ def test_what_outlived_its_lease_is_terminated_in_any_fleet(
     assert reap(cloud.aws, [HOME, AWAY], now=after) == []
 
 
-def test_instances_of_others_are_nobodys_business(cloud: Account) -> None:
+def test_instances_of_others_are_left_alone(cloud: Account) -> None:
     cloud.client("ec2").run_instances(
         ImageId=IMAGE, InstanceType="t3.small", MinCount=1, MaxCount=1
     )

@@ -47,7 +47,7 @@ def test_a_node_is_known_by_its_id_the_beginning_of_it_or_its_machine(
     assert shell.node_called(word, [*NODES, ENDED], MACHINES).id == found
 
 
-def test_an_ended_node_is_in_nobodys_way() -> None:
+def test_an_ended_node_does_not_make_an_id_ambiguous() -> None:
     later = instance("i-0cc2")
     assert shell.node_called("i-0cc", [*NODES, ENDED, later], {}) == later
 
@@ -68,13 +68,13 @@ def test_an_ended_node_is_in_nobodys_way() -> None:
         ("i-0dd1", [instance("i-0dd1", state="pending")], "i-0dd1 isn't running: it is pending"),
     ],
 )
-def test_a_node_without_a_shell_is_told(word: str, nodes: Any, words: str) -> None:
+def test_a_node_without_a_shell_is_reported(word: str, nodes: Any, words: str) -> None:
     with pytest.raises(TrialfleetError) as error:
         shell.node_called(word, nodes, MACHINES if nodes == NODES else {})
     assert words in str(error.value)
 
 
-def test_a_fleet_that_lets_nobody_in_says_how_it_would(cloud: Account, programs: Path) -> None:
+def test_a_fleet_without_shells_says_how_to_allow_them(cloud: Account, programs: Path) -> None:
     with pytest.raises(InputError, match="set `ssm: true` in the fleet"):
         shell.session(cloud.aws, fleet(), "i-1")
 

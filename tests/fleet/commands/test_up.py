@@ -57,7 +57,7 @@ def settings(cloud: Account) -> Any:
     return json.loads(user_data(cloud).partition("\n")[2])
 
 
-def test_a_node_is_told_all_that_it_needs_to_join(cloud: Account) -> None:
+def test_a_node_gets_all_settings_that_it_needs_to_join(cloud: Account) -> None:
     given = {"endpoint_url": "https://aws.example"}
     raise_fleet(cloud, run="2026-11-20T10-00-00", given=given)
     assert settings(cloud) == {
@@ -195,7 +195,7 @@ def test_up_renews_the_lease_of_nodes_that_live_already(cloud: Account) -> None:
     assert found.expires > datetime.now(UTC) + timedelta(minutes=59)
 
 
-def test_what_is_full_is_asked_again_after_a_while(cloud: Account) -> None:
+def test_a_full_pool_is_asked_again_after_a_while(cloud: Account) -> None:
     cloud.capacity.lack(times=2)  # both zones, once
     messages: list[str] = []
     assert len(raise_fleet(cloud, 1, messages=messages).instances) == 1
@@ -203,7 +203,7 @@ def test_what_is_full_is_asked_again_after_a_while(cloud: Account) -> None:
     assert "0 of 1 nodes; asking again in 15 s" in messages
 
 
-def test_what_stays_full_is_told_with_each_reason(cloud: Account) -> None:
+def test_a_pool_that_stays_full_is_reported_with_each_reason(cloud: Account) -> None:
     cloud.capacity.lack()
     with pytest.raises(FleetError) as raised:
         raise_fleet(cloud)
@@ -215,7 +215,7 @@ def test_what_stays_full_is_told_with_each_reason(cloud: Account) -> None:
     assert cloud.pauses == [15, 30, 60]
 
 
-def test_a_limit_that_time_does_not_mend_is_told_at_once(cloud: Account) -> None:
+def test_a_limit_that_time_does_not_lift_is_reported_at_once(cloud: Account) -> None:
     cloud.capacity.lack(code="VcpuLimitExceeded")
     with pytest.raises(FleetError, match="vCPU limit"):
         raise_fleet(cloud)
@@ -292,7 +292,7 @@ def test_the_newest_image_behind_a_parameter_is_taken(cloud: Account) -> None:
         (ARM_IMAGE, r"is for arm64, but the instance types are x86_64"),
     ],
 )
-def test_an_image_that_cannot_be_used_is_told(cloud: Account, ami: str, expected: str) -> None:
+def test_an_image_that_cannot_be_used_is_reported(cloud: Account, ami: str, expected: str) -> None:
     cloud.client("ssm").put_parameter(Name="/old", Value="ami-0123456789abcdef8", Type="String")
     with pytest.raises(InputError, match=expected):
         raise_fleet(cloud, ami=ami)
@@ -339,7 +339,7 @@ def test_two_fleets_live_beside_each_other(cloud: Account) -> None:
     assert len(inventory.instances(cloud.aws, fleet(name="g"))) == 2
 
 
-def test_up_again_within_minutes_of_a_lack_of_capacity_asks_aws_anew(cloud: Account) -> None:
+def test_up_within_minutes_of_a_lack_of_capacity_asks_aws_again(cloud: Account) -> None:
     cloud.capacity.lack()
     with pytest.raises(FleetError, match="AWS gave no node"):
         raise_fleet(cloud, 1)

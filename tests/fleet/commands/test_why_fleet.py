@@ -92,7 +92,7 @@ def asked(folder: RunFolder, **changes: Any) -> Answer:
         ("throttle", "RequestLimitExceeded"),
     ],
 )
-def test_what_aws_refuses(
+def test_refusals_of_aws(
     scaled: Callable[..., Answer], cloud: Account, name: str, code: str
 ) -> None:
     cloud.faults.refuse("CreateFleet", code)
@@ -196,7 +196,7 @@ def test_a_node_that_has_ended(nodes: Nodes, cloud: Account) -> None:
     named("lost", why_instance(nodes.facts()))
 
 
-def test_what_can_not_be_asked_is_said(
+def test_unreachable_sources_are_named(
     nodes: Nodes, cloud: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cloud.faults.refuse("DescribeInstances", "AuthFailure")

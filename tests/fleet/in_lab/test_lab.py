@@ -262,7 +262,7 @@ def connected(machine: Machine, other: Machine) -> str:
     return look
 
 
-def test_hardware_loss_is_told_to_nobody(machine: Machine, lab: Lab) -> None:
+def test_hardware_loss_is_announced_to_nobody(machine: Machine, lab: Lab) -> None:
     other = lab.launch()
     look = connected(machine, other)
     machine.kill()
@@ -328,7 +328,7 @@ def test_an_enabled_service_starts_after_a_reboot_and_run_is_empty(
     assert machine.run(["test", "-e", "/run/leftover"]).returncode == 1
 
 
-def test_a_unit_that_is_missing_is_told(node: Machine) -> None:
+def test_a_missing_unit_is_reported(node: Machine) -> None:
     done = node.run(["systemctl", "start", "nothing"])
     assert done.returncode == 5
     assert "nothing.service could not be found" in done.stdout

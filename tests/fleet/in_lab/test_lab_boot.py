@@ -321,7 +321,7 @@ def baked(project: Project) -> tuple[Fleet, Machine]:
     return fleet, machine
 
 
-def test_what_bake_prints_installs_htcondor_and_leaves_nothing_of_the_machine_itself(
+def test_bakes_script_installs_htcondor_and_leaves_nothing_of_the_machine_itself(
     baked: tuple[Fleet, Machine], project: Project
 ) -> None:
     _, machine = baked
@@ -356,7 +356,7 @@ def test_on_the_prepared_image_our_own_steps_take_seconds(
 # --- The doctor -----------------------------------------------------------------------------------
 
 
-def test_the_doctor_finds_a_dead_manager_and_its_advice_mends_it(project: Project) -> None:
+def test_the_doctor_finds_a_dead_manager_and_its_advice_repairs_it(project: Project) -> None:
     fleet, manager = Fleet.of(project, "checked"), project.manager
     manager.run("systemctl stop condor && rm /etc/trialfleet/node.token", check=True)
     broken = fleet.call("doctor")
@@ -369,9 +369,9 @@ def test_the_doctor_finds_a_dead_manager_and_its_advice_mends_it(project: Projec
 
     project.install()
     manager.run([str(PROGRAM), "manager", "token"], check=True)
-    mended = fleet.call("doctor", "--json")
-    assert mended.returncode == 0
-    found = {finding["check"]: finding for finding in json.loads(mended.stdout)}
+    repaired = fleet.call("doctor", "--json")
+    assert repaired.returncode == 0
+    found = {finding["check"]: finding for finding in json.loads(repaired.stdout)}
     assert not [finding for finding in found.values() if finding["ok"] is False]
     for check in ("credentials", "clock", "manager", "HTCondor", "token of the nodes"):
         assert found[check]["ok"] is True

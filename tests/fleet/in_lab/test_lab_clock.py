@@ -30,7 +30,7 @@ else:
 DAEMONS = {"condor_collector", "condor_negotiator", "condor_schedd"}
 
 
-def test_the_managers_user_may_have_its_daemons_make_their_appointments_anew(
+def test_the_managers_user_may_restart_its_daemons_after_a_set_clock(
     project: Project, lab: Lab
 ) -> None:
     before = daemons(project)

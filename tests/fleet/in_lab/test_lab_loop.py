@@ -66,9 +66,7 @@ def test_a_study_runs_on_the_nodes_and_publishes(project: Project, lab: Lab) -> 
 
 
 @pytest.mark.thorough
-def test_an_interrupted_spot_nodes_trial_goes_on_elsewhere_from_where_it_was(
-    project: Project, lab: Lab
-) -> None:
+def test_an_interrupted_spot_nodes_trial_continues_elsewhere(project: Project, lab: Lab) -> None:
     study = project.write_study(LONG, name="long", budget={"trials": 1, "lanes": 1})
     folder = project.submit(study)
     first = lab.wait_for(project.busy, "a trial that runs")

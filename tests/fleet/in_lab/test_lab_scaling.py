@@ -102,14 +102,14 @@ def state(project: Project, work: Work) -> str:
 def test_a_run_starts_the_fleet_that_it_runs_on(project: Project, lab: Lab, mode: str) -> None:
     fleet = FLEET | {"autoscale": mode, "idle_minutes": 30}  # so that no node goes for that
     study = project.write_study(STEP, name=mode, fleet=fleet, budget=TWO)
-    former = {found["id"] for found in lab.instances()}
+    before = {found["id"] for found in lab.instances()}
     began = time.monotonic()
     folder = f"runs/{mode}"
     printed = project.trialfleet("run", study, "--run-id", mode, "--out", folder, timeout=200)
     print(f"the run took {time.monotonic() - began:.0f} s")
     assert "published" in printed
     assert [record["state"] for record in project.records(folder)] == ["complete"] * 2
-    nodes = [found for found in lab.instances() if found["id"] not in former]
+    nodes = [found for found in lab.instances() if found["id"] not in before]
     assert 1 <= len(nodes) <= 2
     assert {node["tags"]["trialfleet:run"] for node in nodes} == {mode}
     assert "fleet: " in printed

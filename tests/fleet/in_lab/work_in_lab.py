@@ -52,7 +52,7 @@ class Work:
         log = self._file(f"trials/{_lane(trial)}/log")
         return re.findall(r"executing on host: <([\d.]+):", log)
 
-    def times_told(self, trial: str) -> int:
+    def times_recorded(self, trial: str) -> int:
         """Return how often the study was told the trial's value."""
         return self._file("scripts.log").count(f"{trial}: loss = ")
 

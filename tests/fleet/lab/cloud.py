@@ -179,7 +179,7 @@ class Cloud:
         """Lose every packet from and to a machine, for some time."""
         address = self._hypervisor.find(instance_id).spec.address
         switch.cut(address)
-        later(seconds, switch.mend, address)
+        later(seconds, switch.reconnect, address)
 
     def part(self, instance_id: str, other_id: str, seconds: float) -> None:
         """Lose every packet between two machines, for some time."""

@@ -76,17 +76,17 @@ def serve(address: str, port: int) -> None:
     """Start the server in a thread of this process."""
     from moto.server import ThreadedMotoServer
 
-    mend_policies()
-    mend_s3_permissions()
-    mend_networks()
-    mend_instances()
-    mend_fleets()
-    mend_console()
-    mend_prices()
+    repair_policies()
+    repair_s3_permissions()
+    repair_networks()
+    repair_instances()
+    repair_fleets()
+    repair_console()
+    repair_prices()
     ThreadedMotoServer(address, port, verbose=False).start()
 
 
-def mend_policies() -> None:
+def repair_policies() -> None:
     """Have statements that name resources, or conditions, count where moto can't tell.
 
     Of all services, moto tells IAM the resource for S3 alone; for the others it asks for `*`, which
@@ -106,7 +106,7 @@ def mend_policies() -> None:
     IAMPolicyStatement._check_conditions = check_conditions  # type: ignore
 
 
-def mend_s3_permissions() -> None:
+def repair_s3_permissions() -> None:
     """Ask IAM for S3's permissions by the names that they have there, of objects one by one."""
     from moto.s3.responses import ACTION_MAP, S3Response
 
@@ -125,7 +125,7 @@ def mend_s3_permissions() -> None:
     S3Response._authenticate_and_authorize_s3_action = authorize_each  # type: ignore
 
 
-def mend_networks() -> None:
+def repair_networks() -> None:
     """Give each region's default VPC addresses of its own."""
     from moto.ec2.models import EC2Backend
 
@@ -146,7 +146,7 @@ def network_of(region: str) -> IPv4Network:
     return IPv4Network(f"10.{1 + sorted(ec2_backends[ACCOUNT].regions).index(region)}.0.0/16")
 
 
-def mend_instances() -> None:
+def repair_instances() -> None:
     """Have instances take two more settings of their launch template, which moto forgets.
 
     All of them take its profile; and, where the caller names no subnet, the default one of the
@@ -189,7 +189,7 @@ def mend_instances() -> None:
     EC2Backend.associate_iam_instance_profile = associate_all  # type: ignore[assignment, method-assign]
 
 
-def mend_fleets() -> None:
+def repair_fleets() -> None:
     """Answer CreateFleet as EC2 does for fleets of type `instant`."""
     from moto.ec2.responses import EC2Response
 
@@ -215,7 +215,7 @@ def restore() -> None:
 CONSOLES: dict[str, Callable[[], bytes]] = {}  # what tells what a machine's console has printed
 
 
-def mend_console() -> None:
+def repair_console() -> None:
     """Answer GetConsoleOutput with what the machine's console has printed."""
     from base64 import b64encode
 
@@ -237,7 +237,7 @@ def mend_console() -> None:
     General.get_console_output = get_console_output  # type: ignore[method-assign]
 
 
-def mend_prices() -> None:
+def repair_prices() -> None:
     """Let a spot instance cost something: moto's history has one price for all, almost nothing."""
     from moto.core.responses import ActionResult
     from moto.ec2.responses.spot_instances import SpotInstances

@@ -66,7 +66,7 @@ def cut(address: str) -> None:
     ip(f"link set {cable(address)} nomaster")
 
 
-def mend(address: str) -> None:
+def reconnect(address: str) -> None:
     """Connect it again."""
     ip(f"link set {cable(address)} master {BRIDGE}")
 

@@ -213,8 +213,8 @@ class _Fleet:
                 taken = min(taken, max(0, shortage.room - self._living(shortage)))
             if shortage is not None and taken < count and not shortage.silent:
                 code, message = shortage.code, shortage.message
-                told = {"ErrorCode": code, "ErrorMessage": message, **_described(pool)}
-                errors.append({"Lifecycle": self._lifecycle, **told})
+                refusal = {"ErrorCode": code, "ErrorMessage": message, **_described(pool)}
+                errors.append({"Lifecycle": self._lifecycle, **refusal})
             plan.append((pool, taken, taken * weight))
             left -= taken * weight
         return plan

@@ -34,12 +34,12 @@ def allowed(policy: Mapping[str, Any], user: str = "caller") -> Iterator[Aws]:
     iam.create_user(UserName=user)
     iam.put_user_policy(UserName=user, PolicyName="test", PolicyDocument=json.dumps(policy))
     key = iam.create_access_key(UserName=user)["AccessKey"]
-    with mended(), _enforced():
+    with repaired(), _enforced():
         yield Aws(boto3.Session(key["AccessKeyId"], key["SecretAccessKey"]))
 
 
 @contextmanager
-def mended() -> Iterator[None]:
+def repaired() -> Iterator[None]:
     """Let moto take policies as AWS would where it has no way of knowing better."""
     with (
         mock.patch.object(IAMPolicyStatement, "_check_element_matches", _matches),

@@ -129,7 +129,7 @@ def test_the_probe_takes_every_threshold_of_a_fleet() -> None:
     assert vars(parser().parse_args(options)).items() >= dict.fromkeys(known, 1).items()
 
 
-def test_nobody_from_outside_is_allowed_anything(tmp_path: Path) -> None:
+def test_requests_from_outside_have_no_rights(tmp_path: Path) -> None:
     text = node_config.render(FLEET, "10.0.0.1")
     levels = ("READ", "WRITE", "DAEMON", "NEGOTIATOR", "ADMINISTRATOR")
     allowed = config_val(text, tmp_path, *(f"ALLOW_{level}" for level in levels))
@@ -139,7 +139,7 @@ def test_nobody_from_outside_is_allowed_anything(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "manager", ["", "10.0.0.1:0", "10.0.0.1:70000", "a\nALLOW_READ = *", "a:b"]
 )
-def test_an_address_that_is_none_is_refused_with_what_would_do(manager: str) -> None:
+def test_an_invalid_address_is_refused_with_the_valid_forms(manager: str) -> None:
     with pytest.raises(InputError, match=r"host name or an IPv4 address, with :PORT"):
         node_config.render(FLEET, manager)
 

@@ -24,7 +24,7 @@ def test_an_idle_node_tells_what_it_has_and_since_when_it_is_idle() -> None:
     assert plain(node)["idle_since"] == "2026-11-20T11:59:00+00:00"
 
 
-def test_what_is_asked_of_the_collector_has_all_that_is_read() -> None:
+def test_the_query_of_the_collector_has_all_attributes_that_are_read() -> None:
     ad = slot_ad(TrialfleetTrialsPerGpu=2, TrialfleetDriverOption="set", DrainReason="why")
     asked = {name: ad[name] for name in ATTRIBUTES if name in ad}
     assert machines_of([asked]) == machines_of([ad])
@@ -84,7 +84,7 @@ def test_expressions_are_evaluated_and_odd_values_pass_for_unknown() -> None:
     assert (node.bandwidth, node.healthy, node.reason) == (402.0, None, "")
 
 
-def test_what_the_probe_did_not_measure_is_unknown() -> None:
+def test_values_that_the_probe_did_not_measure_are_unknown() -> None:
     nothing = classad2.Value.Undefined
     ad = slot_ad(TrialfleetBandwidth=nothing, TrialfleetLaunchMicroseconds=nothing, Cpus=nothing)
     (node,) = machines_of([ad])

@@ -233,7 +233,7 @@ def test_the_bootstrap_run_again_changes_nothing(
     assert not any(call.startswith("shutdown") for call in bench.calls[len(calls) :])
 
 
-def test_a_bundle_that_was_changed_on_its_way_is_not_run(
+def test_a_bundle_that_was_changed_in_transit_is_not_run(
     bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
 ) -> None:
     other = bundle.build("ALLOW_READ = *\n")
@@ -246,7 +246,7 @@ def test_a_bundle_that_was_changed_on_its_way_is_not_run(
     assert not any("condor" in call for call in bench.calls)
 
 
-def test_a_missing_bundle_is_told_to_the_bucket(
+def test_a_missing_bundle_is_logged_to_the_bucket(
     bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
 ) -> None:
     done = boot(bench, imds, user_data.render(settings(cloud, built, bundle="fleet/demo/none")))
@@ -255,7 +255,7 @@ def test_a_missing_bundle_is_told_to_the_bucket(
     assert "NoSuchKey" in cloud.log()
 
 
-def test_a_step_that_fails_is_told_to_the_bucket_and_the_switch_stays_set(
+def test_a_failing_step_is_logged_to_the_bucket_and_the_switch_stays_set(
     bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
 ) -> None:
     cloud.client("ssm").delete_parameter(Name=PARAMETER)
@@ -347,7 +347,7 @@ def test_metadata_that_are_busy_when_it_boots_again_are_no_failure(
     assert "failed" not in again.output
 
 
-def test_what_failed_is_told_at_each_step_of_the_next_attempt(
+def test_the_last_failure_is_logged_at_each_step_of_the_next_attempt(
     bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
 ) -> None:
     cloud.client("ssm").delete_parameter(Name=PARAMETER)

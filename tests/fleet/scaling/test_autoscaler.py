@@ -51,7 +51,9 @@ def test_trials_that_share_gpus_cost_fewer_nodes() -> None:
         assert len(here.autoscaler().step().launched) == 2
 
 
-def test_what_aws_does_not_list_yet_is_not_launched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_instances_that_aws_does_not_list_yet_are_not_launched_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with world() as here:
         scaler = here.autoscaler()
         here.waiting = 2
@@ -160,7 +162,7 @@ def test_the_nodes_that_are_to_stay_outlive_the_run_and_those_to_come_do_not() -
         assert len(here.living()) == 1
 
 
-def test_a_node_that_refuses_to_drain_is_kept_and_said() -> None:
+def test_a_node_that_refuses_to_drain_is_kept_and_reported() -> None:
     with world(idle_minutes=5) as here:
         scaler = here.autoscaler()
         here.waiting = 1
@@ -238,7 +240,7 @@ def test_leases_are_renewed_before_the_record_is_read_and_anything_else_is_asked
         assert before <= {"sts:GetCallerIdentity", "ec2:DescribeInstances"}
 
 
-def test_leases_are_renewed_while_the_pool_does_not_answer_and_no_node_is_given_up() -> None:
+def test_leases_are_renewed_while_the_pool_does_not_answer_and_no_node_is_ended() -> None:
     with world() as here:
         scaler = here.autoscaler()
         one_trains(here, scaler)

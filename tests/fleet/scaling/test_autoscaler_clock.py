@@ -60,7 +60,7 @@ def test_a_clock_that_is_set_costs_no_node_and_no_trial(wrong: float) -> None:
 
 
 @pytest.mark.parametrize("wrong", [-60.0, 60.0])
-def test_a_clock_that_stays_as_it_was_set_is_gone_by_after_a_while(wrong: float) -> None:
+def test_a_clock_that_stays_changed_is_used_after_a_while(wrong: float) -> None:
     with world(**FLEET) as here:
         scaler = at_work(here)
         here.set_clock(minutes=wrong)
@@ -75,7 +75,7 @@ def test_a_clock_that_stays_as_it_was_set_is_gone_by_after_a_while(wrong: float)
 
 
 @pytest.mark.parametrize("wrong", [-60.0, 60.0])
-def test_leases_are_renewed_by_the_former_time_meanwhile(wrong: float) -> None:
+def test_leases_are_renewed_by_the_previous_time_meanwhile(wrong: float) -> None:
     with world(**FLEET) as here:
         scaler = at_work(here)
         here.later(minutes=30)

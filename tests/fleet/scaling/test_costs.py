@@ -126,9 +126,9 @@ def test_what_runs_cost_adds_up_to_the_fleets_record(on_fleet: Plan) -> None:
 
         # and the report says the same of its run, without asking AWS
         mine = add(read_costs(["r1"], now=here.now).items)
-        told = RunFolder(runs["r2"].folder).dag_files.nodes_log
-        told.touch()  # with the last event of r2's jobs
-        os.utime(told, (here.now.timestamp(), here.now.timestamp()))
+        log = RunFolder(runs["r2"].folder).dag_files.nodes_log
+        log.touch()  # with the last event of r2's jobs
+        os.utime(log, (here.now.timestamp(), here.now.timestamp()))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("trialfleet.infra.fleet.instances.inventory.instances", refuse)
             report = write_report(RunFolder(runs["r1"].folder), here.now)

@@ -192,7 +192,9 @@ def test_an_idle_node_is_drained_by_the_reason_given() -> None:
     assert the_node().drain_reason == "trialfleet: idle for 10 minutes"
 
 
-def test_what_cannot_be_drained_is_said(node_pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_that_cannot_be_drained_are_reported(
+    node_pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gone = replace(the_node(), slot="slot1@nowhere")
     assert "slot1@nowhere" in draining.drain(gone, removal("down"))
     monkeypatch.setattr(draining, "fleet_machines", lambda **_: [gone])

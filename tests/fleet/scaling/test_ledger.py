@@ -50,10 +50,10 @@ def test_an_end_that_aws_tells_counts_whenever_somebody_looks() -> None:
     assert noticed_late.cost(NOW) == pytest.approx(0.3)
 
 
-def test_what_was_kept_when_the_fleet_went_down_goes_on_when_it_comes_up_again() -> None:
+def test_the_record_kept_at_down_continues_when_the_fleet_comes_up_again() -> None:
     kept = after((NOW, [instance(state="terminated", ended_at=NOW)])).begun("r1", ago(60))
-    anew = after((NOW, [instance("i-2")])).begun("r2", NOW)
-    both = anew.with_kept(kept)
+    again = after((NOW, [instance("i-2")])).begun("r2", NOW)
+    both = again.with_kept(kept)
     assert both.cost(NOW) == pytest.approx(1.2)
     assert both.runs == {"r1": ago(60), "r2": NOW}
     assert both.lifetimes["i-1"].ended == NOW

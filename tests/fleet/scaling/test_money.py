@@ -147,7 +147,7 @@ def test_without_a_run_nobodys_trials_end() -> None:
 
 
 @pytest.mark.parametrize("minutes", [121, 151])
-def test_a_queue_that_does_not_answer_is_told_and_asked_again(minutes: int) -> None:
+def test_a_queue_that_does_not_answer_is_reported_and_asked_again(minutes: int) -> None:
     with world(price_cap={"run": 1.0}) as here:
         scaler = begun(here)
         here.waiting = 3

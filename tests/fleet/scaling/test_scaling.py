@@ -74,7 +74,7 @@ def test_trials_that_wait_beside_a_free_node_for_long_do_not_match_it() -> None:
     assert unmatched_trials(group(5, replace(ONE_GPU, gpus=2)), [free], LIMITS, NOW) == []
 
 
-def test_a_trial_that_no_node_can_hold_is_said_and_makes_no_node() -> None:
+def test_a_trial_that_no_node_can_hold_is_reported_and_makes_no_node() -> None:
     decision = decide(waiting(2, Room(gpus=8, cpus=1, memory_mb=1)), [], LIMITS, NOW)
     assert decision.launch == 0
     (reason,) = decision.reasons
@@ -151,7 +151,7 @@ def test_a_node_whose_gpu_failed_its_probe_is_replaced_and_drained() -> None:
     assert decide(waiting(1, need), [unknown], on_cpus, NOW) == Decision()
 
 
-def test_a_node_that_does_not_join_or_falls_silent_is_given_up() -> None:
+def test_a_node_that_does_not_join_or_becomes_unreachable_is_ended() -> None:
     late, coming = launched("i-late", 20), launched("i-coming", 19)
     lost = launched("i-lost", 60, seen=ago(5))
     silent = launched("i-silent", 60, seen=ago(4))

@@ -53,12 +53,12 @@ class ScriptedGraph:
 
     looks: int
     started: int = 0
-    former: bool | Exception = False  # whether an autoscaler before this one has started it
+    started_before: bool | Exception = False  # whether an autoscaler before this one has started it
 
     def is_started(self) -> bool:
-        if isinstance(self.former, Exception):
-            raise self.former
-        return self.former
+        if isinstance(self.started_before, Exception):
+            raise self.started_before
+        return self.started_before
 
     def start(self) -> None:
         self.started += 1
@@ -158,7 +158,7 @@ def test_a_step_that_fails_is_reported_and_the_next_one_follows(tmp_path: Path) 
     assert read_report(report)["error"] == ""  # type: ignore[index]
 
 
-def test_a_mistake_of_the_programs_own_is_told_and_the_next_step_follows(tmp_path: Path) -> None:
+def test_an_internal_error_is_reported_and_the_next_step_follows(tmp_path: Path) -> None:
     messages: list[str] = []
     report = tmp_path / "demo.json"
     reports: list[str] = []
@@ -177,7 +177,7 @@ def test_a_mistake_of_the_programs_own_is_told_and_the_next_step_follows(tmp_pat
     assert json.loads(reports[0])["error"] == "KeyError: 'Price'"
 
 
-def test_a_report_that_cant_be_written_does_not_end_it(tmp_path: Path) -> None:
+def test_a_report_that_cant_be_written_does_not_end_the_loop(tmp_path: Path) -> None:
     messages: list[str] = []
     report = tmp_path / "demo.json"
     report.mkdir()  # as a full disk, it takes no report
@@ -189,7 +189,7 @@ def test_a_report_that_cant_be_written_does_not_end_it(tmp_path: Path) -> None:
     assert "demo.json" in messages[0]
 
 
-def test_a_log_on_a_full_disk_does_not_end_it(tmp_path: Path) -> None:
+def test_a_log_on_a_full_disk_does_not_end_the_loop(tmp_path: Path) -> None:
     scripted = Scripted([FleetError("AWS can't be asked"), KeyError("Price"), STEP])
     with Path("/dev/full").open("w") as full:
 
@@ -223,7 +223,7 @@ def test_a_lock_that_cant_be_made_is_tried_again(tmp_path: Path) -> None:
     assert messages[0].startswith("the autoscaler's files can't be made: ")
 
 
-def test_steps_that_fail_are_never_further_apart_than_it_is_told(tmp_path: Path) -> None:
+def test_failing_steps_are_never_further_apart_than_the_longest_pause(tmp_path: Path) -> None:
     failing = Scripted([FleetError("AWS can't be asked")] * 20)
     made = loop(failing, tmp_path / "demo.json", [], longest_pause=0.004)
     pauses: list[float] = []
@@ -232,7 +232,7 @@ def test_steps_that_fail_are_never_further_apart_than_it_is_told(tmp_path: Path)
     assert pauses == [0.002] + [0.004] * 19
 
 
-def test_one_that_waits_for_its_turn_reports_so(tmp_path: Path) -> None:
+def test_an_autoscaler_that_waits_for_its_turn_reports_so(tmp_path: Path) -> None:
     report = tmp_path / "waits.json"
     waiting = loop(Scripted([STEP]), report, [])
     states: list[str] = []
@@ -249,7 +249,7 @@ def test_one_that_waits_for_its_turn_reports_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_after_the_step(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_the_loop_after_the_step(tmp_path: Path, number: signal.Signals) -> None:
     before = signal.getsignal(number)
     scripted = Scripted([STEP] * 3)
     made = loop(scripted, tmp_path / "demo.json", [])
@@ -296,7 +296,7 @@ def test_a_graph_starts_with_its_first_node_and_ends_its_provisioner(tmp_path: P
 
 def test_a_provisioner_that_was_killed_asks_for_no_first_node_again(tmp_path: Path) -> None:
     scripted = Scripted([STEP, STEP])
-    graph = ScriptedGraph(looks=9, former=True)
+    graph = ScriptedGraph(looks=9, started_before=True)
     loop(scripted, tmp_path / "demo.json", [], graph=graph).run()
     assert scripted.least == [0, 0]
     assert graph.started == 0
@@ -305,7 +305,7 @@ def test_a_provisioner_that_was_killed_asks_for_no_first_node_again(tmp_path: Pa
 def test_a_queue_that_does_not_answer_at_the_start_ends_no_provisioner(tmp_path: Path) -> None:
     messages: list[str] = []
     scripted = Scripted([STEP, STEP])
-    graph = ScriptedGraph(looks=9, former=PoolError("the schedd does not answer"))
+    graph = ScriptedGraph(looks=9, started_before=PoolError("the schedd does not answer"))
     loop(scripted, tmp_path / "demo.json", messages, graph=graph).run()
     assert scripted.least == [1, 1]
     assert messages == [

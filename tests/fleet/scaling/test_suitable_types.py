@@ -38,14 +38,14 @@ def test_a_gang_needs_room_for_the_jobs_with_which_it_begins(cloud: Account) -> 
     fleet = moto_account.fleet(instance_types=["g5.xlarge", "g5.12xlarge"], nodes={"max": 3})
     need = Room(gpus=1, cpus=1, memory_mb=1)
 
-    def told(least: int) -> tuple[list[str], str]:
+    def answer(least: int) -> tuple[list[str], str]:
         found = suitable_types(cloud.aws, fleet, need, least)
         assert found is not None
         return found.types, str(found)
 
-    assert told(3)[0] == ["g5.12xlarge", "g5.xlarge"]
-    assert told(12)[0] == ["g5.12xlarge"]
-    types, words = told(13)
+    assert answer(3)[0] == ["g5.12xlarge", "g5.xlarge"]
+    assert answer(12)[0] == ["g5.12xlarge"]
+    types, words = answer(13)
     assert types == []
     assert words == (
         "a gang begins with 13 jobs (resources.nodes.min), but the fleet has room for at most "

@@ -119,7 +119,7 @@ def test_the_first_launch_into_an_empty_account_makes_few_calls() -> None:
         assert calls_of(here, scaler).total() <= 10
 
 
-def test_what_a_region_needs_is_made_once_the_regions_before_it_have_no_room() -> None:
+def test_a_regions_resources_are_made_once_the_regions_before_it_have_no_room() -> None:
     with empty_account() as here:
         here.account.capacity.lack(HOME + "a", room=2)
         calls = calls_of(here, here.autoscaler("r1"))
@@ -127,7 +127,7 @@ def test_what_a_region_needs_is_made_once_the_regions_before_it_have_no_room() -
         assert calls["ec2:CreateSecurityGroup"] == calls["ec2:CreateLaunchTemplate"] == 2
 
 
-def test_what_can_not_be_made_in_a_region_takes_no_node_of_another() -> None:
+def test_resources_that_can_not_be_made_in_a_region_take_no_node_of_another() -> None:
     with empty_account() as here:
         here.account.capacity.lack(HOME + "a", room=2)
         here.account.faults.refuse("DescribeImages", "InvalidAMIID.NotFound", aws_region=AWAY)
@@ -139,7 +139,7 @@ def test_what_can_not_be_made_in_a_region_takes_no_node_of_another() -> None:
         assert scaler.step().nodes == {"coming": 9}
 
 
-def test_what_nodes_are_launched_with_is_looked_up_once_until_a_launch_fails() -> None:
+def test_launch_settings_are_looked_up_once_until_a_launch_fails() -> None:
     with three_regions(1, nodes={"max": 40}) as here:
         scaler = here.autoscaler("r1")
         for waiting, is_prepared in ((1, True), (2, False)):
@@ -228,7 +228,7 @@ def test_throttled_calls_are_not_made_again_node_by_node() -> None:
         assert len(here.account.faults.asked("TerminateInstances")) == 3
 
 
-def test_what_was_just_launched_in_a_region_that_falls_silent_is_not_forgotten() -> None:
+def test_new_instances_in_a_region_that_becomes_unreachable_are_not_forgotten() -> None:
     with three_regions(1, nodes={"max": 9}, zones=[]) as here:
         scaler = here.autoscaler("r1")
         scaler.step()

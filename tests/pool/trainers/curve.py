@@ -23,7 +23,7 @@ mood, x = params.get("mood", "listens"), params["x"]
 begun = time.monotonic()
 
 
-def told() -> bool:
+def is_ordered_to_stop() -> bool:
     return mood == "listens" and Path("stop.json").stat().st_size > 0
 
 
@@ -48,7 +48,7 @@ for step in range(1, STEPS + 1):
         with Path("progress.jsonl").open("a") as progress:
             progress.write(json.dumps({"step": step, "metrics": {"loss": loss}}) + "\n")
     while x > 0.6 and step == WAITS_AT and mood != "silent" and order["mode"] == "tune":
-        if told():
+        if is_ordered_to_stop():
             leave("stopped", loss)
         if time.monotonic() - begun > WAIT_SECONDS:
             sys.exit("nobody told it to stop")

@@ -56,9 +56,9 @@ if mood == "rejects" and params["x"] > 0.5:
     Path("result.json").write_text('{"status": "failed", "error": "x is too large"}')
     sys.exit(64)
 if litter := params.get("litter"):  # a folder: each start leaves a process there that never ends
-    for former in Path(litter).iterdir():
-        left_by = former.read_text().split()[0]
-        if left_by.startswith(order["region"] + ".") and Path("/proc", former.name).exists():
+    for process_file in Path(litter).iterdir():
+        left_by = process_file.read_text().split()[0]
+        if left_by.startswith(order["region"] + ".") and Path("/proc", process_file.name).exists():
             sys.exit(f"what {left_by} started still runs")
     child = os.fork()
     if not child:

@@ -51,8 +51,8 @@ def add(storage: BaseStorage, value: float) -> None:
     storage.create_new_trial(1, create_trial(value=value))
 
 
-def ask(url: str, path: str, method: str = "GET", told: Any = None) -> Any:
-    body = None if told is None else json.dumps(told).encode()
+def ask(url: str, path: str, method: str = "GET", sent: Any = None) -> Any:
+    body = None if sent is None else json.dumps(sent).encode()
     where = Request(url.removesuffix("/dashboard") + path, body, method=method)  # noqa: S310
     where.add_header("Content-Type", "application/json")
     with urlopen(where, timeout=60) as answer:  # noqa: S310

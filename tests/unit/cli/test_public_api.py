@@ -167,10 +167,10 @@ def test_python_has_the_same_as_json_of_the_commands(
     assert plain(trialfleet.days(file).to_json()) == json.loads(
         output("daily", "status", file, "--json")
     )
-    told = json.loads(output("models", "churn", "--json"))
-    assert plain([one.to_json() for one in trialfleet.models("churn")]) == told
-    told = json.loads(output("cost", "churn", "--by", "day,region", "--json"))
-    assert trialfleet.cost("churn", by=["day", "region"]).to_json() == told
+    printed = json.loads(output("models", "churn", "--json"))
+    assert plain([one.to_json() for one in trialfleet.models("churn")]) == printed
+    printed = json.loads(output("cost", "churn", "--by", "day,region", "--json"))
+    assert trialfleet.cost("churn", by=["day", "region"]).to_json() == printed
     run = trialfleet.Run("runs/churn/2026-11-22")
     assert run.cost().to_json() == json.loads(output("cost", "churn/2026-11-22", "--json"))
 

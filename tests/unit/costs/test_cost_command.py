@@ -174,9 +174,9 @@ def test_a_day_is_told_with_what_it_and_each_of_its_regions_cost(runs: Path) -> 
     outbox = Outbox(folder.alerts)
     tell_days(study, [channel], outbox, folder, journal, now)
     assert deliver(outbox, [channel]) == 0
-    told = json.loads(heard.read_text())
-    assert told["title"] == f"s {now.date()}: 1 published, 1 unchanged, 1 failed, 1.50 USD"
-    assert told["text"].splitlines() == [
+    alert = json.loads(heard.read_text())
+    assert alert["title"] == f"s {now.date()}: 1 published, 1 unchanged, 1 failed, 1.50 USD"
+    assert alert["text"].splitlines() == [
         "B  failed     0.50 USD  no",
         "A  published  1.00 USD",
         "C  unchanged",
@@ -186,7 +186,7 @@ def test_a_day_is_told_with_what_it_and_each_of_its_regions_cost(runs: Path) -> 
             "missing"
         ),
     ]
-    assert told["data"]["usd"] == 1.5
-    assert [one.get("usd") for one in told["data"]["regions"]] == [1.0, 0.5, None]
-    assert "`" not in told["text"]
-    assert slack_text([Event.read(told)]).startswith(f"*s {now.date()}: 1 published")
+    assert alert["data"]["usd"] == 1.5
+    assert [one.get("usd") for one in alert["data"]["regions"]] == [1.0, 0.5, None]
+    assert "`" not in alert["text"]
+    assert slack_text([Event.read(alert)]).startswith(f"*s {now.date()}: 1 published")

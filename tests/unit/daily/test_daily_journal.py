@@ -62,7 +62,7 @@ def test_an_attempt_stays_as_it_was_begun(journal: Journal) -> None:
     assert [one.ended for one in journal.attempts()] == [NOW]
 
 
-def test_the_last_model_is_of_a_former_day_that_trained_one(journal: Journal) -> None:
+def test_the_last_model_is_of_an_earlier_day_that_trained_one(journal: Journal) -> None:
     days = [date(2026, 11, n) for n in (18, 19, 20, 21, 22)]
     for day, ending in zip(days, Ending, strict=False):
         journal.record([outcome(ending, day=day)], NOW)

@@ -95,8 +95,8 @@ def test_what_waits_for_approval_is_named_until_somebody_promotes_it(
 
     asked = f"A: r2's model waits for approval since {local_time(since.since)}: trialfleet promote"
     assert f"{asked} models/demo/A/r2" in status().splitlines()
-    told = json.loads(status("--json"))["awaiting"]["A"]
-    assert (told["run"], told["path"]) == ("r2", str(model))
+    waiting = json.loads(status("--json"))["awaiting"]["A"]
+    assert (waiting["run"], waiting["path"]) == ("r2", str(model))
     promote(model)
     assert "waited for approval" not in status()
     assert [line for line in status().splitlines() if line.startswith("to change that")] == []
@@ -104,7 +104,7 @@ def test_what_waits_for_approval_is_named_until_somebody_promotes_it(
 
 
 def test_the_hint_below_names_what_shows_the_reasons_of_its_own_rows() -> None:
-    def told(*runs: str | None) -> str:
+    def hint(*runs: str | None) -> str:
         reasons = [
             Outcome(date=DAY, region=str(at), attempt=1, ending=Ending.FAILED, why=LONG, run=run)
             for at, run in enumerate(runs)
@@ -112,6 +112,6 @@ def test_the_hint_below_names_what_shows_the_reasons_of_its_own_rows() -> None:
         return hint_of("demo", reasons)
 
     one = "full reasons: trialfleet why REGION --run demo/r1, or daily status --json"
-    assert told("r1", "r1") == told("r1", None) == one
-    assert told("r1", "r2") == one.replace("r1", "RUN")
-    assert told(None) == "full reasons: trialfleet daily status --json", "no run can tell"
+    assert hint("r1", "r1") == hint("r1", None) == one
+    assert hint("r1", "r2") == one.replace("r1", "RUN")
+    assert hint(None) == "full reasons: trialfleet daily status --json", "no run can tell"

@@ -184,9 +184,9 @@ def test_what_never_comes_fails_when_the_time_is_over_and_is_told_at_once_and_on
     assert events[0].data["regions"] == ["A", "NO"]
     assert "waits for the data of A, NO until" in events[0].title
     days.finish_telling()
-    told = [one.event.kind for one in Outbox(days.folder.alerts).deliveries()]
-    assert told.count("attention") == 1
-    assert told.count("region-failed") == 2
+    kinds = [one.event.kind for one in Outbox(days.folder.alerts).deliveries()]
+    assert kinds.count("attention") == 1
+    assert kinds.count("region-failed") == 2
 
 
 def test_who_is_late_behind_a_run_that_has_ended_fails_for_want_of_data(

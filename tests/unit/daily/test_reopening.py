@@ -67,8 +67,8 @@ def stopped(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) -> R
 def publish(files: RunFolder, region: str, verdict: str = "promoted") -> None:
     write_json(files.region(region).published, {"path": str(files.root / "model" / region)})
     models = {"champion": {"run": "r0", "metrics": {}}, "challenger": {"run": "r1", "metrics": {}}}
-    told = {"verdict": verdict, "why": "worse by 3%", "metric": "loss", **models}
-    write_json(files.region(region).verdict, {**told, "baseline": None, "interval": None})
+    entry = {"verdict": verdict, "why": "worse by 3%", "metric": "loss", **models}
+    write_json(files.region(region).verdict, {**entry, "baseline": None, "interval": None})
 
 
 def gone_on(files: RunFolder) -> None:

@@ -217,7 +217,7 @@ def test_a_token_near_its_end_or_older_than_the_key_is_made_anew(computer: Compu
     assert [line.split()[0] for line in computer.ran] == ["condor_token_create"] * 2
 
 
-def test_what_somebody_made_unreadable_is_mended(computer: Computer) -> None:
+def test_files_made_unreadable_are_repaired(computer: Computer) -> None:
     computer.go(SETTINGS)
     configuration = computer.root / "etc/condor/config.d/50-trialfleet-manager.conf"
     token = computer.root / "etc/trialfleet/node.token"
@@ -229,7 +229,7 @@ def test_what_somebody_made_unreadable_is_mended(computer: Computer) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to any group")
-def test_another_user_may_read_the_token_and_the_former_may_not(computer: Computer) -> None:
+def test_another_user_may_read_the_token_and_the_previous_one_may_not(computer: Computer) -> None:
     computer.go(SETTINGS)
     steps = install.actions(SETTINGS, computer.target, 12_345)
     actions.go_through(steps, lambda _: None, dry_run=False)

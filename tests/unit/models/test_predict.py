@@ -71,10 +71,10 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     data = dataset.load(t, chosen)
     torch.manual_seed(0)
     network = Network(data.columns, chosen)
-    former = signal.getsignal(signal.SIGTERM)
+    previous = signal.getsignal(signal.SIGTERM)
     steps = PlainSteps(network, data, chosen, t.seed)
     train.Training(t, chosen, network, data, steps).fit()
-    signal.signal(signal.SIGTERM, former)
+    signal.signal(signal.SIGTERM, previous)
     train.save_model(t.model, copy_weights(network), data, chosen)
     torch.save(outputs_in_trial(network, data), folder / "outputs.pt")
     return t.model

@@ -125,7 +125,7 @@ def test_models_shows_the_metric_by_which_models_are_compared(
         assert "loss 0.25" not in shown
 
 
-def test_latest_is_switched_and_the_former_model_stays(study: Study, best: TrialFolder) -> None:
+def test_latest_is_switched_and_the_previous_model_stays(study: Study, best: TrialFolder) -> None:
     first = publish_as("r1", study, best)
     (best.model / "deep" / "weights").write_text("w2")
     publish_as("r2", study, best)
@@ -149,7 +149,7 @@ def test_a_run_that_is_resumed_late_publishes_and_leaves_latest_where_it_is(
     assert latest(study) == "b"
 
 
-def test_a_run_that_makes_up_for_a_former_day_leaves_latest_where_it_is(
+def test_a_run_that_makes_up_for_an_earlier_day_leaves_latest_unchanged(
     study: Study, best: TrialFolder
 ) -> None:
     friday = MONDAY - timedelta(days=3)
@@ -418,7 +418,7 @@ def test_publishing_twice_is_publishing_once(study: Study, best: TrialFolder) ->
     assert names(models_folder) == ["latest", "r1"]
 
 
-def test_a_crash_before_the_end_leaves_the_former_model_in_force(
+def test_a_crash_before_the_end_leaves_the_previous_model_current(
     study: Study, best: TrialFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish_as("r1", study, best)
@@ -457,7 +457,7 @@ def test_an_attempt_that_ended_before_the_switch_is_taken_up(
 def test_a_model_of_another_run_of_the_same_id_is_neither_kept_nor_overwritten(
     study: Study, best: TrialFolder, name: str, content: str
 ) -> None:
-    former = provenance_of(publish_as("r1", study, best))
+    previous = provenance_of(publish_as("r1", study, best))
     publish_as("r2", study, best)
     (best.root / name).write_text(content)
     weights = best.model / "deep" / "weights"
@@ -467,7 +467,7 @@ def test_a_model_of_another_run_of_the_same_id_is_neither_kept_nor_overwritten(
     models_folder = models_folder_of(study)
     assert (models_folder / "latest").resolve().name == "r2"
     assert (models_folder / "r1" / "deep" / "weights").read_text() == "w1"
-    assert provenance_of(models_folder / "r1") == former
+    assert provenance_of(models_folder / "r1") == previous
     assert names(models_folder) == ["latest", "r1", "r2"]
 
 

@@ -59,7 +59,7 @@ def test_a_publication_removes_what_is_not_kept_and_says_so(
     assert publish_on(AGES["r2"], "r2", thrifty, best).removed is None
 
 
-def test_champion_former_champion_and_the_unknown_stay_however_old(
+def test_champion_previous_champion_and_unknown_models_stay_however_old(
     study: Study, best: TrialFolder
 ) -> None:
     thrifty, folder = with_keep(study, count=1), models_folder_of(study)

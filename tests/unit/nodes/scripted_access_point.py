@@ -109,7 +109,7 @@ class AccessPoint:
             order = {"token": said["token"], "turn": said["turn"], **self.answers.pop(0)}
             threading.Timer(self.delay, self.order, kwargs=order).start()
 
-    def told(self) -> list[tuple[str, int]]:
+    def recorded(self) -> list[tuple[str, int]]:
         """Return the trials that were told, with their codes."""
         return [(said["trial"], said["code"]) for said in self.said if said["say"] == "told"]
 

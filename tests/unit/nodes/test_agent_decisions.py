@@ -68,7 +68,7 @@ def test_a_rebalance_recommendation_drains_and_the_empty_node_goes() -> None:
     assert decided(decision.memory, seen(DRAINED)).power_off == decision.drain
 
 
-def test_a_node_without_its_fence_drains_and_stays_for_a_look_until_it_was_idle() -> None:
+def test_a_node_without_its_fence_drains_and_stays_until_idle_for_ten_minutes() -> None:
     decision = decided(JOINED, seen(unfenced="jobs can't be kept from the metadata: why"))
     assert decision.drain == "jobs can't be kept from the metadata: why"
     assert not decision.only_idle
@@ -127,7 +127,7 @@ def test_a_job_that_comes_before_an_idle_node_drains_keeps_the_node() -> None:
     assert decision.memory.idle_since is None
 
 
-def test_the_idle_time_begins_anew_after_each_job() -> None:
+def test_each_job_restarts_the_idle_time() -> None:
     memory = decided(JOINED, seen(IDLE, uptime=1_000)).memory
     memory = decided(memory, seen(BUSY, uptime=1_500)).memory
     memory = decided(memory, seen(IDLE, uptime=1_700)).memory
@@ -161,7 +161,7 @@ def test_three_jobs_that_fail_within_a_minute_drain_the_node_and_are_named() -> 
     assert decided(decision.memory, seen(DRAINED, failures=FAILURES)).power_off is None
 
 
-def test_a_node_on_which_jobs_fail_goes_once_it_was_idle_for_long() -> None:
+def test_a_node_with_failing_jobs_ends_after_its_idle_time() -> None:
     memory = replace(leaving("failures"), idle_since=1_000.0)
     off = decided(memory, seen(DRAINED, uptime=1_600, failures=FAILURES)).power_off
     assert off == "idle for 10 minutes; before that: because of failures"
@@ -183,12 +183,12 @@ def test_a_person_who_ends_the_draining_gets_the_node_back() -> None:
 
 
 @pytest.mark.parametrize("cause", ["interruption", "lease", "rebalance"])
-def test_nobody_keeps_a_node_whose_time_is_over(cause: str) -> None:
+def test_a_node_that_must_end_drains_again_after_a_cancelled_drain(cause: str) -> None:
     memory = decided(leaving(cause), seen(DRAINED)).memory
     assert decided(memory, seen(IDLE)).drain == f"because of {cause}"
 
 
-def test_a_stronger_cause_takes_the_place_of_a_weaker_one_and_never_the_reverse() -> None:
+def test_a_stronger_cause_replaces_a_weaker_one_and_never_the_reverse() -> None:
     memory = decided(leaving("failures"), seen(DRAINED, expires=NOW - 1)).memory
     assert memory.leaving is not None
     assert memory.leaving.cause == "lease"
@@ -206,7 +206,7 @@ def test_the_dead_mans_switch_is_cancelled_once_the_startd_is_in_the_collector()
     assert not decided(decision.memory, seen(IDLE)).cancel_switch
 
 
-def test_a_node_that_somebody_else_drains_goes_when_it_was_idle_for_long() -> None:
+def test_a_node_drained_by_others_ends_after_its_idle_time() -> None:
     memory = decided(JOINED, seen(DRAINED, uptime=0)).memory
     decision = decided(memory, seen(DRAINED, uptime=600))
     assert decision.drain is None
@@ -241,7 +241,7 @@ memories = st.builds(
 
 
 @given(memories, startds, st.booleans(), st.booleans())
-def test_a_job_is_cut_off_by_nothing_but_a_lease_that_is_long_over(
+def test_only_a_long_expired_lease_cuts_off_a_job(
     memory: Memory, startd: Startd | None, notice: bool, starter: bool
 ) -> None:
     busy = starter if startd is None else startd.held > 0
@@ -260,14 +260,14 @@ def test_a_job_is_cut_off_by_nothing_but_a_lease_that_is_long_over(
 
 @example(leaving("lease", since=0.0), Startd(held=0, draining=None, started=100.0))
 @given(memories, startds)
-def test_a_lease_that_is_long_over_ends_the_node_whatever_it_does(
+def test_a_long_expired_lease_ends_the_node_in_any_state(
     memory: Memory, startd: Startd | None
 ) -> None:
     over = replace(memory, leaving=Leaving("lease", "why", 0.0))
     assert decided(over, seen(startd, uptime=RULES.lease_grace)).power_off
 
 
-def test_what_happened_is_told_once() -> None:
+def test_each_event_is_reported_once() -> None:
     before, after = Memory(), leaving("lease")
     assert changes(before, replace(after, expires=0.0)) == [
         "joined: the startd answers and is in the collector",
@@ -290,7 +290,7 @@ def test_sick_gpus_are_taken_offline_once_and_brought_back_when_they_are_well() 
     assert decided(JOINED, seen(replace(SICK, sick=()))).offline is None
 
 
-def test_a_probe_that_says_nothing_or_finds_none_well_leaves_them_as_they_are() -> None:
+def test_a_probe_without_a_healthy_gpu_changes_no_gpu() -> None:
     offline = replace(JOINED, offline=("GPU-1",))
     for startd in (BUSY, None):
         decision = decided(offline, seen(startd))
@@ -298,7 +298,7 @@ def test_a_probe_that_says_nothing_or_finds_none_well_leaves_them_as_they_are() 
         assert decision.memory.offline == ("GPU-1",)
 
 
-def test_what_is_sick_is_worth_a_line() -> None:
+def test_sick_gpus_are_logged() -> None:
     after = decided(JOINED, seen(SICK)).memory
     assert changes(JOINED, after) == ["sick GPUs: GPU-1"]
     assert changes(after, JOINED) == ["sick GPUs: none any more"]

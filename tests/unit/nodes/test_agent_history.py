@@ -35,7 +35,7 @@ def test_a_job_that_ends_badly_by_itself_has_failed(ad: dict[str, Any], how: str
 
 
 @pytest.mark.parametrize("ad", INNOCENT.values(), ids=INNOCENT)
-def test_a_job_that_was_ended_or_told_its_result_has_not_failed(ad: dict[str, Any]) -> None:
+def test_a_job_that_was_removed_or_reported_its_result_has_not_failed(ad: dict[str, Any]) -> None:
     assert failed({"JobStatus": 4} | ad) is None
 
 
@@ -56,7 +56,7 @@ def test_three_failures_within_a_minute_are_a_burst() -> None:
     assert burst(at(100, 130, 160), 3, 60) == at(100, 130, 160)
 
 
-def test_three_failures_in_more_than_a_minute_are_none() -> None:
+def test_three_failures_in_more_than_a_minute_are_no_burst() -> None:
     assert burst(at(100, 130, 161), 3, 60) is None
 
 
@@ -65,6 +65,6 @@ def test_a_burst_is_found_among_failures_before_and_after_it() -> None:
     assert burst(found, 3, 60) == found[1:4]
 
 
-def test_what_was_forgiven_does_not_count() -> None:
+def test_failures_before_the_reset_do_not_count() -> None:
     assert burst(at(10, 20, 30), 3, 60, since=10) is None
     assert burst(at(10, 20, 30, 40), 3, 60, since=10) is not None

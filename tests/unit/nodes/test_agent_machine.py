@@ -25,7 +25,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return noted
 
 
-def test_a_refused_shutdown_is_asked_of_systemd_itself(calls: Path) -> None:
+def test_systemd_is_asked_directly_after_a_refused_shutdown(calls: Path) -> None:
     machine.power_off("the lease has expired")
     assert calls.read_text().splitlines() == [
         "shutdown -P now trialfleet: the lease has expired",
@@ -33,12 +33,12 @@ def test_a_refused_shutdown_is_asked_of_systemd_itself(calls: Path) -> None:
     ]
 
 
-def test_both_refusals_are_told(calls: Path) -> None:
+def test_both_refusals_are_reported(calls: Path) -> None:
     (calls.parent / "systemctl").write_text("#!/bin/sh\necho no bus >&2\nexit 1\n")
     with pytest.raises(StepError, match=r"block inhibitor.*no bus"):
         machine.power_off("the lease has expired")
 
 
-def test_a_switch_that_is_not_cancelled_is_told(calls: Path) -> None:
+def test_a_switch_that_is_not_cancelled_is_reported(calls: Path) -> None:
     with pytest.raises(StepError, match="block inhibitor"):
         machine.cancel_switch()

@@ -129,13 +129,13 @@ def test_a_notice_drains_in_the_step_that_reads_it(node: Node) -> None:
     assert node.condor.draining == "spot interruption: terminate at 2026-11-20T16:02:00Z"
 
 
-def test_a_notice_counts_though_the_metadata_fall_silent_right_after_it(node: Node) -> None:
+def test_a_notice_counts_although_the_metadata_become_unreachable(node: Node) -> None:
     node.metadata.paths[ACTION], node.metadata.silent_from = NOTICE, REBALANCE
     node.agent().step()
     assert node.condor.draining == "spot interruption: terminate at 2026-11-20T16:02:00Z"
 
 
-def test_a_refused_drain_is_asked_for_again(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_drain_is_retried(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     agent = node.agent()
     node.metadata.paths[REBALANCE] = json.dumps({"noticeTime": "2026-11-20T16:00:00Z"})
     node.condor.refuses = True
@@ -190,7 +190,7 @@ def test_without_metadata_the_last_known_lease_holds(
     assert caplog.text.count("timed out") == 1
 
 
-def test_a_tag_that_is_no_time_is_told_and_changes_nothing(
+def test_an_invalid_lease_tag_is_reported_and_changes_nothing(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.metadata.paths[EXPIRES] = "tomorrow"
@@ -199,7 +199,7 @@ def test_a_tag_that_is_no_time_is_told_and_changes_nothing(
     assert node.condor.draining is None
 
 
-def test_a_notice_that_is_not_understood_is_a_notice_all_the_same(node: Node) -> None:
+def test_an_unknown_notice_still_counts(node: Node) -> None:
     node.metadata.paths[ACTION] = "<html>\nsoon"
     node.agent().step()
     assert node.condor.draining == "spot interruption: <html> soon"
@@ -217,7 +217,7 @@ def test_the_dead_mans_switch_is_cancelled_once(node: Node) -> None:
     assert node.cancelled == 1
 
 
-def test_a_switch_that_cannot_be_cancelled_is_tried_again(node: Node) -> None:
+def test_the_cancellation_of_the_switch_is_retried(node: Node) -> None:
     agent = node.agent()
     node.switch_works = False
     agent.step()
@@ -226,7 +226,7 @@ def test_a_switch_that_cannot_be_cancelled_is_tried_again(node: Node) -> None:
     assert node.cancelled == 1
 
 
-def test_an_agent_that_is_restarted_goes_on_where_it_was(node: Node) -> None:
+def test_a_restarted_agent_continues_from_its_stored_state(node: Node) -> None:
     node.condor.claimed = 0
     node.metadata.paths[EXPIRES] = "2026-11-21T16:00:00Z"
     node.agent().step()
@@ -264,7 +264,7 @@ def test_a_job_that_slips_in_keeps_an_idle_node(node: Node) -> None:
     assert node.off == []
 
 
-def test_a_startd_that_falls_silent_is_told_once(
+def test_an_unreachable_startd_is_reported_once(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     agent = node.agent()
@@ -277,7 +277,7 @@ def test_a_startd_that_falls_silent_is_told_once(
     assert caplog.text.count("the startd answers") == 2  # joined, and back
 
 
-def test_a_state_that_cannot_be_written_keeps_nobody_from_draining(
+def test_a_node_drains_although_its_state_cannot_be_written(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.state.parent.write_text("a file where a folder should be")
@@ -296,12 +296,14 @@ DAMAGED: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_memory_is_a_fresh_one(tmp_path: Path, damage: Callable[[Path], object]) -> None:
+def test_damaged_memory_is_replaced_by_empty_memory(
+    tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
     damage(tmp_path / "agent.json")
     assert saved_state.load(tmp_path / "agent.json") == Memory()
 
 
-def test_memory_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_memory_is_restored_unchanged(tmp_path: Path) -> None:
     full = Memory(
         joined=True, expires=1.5, idle_since=2.0, leaving=Leaving("idle", "why", 3.0), forgiven=4.0
     )
@@ -326,7 +328,7 @@ def test_an_agent_that_was_restarted_remembers_which_gpus_are_offline(node: Node
     assert node.condor.offline == [("GPU-1", "GPU-2")]
 
 
-def test_the_probe_is_told_once_the_node_has_joined_and_then_every_five_minutes(
+def test_the_probe_gets_readings_when_the_node_joins_and_every_five_minutes(
     node: Node,
 ) -> None:
     agent, node.condor.known = node.agent(), False
@@ -338,7 +340,7 @@ def test_the_probe_is_told_once_the_node_has_joined_and_then_every_five_minutes(
     assert [reading.pool for reading in node.readings] == [{"NVIDIA L4": (250.0,)}] * 2
 
 
-def test_a_fence_that_is_gone_is_raised_again_and_told(
+def test_a_missing_fence_is_restored_and_reported(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     agent = node.agent()

@@ -54,7 +54,7 @@ def test_the_configuration_names_an_account_for_each_slot(bench: Bench) -> None:
     assert sorted(settings.values()) == sorted(entry[0] for entry in made(bench))
 
 
-def test_accounts_are_made_once_and_those_that_lack_are_added(bench: Bench) -> None:
+def test_accounts_are_made_once_and_missing_ones_are_added(bench: Bench) -> None:
     accounts.make(Host(bench.root))
     whole = made(bench)
     accounts.make(Host(bench.root))

@@ -89,7 +89,7 @@ def test_metadata_is_asked_for_with_a_token_that_is_kept(imds: ImdsStandIn) -> N
     assert imds.tokens == 1
 
 
-def test_what_the_metadata_lacks_is_none(imds: ImdsStandIn) -> None:
+def test_missing_metadata_are_none(imds: ImdsStandIn) -> None:
     assert Imds(imds.address).get("meta-data/spot/instance-action") is None
 
 
@@ -110,7 +110,7 @@ def test_metadata_that_cannot_be_reached_is_an_error_with_its_path() -> None:
 
 
 @pytest.mark.parametrize("trouble", [429, 500, 503, HANG_UP])
-def test_metadata_that_fail_for_now_are_asked_for_again(imds: ImdsStandIn, trouble: int) -> None:
+def test_temporary_failures_of_the_metadata_are_retried(imds: ImdsStandIn, trouble: int) -> None:
     imds.troubles = [trouble, trouble]
     client = Imds(imds.address, waits=(0, 0))
     assert client.get("meta-data/instance-type") == "g5.xlarge"
@@ -122,21 +122,21 @@ def test_metadata_that_fail_for_now_are_asked_for_again(imds: ImdsStandIn, troub
 
 
 @pytest.mark.slow
-def test_metadata_that_are_silent_for_too_long_are_asked_for_again(imds: ImdsStandIn) -> None:
+def test_requests_for_metadata_are_retried_after_a_timeout(imds: ImdsStandIn) -> None:
     imds.troubles = [SILENCE]
     client = Imds(imds.address, timeout=SILENT_SECONDS / 2, waits=(0, 0))
     assert client.get("meta-data/instance-type") == "g5.xlarge"
     assert imds.troubles == []
 
 
-def test_metadata_that_are_refused_are_not_asked_for_again(imds: ImdsStandIn) -> None:
+def test_refused_requests_for_metadata_are_not_retried(imds: ImdsStandIn) -> None:
     imds.troubles = [403, 403]
     with pytest.raises(AwsError, match="HTTP 403"):
         Imds(imds.address, waits=(0, 0)).get("meta-data/instance-type")
     assert imds.troubles == [403]
 
 
-def test_metadata_are_asked_for_once_unless_told_otherwise(imds: ImdsStandIn) -> None:
+def test_metadata_are_requested_once_by_default(imds: ImdsStandIn) -> None:
     imds.troubles = [503, 503]
     with pytest.raises(AwsError, match="HTTP 503"):
         Imds(imds.address).get("meta-data/instance-type")
@@ -144,7 +144,7 @@ def test_metadata_are_asked_for_once_unless_told_otherwise(imds: ImdsStandIn) ->
 
 
 @pytest.mark.parametrize("expected", ['{"Code": "AssumeRoleUnauthorizedAccess"}', "<html>"])
-def test_a_role_that_gives_no_keys_is_told_in_the_services_words(
+def test_a_role_without_keys_is_reported_in_the_services_words(
     imds: ImdsStandIn, expected: str
 ) -> None:
     imds.paths["meta-data/iam/security-credentials/trialfleet-demo"] = expected
@@ -159,7 +159,7 @@ def test_metadata_is_never_asked_for_through_a_proxy(
     assert Imds(imds.address).get("meta-data/instance-type") == "g5.xlarge"
 
 
-def test_an_instance_without_a_role_is_told_so(imds: ImdsStandIn) -> None:
+def test_an_instance_without_a_role_is_reported(imds: ImdsStandIn) -> None:
     del imds.paths["meta-data/iam/security-credentials/"]
     with pytest.raises(AwsError, match="no role"):
         credentials(Imds(imds.address))
@@ -216,7 +216,7 @@ class Answers:
 SLOW_DOWN = "<Error><Code>SlowDown</Code><Message>later</Message></Error>"
 
 
-def test_a_call_that_fails_for_now_is_repeated(imds: ImdsStandIn) -> None:
+def test_a_temporary_failure_of_a_call_is_retried(imds: ImdsStandIn) -> None:
     answers = Answers((503, SLOW_DOWN), (403, SLOW_DOWN), (200, "content"))
     with serving(answers.handler()) as address:
         aws = Aws(Imds(imds.address), "eu-west-1", address, waits=(0, 0, 0))
@@ -224,7 +224,7 @@ def test_a_call_that_fails_for_now_is_repeated(imds: ImdsStandIn) -> None:
     assert answers.seen == ["GET /bucket/fleet/x%20y"] * 3
 
 
-def test_a_call_is_given_up_after_its_attempts(imds: ImdsStandIn) -> None:
+def test_a_call_fails_after_its_last_attempt(imds: ImdsStandIn) -> None:
     answers = Answers((503, SLOW_DOWN))
     with serving(answers.handler()) as address:
         aws = Aws(Imds(imds.address), "eu-west-1", address, waits=(0,))
@@ -233,7 +233,7 @@ def test_a_call_is_given_up_after_its_attempts(imds: ImdsStandIn) -> None:
     assert len(answers.seen) == 2
 
 
-def test_what_is_missing_is_not_asked_for_again(imds: ImdsStandIn) -> None:
+def test_a_missing_parameter_is_not_requested_again(imds: ImdsStandIn) -> None:
     answers = Answers((400, '{"__type":"ParameterNotFound"}'))
     with serving(answers.handler()) as address:
         aws = Aws(Imds(imds.address), "eu-west-1", address, waits=(0, 0, 0))

@@ -103,21 +103,21 @@ def test_the_option_is_set_in_a_driver_that_is_loaded_later(bench: Bench) -> Non
     assert "nvidia-smi -pm 1" in bench.calls
 
 
-def test_an_unused_driver_that_checks_is_loaded_anew_with_all_that_used_it(bench: Bench) -> None:
+def test_an_unused_driver_that_checks_is_reloaded_with_its_dependents(bench: Bench) -> None:
     have_driver(bench, value=1)
     assert prepare(bench) == "set"
     assert bench.calls.index("modprobe -r nvidia_uvm nvidia") < bench.calls.index("modprobe nvidia")
     assert "modprobe nvidia-uvm" in bench.calls
 
 
-def test_a_driver_that_never_checked_is_already_so(bench: Bench) -> None:
+def test_a_driver_that_never_checked_needs_no_change(bench: Bench) -> None:
     have_driver(bench, value=0)
     assert prepare(bench) == "already 0"
     assert bench.text("etc/modprobe.d/trialfleet-nvidia.conf") == OPTION_LINE
     assert changes(bench.calls) == ["update-initramfs -u"]
 
 
-def test_twice_is_once(bench: Bench) -> None:
+def test_a_second_run_of_the_driver_step_changes_nothing(bench: Bench) -> None:
     have_driver(bench, value=1)
     prepare(bench)
     before = bench.calls
@@ -126,7 +126,7 @@ def test_twice_is_once(bench: Bench) -> None:
     assert changes(again) == []
 
 
-def test_a_driver_in_use_wants_one_reboot_after_which_the_option_is_set(bench: Bench) -> None:
+def test_a_driver_in_use_needs_one_reboot_to_set_the_option(bench: Bench) -> None:
     have_driver(bench, value=1)
     bench.file("in-use")
     with pytest.raises(driver.RebootError):
@@ -136,7 +136,7 @@ def test_a_driver_in_use_wants_one_reboot_after_which_the_option_is_set(bench: B
     assert prepare(bench) == "set"
 
 
-def test_a_driver_that_refuses_the_option_is_rebooted_for_once_only(bench: Bench) -> None:
+def test_a_driver_that_refuses_the_option_causes_one_reboot_only(bench: Bench) -> None:
     have_driver(bench, value=1)
     bench.file("refuses")
     with pytest.raises(driver.RebootError):
@@ -187,7 +187,7 @@ def test_a_gpu_that_hangs_the_drivers_programs_is_left_to_the_probe(
     assert prepare(bench) == "driver no longer checks"
 
 
-def test_where_there_is_no_initramfs_tools_dracut_is_asked(bench: Bench) -> None:
+def test_without_initramfs_tools_dracut_is_used(bench: Bench) -> None:
     (bench.bin / "update-initramfs").unlink()
     bench.program("dracut")
     have_driver(bench, value=None)
@@ -234,7 +234,7 @@ def test_debians_driver_is_compiled_for_this_kernel(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("components", ["main", "main contrib non-free-firmware"])
-def test_sources_that_lack_debians_driver_are_told(bench: Bench, components: str) -> None:
+def test_sources_without_debians_driver_are_reported(bench: Bench, components: str) -> None:
     gpu_on_the_bus(bench, "debian")
     bench.program("apt-get", DEBIANS.format(components))
     listed = ", ".join(components.split())
@@ -247,7 +247,7 @@ def test_sources_that_lack_debians_driver_are_told(bench: Bench, components: str
 
 
 @pytest.mark.slow
-def test_what_sources_have_is_asked_of_the_real_apt() -> None:
+def test_the_real_apt_lists_the_packages_of_the_sources() -> None:
     if not any(Path("/var/lib/apt/lists").glob("*Packages*")):
         pytest.skip("wants apt, and its lists")
     assert "main" in packages.components(Host())
@@ -265,7 +265,7 @@ def test_amazons_driver_comes_from_its_own_repository(
     assert dnf[1].endswith("nvidia-driver-cuda")
 
 
-def test_a_driver_that_cannot_be_installed_is_told_by_name(bench: Bench) -> None:
+def test_a_driver_that_cannot_be_installed_is_named(bench: Bench) -> None:
     gpu_on_the_bus(bench, "debian")
     sources = "indextargets*) printf '%s\\n' contrib non-free ;;"
     bench.program(

@@ -60,7 +60,7 @@ ACCOUNTS = {
 
 
 @pytest.mark.parametrize(("account", "expected"), ACCOUNTS.items())
-def test_the_metadata_are_for_others_than_the_jobs_accounts(account: int, expected: str) -> None:
+def test_the_jobs_accounts_cannot_read_the_metadata(account: int, expected: str) -> None:
     connect = f"/usr/bin/python3 -c '{CONNECT}' {account}"
     assert in_a_network_of_its_own(f"{RAISE}; {RAISE}; {connect}") == expected
 
@@ -70,7 +70,7 @@ def test_the_fence_is_one_rule_and_the_kernels_own_which_networkd_leaves_alone()
     assert (rule["action"], rule["protocol"]) == ("prohibit", "kernel")
 
 
-def test_a_fence_around_one_account_alone_is_none() -> None:
+def test_a_fence_around_one_account_is_not_enough() -> None:
     narrow = "ip rule add pref 169 uidrange 65534-65534 to 169.254.169.254 prohibit"
     script = "from trialfleet.nodes.bootstrap.metadata_fence import *; print(raise_fence(Host()))"
     again = f'{sys.executable} -c "{script}"'

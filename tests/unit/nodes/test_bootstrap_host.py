@@ -61,25 +61,25 @@ def test_a_secret_is_at_no_time_readable_by_others(
     assert (bench.root / "etc/secret").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_file_that_others_could_read_is_written_anew(bench: Bench) -> None:
+def test_a_file_readable_by_others_is_rewritten(bench: Bench) -> None:
     bench.file("etc/secret", "x").chmod(0o644)
     assert Host(bench.root).write("/etc/secret", "x", mode=0o600)
     assert (bench.root / "etc/secret").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_program_that_fails_is_told_with_its_last_words(bench: Bench) -> None:
+def test_a_failing_program_is_reported_with_its_last_output(bench: Bench) -> None:
     bench.program("doomed", "for i in 1 2 3 4 5; do echo line $i >&2; done; exit 3")
     with pytest.raises(StepError, match=r"^`doomed now`: line 3; line 4; line 5$"):
         Host(bench.root).run("doomed", "now")
 
 
-def test_a_program_that_fails_without_a_word_is_told_with_its_status(bench: Bench) -> None:
+def test_a_program_that_fails_silently_is_reported_with_its_status(bench: Bench) -> None:
     bench.program("silent", "exit 3")
     with pytest.raises(StepError, match="`silent`: exit status 3"):
         Host(bench.root).run("silent")
 
 
-def test_a_program_that_is_missing_or_hangs_is_told(bench: Bench) -> None:
+def test_a_missing_or_hanging_program_is_reported(bench: Bench) -> None:
     bench.program("slow", "exec sleep 5")
     with pytest.raises(StepError, match="there is no program absent"):
         Host(bench.root).run("absent")
@@ -87,7 +87,7 @@ def test_a_program_that_is_missing_or_hangs_is_told(bench: Bench) -> None:
         Host(bench.root).run("slow", seconds=0.1)
 
 
-def test_a_program_that_hangs_is_ended_with_all_that_it_started(
+def test_a_hanging_program_is_killed_with_its_children(
     bench: Bench, wait_for: Callable[..., None]
 ) -> None:
     bench.program("slow", 'sleep 600 & echo $! > "$ROOT/child"; wait')
@@ -97,7 +97,7 @@ def test_a_program_that_hangs_is_ended_with_all_that_it_started(
     wait_for(lambda: not is_alive(child))  # SIGKILL takes a moment
 
 
-def test_a_program_that_leaves_a_daemon_behind_is_over_when_it_ends(bench: Bench) -> None:
+def test_a_program_ends_although_its_daemon_still_runs(bench: Bench) -> None:
     bench.program("starts", 'sleep 600 & echo $! > "$ROOT/child"; echo started')
     try:
         assert Host(bench.root).run("starts", seconds=60) == "started\n"
@@ -105,7 +105,7 @@ def test_a_program_that_leaves_a_daemon_behind_is_over_when_it_ends(bench: Bench
         os.kill(int(bench.text("child")), signal.SIGKILL)
 
 
-def test_a_program_that_cannot_be_run_is_told(bench: Bench) -> None:
+def test_a_program_that_cannot_be_run_is_reported(bench: Bench) -> None:
     bench.file("text", "no program")
     with pytest.raises(StepError, match=r"`.*/text` can't be run: .*Permission denied"):
         Host(bench.root).run(f"{bench.root}/text")
@@ -131,7 +131,7 @@ def typing(text: str) -> Iterator[None]:
             os.close(descriptor)
 
 
-def test_an_unknown_system_is_told_what_would_do(
+def test_an_unknown_system_is_refused_with_the_supported_ones(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.file("etc/os-release", 'PRETTY_NAME="Arch Linux"\n# a comment\n')
@@ -149,9 +149,7 @@ exit 100
 """
 
 
-def test_another_apt_that_is_at_work_is_waited_for(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_running_apt_is_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "INTERVAL", 0.01)
     bench.program("apt-get", LOCKED.format(3))
     packages.refresh(Host(bench.root))
@@ -159,7 +157,7 @@ def test_another_apt_that_is_at_work_is_waited_for(
     assert bench.text("tries").count("x") == 5
 
 
-def test_an_apt_that_never_ends_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_apt_that_never_ends_is_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "INTERVAL", 0.01)
     monkeypatch.setattr(packages, "PATIENCE", 0.05)
     bench.program("apt-get", LOCKED.format(10_000))
@@ -174,7 +172,7 @@ exit 100
 """
 
 
-def test_an_installation_that_was_cut_off_is_brought_to_its_end(bench: Bench) -> None:
+def test_an_interrupted_installation_is_completed(bench: Bench) -> None:
     """As after a reboot in the midst of it: apt refuses everything until then."""
     bench.program("apt-get", INTERRUPTED)
     bench.program("dpkg", 'touch "$ROOT/configured"')
@@ -182,7 +180,7 @@ def test_an_installation_that_was_cut_off_is_brought_to_its_end(bench: Bench) ->
     assert [call.split()[0] for call in bench.calls] == ["apt-get", "dpkg", "apt-get"]
 
 
-def test_an_installation_that_cannot_be_brought_to_its_end_is_told(bench: Bench) -> None:
+def test_an_installation_that_cannot_be_completed_is_reported(bench: Bench) -> None:
     bench.program("apt-get", INTERRUPTED)
     bench.program("dpkg", "echo broken >&2; exit 1")
     with pytest.raises(StepError, match="dpkg was interrupted"):
@@ -209,7 +207,7 @@ def test_settings_are_those_that_the_user_data_left(bench: Bench) -> None:
         ('{"schema": 1, "fleet": "x"}', "lack boot_minutes, bucket, bundle"),
     ],
 )
-def test_settings_that_cannot_be_used_are_told(bench: Bench, text: str, words: str) -> None:
+def test_unusable_settings_are_reported(bench: Bench, text: str, words: str) -> None:
     bench.file("opt/trialfleet/settings.json", text)
     with pytest.raises(StepError, match=words):
         settings.read(Host(bench.root))
@@ -228,7 +226,7 @@ def test_a_bundle_without_configuration_is_an_error(bench: Bench) -> None:
         configuration.write(Host(bench.root), SPOT, "set", "/scratch")
 
 
-def test_the_kernel_gives_up_silent_peers_as_soon_as_the_settings_say_so(
+def test_the_kernel_drops_unreachable_peers_after_the_configured_time(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.file("opt/trialfleet/node.conf", "A = 1\n")
@@ -243,7 +241,7 @@ def test_the_kernel_gives_up_silent_peers_as_soon_as_the_settings_say_so(
     assert bench.text(configuration.INSTANCE).endswith(accounts.settings())
 
 
-def test_what_the_instance_is_stands_in_its_configuration() -> None:
+def test_the_configuration_describes_the_instance() -> None:
     lines = configuration.text(SPOT, "already 0", "/mnt/x", "/usr/bin/python3").splitlines()
     assert 'TrialfleetInstance = "i-1"' in lines
     assert 'TrialfleetDriverOption = "already 0"' in lines

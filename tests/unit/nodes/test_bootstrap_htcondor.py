@@ -42,19 +42,19 @@ def prepare(bench: Bench) -> str:
     return htcondor.prepare(Host(bench.root), "25.14.1")
 
 
-def test_the_managers_version_that_is_there_is_left_alone(bench: Bench) -> None:
+def test_an_installed_htcondor_of_the_managers_version_is_kept(bench: Bench) -> None:
     bench.file("condor", "25.14.1")
     assert prepare(bench) == "present"
     assert not any(call.startswith("apt-get") for call in bench.calls)
 
 
-def test_what_the_machines_repositories_have_is_taken_from_them(bench: Bench) -> None:
+def test_htcondor_is_installed_from_the_machines_repositories_first(bench: Bench) -> None:
     bench.file("offered", "25.14.1")
     assert prepare(bench) == "the machine's repositories"
     assert not (bench.root / "etc/apt").exists()
 
 
-def test_else_it_comes_from_htcondors_own_with_the_key_that_signs_it(bench: Bench) -> None:
+def test_otherwise_htcondors_own_repository_is_used_with_its_signing_key(bench: Bench) -> None:
     assert prepare(bench) == htcondor.REPOSITORY
     key = bench.root / "etc/apt/keyrings/htcondor.asc"
     assert key.read_text() == f"the key of {htcondor.REPOSITORY}/keys/HTCondor-25.x-Key"
@@ -72,7 +72,7 @@ def test_another_version_is_replaced(bench: Bench) -> None:
     assert bench.text("condor").strip() == "25.14.1"
 
 
-def test_a_machine_that_htcondors_repository_has_nothing_for_is_told_so(
+def test_a_machine_without_packages_in_htcondors_repository_is_reported(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
@@ -80,13 +80,15 @@ def test_a_machine_that_htcondors_repository_has_nothing_for_is_told_so(
         prepare(bench)
 
 
-def test_an_installation_that_gave_another_version_is_told(bench: Bench) -> None:
+def test_an_installation_of_another_version_is_reported(bench: Bench) -> None:
     bench.program("apt-get", 'echo 23.4.0 > "$ROOT/condor"')
     with pytest.raises(StepError, match=r"the manager has HTCondor 25\.14\.1, but .* has 23\.4\.0"):
         prepare(bench)
 
 
-def test_amazon_linux_gets_it_by_dnf(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_amazon_linux_installs_htcondor_with_dnf(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.file("etc/os-release", 'ID="amzn"\nVERSION_ID="2023"\n')
     bench.program("dnf", 'case "$*" in *condor-25*) echo 25.14.1 > "$ROOT/condor" ;; esac')
     bench.program("rpm", "exit 1")
@@ -112,7 +114,7 @@ def test_a_key_that_cannot_be_fetched_is_an_error_with_its_address() -> None:
         htcondor.download("http://127.0.0.1:9/key")
 
 
-def test_a_key_whose_download_breaks_off_is_told() -> None:
+def test_an_interrupted_download_of_the_key_is_reported() -> None:
     class BreaksOff(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)

@@ -42,7 +42,7 @@ def test_htcondor_is_started_once_for_one_configuration(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "file", ["etc/condor/config.d/50-trialfleet-node.conf", "etc/condor/tokens.d/trialfleet"]
 )
-def test_another_configuration_or_token_starts_it_anew(bench: Bench, file: str) -> None:
+def test_another_configuration_or_token_restarts_htcondor(bench: Bench, file: str) -> None:
     join.start(Host(bench.root))
     bench.file(file, "changed\n")
     join.start(Host(bench.root))
@@ -56,14 +56,14 @@ def test_no_job_can_run_before_the_agent_watches(bench: Bench) -> None:
     assert restarts(bench) == 0
 
 
-def test_htcondor_that_died_is_started_anew(bench: Bench) -> None:
+def test_a_dead_htcondor_is_restarted(bench: Bench) -> None:
     join.start(Host(bench.root))
     (bench.root / "condor-runs").unlink()
     join.start(Host(bench.root))
     assert restarts(bench) == 2
 
 
-def test_what_notes_the_start_has_nothing_of_the_token_in_it(bench: Bench) -> None:
+def test_the_note_of_the_start_does_not_contain_the_token(bench: Bench) -> None:
     join.start(Host(bench.root))
     noted = bench.root / "run/trialfleet/condor-started-with"
     assert "token" not in noted.read_text()
@@ -100,7 +100,7 @@ def test_a_refused_node_says_in_htcondors_words_why(bench: Bench) -> None:
         join.wait(Host(bench.root), "i-1", "127.0.0.1:9", 0.1, print)
 
 
-def test_a_token_that_the_manager_refuses_is_said_in_words(bench: Bench) -> None:
+def test_a_token_that_the_manager_refuses_is_explained(bench: Bench) -> None:
     bench.program("condor_status", "echo AUTHENTICATE:1003:Failed to authenticate >&2; exit 1")
     with pytest.raises(StepError, match="the manager rejects this node's token"):
         join.wait(Host(bench.root), "i-1", "127.0.0.1:9", 0.1, print)
@@ -112,9 +112,7 @@ def test_a_manager_that_cannot_be_reached_is_named(bench: Bench) -> None:
         join.wait(Host(bench.root), "i-1", "127.0.0.1:9", 0.1, print)
 
 
-def test_a_long_wait_is_explained_once_while_it_goes_on(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_wait_is_explained_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(join, "PATIENCE", 0.05)
     bench.program("condor_status", "echo no route >&2; exit 1")
     messages: list[str] = []

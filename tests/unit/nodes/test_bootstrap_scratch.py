@@ -48,14 +48,14 @@ def test_an_empty_local_disk_is_formatted_and_mounted(bench: Bench) -> None:
     assert (bench.root / "mnt/trialfleet").is_dir()
 
 
-def test_a_disk_that_has_a_file_system_since_before_a_reboot_keeps_it(bench: Bench) -> None:
+def test_a_disk_keeps_its_file_system_over_a_reboot(bench: Bench) -> None:
     local_disk(bench)
     bench.file("formatted")
     assert prepare(bench) == "/mnt/trialfleet/execute"
     assert not any(call.startswith("mkfs") for call in bench.calls)
 
 
-def test_twice_is_once(bench: Bench) -> None:
+def test_a_second_run_of_the_scratch_step_changes_nothing(bench: Bench) -> None:
     local_disk(bench)
     prepare(bench)
     before = bench.calls
@@ -76,7 +76,7 @@ def test_a_local_disk_that_is_mounted_elsewhere_is_left_alone(bench: Bench) -> N
     assert prepare(bench) == "/var/lib/condor/execute"
 
 
-def test_the_disks_that_aws_images_join_are_used_where_they_are(bench: Bench) -> None:
+def test_disks_joined_by_aws_images_are_used_in_place(bench: Bench) -> None:
     bench.file("proc/mounts", ROOT_DISK + "/dev/mapper/vg-lv /opt/dlami/nvme ext4 rw 0 0\n")
     assert prepare(bench) == "/opt/dlami/nvme/trialfleet"
 

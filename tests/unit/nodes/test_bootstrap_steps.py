@@ -55,7 +55,7 @@ def readings_file(bench: Bench) -> privileged_readings.PrivilegedReadings:
     return privileged_readings.read(bench.root / privileged_readings.FILE.lstrip("/"))
 
 
-def test_the_first_probe_is_told_what_only_root_learns(
+def test_the_first_probe_gets_readings_that_only_root_can_make(
     bench: Bench, node: steps.Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     xids = (Xid("0000:00:1e", 79),)
@@ -74,7 +74,7 @@ def test_the_first_probe_is_told_what_only_root_learns(
 
 
 @pytest.mark.parametrize("program", ["exit 1", "echo no JSON", "exit 0"])
-def test_a_collector_that_says_nothing_is_no_reason_to_stop(
+def test_a_silent_collector_does_not_stop_the_bootstrap(
     bench: Bench, node: steps.Node, program: str
 ) -> None:
     bench.program("condor_status", program)
@@ -82,7 +82,7 @@ def test_a_collector_that_says_nothing_is_no_reason_to_stop(
     assert readings_file(bench).pool == {}
 
 
-def test_without_a_gpu_nobody_is_asked_and_nothing_is_compiled(
+def test_without_a_gpu_no_program_is_asked_and_nothing_is_compiled(
     bench: Bench, node: steps.Node
 ) -> None:
     node.driver = driver.NONE
@@ -97,7 +97,7 @@ def test_without_a_torch_that_has_cuda_nothing_is_compiled(bench: Bench, node: s
     assert not any("systemctl" in call or "build" in call for call in bench.calls)
 
 
-def test_a_node_compiles_the_kernels_beside_everything_else(bench: Bench, node: steps.Node) -> None:
+def test_a_node_compiles_the_kernels_in_the_background(bench: Bench, node: steps.Node) -> None:
     jobs_python(bench, "exit 0")
     for _ in range(2):
         assert steps.build_kernels(node).startswith("in the background")
@@ -127,7 +127,7 @@ def test_an_image_is_made_with_the_kernels_compiled(
     assert any("needs an nvcc" in line for line in messages) is (outcome != "compiled")
 
 
-def test_whether_torch_has_cuda_is_asked_of_a_real_python() -> None:
+def test_a_real_python_says_whether_torch_has_cuda() -> None:
     question = [sys.executable, "-c", cuda_kernels._HAS_CUDA_TORCH]
     import torch
 

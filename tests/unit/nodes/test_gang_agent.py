@@ -95,7 +95,7 @@ def test_files_without_content_are_made_and_nothing_of_0_bytes_is_written(
     assert access_point.kills == 0
 
 
-def test_a_refusal_is_an_error_and_the_next_word_is_heard(
+def test_a_refusal_is_an_error_and_the_next_request_is_answered(
     chirp: Chirp, access_point: ChirpServer, tmp_path: Path
 ) -> None:
     with pytest.raises(ChirpError, match="open"):
@@ -123,7 +123,7 @@ def test_only_a_script_of_this_very_python_is_forked(
         assert script_of(words) == []
 
 
-def test_who_is_no_job_is_told_so(
+def test_a_process_outside_a_job_gets_no_channel(
     access_point: ChirpServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("_CONDOR_CHIRP_CONFIG", raising=False)
@@ -192,7 +192,7 @@ class Gang:
         return said
 
     @property
-    def told(self) -> Said:
+    def recorded(self) -> Said:
         """The keeper's answer, and the files that the trial left in its place."""
         said = read_said(self.place)
         assert said is not None
@@ -314,20 +314,20 @@ def test_ranks_join_leave_and_end(gang: Gang) -> None:
     gang.gate.touch()
     gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
     assert (gang.agents[1].returncode, gang.agents[2].returncode) == (0, 0)
-    assert (gang.told.say, gang.told.ended.code, gang.told.trial) == (
+    assert (gang.recorded.say, gang.recorded.ended.code, gang.recorded.trial) == (
         "told",
         0,
         gang.place.root.name,
     )
-    assert gang.told.job == "5.1"
-    assert (gang.told.ended.memory_mb or 0) > 1
+    assert gang.recorded.job == "5.1"
+    assert (gang.recorded.ended.memory_mb or 0) > 1
     said = [line.split()[5] for line in gang.place.out.read_text().splitlines()]
     assert (said[0], said[-1]) == ("1,", "3,"), "what rank 0 printed goes on with the checkpoint"
     assert json.loads(gang.place.result.read_text())["status"] == "complete"
 
 
 @pytest.mark.slow
-def test_a_gang_that_nobody_keeps_gives_its_slot_back(gang: Gang) -> None:
+def test_a_gang_without_a_keeper_releases_its_slot(gang: Gang) -> None:
     gang.start(0)
     assert gang.agents[0].wait(60) == 86
 
@@ -352,7 +352,7 @@ def test_checkpoints_travel_by_s3_where_the_study_wants_it(
         assert f"some/run/{gang.roster.start}" in there
         gang.gate.touch()
         gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
-        assert gang.told.ended.code == 0
+        assert gang.recorded.ended.code == 0
         assert json.loads(gang.place.result.read_text())["status"] == "complete"
     gang.keep(lambda: not gang.checkpoints())
     store.close()
@@ -374,14 +374,14 @@ def test_a_checkpoint_that_s3_refuses_goes_by_the_access_point(gang: Gang) -> No
 @pytest.mark.parametrize(
     ("limit", "over"), [({"memory_mb": 1.0}, "memory"), ({"seconds": 1.0}, "time")]
 )
-def test_a_rank_that_takes_too_much_ends_the_trial(
+def test_a_rank_over_its_limits_ends_the_trial(
     gang: Gang, limit: dict[str, Any], over: str
 ) -> None:
     gang.order(**limit)
     for proc in (0, 1):
         gang.start(proc)
     gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
-    assert (gang.told.ended.over, gang.told.ended.code) == (over, -9)
+    assert (gang.recorded.ended.over, gang.recorded.ended.code) == (over, -9)
     assert gang.place.out.read_text().startswith("rank ")
 
 
@@ -399,7 +399,7 @@ def test_a_rank_that_fails_again_and_again_says_why(gang: Gang) -> None:
         gang.start(proc, FAILS)
     gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
     assert gang.roster.generation == 3
-    assert gang.told.ended.code == 7
+    assert gang.recorded.ended.code == 7
     assert gang.place.err.read_text() == "rank 1 has a fault\n"
     assert [agent.returncode for agent in gang.agents.values()] == [7, 7]
 
@@ -417,11 +417,11 @@ t.complete(loss=1.0)
 
 
 @pytest.mark.slow
-def test_nothing_of_a_trial_runs_on(gang: Gang) -> None:
+def test_no_process_of_a_trial_outlives_it(gang: Gang) -> None:
     for proc in (0, 1):
         gang.start(proc, SPAWNS)
     gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
-    assert gang.told.ended.code == 0
+    assert gang.recorded.ended.code == 0
     child = int(Path(f"{gang.gate}.pid").read_text())
     assert not Path(f"/proc/{child}").exists()
 
@@ -440,22 +440,27 @@ def test_a_gang_trains_one_trial_after_another(gang: Gang, is_killed: bool) -> N
     assert (asked.say, asked.turn.number, asked.trial) == ("ask", 1, "")
     gang.keep(lambda: gang.trains(2, 1) and bool(gang.checkpoints()))
     gang.gate.with_name(first).touch()
-    told = gang.answers("train", name=second)
-    assert (told.say, told.trial, told.ended.code, told.wants) == ("told", first, 0, True)
+    recorded = gang.answers("train", name=second)
+    assert (recorded.say, recorded.trial, recorded.ended.code, recorded.wants) == (
+        "told",
+        first,
+        0,
+        True,
+    )
     assert (gang.place.words / f"{first}.result.tar").stat().st_size > 0
     gang.keep(lambda: gang.trains(2, 2) and len(gang.words(0, second)) == 1)
     assert gang.roster.start is None
     assert gang.words(0, second) == ["rank 0 of 2, generation 2, step 0"]
     gang.gate.with_name(second).touch()
-    told = gang.answers("leave", trial=None, code=3, why="that was all")
-    assert (told.trial, told.ended.code) == (second, 0)
+    recorded = gang.answers("leave", trial=None, code=3, why="that was all")
+    assert (recorded.trial, recorded.ended.code) == (second, 0)
     gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
     assert [agent.returncode for agent in gang.agents.values()] == [3, 3]
     assert gang.checkpoints() == []
 
 
 @pytest.mark.slow
-def test_what_a_keeper_told_counts_though_it_was_killed_before_it_knew(
+def test_an_end_sent_by_a_keeper_counts_although_it_was_killed_before_the_answer(
     gang: Gang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for proc in (0, 1):
@@ -471,8 +476,8 @@ def test_what_a_keeper_told_counts_though_it_was_killed_before_it_knew(
         with pytest.raises(KeyboardInterrupt):
             gang.keep(lambda: False)
     assert gang.roster.code is None
-    assert gang.told.ended.code == 0
+    assert gang.recorded.ended.code == 0
     gang.agents[0].kill()  # its rank 0 with it: nothing says any more that the trial is over
     gang.keep(lambda: gang.agents[1].poll() is not None)
     assert gang.agents[1].returncode == 0
-    assert gang.told.turn.number == 1, "it was told once"
+    assert gang.recorded.turn.number == 1, "it was told once"

@@ -26,7 +26,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def deaf() -> Iterator[int]:
+def unreachable() -> Iterator[int]:
     """A port that answers no more, as one behind a broken network: its queue is full."""
     with ExitStack() as opened, socket.socket() as listener:
         listener.bind((HOST, 0))
@@ -61,35 +61,39 @@ def updated(*all_peers: Peers, until: Callable[[], bool], seconds: float = 10) -
     return until()
 
 
-def test_one_that_does_not_answer_is_lost_and_the_others_are_not(
-    deaf: int, make: Callable[[], Peers]
+def test_a_peer_that_does_not_answer_is_lost_and_the_others_are_not(
+    unreachable: int, make: Callable[[], Peers]
 ) -> None:
     me, other = make(), make()
     with socket.socket() as closed:
         closed.bind((HOST, 0))  # nothing listens there: refused, so the machine is reached
         refusing = closed.getsockname()[1]
-        me.watch([Peer("a", HOST, other.door), Peer("b", HOST, deaf), Peer("c", HOST, refusing)])
+        me.watch(
+            [Peer("a", HOST, other.door), Peer("b", HOST, unreachable), Peer("c", HOST, refusing)]
+        )
         assert updated(me, other, until=lambda: bool(me.lost))
     assert me.lost == ("b",)
 
 
-def test_what_has_no_way_is_lost(make: Callable[[], Peers]) -> None:
+def test_a_peer_without_a_route_is_lost(make: Callable[[], Peers]) -> None:
     me = make()
     me.watch([Peer("a", "224.0.0.1", 9)])  # the kernel says that there is none
     assert updated(me, until=lambda: me.lost == ("a",))
 
 
-def test_what_is_not_watched_any_more_is_not_lost(deaf: int, make: Callable[[], Peers]) -> None:
+def test_a_peer_that_is_no_longer_watched_is_not_lost(
+    unreachable: int, make: Callable[[], Peers]
+) -> None:
     me = make()
-    me.watch([Peer("b", HOST, deaf)])
+    me.watch([Peer("b", HOST, unreachable)])
     assert updated(me, until=lambda: me.lost == ("b",))
     me.watch([])
     assert me.lost == ()
 
 
-def test_one_that_answers_again_is_found(deaf: int, make: Callable[[], Peers]) -> None:
+def test_a_peer_that_answers_again_is_found(unreachable: int, make: Callable[[], Peers]) -> None:
     me, other = make(), make()
-    me.watch([Peer("b", HOST, deaf)])
+    me.watch([Peer("b", HOST, unreachable)])
     assert updated(me, until=lambda: me.lost == ("b",))
     (known,) = me._known.values()
     me._known = {Peer("b", HOST, other.door): known}

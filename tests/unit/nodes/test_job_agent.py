@@ -88,12 +88,12 @@ def test_a_job_ends_as_its_last_trial_did(point: AccessPoint, script: str, code:
     point.first(train("A.t1"))
     point.answers = [train("A.t2", last=True)]
     assert point.run("sh", "-c", f"echo out; {script}") == code
-    assert point.told() == [("A.t1", code), ("A.t2", code)]
+    assert point.recorded() == [("A.t1", code), ("A.t2", code)]
     assert point.left("A.t2")["out"] == "out\n"
     assert not (point.sandbox / ".chirp.config").exists()
 
 
-def test_what_a_trial_is_given_lies_in_its_folder(point: AccessPoint) -> None:
+def test_a_trials_inputs_are_in_its_folder(point: AccessPoint) -> None:
     (point.sandbox / "weights").write_text("w")
     with tarfile.open(point.words / "gate.given.tar", "w", format=tarfile.GNU_FORMAT) as given:
         given.add(point.sandbox / "weights", "champion/weights")
@@ -104,14 +104,14 @@ def test_what_a_trial_is_given_lies_in_its_folder(point: AccessPoint) -> None:
     assert point.left("gate")["out"] == "champion/weights\n"
 
 
-def test_a_trial_that_is_ordered_again_begins_with_nothing(point: AccessPoint) -> None:
+def test_a_trial_that_is_ordered_again_begins_in_an_empty_folder(point: AccessPoint) -> None:
     point.first(train("A.t1"))
     point.answers = [train("A.t1", last=True)]
     assert point.run("sh", "-c", "[ ! -e former ] && echo > former") == 0
-    assert point.told() == [("A.t1", 0), ("A.t1", 0)]
+    assert point.recorded() == [("A.t1", 0), ("A.t1", 0)]
 
 
-def test_an_agent_asks_where_no_order_is_for_it_and_leaves_when_it_is_told(
+def test_an_agent_without_an_order_asks_for_one_and_leaves_when_ordered(
     point: AccessPoint,
 ) -> None:
     point.delay = 0.2
@@ -122,7 +122,7 @@ def test_an_agent_asks_where_no_order_is_for_it_and_leaves_when_it_is_told(
     assert "nothing is left" in point.out
 
 
-def test_what_is_left_in_the_background_is_gone_before_the_next_begins(point: AccessPoint) -> None:
+def test_background_processes_are_killed_before_the_next_trial_begins(point: AccessPoint) -> None:
     point.first(train("A.t1"))
     point.answers = [train("A.t2", last=True)]
     found = "ps -A -o args= | grep -cx 'sleep 8731'"
@@ -132,7 +132,7 @@ def test_what_is_left_in_the_background_is_gone_before_the_next_begins(point: Ac
     assert not sleeping("8731")
 
 
-def test_a_trial_that_changes_what_others_read_is_the_last_in_its_job(point: AccessPoint) -> None:
+def test_a_trial_that_changes_shared_files_is_the_last_in_its_job(point: AccessPoint) -> None:
     (point.sandbox / "data").mkdir()
     (point.sandbox / "data/rows.csv").write_text("rows")
     point.first(train("A.t1"))
@@ -151,7 +151,7 @@ def test_a_job_whose_time_is_up_wants_no_other_trial(point: AccessPoint) -> None
 
 
 @pytest.mark.parametrize("python", ["3.10", "3.13"])
-def test_other_pythons_run_it(point: AccessPoint, python: str) -> None:
+def test_other_pythons_run_the_agent(point: AccessPoint, python: str) -> None:
     found = [*Path("~/.pyenv/versions").expanduser().glob(f"{python}.*/bin/python3")]
     if not found:
         pytest.skip(f"no Python {python} here")
@@ -218,7 +218,7 @@ def test_a_trial_goes_on_from_its_checkpoint_elsewhere(point: AccessPoint, tmp_p
     assert point.left("A.t1")["out"] == "life\nlife\n7\n"
 
 
-def test_a_checkpoint_that_nobody_takes_holds_no_machine(point: AccessPoint) -> None:
+def test_a_checkpoint_that_cannot_be_sent_does_not_hold_the_machine(point: AccessPoint) -> None:
     point.first(train("A.t1"))
     with point.start("sh", "-c", "trap 'exit 85' TERM; echo > ready; sleep 600 & wait") as agent:
         point.wait_for((point.sandbox / "trials/A.t1/ready").exists)
@@ -227,7 +227,7 @@ def test_a_checkpoint_that_nobody_takes_holds_no_machine(point: AccessPoint) -> 
         assert agent.wait(30) == 85
 
 
-def test_a_damaged_checkpoint_is_none(point: AccessPoint) -> None:
+def test_a_damaged_checkpoint_is_ignored(point: AccessPoint) -> None:
     (point.words / "A.t1.checkpoint.tar").write_bytes(b"no package" * 1000)
     point.first(train("A.t1", last=True))
     assert point.run("sh", "-c", "ls checkpoint") == 0
@@ -235,7 +235,7 @@ def test_a_damaged_checkpoint_is_none(point: AccessPoint) -> None:
     assert "A.t1.checkpoint.tar is damaged" in point.err
 
 
-def test_after_85_the_agent_is_the_one_that_came_with_the_job(point: AccessPoint) -> None:
+def test_after_exit_code_85_the_jobs_own_agent_runs(point: AccessPoint) -> None:
     point.first(train("A.t1"))
     spoil = "for f in agent.pyz condor_exec.exe; do rm ../../$f; ln -s /dev/null ../../$f; done"
     trap = "trap 'exit 85' TERM; echo > ready; sleep 600 & wait"
@@ -258,9 +258,9 @@ def test_an_agent_that_waits_for_an_order_leaves(point: AccessPoint) -> None:
         assert agent.wait(60) == 85
 
 
-@pytest.mark.parametrize(("code", "told"), [(0, [("A.t1", 0)]), (3, [])])
-def test_a_trial_that_ends_when_the_machine_is_wanted_back(
-    point: AccessPoint, code: int, told: list[tuple[str, int]]
+@pytest.mark.parametrize(("code", "recorded"), [(0, [("A.t1", 0)]), (3, [])])
+def test_a_trial_that_ends_during_an_eviction_is_recorded_if_it_succeeded(
+    point: AccessPoint, code: int, recorded: list[tuple[str, int]]
 ) -> None:
     point.first(train("A.t1"))
     point.answers = [LEAVE]
@@ -268,11 +268,11 @@ def test_a_trial_that_ends_when_the_machine_is_wanted_back(
         point.wait_for((point.sandbox / "trials/A.t1/ready").exists)
         one.send_signal(signal.SIGTERM)
         assert one.wait(60) == 85
-    assert point.told() == told
+    assert point.recorded() == recorded
     assert not any(each["wants"] for each in point.said if each["say"] == "told")
 
 
-def test_a_result_on_its_way_is_told_before_the_agent_leaves(point: AccessPoint) -> None:
+def test_a_result_on_its_way_is_reported_before_the_agent_leaves(point: AccessPoint) -> None:
     point.first(train("A.t1"))
     point.answers = [LEAVE]
     with point.start("sh", "-c", "while [ ! -e go ]; do sleep 0.01; done") as agent:
@@ -284,11 +284,11 @@ def test_a_result_on_its_way_is_told_before_the_agent_leaves(point: AccessPoint)
         agent.send_signal(signal.SIGTERM)
         point.server.is_away = False
         assert agent.wait(60) == 85
-    assert point.told() == [("A.t1", 0)]
+    assert point.recorded() == [("A.t1", 0)]
     assert "result.json" in point.left("A.t1")
 
 
-def test_a_signal_for_the_trainer_goes_to_it(point: AccessPoint) -> None:
+def test_a_signal_for_the_trainer_is_passed_on(point: AccessPoint) -> None:
     point.first(train("A.t1", last=True))
     script = "trap 'exit 7' USR1; echo > ready; sleep 600 & wait"
     with point.start("sh", "-c", script) as agent:
@@ -300,7 +300,7 @@ def test_a_signal_for_the_trainer_goes_to_it(point: AccessPoint) -> None:
 # -- trouble -------------------------------------------------------------------------------------
 
 
-def test_an_access_point_that_is_away_is_waited_for(point: AccessPoint) -> None:
+def test_an_unreachable_access_point_is_waited_for(point: AccessPoint) -> None:
     point.first(train("A.t1"))
     point.answers = [train("A.t2", last=True)]
     point.server.is_away = True
@@ -315,11 +315,13 @@ def test_an_access_point_that_is_away_is_waited_for(point: AccessPoint) -> None:
         point.wait_for((point.sandbox / "trials/A.t2").exists)
         (point.sandbox / "trials/A.t2/go").touch()
         assert agent.wait(60) == 0
-    assert point.told() == [("A.t1", 0), ("A.t2", 0)]
+    assert point.recorded() == [("A.t1", 0), ("A.t2", 0)]
 
 
 @pytest.mark.parametrize("removed", ["trials/A.t1", ".job.ad"])
-def test_a_job_whose_files_htcondor_removes_tells_no_end(point: AccessPoint, removed: str) -> None:
+def test_a_job_whose_files_htcondor_removes_reports_no_end(
+    point: AccessPoint, removed: str
+) -> None:
     """A startd that was started anew removes them; without them a result would be no result."""
     point.first(train("A.t1", last=True))
     script = "while [ ! -e go ]; do sleep 0.01; done; echo '{}' > result.json"
@@ -333,18 +335,18 @@ def test_a_job_whose_files_htcondor_removes_tells_no_end(point: AccessPoint, rem
         shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
         point.server.is_away = False
         assert agent.wait(60) == 85
-    assert point.told() == []
+    assert point.recorded() == []
     assert not (point.words / "A.t1.result.tar").exists()
 
 
 def test_a_trainer_may_remove_its_result(point: AccessPoint) -> None:
     point.first(train("A.t1", last=True))
     assert point.run("sh", "-c", "rm result.json") == 0
-    assert point.told() == [("A.t1", 0)]
+    assert point.recorded() == [("A.t1", 0)]
 
 
 @pytest.mark.parametrize("what", ["model/sparse", "checkpoint/sparse; exit 85"])
-def test_what_is_larger_than_the_jobs_disk_does_not_travel(point: AccessPoint, what: str) -> None:
+def test_files_larger_than_the_jobs_disk_are_not_sent(point: AccessPoint, what: str) -> None:
     point.first(train("A.t1", last=True, left=["model"]))
     assert point.run("sh", "-c", f"truncate -s 1T {what}") == 1
     assert (point.said[-1]["code"], point.said[-1]["over"]) == (1, "disk")
@@ -352,7 +354,7 @@ def test_what_is_larger_than_the_jobs_disk_does_not_travel(point: AccessPoint, w
     assert json.loads(point.left("A.t1")["ended.json"])["over"] == "disk"
 
 
-def test_what_cannot_be_read_is_left_out(point: AccessPoint) -> None:
+def test_unreadable_files_are_left_out(point: AccessPoint) -> None:
     point.first(train("A.t1", last=True, left=["model"]))
     script = "ln -s /proc/self/mem model/m; mkfifo model/p; ln -s . model/l; ln -s x model/x"
     assert point.run("sh", "-c", f"{script}; echo > model/good") == 0
@@ -373,7 +375,7 @@ print(json.dumps(found))
 """
 
 
-def test_a_trainer_finds_no_way_to_the_access_point(point: AccessPoint) -> None:
+def test_a_trainer_cannot_reach_the_access_point(point: AccessPoint) -> None:
     (point.sandbox / "spy.py").write_text(SPY)
     point.first(train("A.t1", last=True))
     assert point.run(sys.executable, "spy.py") == 0
@@ -388,7 +390,7 @@ def test_a_trainer_finds_no_way_to_the_access_point(point: AccessPoint) -> None:
 DONE = "echo '{}' > result.json"
 
 
-def test_how_a_trial_ended_begins_its_package_and_no_trainer_can_say_it(
+def test_a_package_begins_with_its_trials_end_which_no_trainer_can_forge(
     point: AccessPoint,
 ) -> None:
     point.first(train("A.t1", last=True, left=["model"]))
@@ -402,7 +404,7 @@ def test_how_a_trial_ended_begins_its_package_and_no_trainer_can_say_it(
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 64", 64), ("kill -KILL $$", -signal.SIGKILL)])
-def test_a_last_trial_whose_package_has_come_is_over_though_nobody_told_of_it(
+def test_a_last_trial_is_over_once_its_package_has_arrived(
     point: AccessPoint, tmp_path: Path, script: str, code: int
 ) -> None:
     point.first(train("A.t1", last=True))
@@ -413,7 +415,7 @@ def test_a_last_trial_whose_package_has_come_is_over_though_nobody_told_of_it(
     assert not list(point.sandbox.rglob("trained"))
 
 
-def test_a_package_that_does_not_say_how_its_trial_ended_is_none(point: AccessPoint) -> None:
+def test_a_package_without_its_trials_end_is_ignored(point: AccessPoint) -> None:
     for name, content in (("result.json", b'{"code": 0}'), ("ended.json", b"[]")):
         (point.sandbox / name).write_bytes(content)
         with tarfile.open(
@@ -428,18 +430,18 @@ def test_a_package_that_does_not_say_how_its_trial_ended_is_none(point: AccessPo
     assert point.run("sh", "-c", "exit 9") == 9
 
 
-def test_a_last_trial_that_was_told_is_not_trained_again(point: AccessPoint) -> None:
-    told = {"token": "before", "turn": 1, "say": "told", "trial": "A.t1", "code": 64}
-    (point.words / "agent.json").write_text(json.dumps({"schema": 1, "job": "12.0", **told}))
+def test_a_last_trial_that_was_recorded_is_not_trained_again(point: AccessPoint) -> None:
+    recorded = {"token": "before", "turn": 1, "say": "told", "trial": "A.t1", "code": 64}
+    (point.words / "agent.json").write_text(json.dumps({"schema": 1, "job": "12.0", **recorded}))
     point.first(train("A.t1", last=True))
     assert point.run("sh", "-c", "touch trained; " + DONE) == 64
     assert not list(point.sandbox.rglob("trained"))
     assert point.said == []
 
 
-def test_what_was_answered_is_not_told_again(point: AccessPoint) -> None:
-    told = {"token": "before", "turn": 4, "say": "told", "trial": "A.t1", "code": 0}
-    (point.words / "agent.json").write_text(json.dumps({"schema": 1, "job": "12.0", **told}))
+def test_an_answered_report_is_not_sent_again(point: AccessPoint) -> None:
+    recorded = {"token": "before", "turn": 4, "say": "told", "trial": "A.t1", "code": 0}
+    (point.words / "agent.json").write_text(json.dumps({"schema": 1, "job": "12.0", **recorded}))
     point.order(token="before", turn=4, **train("A.t2"))
     point.answers = [LEAVE]
     assert point.run("sh", "-c", DONE) == 0
@@ -476,7 +478,7 @@ trial.run(train)
 """
 
 
-def test_the_folder_in_which_a_staying_trainer_began_stays_with_it(
+def test_a_resident_trainer_keeps_the_folder_in_which_it_began(
     point: AccessPoint,
 ) -> None:
     (point.sandbox / "beside.txt").write_text("ours")
@@ -485,5 +487,5 @@ def test_the_folder_in_which_a_staying_trainer_began_stays_with_it(
     point.first(train("A.t1"))
     point.answers = [train(f"A.t{number}") for number in range(2, 5)] + [LEAVE]
     assert point.run(sys.executable, "train.py") == 0
-    assert point.told() == [(f"A.t{number}", 0) for number in range(1, 5)]
+    assert point.recorded() == [(f"A.t{number}", 0) for number in range(1, 5)]
     assert len({point.left(f"A.t{n}")["out"] for n in range(1, 5)}) == 1  # one process

@@ -52,7 +52,7 @@ def add(folder: Path, *lines: str) -> None:
         file.writelines(lines)
 
 
-def test_reports_are_carried_as_they_come_and_no_half_line(
+def test_whole_lines_of_reports_are_sent_as_they_come(
     folder: Path, one: Reports, proxy: ChirpServer
 ) -> None:
     one.send()
@@ -64,7 +64,7 @@ def test_reports_are_carried_as_they_come_and_no_half_line(
     assert there(proxy) == (folder / "progress.jsonl").read_text()
 
 
-def test_they_begin_with_what_the_checkpoint_had(
+def test_reports_begin_with_those_of_the_checkpoint(
     folder: Path, one: Reports, proxy: ChirpServer
 ) -> None:
     (proxy.folder / "words/reports.jsonl").write_text("1\n2\n3\nof the machine before\n")
@@ -73,7 +73,7 @@ def test_they_begin_with_what_the_checkpoint_had(
     assert there(proxy) == "1\n2\n"
 
 
-def test_they_begin_empty_where_the_trainer_has_none_yet(
+def test_reports_begin_empty_if_the_trainer_has_none_yet(
     folder: Path, one: Reports, proxy: ChirpServer
 ) -> None:
     (proxy.folder / "words/reports.jsonl").write_text("of the trial before\n")
@@ -85,9 +85,7 @@ def test_they_begin_empty_where_the_trainer_has_none_yet(
     assert there(proxy) == "1\n"
 
 
-def test_progress_that_was_cut_is_told_again(
-    folder: Path, one: Reports, proxy: ChirpServer
-) -> None:
+def test_truncated_progress_is_sent_again(folder: Path, one: Reports, proxy: ChirpServer) -> None:
     add(folder, "1\n", "2\n", "3\n")
     one.send()
     (folder / "progress.jsonl").write_text("1\n")
@@ -106,7 +104,7 @@ def test_much_progress_takes_several_turns(
 
 
 @pytest.mark.parametrize("word", ["cookie", "open", "pwrite", "close"])
-def test_what_fails_is_tried_again(
+def test_failed_transfers_are_retried(
     folder: Path, one: Reports, proxy: ChirpServer, word: str
 ) -> None:
     add(folder, "1\n", "2\n")
@@ -118,7 +116,7 @@ def test_what_fails_is_tried_again(
     assert there(proxy) == "1\n2\n"
 
 
-def test_reports_that_a_full_disk_did_not_take_are_sent_again(
+def test_reports_refused_by_a_full_disk_are_sent_again(
     folder: Path, one: Reports, proxy: ChirpServer
 ) -> None:
     add(folder, "1\n", "2\n")
@@ -142,7 +140,7 @@ def test_the_order_to_stop_this_trial_comes_whole(
     assert json.loads((folder / "stop.json").read_text())["predicted"] == 0.5
 
 
-def test_what_a_trial_prints_is_carried_behind_its_name(
+def test_a_trials_output_is_sent_after_its_name(
     folder: Path, one: Reports, proxy: ChirpServer
 ) -> None:
     for name in ("out", "err"):
@@ -162,7 +160,7 @@ def test_what_a_trial_prints_is_carried_behind_its_name(
     assert there.read_text() == "A.t1\ncut\n"
 
 
-def test_no_more_than_a_bound_of_it_is_carried(
+def test_a_trials_output_is_sent_up_to_a_limit(
     folder: Path, one: Reports, proxy: ChirpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reports, "MOST_BYTES", 10)

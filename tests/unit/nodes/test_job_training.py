@@ -58,30 +58,30 @@ def staying(point: AccessPoint, *do: str, **more: object) -> list[str]:
     return [letters[pid] for pid in pids]
 
 
-def test_a_trainer_that_stays_trains_several_trials(point: AccessPoint) -> None:
+def test_a_resident_trainer_trains_several_trials(point: AccessPoint) -> None:
     burn = "until = time.process_time() + 0.3\nwhile time.process_time() < until: pass"
     assert staying(point, burn, "print('x', file=sys.stderr)", burn) == ["a", "a", "a"]
-    assert [code for _, code in point.told()] == [0, 0, 0]
+    assert [code for _, code in point.recorded()] == [0, 0, 0]
     assert [point.left(f"A.t{number}")["err"] for number in range(3)] == ["", "x\n", ""]
     seconds = [each["cpu_seconds"] for each in point.said if each["say"] == "told"]
     assert seconds[1] < min(seconds[0], seconds[2]), "to each what it used"
     assert min(each["memory_mb"] for each in point.said if each["say"] == "told") > 1
 
 
-def test_one_that_ends_otherwise_is_begun_anew(point: AccessPoint) -> None:
+def test_a_resident_trainer_that_ends_is_restarted(point: AccessPoint) -> None:
     ends = ["", "sys.exit(64)", "", "os.kill(os.getpid(), 9)", "sys.exit(0)", ""]
     assert staying(point, *ends) == ["a", "a", "b", "b", "c", "d"]
-    assert [code for _, code in point.told()] == [0, 64, 0, -signal.SIGKILL, 0, 0]
+    assert [code for _, code in point.recorded()] == [0, 64, 0, -signal.SIGKILL, 0, 0]
 
 
-def test_one_that_dies_while_it_waits_is_begun_anew(point: AccessPoint) -> None:
+def test_a_resident_trainer_that_dies_while_waiting_is_restarted(point: AccessPoint) -> None:
     dies = "import threading; threading.Timer(0.2, os._exit, [3]).start()"
     point.delay = 0.5
     assert staying(point, dies, "") == ["a", "b"]
-    assert [code for _, code in point.told()] == [0, 0]
+    assert [code for _, code in point.recorded()] == [0, 0]
 
 
-def test_one_that_saves_begins_anew_in_the_same_folder(point: AccessPoint) -> None:
+def test_a_resident_trainer_that_saves_is_restarted_in_the_same_folder(point: AccessPoint) -> None:
     saves = "if not os.path.exists('x'): open('x', 'w'); sys.exit(85)"
     (point.sandbox / "stays.py").write_text(STAYS)
     assert staying(point, "", saves, "") == ["a", "a", "b"]
@@ -96,15 +96,17 @@ def test_one_that_saves_begins_anew_in_the_same_folder(point: AccessPoint) -> No
         "os.fork() or time.sleep(600)",
     ],
 )
-def test_one_whose_trial_leaves_processes_is_begun_anew(point: AccessPoint, leaks: str) -> None:
+def test_a_resident_trainer_whose_trial_leaves_processes_is_restarted(
+    point: AccessPoint, leaks: str
+) -> None:
     assert staying(point, leaks, "", "") == ["a", "b", "b"]
-    assert [code for _, code in point.told()] == [0, 0, 0]
+    assert [code for _, code in point.recorded()] == [0, 0, 0]
 
 
-def test_one_that_hangs_is_ended_with_its_time(point: AccessPoint) -> None:
+def test_a_resident_trainer_that_hangs_is_killed_at_its_time_limit(point: AccessPoint) -> None:
     assert staying(point, "", "time.sleep(600)", "", seconds=1) == ["a", "a", "b"]
-    told = [(each["code"], each["over"]) for each in point.said if each["say"] == "told"]
-    assert told == [(0, None), (-signal.SIGKILL, "time"), (0, None)]
+    ends = [(each["code"], each["over"]) for each in point.said if each["say"] == "told"]
+    assert ends == [(0, None), (-signal.SIGKILL, "time"), (0, None)]
 
 
 CLOSES = """\
@@ -139,7 +141,7 @@ for _ in range(2):
 
 
 @unkillable.needs_tracing
-def test_one_that_even_sigkill_does_not_end_counts_as_killed() -> None:
+def test_a_trainer_that_survives_sigkill_counts_as_killed() -> None:
     """It hangs in a GPU's driver. It is waited for once, and not for ever."""
     words = [sys.executable, "-c", STUCK, unkillable.PROGRAM]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
@@ -149,14 +151,14 @@ def test_one_that_even_sigkill_does_not_end_counts_as_killed() -> None:
     assert float(again) < float(waited) < unkillable.SECONDS - 5.0
 
 
-def test_a_trainer_that_closes_the_socket_wakes_nobody_any_more(tmp_path: Path) -> None:
+def test_a_trainer_that_closes_the_socket_is_killed(tmp_path: Path) -> None:
     """In a process of its own, as `end` kills all children: here they would be other tests'."""
     words = [sys.executable, "-c", CLOSES, str(tmp_path)]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert ended.stdout == f"{int(signal.SIGKILL)}\n", ended.stderr
 
 
-def test_words_that_are_none_are_not_heard(point: AccessPoint) -> None:
+def test_invalid_messages_of_a_trainer_are_ignored(point: AccessPoint) -> None:
     words = [b"x", b"[]", b'{"code": 3}', b"[" * 60_000, b"{}"]
     send = "\n".join(f"agent.send({word!r})" for word in words)
     assert staying(point, send, "") == ["a", "a"]
@@ -172,9 +174,9 @@ def test_a_trial_over_its_memory_is_ended(point: AccessPoint, where: str) -> Non
     point.first(train("A.t1", memory_mb=200))
     point.answers = [LEAVE]
     assert point.run(*words if where == "itself" else ("sh", "-c", '"$@"; true', "sh", *words)) == 0
-    told = point.said[-1]
-    assert (told["code"], told["over"]) == (-signal.SIGKILL, "memory")
-    assert told["memory_mb"] > 200
+    last = point.said[-1]
+    assert (last["code"], last["over"]) == (-signal.SIGKILL, "memory")
+    assert last["memory_mb"] > 200
 
 
 def test_memory_that_processes_share_counts_once(point: AccessPoint) -> None:
@@ -190,14 +192,14 @@ for pid in pids: os.waitpid(pid, 0)
 
 
 @pytest.mark.parametrize("seconds", [0, FIRST_MEMORY_CHECK + 0.2])
-def test_one_that_stays_with_too_much_memory_is_begun_anew(
+def test_a_resident_trainer_over_its_memory_is_restarted(
     point: AccessPoint, seconds: float
 ) -> None:
     keeps = f"time.sleep({seconds}); x = b'x' * (300 << 20)"
     assert staying(point, keeps, "", memory_mb=200) == ["a", "b"]
 
 
-def test_a_trial_that_is_told_to_stop_finds_the_order(point: AccessPoint) -> None:
+def test_a_trial_that_is_stopped_finds_the_order(point: AccessPoint) -> None:
     point.first(train("A.t1", last=True, grace_seconds=600))
     script = "echo > ready; while [ ! -s stop.json ]; do sleep 0.01; done; cat stop.json"
     with point.start("sh", "-c", script) as agent:
@@ -209,28 +211,28 @@ def test_a_trial_that_is_told_to_stop_finds_the_order(point: AccessPoint) -> Non
     assert point.left("A.t1")["out"] == '{"trial": "A.t1", "step": 3}'
 
 
-def test_one_that_goes_on_gets_sigterm(point: AccessPoint) -> None:
+def test_a_trial_that_ignores_the_order_to_stop_gets_sigterm(point: AccessPoint) -> None:
     point.first(train("A.t1", grace_seconds=0.1))
     point.answers = [train("A.t2", grace_seconds=0.1, last=True)]
     with point.start("sh", "-c", "case $PWD in *t1) echo > ready; sleep 600; esac") as agent:
         point.wait_for((point.sandbox / "trials/A.t1/ready").exists)
         (point.words / "stop.json").write_text('{"trial": "A.t1"}')
         assert agent.wait(60) == 0
-    assert point.told() == [("A.t1", -signal.SIGTERM), ("A.t2", 0)]
+    assert point.recorded() == [("A.t1", -signal.SIGTERM), ("A.t2", 0)]
 
 
-def test_one_that_was_told_before_it_begins_does_not(point: AccessPoint) -> None:
+def test_a_trial_that_was_stopped_before_it_begins_is_not_trained(point: AccessPoint) -> None:
     point.first(train("A.t1", grace_seconds=60))
     point.answers = [train("A.t2", last=True, grace_seconds=60)]
     (point.words / "stop.json").write_text('{"trial": "A.t1"}')
     assert point.run("sh", "-c", "echo trained") == 0
-    assert point.told() == [("A.t1", 0), ("A.t2", 0)]
+    assert point.recorded() == [("A.t1", 0), ("A.t2", 0)]
     left = point.left("A.t1")
     assert json.loads(left["result.json"]) == {"schema": 1, "status": "stopped", "metrics": {}}
     assert (left["out"], point.left("A.t2")["out"]) == ("", "trained\n")
 
 
-def test_one_that_saves_when_it_is_told_to_stop_does_not_begin_again(point: AccessPoint) -> None:
+def test_a_trial_that_saves_when_stopped_is_not_restarted(point: AccessPoint) -> None:
     point.first(train("A.t1", last=True, grace_seconds=0.1))
     script = "trap 'exit 85' TERM; echo life >> lives; echo > ready; sleep 600 & wait"
     with point.start("sh", "-c", script) as agent:

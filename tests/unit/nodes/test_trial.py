@@ -77,7 +77,7 @@ def save_half(t: trial.Trial) -> None:
         raise OSError("disk full")
 
 
-def test_a_trainer_is_told_all_that_trial_json_says(sandbox: Path) -> None:
+def test_a_trainer_gets_all_settings_of_trial_json(sandbox: Path) -> None:
     t = trial.start()
     assert (t.params["x"], t.seed, t.region, t.mode) == (0.5, 7, "São Paulo", "tune")
     assert [path.name for path in t.data] == ["a b.csv", "c.csv"]
@@ -102,7 +102,7 @@ def test_a_full_training_by_hand_has_a_folder_for_its_model(sandbox: Path) -> No
         (trial.start().model / "weights").write_text("w")
 
 
-def test_by_hand_without_a_trial_the_message_says_how_to_try(
+def test_by_hand_without_a_trial_the_message_says_how_to_run_one(
     sandbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TRIALFLEET_TRIAL")
@@ -158,7 +158,7 @@ def test_another_metric_that_is_not_finite_is_left_out(sandbox: Path) -> None:
     assert result(sandbox)["metrics"] == {"loss": 1.0}
 
 
-def test_a_trial_that_is_told_to_stop_leaves_with_what_it_has(sandbox: Path) -> None:
+def test_a_stopped_trial_leaves_with_its_results_so_far(sandbox: Path) -> None:
     t = trial.start()
     assert not t.should_stop()  # the study has no early stopping
     (sandbox / "stop.json").touch()
@@ -209,7 +209,7 @@ def test_a_checkpoint_may_hold_folders(sandbox: Path) -> None:
     assert (restored / "deep/er/weights").read_bytes() == b"w"
 
 
-def test_a_checkpoint_that_fails_half_way_leaves_the_former(sandbox: Path) -> None:
+def test_a_checkpoint_that_fails_half_way_leaves_the_previous_one(sandbox: Path) -> None:
     t = trial.start()
     save(t, "good")
     with pytest.raises(OSError, match="disk full"):
@@ -262,7 +262,7 @@ def test_progress_after_the_checkpoint_is_taken_back(sandbox: Path) -> None:
     assert steps(sandbox) == [1]
 
 
-def test_without_a_checkpoint_progress_begins_anew(sandbox: Path) -> None:
+def test_without_a_checkpoint_progress_begins_again(sandbox: Path) -> None:
     trial.start().report(1, loss=1)
     trial.start().report(1, loss=1)
     assert steps(sandbox) == [1]
@@ -306,7 +306,7 @@ def test_ranks_that_restore_at_once_all_restore_and_keep_the_progress(sandbox: P
 
 
 @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK"])
-def test_a_rank_that_comes_late_takes_no_progress_back(
+def test_a_late_rank_removes_no_progress(
     sandbox: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     first = trial.start()
@@ -319,7 +319,7 @@ def test_a_rank_that_comes_late_takes_no_progress_back(
     assert steps(sandbox) == []
 
 
-def test_a_checkpoint_that_is_replaced_while_it_is_read_is_read_anew(
+def test_a_checkpoint_that_is_replaced_while_it_is_read_is_read_again(
     sandbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another rank may save already when this one begins to restore."""
@@ -357,7 +357,7 @@ def test_seconds_add_up_over_attempts(sandbox: Path, monkeypatch: pytest.MonkeyP
     assert result(sandbox)["seconds"] == 25
 
 
-def test_it_is_time_to_checkpoint_every_so_many_seconds(
+def test_a_checkpoint_is_due_after_each_interval(
     sandbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
@@ -373,7 +373,7 @@ def test_it_is_time_to_checkpoint_every_so_many_seconds(
     assert not t.should_checkpoint()
 
 
-def test_sigterm_makes_it_time_to_checkpoint(sandbox: Path) -> None:
+def test_sigterm_makes_a_checkpoint_due(sandbox: Path) -> None:
     t = trial.start()
     t.restore()
     assert (t.interrupted, t.should_checkpoint()) == (False, False)
@@ -463,7 +463,7 @@ def _indented(lines: list[str]) -> list[str]:
     return lines[:end]
 
 
-def test_a_trainer_that_is_no_python_program_needs_the_json_contract_alone(sandbox: Path) -> None:
+def test_a_trainer_in_another_language_needs_only_the_json_contract(sandbox: Path) -> None:
     program = Path(__file__).parents[2] / "pool/trainers/quadratic.sh"
     order(sandbox, params={"x": -1.5, "steps": 40}, mode="final")
     (sandbox / "model").mkdir()

@@ -113,7 +113,7 @@ def test_one_process_trains_one_trial_after_another(
     for i, trained in enumerate(trials):
         if i:
             stay.give(trained)
-        assert stay.told() == {"code": 0}
+        assert stay.read_end() == {"code": 0}
         assert (trained / "out").read_text() == "out of complete\n"
         assert (trained / "err").read_text() == "err of complete\n"
         assert len((trained / "progress.jsonl").read_text().splitlines()) == 1
@@ -124,7 +124,7 @@ def test_one_process_trains_one_trial_after_another(
     assert {each["stays"] for each in found} == {0}  # its children are not taken for it
 
 
-def test_by_hand_it_trains_the_one_trial(program: list[str | Path], tmp_path: Path) -> None:
+def test_by_hand_a_trainer_trains_its_one_trial(program: list[str | Path], tmp_path: Path) -> None:
     one = folder(tmp_path, "one", "complete")
     assert subprocess.run(program, cwd=one, stdout=subprocess.DEVNULL).returncode == 0
     assert result(one)["metrics"]["loss"] == 1
@@ -141,7 +141,7 @@ def test_any_other_end_ends_the_process_as_by_hand(
         for name, act in [("first", "stop"), ("second", do), ("alone", do)]
     )
     stay = Stay(program, first)
-    assert stay.told() == {"code": 0}
+    assert stay.read_end() == {"code": 0}
     assert result(first)["status"] == "stopped"
     stay.give(second)
     assert stay.ended() == code
@@ -159,27 +159,27 @@ def test_a_trial_may_be_the_last_of_its_process(program: list[str | Path], tmp_p
 
 
 @pytest.mark.parametrize("do", ["flush", "c"])
-def test_what_is_printed_stays_with_its_trial(
+def test_printed_output_stays_with_its_trial(
     program: list[str | Path], tmp_path: Path, do: str
 ) -> None:
     first, second = folder(tmp_path, "first", do), folder(tmp_path, "second", "complete")
     stay = Stay(program, first)
-    assert stay.told() == {"code": 0}
+    assert stay.read_end() == {"code": 0}
     printed = (first / "out").read_text()
     assert f"out of {do}\n" in printed
     assert ("by C\n" in printed) is (do == "c")
     stay.give(second)
-    stay.told()
+    stay.read_end()
     stay.leave()
     assert (first / "out").read_text() == printed
     assert (second / "out").read_text() == "out of complete\n"
 
 
-def test_what_a_trial_still_held_is_let_go_of_before_the_agent_hears_of_its_end(
+def test_a_trials_objects_are_freed_before_the_agent_learns_of_its_end(
     program: list[str | Path], tmp_path: Path
 ) -> None:
     stay = Stay(program, one := folder(tmp_path, "one", "cycle"))
-    assert stay.told() == {"code": 0}
+    assert stay.read_end() == {"code": 0}
     assert (one / "late").read_text() == "written late"
     assert stay.leave() == 0  # it did not die of a signal that came before it had told
 
@@ -187,13 +187,13 @@ def test_what_a_trial_still_held_is_let_go_of_before_the_agent_hears_of_its_end(
 def test_a_trials_seconds_are_its_own(program: list[str | Path], tmp_path: Path) -> None:
     first, second = (folder(tmp_path, name, "complete") for name in ("first", "second"))
     stay = Stay(program, first)
-    stay.told()
+    stay.read_end()
     given = time.monotonic()
     while time.monotonic() < given + 0.5:  # nobody has a trial for it meanwhile
         time.sleep(0.01)
     given = time.monotonic()
     stay.give(second)
-    stay.told()
+    stay.read_end()
     assert 0 <= result(second)["seconds"] <= time.monotonic() - given + 0.001
     stay.leave()
 
@@ -203,7 +203,7 @@ def test_sigterm_interrupts_a_later_trial_as_it_does_the_first(
 ) -> None:
     first, second = folder(tmp_path, "first", "restored"), folder(tmp_path, "second", "restore")
     stay = Stay(program, first)
-    stay.told()
+    stay.read_end()
     stay.give(second)
     wait_for(second / "restored")
     stay.process.terminate()
@@ -215,7 +215,7 @@ def test_sigterm_ends_a_later_trial_that_did_not_restore(
 ) -> None:
     first, second = folder(tmp_path, "first", "restored"), folder(tmp_path, "second", "wait")
     stay = Stay(program, first)
-    stay.told()
+    stay.read_end()
     stay.give(second)
     wait_for(second / "waits")
     stay.process.terminate()
@@ -226,14 +226,14 @@ def test_sigterm_between_two_trials_ends_the_process(
     program: list[str | Path], tmp_path: Path
 ) -> None:
     stay = Stay(program, folder(tmp_path, "first", "restored"))
-    stay.told()
+    stay.read_end()
     while stay.process.poll() is None:  # it may be telling still, and ignores it then
         stay.process.terminate()
         time.sleep(0.001)
     assert stay.ended() == -signal.SIGTERM
 
 
-def test_where_the_agent_hung_up_it_leaves_with_0(
+def test_a_trainer_leaves_with_0_when_the_agent_hangs_up(
     program: list[str | Path], tmp_path: Path
 ) -> None:
     for name in ("before", "after"):  # it told
@@ -245,7 +245,7 @@ def test_where_the_agent_hung_up_it_leaves_with_0(
         assert (one / "err").read_text() == "err of complete\n"
 
 
-def test_under_a_program_that_is_not_the_agent_it_does_not_stay(
+def test_a_trainer_under_another_program_does_not_stay(
     program: list[str | Path], tmp_path: Path
 ) -> None:
     """The shell has something to do after each trial."""

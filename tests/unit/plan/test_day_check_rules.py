@@ -69,9 +69,9 @@ def test_with_too_few_days_nothing_is_compared() -> None:
 def test_what_is_unusual_is_told_with_what_is_usual(
     change: dict[str, Any], check: str, text: str
 ) -> None:
-    told = found(replace(DAY, **change), PAST)
-    assert [*told] == [check]
-    assert text in told[check]
+    problems = found(replace(DAY, **change), PAST)
+    assert [*problems] == [check]
+    assert text in problems[check]
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_a_small_difference_is_as_usual(change: dict[str, Any]) -> None:
 def test_classes_are_compared_by_their_shares() -> None:
     past = [CLASSES] * 5
     assert found(replace(CLASSES, classes={"no": 0.55, "yes": 0.45}), past) == {}
-    told = found(replace(CLASSES, classes={"no": 0.3, "yes": 0.7}), past)
-    assert "70% are 'yes', where 9.2" in told["target"]
+    problems = found(replace(CLASSES, classes={"no": 0.3, "yes": 0.7}), past)
+    assert "70% are 'yes', where 9.2" in problems["target"]
     other = {"no": 0.69, "yes": 0.29, "perhaps": 0.02}
     assert "2% are 'perhaps'" in found(replace(CLASSES, classes=other), past)["target"]
 

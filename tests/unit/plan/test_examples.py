@@ -61,9 +61,9 @@ def test_init_says_what_an_example_needs_that_is_not_there(
 
     monkeypatch.setattr(needs, "missing_of", lacking)
     written = CliRunner().invoke(main, ["init", str(tmp_path / "it"), "--example", name])
-    told = f"{shell_quoted(Path(sys.executable))} -m pip install {packages} ("
-    assert told in written.output
-    assert written.output.index(told) < written.output.index("next: ")
+    advice = f"{shell_quoted(Path(sys.executable))} -m pip install {packages} ("
+    assert advice in written.output
+    assert written.output.index(advice) < written.output.index("next: ")
     monkeypatch.setattr(needs, "missing_of", lambda *_: ())
     written = CliRunner().invoke(main, ["init", str(tmp_path / "that"), "--example", name])
     assert "it needs" not in written.output
@@ -180,7 +180,7 @@ def test_trainers_in_python_stay_and_each_trial_is_as_alone(name: str, tmp_path:
     for i, box in enumerate(boxes):
         if i:
             stay.give(box)
-        assert stay.told() == {"code": 0}, (box / "err").read_text()
+        assert stay.read_end() == {"code": 0}, (box / "err").read_text()
     assert stay.leave() == 0
     together = [json.loads((box / "result.json").read_text()) for box in boxes]
     assert [each["metrics"] for each in together] == [each["metrics"] for each in alone]

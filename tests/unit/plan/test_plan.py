@@ -226,12 +226,12 @@ def test_a_storage_with_a_password_is_closed_from_its_first_byte(
 ) -> None:
     study = make_study(place).model_copy(update={"storage": "postgresql+psycopg://u:p@h/d"})
     monkeypatch.setattr(Path, "chmod", lambda *_: None)  # what a file is made with, it keeps
-    former = os.umask(0)
+    previous = os.umask(0)
     try:
         planned = write_plan(study, run="r1", out=place / "run")
         open_one = write_plan(make_study(place), run="r2", out=place / "open")
     finally:
-        os.umask(former)
+        os.umask(previous)
     assert planned.study.stat().st_mode & 0o777 == 0o600
     assert open_one.study.stat().st_mode & 0o777 == 0o666  # none to hide
 

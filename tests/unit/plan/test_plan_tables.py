@@ -93,10 +93,10 @@ def test_plan_names_classes_that_may_be_a_slip(place: Path) -> None:
     rows.with_columns(churned=slip).write_csv(place / "data/north.csv")
     changes = {"objective": {"metric": "val_loss", "direction": "minimize"}}
     text = plan_text(Run(planned(place, **changes).root))
-    told = (
+    expected = (
         "classes of fewer than 3 rows: 'yess' (did you mean 'yes'?); correct the file if that is a"
     )
-    assert f"{told} mistake (in north)" in text
+    assert f"{expected} mistake (in north)" in text
 
 
 def test_plan_tells_what_the_training_rows_of_one_region_lack(place: Path) -> None:
@@ -165,8 +165,8 @@ def test_of_many_columns_that_are_ignored_the_first_are_told(place: Path) -> Non
     wide = {f"c{number}": pl.lit(1) for number in range(300)}
     frame(0).with_columns(**wide).write_csv(place / "data/north.csv")
     lines = plan_text(Run(planned(place).root)).splitlines()
-    told = [line for line in lines if "is ignored: it is the same in every row" in line]
-    assert len(told) < 25
+    ignored = [line for line in lines if "is ignored: it is the same in every row" in line]
+    assert len(ignored) < 25
     assert any("more columns, ignored; trialfleet plan --json has all" in line for line in lines)
 
 
@@ -505,13 +505,13 @@ def test_ctrl_c_ends_the_reading_and_leaves_nothing(
         return read_rows(path, form)
 
     monkeypatch.setattr(planning, "read_rows", pressing)
-    former = signal.signal(signal.SIGINT, lambda number, _frame: pressed.append(number))
+    previous = signal.signal(signal.SIGINT, lambda number, _frame: pressed.append(number))
     try:
         with pytest.raises(KeyboardInterrupt), ctrl_c.postponed():
             planned(place)
         ctrl_c.stop_if_pressed()  # it has been answered
     finally:
-        signal.signal(signal.SIGINT, former)
+        signal.signal(signal.SIGINT, previous)
     assert pressed
     assert [*(place / "runs").iterdir()] == []
 

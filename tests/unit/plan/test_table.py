@@ -82,7 +82,7 @@ def test_the_same_columns_give_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "1.npz").read_bytes() == (tmp_path / "2.npz").read_bytes()
 
 
-def test_a_write_that_fails_leaves_the_former_file_and_nothing_else(
+def test_a_write_that_fails_leaves_the_previous_file_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "t.npz")

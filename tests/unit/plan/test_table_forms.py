@@ -60,12 +60,12 @@ def test_the_line_that_is_offered_for_a_column_is_yaml_that_reads_it(name: str, 
 def test_a_cell_of_a_target_that_is_written_with_a_comma_is_told_with_its_row() -> None:
     texts = [str(100 + i) for i in range(ROWS)]
     texts[6] = "12,5"
-    told = problem_of({**FEATURE, "y": texts})
+    problem = problem_of({**FEATURE, "y": texts})
     way = "nor units; or table: {columns: {y: decimal_comma}} reads it"
-    assert told.endswith(f"{way}; 1 of its cells is so, in row 7 below the header")
+    assert problem.endswith(f"{way}; 1 of its cells is so, in row 7 below the header")
     texts[8:10] = "1,5", "2,5"
-    told = problem_of({**FEATURE, "y": texts})
-    assert told.endswith(f"{way}; 3 of its cells are so, the first in row 7 below the header")
+    problem = problem_of({**FEATURE, "y": texts})
+    assert problem.endswith(f"{way}; 3 of its cells are so, the first in row 7 below the header")
 
 
 @pytest.mark.parametrize(
@@ -89,11 +89,11 @@ def test_a_cell_of_a_target_that_is_written_with_a_comma_is_told_with_its_row() 
 def test_numbers_with_units_are_told_where_they_are_many(form: str) -> None:
     texts = [form.format(25 + i // 2) for i in range(ROWS)]
     _, found = built({**TARGET, **FEATURE, "c": texts})
-    told = f"text such as {texts[0]!r}: write the number alone"
-    assert found.notes["c"] == f"is categorical, {ROWS // 2} different texts: it is {told}"
+    expected = f"text such as {texts[0]!r}: write the number alone"
+    assert found.notes["c"] == f"is categorical, {ROWS // 2} different texts: it is {expected}"
     _, found = built({**TARGET, **FEATURE, "c": [form.format(25 + i) for i in range(ROWS)]})
-    assert found.ignored["c"] == f"it is {told}"
-    assert f"the target 'y' is {told}" in problem_of({**FEATURE, "y": texts})
+    assert found.ignored["c"] == f"it is {expected}"
+    assert f"the target 'y' is {expected}" in problem_of({**FEATURE, "y": texts})
     assert built({**TARGET, **FEATURE, "c": cycle(*texts[::4])})[1].notes == {}  # ten sizes
 
 
@@ -119,13 +119,13 @@ def test_numbers_with_a_mark_are_told_among_plain_ones(form: str) -> None:
 )
 def test_what_may_be_a_moment_is_told_and_not_called_an_id_alone(form: str) -> None:
     texts = [form.format(12 + i) for i in range(ROWS)]
-    told = f"text such as {texts[0]!r}: if it is a moment, write YYYY-MM-DD HH:MM:SS"
-    assert built({**TARGET, **FEATURE, "c": texts})[1].ignored["c"] == f"it is {told}"
+    expected = f"text such as {texts[0]!r}: if it is a moment, write YYYY-MM-DD HH:MM:SS"
+    assert built({**TARGET, **FEATURE, "c": texts})[1].ignored["c"] == f"it is {expected}"
     again = [form.format(12 + i // 2) for i in range(ROWS)]
     assert (
         built({**TARGET, **FEATURE, "c": again})[1]
         .notes["c"]
-        .endswith(f"it is {told}".replace(texts[0], again[0]))
+        .endswith(f"it is {expected}".replace(texts[0], again[0]))
     )
 
 
@@ -184,8 +184,8 @@ def test_dates_as_people_write_them_are_told_with_the_form_that_reads_them(
         offered = " or ".join(f'"{each}"' for each in forms)
         expected += f", or say their form: table: {{columns: {{c: {offered}}}}}"
     _, found = built({**TARGET, **FEATURE, "c": texts})
-    told = found.notes["c"].removesuffix(", which leaves out the zone")
-    assert told == f"is categorical, {days} different texts: it is {expected}"
+    note = found.notes["c"].removesuffix(", which leaves out the zone")
+    assert note == f"is categorical, {days} different texts: it is {expected}"
     _, found = built(
         {"y": TARGET["y"][:days], "n": FEATURE["n"][:days], "c": texts[:days]},
         split={"random": [0.4, 0.3, 0.3]},
@@ -347,9 +347,11 @@ def test_a_target_and_the_column_of_a_split_are_read_by_the_form_that_the_study_
     assert found.ignored == {"day": "it only splits the rows"}
     assert found.begins == {"validation": "2026-02-08 00:00:00", "test": "2026-02-09 00:00:00"}
     assert "is the target; say what it is" in problem_of(columns, columns={"y": "numeric"})
-    told = problem_of(columns)
-    assert told.startswith("the target 'y' is text such as '€ 0,50': write a point before decimals")
-    assert "or table: {columns: {y: decimal_comma}} reads it" in told
+    problem = problem_of(columns)
+    assert problem.startswith(
+        "the target 'y' is text such as '€ 0,50': write a point before decimals"
+    )
+    assert "or table: {columns: {y: decimal_comma}} reads it" in problem
 
 
 CELLS = st.fixed_dictionaries(
@@ -398,10 +400,10 @@ def test_a_cell_means_in_prediction_what_it_meant_in_training(
 
 def test_a_documented_form_of_a_date_is_one() -> None:
     text = (Path(__file__).parents[3] / "docs/tabular.md").read_text()
-    told = text.partition("A date begins with")[2].partition("Any other form")[0]
-    forms = [form for form in re.findall(r"`([^`\n]+)`", told) if form[:4] == "2026"]
+    listed = text.partition("A date begins with")[2].partition("Any other form")[0]
+    forms = [form for form in re.findall(r"`([^`\n]+)`", listed) if form[:4] == "2026"]
     assert "2026-03-01 00:00:00" in forms
-    forms += re.findall(r"`([^`\n]*(?:Jan|JAN|Q1)[^`\n]*)`", told)
+    forms += re.findall(r"`([^`\n]*(?:Jan|JAN|Q1)[^`\n]*)`", listed)
     forms += [f"2026-03-01T10:30:00{zone}" for zone in ("Z", "+02:00", "+0200")]
     for form in forms:
         _, found = built({**TARGET, "c": cycle(form, "2026-03-02")})

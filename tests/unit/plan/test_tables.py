@@ -128,14 +128,16 @@ def test_the_study_says_what_a_column_is() -> None:
 def test_placeholders_in_any_share_of_the_cells_are_told(
     kind: str, texts: list[str], placeholder: str
 ) -> None:
-    told = f"{placeholder!r} is not a {kind}. If it stands for a missing value, add it to table.n"
+    expected = (
+        f"{placeholder!r} is not a {kind}. If it stands for a missing value, add it to table.n"
+    )
     for each, share in [(6, f"82% of its cells are {kind}s"), (2, f"50% of its cells are {kind}s")]:
         marked = [placeholder if i % each == 0 else text for i, text in enumerate(texts)]
         note = built({**TARGET, **FEATURE, "c": marked})[1].notes["c"]
-        assert note.startswith(f"is categorical, though {share}: {told}"), note
+        assert note.startswith(f"is categorical, though {share}: {expected}"), note
     rare = [text if i % 3 == 0 else placeholder for i, text in enumerate(texts)]
     note = built({**TARGET, **FEATURE, "c": rare})[1].notes["c"]
-    assert f" different texts are {kind}s: {told}" in note
+    assert f" different texts are {kind}s: {expected}" in note
     once = [*texts[: ROWS // 2 - 1], placeholder]
     note = built({"y": TARGET["y"][: len(once)], "n": [*range(0, 40, 2)], "c": once})[1].ignored[
         "c"
@@ -374,9 +376,9 @@ def test_a_split_by_time_tells_its_boundaries(moments: list[Any], begins: list[s
 
 def test_all_columns_that_are_no_numbers_are_told_at_once() -> None:
     columns = {**TARGET, **FEATURE, "price": cycle("€ 3.50", "€ 4"), "humidity": cycle("50%", "6%")}
-    told = problem_of(columns, columns={"price": "numeric", "humidity": "numeric"})
-    assert "column 'price': '€ 3.50' is not a number" in told
-    assert "column 'humidity': '50%' is not a number" in told
+    problem = problem_of(columns, columns={"price": "numeric", "humidity": "numeric"})
+    assert "column 'price': '€ 3.50' is not a number" in problem
+    assert "column 'humidity': '50%' is not a number" in problem
 
 
 def test_a_split_by_time_trains_on_the_oldest_and_parts_no_moment() -> None:

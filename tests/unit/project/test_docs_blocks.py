@@ -307,9 +307,9 @@ def test_days_costs_and_models_are_read_and_moved(
     write_days_and_models(work)
     for block in found:
         exec(block.text, {})  # noqa: S102  the page's own code
-    told = capsys.readouterr().out
-    assert "2026-11-22 ('2026-11-22',) {'north': 'no such file'}" in told
-    assert told.endswith("r1 replaces r2 as the current model\n")
+    output = capsys.readouterr().out
+    assert "2026-11-22 ('2026-11-22',) {'north': 'no such file'}" in output
+    assert output.endswith("r1 replaces r2 as the current model\n")
 
 
 def test_a_study_without_a_file_is_planned(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ def test_a_stale_page_is_named_and_how_to_refresh_it(
     assert capsys.readouterr().out == "docs/reference/study.md is stale: make docs-reference\n"
 
 
-def test_refreshing_mends_a_page(tmp_path: Path) -> None:
+def test_refreshing_repairs_a_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     text = (site.DOCS / "reference/attributes.md").read_text(encoding="utf-8")
     write_atomic(page, text.replace("| `TrialfleetRun` |", "| `TrialfleetRuns` |"))

@@ -66,11 +66,11 @@ def test_only_the_part_of_a_pause_that_lies_within_counts() -> None:
 def test_a_resumed_runs_wall_time_leaves_the_pause_out_and_says_so() -> None:
     trials = tuned_trials(20)
     for at, each in enumerate(trials[10:], start=10):  # asked for on the next morning
-        begun, told = each.datetime_start, each.datetime_complete
+        begun, ended = each.datetime_start, each.datetime_complete
         assert begun is not None
-        assert told is not None
+        assert ended is not None
         night = timedelta(hours=8)
-        trials[at] = replace(each, datetime_start=begun + night, datetime_complete=told + night)
+        trials[at] = replace(each, datetime_start=begun + night, datetime_complete=ended + night)
     pause = (BEGIN + 30, BEGIN + 8 * HOUR)
     report = report_of(
         region_facts("A", trials),

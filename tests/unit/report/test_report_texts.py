@@ -63,8 +63,8 @@ def stopped_at(last: int, *, seconds: float) -> Report:
     order = {"step": 5, "max_steps": 20, "predicted": 0.4}
     notes = {"stopped": order, "seconds": seconds}
     reports = dict.fromkeys(range(1, last + 1), 0.4)
-    told = trial(DEFAULTS, 0.4, state=TrialState.PRUNED, at=1, reports=reports, **notes)
-    return report_of(region_facts("R", [trial(DEFAULTS, 0.5, seconds=80.0), told]))
+    stopped = trial(DEFAULTS, 0.4, state=TrialState.PRUNED, at=1, reports=reports, **notes)
+    return report_of(region_facts("R", [trial(DEFAULTS, 0.5, seconds=80.0), stopped]))
 
 
 @pytest.mark.parametrize(

@@ -104,8 +104,8 @@ def test_a_days_report_has_the_days_by_region_and_those_that_are_not_in_its_run(
     assert "2026-11-22: failed: data isn&#39;t there: &lt;b&gt;" in rows
     assert "2026-11-22: failed: 4 trials failed" in rows, "which its journal doesn't have yet"
     assert "2 failed" in page
-    told = json.loads(folder.report_data.read_text())["days"]
-    assert [(each["date"], len(each["regions"])) for each in told] == [
+    listed = json.loads(folder.report_data.read_text())["days"]
+    assert [(each["date"], len(each["regions"])) for each in listed] == [
         ("2026-11-22", 2),
         ("2026-11-21", 2),
     ]

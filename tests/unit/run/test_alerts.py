@@ -79,13 +79,13 @@ def scene(work: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(work, monkeypatch)
 
 
-def test_a_run_that_goes_on_has_no_events(scene: Scene) -> None:
+def test_a_healthy_run_has_no_events(scene: Scene) -> None:
     assert scene.kinds() == []
     assert not scene.events.is_over
     assert scene.folder.alerts.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_region_that_failed_is_told_with_its_reason_under_one_id(scene: Scene) -> None:
+def test_a_failed_region_is_reported_with_its_reason_under_one_id(scene: Scene) -> None:
     scene.region(stage=Stage.FAILED, reason="4 of 4 trials failed: exit code 1, at 12:03:04")
     [event] = scene.events.poll()
     assert (event.kind, event.region, event.run) == ("region-failed", "A", "r1")
@@ -97,7 +97,7 @@ def test_a_region_that_failed_is_told_with_its_reason_under_one_id(scene: Scene)
     assert scene.events.poll()[0].id != event.id
 
 
-def test_a_champion_that_was_kept_and_drift_are_told(scene: Scene) -> None:
+def test_a_kept_champion_and_drift_are_reported(scene: Scene) -> None:
     scene.region(
         published="/m/demo/A/r1",
         kept="worse by 0.3",
@@ -113,7 +113,7 @@ def test_a_champion_that_was_kept_and_drift_are_told(scene: Scene) -> None:
     assert scene.kinds() == ["drift"]
 
 
-def test_a_model_that_waits_for_approval_is_told_at_once_with_what_to_type(scene: Scene) -> None:
+def test_a_model_that_waits_for_approval_is_reported_at_once_with_its_command(scene: Scene) -> None:
     scene.region(
         published="/m/demo/A b/r1",
         awaits_approval="2026-11-22T03:10:41+00:00",
@@ -131,7 +131,7 @@ def test_a_model_that_waits_for_approval_is_told_at_once_with_what_to_type(scene
     assert scene.kinds() == []
 
 
-def test_money_is_told_at_80_percent_and_when_it_ends(scene: Scene) -> None:
+def test_spending_is_reported_at_80_percent_and_at_the_cap(scene: Scene) -> None:
     scene.set(money=replace(MONEY, spent=7.9))
     assert scene.kinds() == []
     scene.set(money=MONEY)
@@ -145,7 +145,7 @@ def test_money_is_told_at_80_percent_and_when_it_ends(scene: Scene) -> None:
     assert "raise fleet.price_cap.run" in ended.text
 
 
-def test_budgets_in_usd_are_told_by_region_and_run(
+def test_budgets_in_usd_are_reported_by_region_and_run(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     budget = "budget: {usd: 5, usd_per_run: 8, usd_per_day: 100}\nusd_per_hour: 1.0\n"
@@ -178,7 +178,7 @@ def test_budgets_in_usd_are_told_by_region_and_run(
     ],
     ids=["fault", "notice", "hold", "state"],
 )
-def test_a_trouble_is_told_when_it_has_lasted(scene: Scene, trouble: dict[str, Any]) -> None:
+def test_a_trouble_is_reported_after_it_has_lasted(scene: Scene, trouble: dict[str, Any]) -> None:
     well = scene.status
     scene.set(**trouble)
     assert scene.kinds() == []
@@ -200,7 +200,9 @@ NOWHERE = JobTrouble(
 )
 
 
-def test_a_trial_that_gets_nowhere_is_told_at_once_and_for_each_reason_once(scene: Scene) -> None:
+def test_a_trial_without_progress_is_reported_at_once_and_once_for_each_reason(
+    scene: Scene,
+) -> None:
     again = replace(NOWHERE, node="A.l2.t01", what=NOWHERE.what.replace("3 times", "4 times"))
     scene.set(job_troubles=(NOWHERE,), troubles=(str(NOWHERE),))
     [event] = scene.events.poll()
@@ -213,7 +215,7 @@ def test_a_trial_that_gets_nowhere_is_told_at_once_and_for_each_reason_once(scen
     assert len({each.id for each in scene.events.poll()}) == 2
 
 
-def test_lost_work_is_told_beyond_a_third(scene: Scene) -> None:
+def test_lost_work_above_a_third_is_reported(scene: Scene) -> None:
     scene.set(work=Work.of([(200.0, 0.0), (100.0, 100.0)]))
     assert scene.kinds() == []
     scene.set(work=Work.of([(200.0, 1.0), (100.0, 100.0)]))
@@ -224,7 +226,7 @@ def test_lost_work_is_told_beyond_a_third(scene: Scene) -> None:
     assert scene.kinds() == []  # too little to tell
 
 
-def test_a_run_s_end_is_told_but_not_that_a_person_stopped_it(scene: Scene) -> None:
+def test_a_runs_end_is_reported_unless_a_person_stopped_it(scene: Scene) -> None:
     scene.set(state=RunState.STOPPED)
     assert scene.kinds() == []
     assert scene.events.is_over
@@ -285,7 +287,7 @@ def day(tmp_path: Path) -> Day:
     return Day(tmp_path)
 
 
-def test_a_day_is_told_once_as_a_table(day: Day) -> None:
+def test_a_day_is_reported_once_as_a_table(day: Day) -> None:
     today = NOW.date()
     day.folder.study.write_text("/s/my study.yaml\n")
     day.end(
@@ -314,7 +316,7 @@ def test_a_day_is_told_once_as_a_table(day: Day) -> None:
     assert day.tell() == []
 
 
-def test_a_digest_names_what_puts_a_model_in_force_that_waits_for_approval(day: Day) -> None:
+def test_a_digest_names_the_command_that_approves_a_waiting_model(day: Day) -> None:
     today, root = NOW.date(), day.folder.root
     (root / "go.sh").write_text("exit 0\n")
     load_study(write(root, MINIMAL))
@@ -379,7 +381,7 @@ def test_a_digest_has_what_was_measured_and_who_moved_a_model(
     )
 
 
-def test_data_that_is_missing_is_told_while_the_day_goes_on_and_once(day: Day) -> None:
+def test_missing_data_is_reported_once_while_the_day_is_under_way(day: Day) -> None:
     today = NOW.date()
     attempt = day.begin(today, [outcome(today, "Rio", Ending.FAILED, "no such file", run=None)])
     [failed] = day.tell()
@@ -389,14 +391,14 @@ def test_data_that_is_missing_is_told_while_the_day_goes_on_and_once(day: Day) -
     assert [event.kind for event in day.tell()] == ["day-done"]
 
 
-def test_days_long_past_are_no_news(day: Day) -> None:
+def test_days_long_past_are_not_reported(day: Day) -> None:
     for back in (1, 30):
         when = NOW - timedelta(days=back)
         day.end(when.date(), [outcome(when.date(), "A", Ending.PUBLISHED)], when)
     assert [event.data["date"] for event in day.tell()] == ["2026-11-21"]
 
 
-def test_nobody_who_wants_to_hear_costs_nothing(
+def test_a_study_without_channels_writes_no_alerts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -416,13 +418,13 @@ def test_a_table_of_no_regions_is_empty() -> None:
 # -- the supervisor's part -------------------------------------------------------------------------
 
 
-def test_one_process_tells_of_a_run_until_that_is_done(
+def test_one_process_reports_on_a_run_until_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a program of the test's in the place of the one that looks at a run."""
-    told = tmp_path / "told.py"
-    told.write_text("import sys; open(sys.argv[2] + '/starts', 'a').write('x')\n")
-    monkeypatch.setattr(programs, "command", lambda *words: [sys.executable, str(told), *words])
+    script = tmp_path / "told.py"
+    script.write_text("import sys; open(sys.argv[2] + '/starts', 'a').write('x')\n")
+    monkeypatch.setattr(programs, "command", lambda *words: [sys.executable, str(script), *words])
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     with_alerts, without = RunFolder(tmp_path / "r1"), RunFolder(tmp_path / "r2")
@@ -445,5 +447,5 @@ def test_one_process_tells_of_a_run_until_that_is_done(
     with Outbox(with_alerts.alerts).hold_lock(wait=False) as ours:
         assert ours
         assert [look(0), starts()] == [1, 1]  # somebody else tells of it
-    told.write_text("import sys; open(sys.argv[2] + '/starts', 'a'); exit(1)\n")
+    script.write_text("import sys; open(sys.argv[2] + '/starts', 'a'); exit(1)\n")
     assert [look(0), look(watchers.AGAIN_SECONDS), look(1000)] == [1, 1, 1]

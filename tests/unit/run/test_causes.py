@@ -45,7 +45,7 @@ def region(tmp_path: Path) -> RegionFolder:
     return folder
 
 
-def test_a_region_that_failed_tells_what_most_attempts_had(region: RegionFolder) -> None:
+def test_a_failed_region_shows_the_cause_of_most_attempts(region: RegionFolder) -> None:
     trials = [trial("a", *[NO_MODULE] * 3), trial("b", NO_MODULE, NO_MODULE, IMPORT, begun=10)]
     cause = cause_of(trials, region, failed=True)
     assert str(cause) == f"5 of 6 failed attempts: {NO_MODULE}; see {region.trial('b').err}"
@@ -59,7 +59,7 @@ def test_a_log_is_named_as_a_shell_takes_it(tmp_path: Path) -> None:
     assert shlex.split(str(cause).partition("; see ")[2]) == [str(folder.trial("a").err)]
 
 
-def test_a_region_that_goes_on_tells_the_latest(region: RegionFolder) -> None:
+def test_a_region_under_way_shows_the_latest_cause(region: RegionFolder) -> None:
     trials = [
         trial("a", NO_MODULE, NO_MODULE, state="COMPLETE"),
         trial("b", IMPORT, begun=10, state="RUNNING"),
@@ -78,7 +78,7 @@ def test_errors_that_differ_in_figures_alone_are_one_cause(region: RegionFolder)
     assert (cause.error, cause.attempts, cause.of) == (second, 2, 2)
 
 
-def test_an_exit_code_is_no_such_figure(region: RegionFolder) -> None:
+def test_errors_that_differ_in_the_exit_code_are_two_causes(region: RegionFolder) -> None:
     cause = cause_of([trial("a", "exit code 1", "exit code 127", "exit code 127")], region)
     assert cause is not None
     assert (cause.error, cause.attempts) == ("exit code 127", 2)

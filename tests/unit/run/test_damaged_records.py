@@ -112,7 +112,7 @@ WHOLE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("record", WHOLE)
-def test_wrong_types_in_a_record_are_no_traceback(ended: Run, record: str) -> None:
+def test_wrong_types_in_a_record_cause_no_traceback(ended: Run, record: str) -> None:
     path = ended.folder / record
     whole = copy.deepcopy(WHOLE[record])
     if "path" in whole:
@@ -139,7 +139,9 @@ def test_wrong_types_in_a_record_are_no_traceback(ended: Run, record: str) -> No
         ("best/result.json", '{"status": "comp', "is damaged: it is not JSON: Unterminated string"),
     ],
 )
-def test_what_is_wrong_with_it_is_said(ended: Run, record: str, damage: str, words: str) -> None:
+def test_the_fault_of_a_damaged_record_is_named(
+    ended: Run, record: str, damage: str, words: str
+) -> None:
     path = ended.folder / "regions" / "A" / record
     path.write_text(damage)
     result = call("best", ended)
@@ -166,9 +168,7 @@ def test_a_report_that_was_damaged_is_written_again(ended: Run) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"), [("", "it is empty"), ("- 1\n", "it does not contain a study")]
 )
-def test_a_frozen_study_that_was_damaged_is_told_as_such(
-    ended: Run, damage: str, words: str
-) -> None:
+def test_a_damaged_frozen_study_is_reported(ended: Run, damage: str, words: str) -> None:
     (ended.folder / "study.yaml").write_text(damage)
     result = CliRunner().invoke(main, ["status", str(ended.folder)])
     assert result.exit_code == 2
@@ -176,7 +176,7 @@ def test_a_frozen_study_that_was_damaged_is_told_as_such(
     assert "trialfleet init" not in result.output
 
 
-def test_a_study_s_file_that_was_emptied_is_no_study_that_has_not_begun(ended: Run) -> None:
+def test_an_emptied_study_file_does_not_pass_for_an_unstarted_study(ended: Run) -> None:
     files = RunFolder(ended.folder)
     files.region("A").trial("A.l1.t01").root.mkdir(parents=True, exist_ok=True)
     write_json(files.region("A").trial("A.l1.t01").trial_json, {})
@@ -195,7 +195,7 @@ def test_a_study_s_file_that_was_emptied_is_no_study_that_has_not_begun(ended: R
         ended.resume()
 
 
-def test_a_study_s_file_that_is_just_being_made_is_one_without_trials(make_run: MakeRun) -> None:
+def test_a_study_file_that_is_being_made_has_no_trials(make_run: MakeRun) -> None:
     run = make_run()
     RunFolder(run.folder).database.write_bytes(b"")
     assert run.trials() == []

@@ -49,7 +49,7 @@ def test_the_checks_job_is_found_by_its_node(make_run: MakeRun) -> None:
         ({"gate": {"metric": "test_los"}}, "gate.metric: a trial doesn't report 'test_los'"),
     ],
 )
-def test_a_metric_that_no_trial_tells_is_refused(
+def test_a_metric_that_no_trial_reports_is_refused(
     make_run: MakeRun, changes: dict[str, Any], words: str
 ) -> None:
     study = make_run(**changes).study
@@ -58,7 +58,7 @@ def test_a_metric_that_no_trial_tells_is_refused(
         check_metrics(study, TOLD)
 
 
-def test_what_only_the_gates_job_may_tell_is_a_warning(make_run: MakeRun) -> None:
+def test_a_metric_that_only_the_gates_job_may_report_is_a_warning(make_run: MakeRun) -> None:
     study = make_run(gate={"metric": "profit"}).study
     warning = check_metrics(study, TOLD)
     assert "gate.metric: a trial doesn't report 'profit'; the trainer reports: loss" in warning
@@ -82,17 +82,17 @@ def test_what_only_the_gates_job_may_tell_is_a_warning(make_run: MakeRun) -> Non
         ),
     ],
 )
-def test_each_mode_that_was_tried_is_told(
+def test_each_mode_that_was_tried_is_shown(
     modes: tuple[Mode, ...], unseen: Mode | None, lines: list[str]
 ) -> None:
     checked = Checked(region="A", metrics={"loss": 0.5}, modes=modes, unseen=unseen)
     assert str(checked).splitlines() == ["A with its default settings: loss 0.5", *lines]
 
 
-def test_that_other_regions_were_not_tried_is_told() -> None:
-    told = "only A was tried, of 4 regions; with another: --check-region REGION"
-    assert str(Checked(region="A", metrics={"loss": 0.5}, regions=4)).endswith(f"0.5\n{told}")
-    assert str(Checked(region="A", metrics=None, regions=4)).endswith(f"60 s\n{told}")
+def test_regions_that_were_not_tried_are_mentioned() -> None:
+    note = "only A was tried, of 4 regions; with another: --check-region REGION"
+    assert str(Checked(region="A", metrics={"loss": 0.5}, regions=4)).endswith(f"0.5\n{note}")
+    assert str(Checked(region="A", metrics=None, regions=4)).endswith(f"60 s\n{note}")
     assert "alone" not in str(Checked(region="A", metrics=None))
 
 
@@ -117,9 +117,9 @@ def test_each_line_of_progress_names_the_mode(
     assert checked.regions == 2
 
 
-def test_a_job_whose_files_are_on_their_way_is_told_in_plain_words(
+def test_a_job_whose_files_are_on_their_way_is_described_in_plain_words(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_queue, "one_idle", lambda *_: {"JobStatus": JobStatus.BLOCKED})
-    told = waits_for(RunFolder(make_run().folder), "A.check")
-    assert told == "has a slot; its files are being sent to the slot's machine"
+    state = waits_for(RunFolder(make_run().folder), "A.check")
+    assert state == "has a slot; its files are being sent to the slot's machine"

@@ -111,7 +111,7 @@ def test_a_trial_whose_reports_are_bad_gets_an_order(service: Service) -> None:
     assert not service.handler.is_watching()
 
 
-def test_what_was_not_told_is_looked_at_again_though_it_reports_nothing_new(
+def test_a_trial_that_was_not_stopped_is_judged_again_without_new_reports(
     service: Service,
 ) -> None:
     """Of two only one is told at once; and a result of another may show that a trial is behind."""
@@ -152,14 +152,14 @@ def test_a_disk_that_is_full_puts_a_decision_off(
 
 
 @pytest.mark.parametrize("text", ["}{", "[1]", '{"predicted": "x"}', '{"predicted": 1e999}', "{}"])
-def test_what_is_no_order_stops_nobody(service: Service, text: str) -> None:
+def test_an_invalid_order_stops_no_trial(service: Service, text: str) -> None:
     """A trial could write one itself."""
     place = service.ask("A.l2.t01")
     place.stop.write_text(text)
     assert service.tell("A.l2.t01", 1).exit_code == EXITS["retry"]
 
 
-def test_a_look_is_due_now_and_then_and_costs_nothing_without_news(
+def test_a_check_is_due_at_intervals_and_costs_nothing_without_reports(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad = service.ask("A.l2.t01")
@@ -177,7 +177,7 @@ def test_a_look_is_due_now_and_then_and_costs_nothing_without_news(
 
 
 @pytest.mark.parametrize("code", [0, 1, -9, -15, 85])
-def test_however_a_trial_leaves_that_was_told_it_is_stopped_early(
+def test_a_trial_with_an_order_to_stop_is_stopped_early_however_it_ends(
     service: Service, code: int
 ) -> None:
     place = service.ask("A.l2.t01")
@@ -203,7 +203,7 @@ def test_however_a_trial_leaves_that_was_told_it_is_stopped_early(
         (64, {"status": "failed", "error": "diverged"}, "failed"),
     ],
 )
-def test_what_a_trial_says_that_was_told(
+def test_a_complete_result_of_a_trial_with_an_order_to_stop_counts(
     service: Service, code: int, result: dict[str, object], state: str
 ) -> None:
     """A result counts: it came to its end before it heard."""
@@ -217,7 +217,7 @@ def test_what_a_trial_says_that_was_told(
     assert trial.metrics == result.get("metrics", {})
 
 
-def test_a_trial_that_says_stopped_and_was_not_told_has_failed(service: Service) -> None:
+def test_a_trial_that_reports_stopped_without_an_order_has_failed(service: Service) -> None:
     place = service.ask("A.l2.t01")
     place.result.write_text(json.dumps({"status": "stopped", "metrics": {"loss": 0.9}}))
     service.tell("A.l2.t01")
@@ -248,7 +248,7 @@ def test_an_attempt_that_failed_before_any_decision_begins_with_no_reports(
     assert (place.reports.read_text(), place.stop.read_text()) == ("", "")
 
 
-def test_the_best_is_never_one_that_was_stopped(service: Service) -> None:
+def test_the_best_trial_was_never_stopped_early(service: Service) -> None:
     """Even if its predicted value were better than any result."""
     place = service.ask("A.l2.t01")
     order = {"schema": 1, "step": 8, "max_steps": STEPS, "predicted": -5.0}
@@ -363,7 +363,7 @@ def test_plan_says_where_no_trial_can_be_stopped(make_run: MakeRun) -> None:
     )
 
 
-def test_without_the_key_nothing_of_it_is_there(make_run: MakeRun) -> None:
+def test_without_the_key_no_trial_is_stopped_early(make_run: MakeRun) -> None:
     service = Service(make_run())
     place = service.ask("A.l1.t01")
     assert place.stop.read_text() == ""

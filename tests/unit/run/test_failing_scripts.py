@@ -82,7 +82,7 @@ def test_any_error_of_a_script_is_noted_at_once_and_fails_the_region_in_the_end(
         files.failing.unlink()
 
 
-def test_errors_are_counted_on_by_another_service_and_anew_once_the_region_begins_anew(
+def test_the_count_of_errors_survives_the_service_and_restarts_with_the_region(
     folder: RunFolder,
 ) -> None:
     files = folder.region("A")
@@ -95,7 +95,7 @@ def test_errors_are_counted_on_by_another_service_and_anew_once_the_region_begin
     assert troubles(folder) == ()
 
 
-def test_a_script_that_succeeds_is_no_trouble_any_more(folder: RunFolder) -> None:
+def test_a_script_that_succeeds_ends_its_trouble(folder: RunFolder) -> None:
     files, handler = folder.region("A"), NodeScripts(folder)
     files.trials.mkdir(parents=True, exist_ok=True)
     place = files.trial("A.l1.t01").root
@@ -110,7 +110,7 @@ def test_a_script_that_succeeds_is_no_trouble_any_more(folder: RunFolder) -> Non
     assert troubles(folder) == ()
 
 
-def test_a_storage_that_is_away_is_waited_for_as_long_as_it_takes(folder: RunFolder) -> None:
+def test_an_unreachable_storage_is_waited_for_without_limit(folder: RunFolder) -> None:
     handler, files = NodeScripts(folder), folder.region("A")
 
     def away(*_: str) -> Reply:
@@ -125,7 +125,7 @@ def test_a_storage_that_is_away_is_waited_for_as_long_as_it_takes(folder: RunFol
     assert found.failing == ()  # it may pass: an alert follows once it has lasted
 
 
-def test_a_job_that_htcondor_did_not_take_is_told(folder: RunFolder) -> None:
+def test_a_job_that_htcondor_refused_is_reported(folder: RunFolder) -> None:
     handler = NodeScripts(folder)
     handler.handle(["ask", "A", "A.l1.t01"])
     reply = handler.handle(["tell", "A", "A.l1.t01", "-1001", "0", "1", "0"])
@@ -133,7 +133,7 @@ def test_a_job_that_htcondor_did_not_take_is_told(folder: RunFolder) -> None:
     assert "HTCondor did not take its job" in troubles(folder)[0]
 
 
-def test_a_region_whose_dagman_htcondor_did_not_take_has_not_failed(folder: RunFolder) -> None:
+def test_a_region_whose_dagman_htcondor_refused_has_not_failed(folder: RunFolder) -> None:
     """DAGMan says that this was the last attempt, though it made no other."""
     reply = NodeScripts(folder).handle(["end", "A", "-1001", "10", "10"])
     assert reply.exit_code == EXITS["retry"]
@@ -151,7 +151,9 @@ def test_the_last_dagman_of_a_region_leaves_its_reason(folder: RunFolder) -> Non
     assert str(files.scripts_log) in reason
 
 
-def test_a_run_that_was_planned_before_restarts_were_counted_goes_on(folder: RunFolder) -> None:
+def test_a_run_of_an_earlier_release_without_counts_of_restarts_continues(
+    folder: RunFolder,
+) -> None:
     assert NodeScripts(folder).handle(["end", "A", "1"]).exit_code == EXITS["retry"]
 
 
@@ -174,7 +176,7 @@ def test_a_publication_that_fails_again_and_again_fails_its_region(
     assert reason == "the model can't be published: KeyError: 'weights'"
 
 
-def test_a_report_that_cant_be_written_is_told(
+def test_a_report_that_cant_be_written_is_a_trouble(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["report", str(folder.root)])
@@ -189,9 +191,7 @@ def test_a_report_that_cant_be_written_is_told(
 
 
 @pytest.mark.parametrize("damage", ["", "[]", "{}", '{"scripts": [{"node": 1}]}'])
-def test_a_record_that_is_damaged_says_nothing_and_is_written_anew(
-    folder: RunFolder, damage: str
-) -> None:
+def test_a_damaged_record_is_ignored_and_rewritten(folder: RunFolder, damage: str) -> None:
     file = folder.region("A").failing
     file.write_text(damage)
     (folder.root / TROUBLE).write_text(damage)
@@ -200,7 +200,7 @@ def test_a_record_that_is_damaged_says_nothing_and_is_written_anew(
     assert note_failure(file, "A.l1.t01", "ask", "an error") == 1
 
 
-def test_a_service_that_does_not_answer_is_told_until_it_says_anything(folder: RunFolder) -> None:
+def test_a_service_that_does_not_answer_is_reported_until_it_answers(folder: RunFolder) -> None:
     trouble = "the service (process 7) has not answered ask A for 20 s"
     folder.service_log.touch()
     last = folder.service_log.stat().st_mtime

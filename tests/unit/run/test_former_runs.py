@@ -89,7 +89,7 @@ def test_a_run_learns_from_the_newest_of_its_study(make_run: MakeRun) -> None:
         assert min(loss(region, a.params) for a in after[region]) <= min(losses)
 
 
-def test_what_taught_stands_in_the_study(make_run: MakeRun) -> None:
+def test_the_study_names_the_runs_that_it_learned_from(make_run: MakeRun) -> None:
     train(planned(make_run, "r1"))
     second = planned(make_run, "r2")
     train(second, 5)
@@ -102,7 +102,7 @@ def test_what_taught_stands_in_the_study(make_run: MakeRun) -> None:
     assert "taught" not in trials[0].user_attrs
 
 
-def test_a_process_that_starts_anew_suggests_the_same(make_run: MakeRun) -> None:
+def test_a_restarted_process_suggests_the_same(make_run: MakeRun) -> None:
     train(planned(make_run, "r1"))
     runs = [planned(make_run, f"r{i}", learn_from=["demo/r1"]) for i in (2, 3)]
     once = train(runs[0], 6)
@@ -120,7 +120,7 @@ def test_a_process_that_starts_anew_suggests_the_same(make_run: MakeRun) -> None
     assert again == once
 
 
-def test_a_run_that_was_broken_off_teaches_nothing_where_a_whole_one_is_there(
+def test_an_incomplete_run_is_not_learned_from_if_there_is_a_complete_one(
     make_run: MakeRun,
 ) -> None:
     train(planned(make_run, "r1"))
@@ -129,7 +129,7 @@ def test_a_run_that_was_broken_off_teaches_nothing_where_a_whole_one_is_there(
     assert plan_summary(planned(make_run, "r4"))["learns_from"][0]["run"] == "demo/r1"
 
 
-def test_former_runs_are_chosen_by_name_or_not_at_all(make_run: MakeRun) -> None:
+def test_previous_runs_are_chosen_by_name_or_not_at_all(make_run: MakeRun) -> None:
     train(planned(make_run, "r1"))
     train(planned(make_run, "r1", study="other"))
     named = planned(make_run, "r2", learn_from=["other", "demo/r1"])
@@ -149,7 +149,7 @@ def test_former_runs_are_chosen_by_name_or_not_at_all(make_run: MakeRun) -> None
         ),
     ],
 )
-def test_what_cant_be_learned_from_is_refused(
+def test_runs_that_cant_be_learned_from_are_refused(
     make_run: MakeRun, changes: dict[str, Any], message: str
 ) -> None:
     train(planned(make_run, "r1", study="other"))
@@ -159,12 +159,12 @@ def test_what_cant_be_learned_from_is_refused(
     assert not Path("runs/demo/r2").exists()
 
 
-def test_only_our_own_sampler_learns(make_run: MakeRun) -> None:
+def test_only_the_built_in_sampler_learns(make_run: MakeRun) -> None:
     with pytest.raises(ValueError, match="requires sampler: RegionSampler"):
         planned(make_run, "r1", sampler="TPESampler", learn_from=["demo"])
 
 
-def test_of_another_metric_nothing_is_learned(make_run: MakeRun) -> None:
+def test_results_of_another_metric_are_not_learned_from(make_run: MakeRun) -> None:
     train(planned(make_run, "r1"))
     other = {"metric": "auc", "direction": "maximize"}
     assert plan_summary(planned(make_run, "r2", objective=other))["learns_from"] == []
@@ -180,7 +180,7 @@ def test_of_many_results_the_best_half_and_some_others_are_kept(make_run: MakeRu
     assert task.losses[-1] == losses[-1]
 
 
-def test_results_that_are_to_be_large_are_turned_round(make_run: MakeRun) -> None:
+def test_results_to_be_maximized_are_negated(make_run: MakeRun) -> None:
     up = {"metric": "loss", "direction": "maximize"}
     train(planned(make_run, "r1", objective=up))
     file = RunFolder(planned(make_run, "r2", objective=up).folder).previous_results

@@ -87,14 +87,14 @@ ready = [job(agent(proc, member.READY)) for proc in range(3)]
 trains = [job(agent(proc, member.RUNNING)) for proc in range(3)]
 
 
-def test_a_line_says_all_of_a_member() -> None:
+def test_a_line_holds_all_of_a_member() -> None:
     own = agent(3, member.FAILED, 5, code=-9, ended=12.5, beat=4)
     assert parsed(own.as_text()) == own
     for damaged in ("", "token=a", own.as_text()[:-1] + "x", None):
         assert parsed(damaged) is None
 
 
-def test_plain_data_says_all_of_a_roster() -> None:
+def test_plain_data_holds_all_of_a_roster() -> None:
     apart = (Apart("t1", "h", "g", NOW, 60.0),)
     own = training(0, 2, start=FIRST, code=3, result=RESULT, over="time", apart=apart)
     assert Roster.of_json(json.dumps(own.as_json()).encode()) == own
@@ -116,7 +116,7 @@ def parted(*pairs: tuple[int, int], generation: int = 1) -> list[Job]:
         ([(1, 0)], (0, 2)),
     ],
 )
-def test_those_who_reach_each_other_go_on_without_one_that_is_cut_off_from_another(
+def test_ranks_that_reach_each_other_continue_without_one_that_is_cut_off(
     pairs: list[tuple[int, int]], left: tuple[int, ...]
 ) -> None:
     forms = after(training(0, 1, 2), parted(*pairs))
@@ -132,7 +132,7 @@ def test_those_who_reach_each_other_go_on_without_one_that_is_cut_off_from_anoth
     assert after(again, waiting, now=NOW + APART_SECONDS).state == FORM, "it may join again"
 
 
-def test_one_that_the_access_point_does_not_hear_either_is_left_to_its_silence() -> None:
+def test_a_rank_that_is_silent_to_the_access_point_too_changes_nothing() -> None:
     """It may be lost, or back in a moment: no reachable rank is left out for it."""
     jobs = parted((2, 1))
     for quiet in (1, 2):
@@ -140,7 +140,7 @@ def test_one_that_the_access_point_does_not_hear_either_is_left_to_its_silence()
         assert after(training(0, 1, 2), unheard) == training(0, 1, 2)
 
 
-def test_one_that_stays_cut_off_is_tried_again_ever_more_seldom() -> None:
+def test_a_rank_that_stays_cut_off_is_retried_less_and_less_often() -> None:
     roster, waited = training(0, 1, 2), []
     for _ in range(6):
         jobs = parted((2, 1), generation=roster.generation)
@@ -234,7 +234,7 @@ def test_rank_0_saves_before_another_joins() -> None:
     assert after(roster, saved).kill, "it has saved"
 
 
-def test_a_full_gang_takes_nobody_in() -> None:
+def test_a_full_gang_admits_no_other_rank() -> None:
     own = training(0, 1, 2)
     assert after(own, [*trains, job(agent(3, member.WAITING))]) == own
 
@@ -246,7 +246,7 @@ def test_rank_0_saves_before_another_leaves() -> None:
     assert (first_leaves.state, first_leaves.kill) == (FORM, False)
 
 
-def test_a_rank_that_asked_to_be_called_again_is() -> None:
+def test_a_rank_that_asked_for_another_generation_gets_one() -> None:
     roster = after(training(0, 1, 2), [job(agent(0, member.SAVED)), *trains[1:]], FIRST)
     assert (roster.state, roster.kill) == (FORM, True)
 
@@ -261,7 +261,7 @@ def test_a_generation_starts_from_the_last_checkpoint_of_the_one_before() -> Non
     assert after(own, three, late, part, *newer).start == newer[1]
 
 
-def test_packages_go_when_nothing_starts_from_them() -> None:
+def test_packages_are_removed_when_nothing_starts_from_them() -> None:
     names = [f"checkpoint.{g:06}.{n:06}.tar" for g in (1, 2) for n in (1, 2)]
     others = ["agent.0", "roster.json", "checkpoint.000001.000003.tar.part"]
     own = training(0, 1, generation=2, start=names[1])
@@ -293,7 +293,7 @@ def test_parameters_that_a_rank_rejects_end_the_gang() -> None:
     assert (roster.code, roster.result, roster.over) == (64, left, None)
 
 
-def test_a_limit_that_one_rank_goes_over_is_that_of_the_trial() -> None:
+def test_a_rank_over_a_limit_puts_the_trial_over_it() -> None:
     left = "result.000001.000002.tar"
     jobs = [*trains[:2], job(agent(2, member.FAILED, code=-9, over="memory"))]
     roster = after(training(0, 1, 2), jobs, left)
@@ -348,14 +348,14 @@ def test_a_trainer_that_fails_again_and_again_is_to_blame() -> None:
     assert (roster.code, roster.result) == (7, left), "what failed first"
 
 
-def test_jobs_that_nobody_waits_for_are_removed() -> None:
+def test_jobs_that_are_no_longer_needed_are_removed() -> None:
     over = training(0, 1, state=DONE, code=0, since=NOW)
     jobs = [*trains[:1], job(1), replace(trains[2], silent=True)]
     assert to_remove(over, SIZE, jobs, NOW + 1) == {1, 2}
     assert to_remove(over, SIZE, jobs, NOW + SAVE_SECONDS + 1) == {0, 1, 2}
 
 
-def test_a_limit_of_one_job_is_that_of_the_trial() -> None:
+def test_a_job_held_at_a_limit_removes_all_jobs_of_the_trial() -> None:
     own = training(0, 1, 2)
     held = Job(proc=2, status=JobStatus.HELD, hold_code=34)
     assert to_remove(own, SIZE, [*trains[:2], held], NOW) == {0, 1, 2}
@@ -384,11 +384,11 @@ class World:
         if disturb and self.chance.random() < 0.05:
             self.lose(self.chance.randrange(3))
         self.jobs = [self.act(one) for one in self.jobs]
-        former = self.roster
-        self.roster = decide(former, SIZE, self.jobs, self.files, self.now)
-        if self.roster.state == RUN and former.state == FORM:
+        previous = self.roster
+        self.roster = decide(previous, SIZE, self.jobs, self.files, self.now)
+        if self.roster.state == RUN and previous.state == FORM:
             self.trained = self.steps_of[self.roster.start or ""]
-        assert self.roster.generation - former.generation in {0, 1}
+        assert self.roster.generation - previous.generation in {0, 1}
 
     def lose(self, proc: int) -> None:
         one = self.jobs[proc]
@@ -439,7 +439,7 @@ class World:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_happens_a_gang_comes_to_its_end(seed: int) -> None:
+def test_a_gang_ends_whatever_happens(seed: int) -> None:
     world = World(seed)
     for turn in range(6000):
         world.turn(disturb=turn < 3000)

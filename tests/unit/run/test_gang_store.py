@@ -76,7 +76,7 @@ def signed(store: GangStore, place: TrialFolder, of: Roster, *delivered: str) ->
     return Links.of((place.gang / LINKS).read_bytes() if (place.gang / LINKS).exists() else None)
 
 
-def test_what_is_put_by_one_address_is_had_by_another(
+def test_an_object_that_is_put_by_one_address_is_read_by_another(
     store: GangStore, place: TrialFolder, tmp_path: Path, s3: S3Client
 ) -> None:
     name = checkpoint(1, 3)
@@ -103,7 +103,7 @@ def test_what_is_put_by_one_address_is_had_by_another(
         on_node.download(pointer, links.get[name], tmp_path / "back", lambda: None)
 
 
-def test_addresses_are_signed_anew_when_few_are_left_or_they_grow_old(
+def test_addresses_are_renewed_when_few_are_left_or_they_are_old(
     store: GangStore, place: TrialFolder, clock: Clock
 ) -> None:
     first = signed(store, place, roster())
@@ -116,7 +116,7 @@ def test_addresses_are_signed_anew_when_few_are_left_or_they_grow_old(
     assert signed(store, place, roster(), checkpoint(1, 5)).put.keys() == later.put.keys()
 
 
-def test_at_the_end_nothing_of_an_attempt_is_left_and_all_of_another(
+def test_the_end_of_an_attempt_removes_its_own_objects_only(
     store: GangStore, place: TrialFolder, s3: S3Client
 ) -> None:
     for name in ("a trial/x", "a trial/checkpoint", "a trial2/x"):
@@ -130,7 +130,7 @@ def test_at_the_end_nothing_of_an_attempt_is_left_and_all_of_another(
     assert not [one["Key"] for one in left if one["Key"].startswith("of/a trial/")]
 
 
-def test_a_package_that_is_none_of_s3_is_left_alone(
+def test_a_package_that_is_not_in_s3_is_left_alone(
     store: GangStore, place: TrialFolder, s3: S3Client
 ) -> None:
     name = checkpoint(1, 1)
@@ -143,7 +143,7 @@ def test_a_package_that_is_none_of_s3_is_left_alone(
     assert s3.head_object(Bucket="ours", Key=f"of/a trial/{name}")
 
 
-def test_s3_that_does_not_answer_is_given_up_before_the_rank_is_taken_for_lost(
+def test_requests_to_s3_time_out_before_the_rank_counts_as_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert on_node.TIMEOUT < SILENT_SECONDS
@@ -166,13 +166,13 @@ def test_without_a_generation_that_trains_or_a_place_nothing_is_signed(
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"s3": true}', '{"s3": true, "size": "x"}'])
-def test_a_damaged_pointer_is_no_pointer(tmp_path: Path, text: str) -> None:
+def test_a_damaged_pointer_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "p").write_text(text)
     assert pointer_of(tmp_path / "p") is None
     assert Links.of(text.encode()).put == {}
 
 
-def test_a_bucket_that_is_not_there_is_said_once_a_minute_and_asked_again(
+def test_a_missing_bucket_is_reported_once_a_minute_and_retried(
     store: GangStore,
     place: TrialFolder,
     clock: Clock,

@@ -138,7 +138,7 @@ def test_a_gang_is_handed_one_trial_after_another_and_the_best_in_full(gang: Gan
     assert gang.service.handle(["ask-best", "A", "A.best"]).exit_code == EXITS["skip"]
 
 
-def test_a_gang_whose_time_is_up_leaves_and_another_goes_on(gang: Gang) -> None:
+def test_a_gang_whose_time_is_up_leaves_and_another_continues(gang: Gang) -> None:
     gang.seconds = 30
     gang.submit()
     gang.go_on()
@@ -151,7 +151,7 @@ def test_a_gang_whose_time_is_up_leaves_and_another_goes_on(gang: Gang) -> None:
     assert (gang.roster.state, gang.roster.trial) == (RUN, "A.l1.t02")
 
 
-def test_a_gang_that_nobody_answered_costs_no_attempt(gang: Gang) -> None:
+def test_a_gang_without_an_answer_costs_no_attempt(gang: Gang) -> None:
     gang.submit()
     gang.go_on()
     gang.log.proc = 1
@@ -163,7 +163,7 @@ def test_a_gang_that_nobody_answered_costs_no_attempt(gang: Gang) -> None:
     assert gang.service._studies.of_region("A").failures("A.l1.t01") == {}
 
 
-def test_parameters_that_a_rank_rejects_end_the_trial_and_the_gang_goes_on(gang: Gang) -> None:
+def test_parameters_that_a_rank_rejects_end_the_trial_and_the_gang_continues(gang: Gang) -> None:
     gang.submit()
     gang.go_on()
     gang.ends(0.5, code=64, rank=1)

@@ -23,7 +23,7 @@ FAILED = {"1": {"time": "2026-11-22T07:00:00+00:00", "error": "exit code 1: no m
 
 @pytest.mark.usefixtures("empty_queue")
 @pytest.mark.parametrize("is_given_up", [True, False])
-def test_trials_that_a_given_up_region_cut_off_after_failed_attempts_count(
+def test_trials_cut_off_after_failed_attempts_by_an_abandoned_region_count(
     make_run: MakeRun, *, is_given_up: bool
 ) -> None:
     run = make_run()
@@ -42,8 +42,8 @@ def test_trials_that_a_given_up_region_cut_off_after_failed_attempts_count(
     (region,) = StatusReader(files).read().regions
     assert (region.stage is Stage.FAILED) == is_given_up
     assert (region.failed, region.cut_off) == (0, 2 if is_given_up else 0)
-    (told,) = read_report(files).regions
-    assert told.failed == region.failed + region.cut_off
+    (reported,) = read_report(files).regions
+    assert reported.failed == region.failed + region.cut_off
     if is_given_up:
         said = CliRunner().invoke(main, ["status", str(run.folder)]).output
         row = next(line for line in said.splitlines() if line.startswith("A "))

@@ -64,7 +64,9 @@ def test_three_attempts_at_one_trial_may_be_its_parameters(region: RegionFolder)
     assert why_give_up([([trial("a", *[NO_MODULE] * 3)], region)]) is None
 
 
-def test_a_trial_that_completed_or_failed_differently_keeps_all_going(region: RegionFolder) -> None:
+def test_a_trial_that_completed_or_failed_differently_keeps_the_run_going(
+    region: RegionFolder,
+) -> None:
     ran(region, a="one", b="one", c="one", d="one")
     failed = [trial(node, NO_MODULE) for node in "abc"]
     assert why_give_up([(failed, region)])
@@ -111,7 +113,7 @@ def test_a_machine_that_fails_everything_is_not_the_trainers_fault(
     assert why_give_up([(trials, region)])
 
 
-def test_where_nobody_knows_the_machines_nothing_is_given_up(
+def test_without_knowledge_of_the_machines_nothing_is_abandoned(
     region: RegionFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away() -> set[str]:

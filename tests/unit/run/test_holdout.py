@@ -25,7 +25,7 @@ TABULAR: dict[str, Any] = {
 
 @pytest.mark.parametrize("rows", [10, 30, 100, 1000])
 @pytest.mark.parametrize("task", ["regression", "binary"])
-def test_two_parts_that_are_drawn_alike_are_hardly_ever_told(task: str, rows: int) -> None:
+def test_two_parts_that_are_drawn_alike_are_hardly_ever_reported(task: str, rows: int) -> None:
     chance = np.random.default_rng(1)
     draws = (2000, rows)
     if task == "regression":  # errors with longer tails than normal ones
@@ -33,8 +33,8 @@ def test_two_parts_that_are_drawn_alike_are_hardly_ever_told(task: str, rows: in
     else:  # a classifier that is right in nine of ten rows
         losses = [np.where(chance.random(draws) < 0.9, 0.05, 2.0) for _ in range(2)]
     first, second = (each.mean(axis=1) for each in losses)
-    told = np.maximum(first / second, second / first) > noise_factor(task, rows, rows)
-    assert told.mean() < 0.01
+    noted = np.maximum(first / second, second / first) > noise_factor(task, rows, rows)
+    assert noted.mean() < 0.01
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def warning(files: RunFolder, **metrics: float) -> str | None:
     return holdout_warning(region, load_frozen(files.study).study)
 
 
-def test_a_factor_that_rows_don_t_explain_is_told_with_its_usual_cause(files: RunFolder) -> None:
+def test_a_factor_beyond_chance_is_reported_with_its_usual_cause(files: RunFolder) -> None:
     assert warning(files, val_rmse=405, test_rmse=500, val_loss=0.1, test_loss=0.15) is None
     assert warning(files, val_rmse=405, test_rmse=1595) is None, "nothing tells the losses"
     found = warning(files, val_rmse=405, test_rmse=1595, val_loss=0.1, test_loss=1.55)
@@ -71,7 +71,7 @@ def test_a_factor_that_rows_don_t_explain_is_told_with_its_usual_cause(files: Ru
     assert str(found).endswith("one test row makes up 94% of the loss; check whether it is right")
 
 
-def test_status_why_and_the_report_tell_it(files: RunFolder, tmp_path: Path) -> None:
+def test_status_why_and_the_report_show_the_factor(files: RunFolder, tmp_path: Path) -> None:
     region = files.region("A")
     found = warning(files, val_rmse=405, test_rmse=1595, val_loss=0.1, test_loss=1.55)
     assert found is not None
@@ -92,7 +92,7 @@ def test_status_why_and_the_report_tell_it(files: RunFolder, tmp_path: Path) -> 
     assert "val_rmse 405 and test_rmse 1595 differ by more than chance" in page
 
 
-def test_why_of_a_run_that_is_done_tells_what_the_gate_kept_out_or_let_pass(
+def test_why_of_a_finished_run_shows_what_the_gate_rejected_or_let_pass(
     make_run: MakeRun, tmp_path: Path
 ) -> None:
     run = make_run(regions=["A", "B", "C"], publish="models", gate={"tolerance": 10})

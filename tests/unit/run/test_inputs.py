@@ -180,7 +180,7 @@ def test_data_that_changes_in_any_way_has_no_checksum(
 
 
 @pytest.mark.parametrize("when", ["a trial", "the full training"])
-def test_data_that_changes_before_a_job_ends_is_told_by_status_why_report_and_card(
+def test_data_changed_before_a_job_ends_is_shown_by_status_why_report_and_card(
     region: MakeRegion, work: Path, when: str
 ) -> None:
     one = region(data="A.txt")
@@ -207,7 +207,7 @@ def test_data_that_changes_before_a_job_ends_is_told_by_status_why_report_and_ca
 
 
 @pytest.mark.parametrize("name", ["code/moody.py", "agent"])
-def test_code_of_a_run_that_changes_is_told_and_has_no_checksum(
+def test_changed_code_of_a_run_is_reported_and_has_no_checksum(
     region: MakeRegion, name: str
 ) -> None:
     one = region(data="A.txt")
@@ -223,7 +223,7 @@ def test_code_of_a_run_that_changes_is_told_and_has_no_checksum(
     assert provenance["data"][0]["sha256"] == sha256(OLD)
 
 
-def test_each_file_that_changes_is_told_also_after_another(region: MakeRegion, work: Path) -> None:
+def test_each_changed_file_is_reported_also_after_another(region: MakeRegion, work: Path) -> None:
     one = region(data=["A.txt", "folder"])
     in_place(work / "A.txt")
     one.trial()
@@ -393,7 +393,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Client]:
 
 
 @pytest.mark.parametrize("versions", [True, False])
-def test_an_object_in_s3_is_named_by_what_s3_says_of_it_until_it_is_replaced(
+def test_an_object_in_s3_is_named_by_its_etag_and_version_until_it_is_replaced(
     region: MakeRegion, s3: S3Client, work: Path, *, versions: bool
 ) -> None:
     if versions:
@@ -412,7 +412,7 @@ def test_an_object_in_s3_is_named_by_what_s3_says_of_it_until_it_is_replaced(
     assert "s3://ours/A.txt" in found["changed"]
 
 
-def test_an_object_of_which_s3_says_nothing_is_named_alone(
+def test_an_object_without_an_etag_is_named_alone(
     region: MakeRegion, s3: S3Client, work: Path
 ) -> None:
     for name in ("id", "secret"):

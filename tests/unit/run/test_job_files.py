@@ -67,7 +67,7 @@ def leave(request: pytest.FixtureRequest) -> Leave:
     return LEFT[request.param]
 
 
-def test_every_reader_gives_up_at_once(place: TrialFolder, leave: Leave) -> None:
+def test_every_reader_returns_at_once(place: TrialFolder, leave: Leave) -> None:
     files = (place.result, place.stop, place.progress, place.log, place.err, place.roster)
     for file in (*files, place.order, place.said, place.gang / "agent.0", place.job):
         leave(file)
@@ -89,7 +89,7 @@ def test_every_reader_gives_up_at_once(place: TrialFolder, leave: Leave) -> None
     "changes",
     [{"members": [["x", "a", "h", 1]]}, {"generation": "3"}, {"apart": 5}, {"since": None}],
 )
-def test_a_roster_that_a_job_wrote_is_none_unless_all_of_it_is_right(
+def test_a_roster_that_a_job_wrote_counts_only_if_all_of_it_is_valid(
     place: TrialFolder, changes: dict[str, object]
 ) -> None:
     own = Roster(cluster=1).as_json()
@@ -99,7 +99,7 @@ def test_a_roster_that_a_job_wrote_is_none_unless_all_of_it_is_right(
     assert read_roster(place) is None
 
 
-def test_a_folder_that_is_a_link_leads_nowhere(place: TrialFolder, tmp_path: Path) -> None:
+def test_a_folder_that_is_a_link_is_not_followed(place: TrialFolder, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "roster.json").write_text(json.dumps(Roster(cluster=1).as_json()))
@@ -115,7 +115,7 @@ def test_a_folder_that_is_a_link_leads_nowhere(place: TrialFolder, tmp_path: Pat
     assert [path.name for path in elsewhere.iterdir()] == ["roster.json"]
 
 
-def test_what_we_write_takes_the_place_of_what_a_job_left(
+def test_our_files_replace_those_that_a_job_left(
     place: TrialFolder, tmp_path: Path, leave: Leave
 ) -> None:
     (tmp_path / "mine").write_text("mine")
@@ -129,7 +129,7 @@ def test_what_we_write_takes_the_place_of_what_a_job_left(
     assert [path.name for path in place.root.iterdir() if ".tmp" in path.name] == []
 
 
-def test_more_metrics_than_anybody_looks_at_fail_the_attempt(place: TrialFolder) -> None:
+def test_too_many_metrics_fail_the_attempt(place: TrialFolder) -> None:
     metrics = {"auc": 0.5, **{f"m{i}": i for i in range(1000)}}
     place.result.write_text(json.dumps({"status": "complete", "metrics": metrics}))
     outcome = outcome_of(place, 0, "auc", {})
@@ -149,7 +149,9 @@ def test_a_folder_of_a_million_names_is_not_listed_to_its_end(
         job_files.sizes_in(place.gang)
 
 
-def test_a_copy_has_own_files_alone(place: TrialFolder, tmp_path: Path) -> None:
+def test_a_copy_has_no_links_and_is_writable_by_its_owner_only(
+    place: TrialFolder, tmp_path: Path
+) -> None:
     (place.model / "deep").mkdir(mode=0o777)
     (place.model / "deep/weights").write_text("w")
     (place.model / "deep/weights").chmod(0o666)
@@ -230,7 +232,7 @@ def test_a_sparse_member_or_header_is_refused(tmp_path: Path) -> None:
         packages.unpack_from(io.BytesIO(long), tmp_path)
 
 
-def test_what_an_agent_packs_comes_out_whole(tmp_path: Path) -> None:
+def test_an_agents_package_is_unpacked_whole(tmp_path: Path) -> None:
     box, to = tmp_path / "box", tmp_path / "to"
     name = "n" * 200
     (box / "checkpoint" / name).mkdir(parents=True)
@@ -249,7 +251,7 @@ def test_what_an_agent_packs_comes_out_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["checkpoint.000001.000001.tar.part", "anything"])
-def test_a_gang_that_puts_more_here_than_its_disk_has_failed(place: TrialFolder, name: str) -> None:
+def test_a_gang_that_sends_more_than_its_disk_has_failed(place: TrialFolder, name: str) -> None:
     kept = keeper.Keeper(RunFolder(place.root))
     ad = {"ClusterId": 5, "ProcId": 0, "Iwd": str(place.root), "JobStatus": 2, "RequestDisk": 1024}
     ad |= {"TrialfleetNode": "trial", "TrialfleetGangMin": 1, "TrialfleetGangMax": 2}

@@ -132,7 +132,7 @@ def test_an_attempt_that_moved_is_one_attempt_of_two_executions(tmp_path: Path) 
     assert (job.machine, job.slot) == ("b", "slot1_2@b")
 
 
-def test_processor_time_that_was_not_measured_is_not_nothing(tmp_path: Path) -> None:
+def test_unmeasured_processor_time_is_not_zero(tmp_path: Path) -> None:
     ended = TERMINATED.format(at="07:08:02").replace("Usr 1 02:01:05", "Usr 0 00:00:00")
     job = read_job(write(tmp_path, SUBMITTED.format(job=6), executing("07:08:00"), ended))
     assert job is not None
@@ -164,7 +164,7 @@ def test_a_lost_machine_ends_an_execution(tmp_path: Path) -> None:
     assert (job.wall_seconds, job.attempts, job.machine) == (101.0, 1, "c")
 
 
-def test_a_start_ends_the_one_before_whose_shadow_was_killed_and_told_no_end(
+def test_a_start_ends_the_execution_before_it_whose_shadow_was_killed(
     tmp_path: Path,
 ) -> None:
     parts = [executing("09:00:02"), uses("09:00:12", 64), executing("09:00:20", "slot1_1@b")]
@@ -214,7 +214,7 @@ def test_a_log_without_an_execution_says_nothing(tmp_path: Path, text: str) -> N
     assert read_job(TrialFolder(tmp_path / "missing")) is None
 
 
-def test_a_log_is_read_on_where_it_has_grown_and_anew_where_it_is_another(tmp_path: Path) -> None:
+def test_a_grown_log_is_read_from_there_and_a_replaced_log_from_its_start(tmp_path: Path) -> None:
     text = SUBMITTED.format(job=7) + executing("07:08:00.000")
     end = TERMINATED.format(at="07:09:00.000")
     place = write(tmp_path, text)
@@ -233,7 +233,7 @@ def test_a_log_is_read_on_where_it_has_grown_and_anew_where_it_is_another(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_log_that_breaks_off_says_what_it_says_up_to_there(tmp_path: Path) -> None:
+def test_a_truncated_log_is_read_up_to_its_end(tmp_path: Path) -> None:
     whole = SUBMITTED.format(job=6) + executing("07:08:00") + TERMINATED.format(at="07:08:10")
     for length in range(50, len(whole), 150):
         job = read_job(write(tmp_path, whole[:length]))
@@ -279,12 +279,12 @@ def test_an_execution_costs_its_share_of_its_nodes_price(tmp_path: Path) -> None
     job = read_job(place)
     assert job is not None
     assert (job.usd, job.lost_usd) == (0.8, 0.3)
-    in_vain = read_job(place, failed=True)
-    assert in_vain is not None
-    assert (in_vain.usd, in_vain.lost_usd) == (0.8, 0.8)
+    failed_job = read_job(place, failed=True)
+    assert failed_job is not None
+    assert (failed_job.usd, failed_job.lost_usd) == (0.8, 0.8)
 
 
-def test_one_that_goes_on_costs_until_now(tmp_path: Path) -> None:
+def test_a_running_execution_costs_until_now(tmp_path: Path) -> None:
     place = write(tmp_path, SUBMITTED.format(job=6), priced("07:00:00"))
     (stay,) = read_stays(place, now=unix("07:30:00"))
     assert (stay.end, stay.usd) == ("running", 0.5)
@@ -292,7 +292,7 @@ def test_one_that_goes_on_costs_until_now(tmp_path: Path) -> None:
     assert stay.usd == 0
 
 
-def test_a_node_without_a_price_costs_what_the_study_says_or_nobody_knows(tmp_path: Path) -> None:
+def test_a_node_without_a_price_costs_the_studys_price_or_an_unknown_one(tmp_path: Path) -> None:
     silent = "".join(
         line for line in priced("07:00:00").splitlines(keepends=True) if "Price" not in line
     )

@@ -183,7 +183,7 @@ def test_interruptions_that_saved_a_checkpoint_are_no_failed_attempt(tmp_path: P
     assert not troubles(facts(tmp_path, starts(8, 300, VACATED, every=400)), "02:55:00")
 
 
-def test_a_checkpoint_begins_the_count_anew(tmp_path: Path) -> None:
+def test_a_checkpoint_resets_the_count(tmp_path: Path) -> None:
     events = starts(4, 6, STARTER_GONE) + executes("02:04:00")
     events += VACATED.format(at="02:05:00", sent=9) + executes("02:06:00")
     events += STARTER_GONE.format(at="02:06:06")
@@ -238,7 +238,7 @@ def test_a_job_that_stays_in_a_passing_state_is_in_trouble(
     assert late.error.startswith(f"{STUCK}: its job was " if fails else "")
 
 
-def test_a_job_that_waits_executes_or_is_held_is_in_none(tmp_path: Path) -> None:
+def test_a_job_that_waits_executes_or_is_held_is_in_no_trouble(tmp_path: Path) -> None:
     executing = facts(tmp_path, executes("02:00:00"), status=2)
     waiting = replace(executing, status=1, starts=())
     unread = replace(executing, starts=None)
@@ -252,7 +252,7 @@ def test_a_script_that_does_not_end_is_a_trouble() -> None:
     assert str(found) == "A.l1.t02: its POST script has not ended for 8 min"
 
 
-def test_what_a_checkpoint_saved_is_not_lost(tmp_path: Path) -> None:
+def test_work_that_a_checkpoint_saved_is_not_lost(tmp_path: Path) -> None:
     events = starts(1, 30, VACATED) + executes("02:01:00") + STARTER_GONE.format(at="02:01:30")
     (tmp_path / "log").write_text(SUBMITTED + events)
     saved, lost = read_stays(TrialFolder(tmp_path))
@@ -268,7 +268,7 @@ def ad(**more: object) -> dict[str, object]:
     }  # fmt: skip
 
 
-def test_a_log_is_read_where_it_can_tell_of_trouble(
+def test_a_log_is_read_only_if_it_can_show_trouble(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = RunFolder(tmp_path)
@@ -302,7 +302,7 @@ def test_a_log_is_read_where_it_can_tell_of_trouble(
         ({"JobStatus": 5, "HoldReasonCode": 1, "RemoteWallClockTime": 0.0}, False),
     ],
 )
-def test_the_submit_file_bounds_evictions_where_no_supervisor_is_at_work(
+def test_without_a_supervisor_the_submit_file_limits_evictions(
     make_run: MakeRun, job: dict[str, object], is_removed: bool
 ) -> None:
     run = make_run()

@@ -73,8 +73,8 @@ class Views:
         self.log.marks(22, "A.l1.t01 ends code=0 cpu=9.5 memory=200.0")
         place = self.files.trial("A.l1.t01")
         place.root.mkdir()
-        told = execution_of(place, self.frozen.study, 1, failed=False)
-        opened.add("A", stored_trial("A.l1.t01", BEGIN, 0.5, job=told["job"]))
+        execution = execution_of(place, self.frozen.study, 1, failed=False)
+        opened.add("A", stored_trial("A.l1.t01", BEGIN, 0.5, job=execution["job"]))
         self.log.marks(25, "A.l1.t02 begins")
         self.files.trial("A.l1.t02").root.mkdir()
         opened.add("A", stored_trial("A.l1.t02", BEGIN, None, state=Stored.RUNNING))
@@ -107,7 +107,7 @@ def views(make_run: MakeRun) -> Iterator[Views]:
         yield Views(opened)
 
 
-def test_a_running_job_shows_the_trial_that_it_is_at(views: Views) -> None:
+def test_a_running_job_shows_its_current_trial(views: Views) -> None:
     assert shared_nodes(views.files) == ["A.l1", "A.l2"]
     assert views.unfinished() == {"A.l1.t02": TrialState.RUNNING}
     assert views.unfinished(None) == {"A.l1.t02": TrialState.QUEUED}
@@ -119,14 +119,14 @@ def test_a_running_job_shows_the_trial_that_it_is_at(views: Views) -> None:
     assert (found.node, found.slot, found.started) == ("A.l1.t02", "slot1_1@a", views.log.at(25))
 
 
-def test_of_two_trials_that_are_not_told_the_job_is_at_one(views: Views) -> None:
+def test_of_two_unrecorded_trials_one_is_the_jobs_current_trial(views: Views) -> None:
     views.stored.add("A", stored_trial("A.l1.t03", BEGIN, None, state=Stored.RUNNING))
     views.order("A.l1", "A.l1.t03")
     assert views.unfinished() == {"A.l1.t02": TrialState.QUEUED, "A.l1.t03": TrialState.RUNNING}
     assert views.running().node == "A.l1.t03"
 
 
-def test_reports_count_for_the_trial_that_they_are_of(views: Views) -> None:
+def test_reports_count_for_their_own_trial(views: Views) -> None:
     place = views.files.trial("A.l1")
     place.reports.write_text('{"step": 5, "metrics": {"loss": 0.75}}\n')
     assert (views.running().step, views.running().value) == (5, 0.75)
@@ -140,7 +140,7 @@ def test_a_job_that_waits_without_a_trial_is_counted(views: Views) -> None:
     assert jobs_without_trial(views.files, views.graph, views.unfinished(), QUEUED) == 0
 
 
-def test_a_lane_that_told_trials_did_not_start_in_vain(views: Views) -> None:
+def test_a_lane_with_recorded_trials_has_made_progress(views: Views) -> None:
     for second in (100, 200, 300, 400, 500):
         views.log.evicted(second)
         views.log.executes(second + 10)
@@ -175,7 +175,7 @@ def test_trials_and_the_time_between_them_are_the_whole_bill(views: Views) -> No
     assert bar.parts["trials"] == pytest.approx(17 * USD_PER_SECOND)  # with the trial that is told
 
 
-def test_of_a_job_that_was_cut_off_only_the_trial_that_it_was_at_is_lost(views: Views) -> None:
+def test_an_interrupted_job_loses_only_its_current_trial(views: Views) -> None:
     views.log.evicted(30)
     reader = WorkReader(views.folder, views.frozen.study)
     work, _ = reader.read([views.graph], {"A": views.trials}, (), EMPTY, views.log.at(99))
@@ -183,7 +183,7 @@ def test_of_a_job_that_was_cut_off_only_the_trial_that_it_was_at_is_lost(views: 
 
 
 @pytest.mark.parametrize(("is_cut", "value", "lost"), [(True, 0.5, 5), (False, None, 25)])
-def test_of_a_trial_that_is_told_its_notes_tell_what_was_lost(
+def test_the_notes_of_a_recorded_trial_show_its_lost_work(
     views: Views, *, is_cut: bool, value: float | None, lost: float
 ) -> None:
     views.log.marks(35, "A.l1.t02 ends code=0")
@@ -196,8 +196,8 @@ def test_of_a_trial_that_is_told_its_notes_tell_what_was_lost(
     views.log.terminated(62)
     place = views.files.trial("A.l1.t03")
     place.root.mkdir()
-    told = execution_of(place, views.frozen.study, 1, failed=value is None)
-    views.stored.add("A", stored_trial("A.l1.t03", BEGIN, value, job=told["job"]))
+    execution = execution_of(place, views.frozen.study, 1, failed=value is None)
+    views.stored.add("A", stored_trial("A.l1.t03", BEGIN, value, job=execution["job"]))
     reader = WorkReader(views.folder, views.frozen.study)
     work, _ = reader.read([views.graph], {"A": views.trials}, (), EMPTY, views.log.at(99))
     assert (work.seconds, work.lost_seconds) == (43 if is_cut else 52, lost)
@@ -246,7 +246,7 @@ def test_the_page_knows_trials_by_their_lane(views: Views) -> None:
     assert trial_page(snapshot, "A", "../A.l1") is None
 
 
-def test_the_page_changes_with_the_reports_of_what_runs(views: Views) -> None:
+def test_the_page_changes_with_the_reports_of_running_trials(views: Views) -> None:
     live = LiveRun(views.folder, NodeReader())
     look = live.read().look
     region = replace(look.status.regions[0], running_trials=(views.running(),))
@@ -254,7 +254,7 @@ def test_the_page_changes_with_the_reports_of_what_runs(views: Views) -> None:
     assert views.files.trial("A.l1").reports in live._reports_in(look)
 
 
-def test_what_is_decided_of_a_region_stands_until_something_of_it_changes(
+def test_a_decision_on_a_region_holds_until_the_region_changes(
     views: Views, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = [replace(QUEUED, root="1.0", regions=frozenset({"A"}))]
@@ -304,13 +304,13 @@ def test_why_takes_the_names_of_trials_and_of_nodes(
         with pytest.raises(InputError):
             find_subject(word, str(views.folder.root))
     monkeypatch.setattr(status, "look_up", lambda _: replace(QUEUED, root="1.0"))
-    witnesses = RunFactsReader(views.folder.root)
-    witnesses._queued = QUEUED
-    node, trial = (witnesses.node(views.graph, name) for name in ("A.l1", "A.l1.t02"))
+    facts_reader = RunFactsReader(views.folder.root)
+    facts_reader._queued = QUEUED
+    node, trial = (facts_reader.node(views.graph, name) for name in ("A.l1", "A.l1.t02"))
     assert (node.state, node.job) == (TrialState.RUNNING, "13.0")
     assert node.last
     assert node.last.slot == "slot1_1@a"
     assert (trial.state, trial.job, trial.in_graph) == (TrialState.RUNNING, "13.0", "A.l1")
-    told, to_come = (witnesses.node(views.graph, name) for name in ("A.l1.t01", "A.l1.t03"))
-    assert (told.state, told.job) == (TrialState.COMPLETE, "")
+    finished, to_come = (facts_reader.node(views.graph, name) for name in ("A.l1.t01", "A.l1.t03"))
+    assert (finished.state, finished.job) == (TrialState.COMPLETE, "")
     assert (to_come.state, to_come.before) == (None, "A.l1.t02")

@@ -49,7 +49,7 @@ def test_the_trainers_own_frame_is_shown_before_a_librarys_many(tmp_path: Path) 
     assert len(shown) == 12
 
 
-def test_short_words_are_shown_whole(tmp_path: Path) -> None:
+def test_short_output_is_shown_whole(tmp_path: Path) -> None:
     shown = last_words(failed(tmp_path, "1 / 0\n"))
     assert shown.startswith("  Traceback")
     assert shown.count("train.py") == 1
@@ -65,16 +65,16 @@ def test_short_words_are_shown_whole(tmp_path: Path) -> None:
         (["/opt/x/python", "train.py"], None, ["/opt/x/python -m pip install nowhere "]),
     ],
 )
-def test_a_missing_module_is_told_with_what_mends_it(
+def test_a_missing_module_is_shown_with_its_remedy(
     make_run: MakeRun, work: Path, command: list[str], python: str | None, words: list[str]
 ) -> None:
     error = failed(work, "import nowhere.inside\n")
     run = make_run(trainer={"command": command, "files": ["train.py"]})
     study = run.study.model_copy(update={"python": python})
-    told = missing_module(error, study)
-    assert all(each in told for each in words)
-    assert ("`python:`" in told) is ("`python:`" in words)
-    assert told in failure_text(study, "A", "exit code 1", TrialFolder(work))
+    explanation = missing_module(error, study)
+    assert all(each in explanation for each in words)
+    assert ("`python:`" in explanation) is ("`python:`" in words)
+    assert explanation in failure_text(study, "A", "exit code 1", TrialFolder(work))
     assert missing_module(failed(work, "raise ValueError\n"), study) == ""
 
 
@@ -83,9 +83,9 @@ def test_the_package_of_a_well_known_module_is_named(make_run: MakeRun, work: Pa
     own = "raise ModuleNotFoundError(\"No module named 'sklearn.linear_model'\")\n"
     error = failed(work, own)
     study = make_run(trainer={"command": command, "files": ["train.py"]}).study
-    told = missing_module(error, study)
-    assert "'sklearn' is your own file" in told
-    assert told.endswith("/opt/x/python -m pip install scikit-learn")
+    explanation = missing_module(error, study)
+    assert "'sklearn' is your own file" in explanation
+    assert explanation.endswith("/opt/x/python -m pip install scikit-learn")
 
 
 SKLEARN = "exit code 1: ModuleNotFoundError: No module named 'joblib'"
@@ -104,21 +104,21 @@ def test_all_packages_that_a_trainer_imports_and_its_python_lacks_are_named_at_o
     files = [work / "train.py", work / "helper.py"]
     assert imports_of(files) == ["joblib", "numpy", "sklearn", "yaml"]
     trainer = {"command": [str(python), "train.py"], "files": [str(file) for file in files]}
-    told = how_to_install(SKLEARN, make_run(trainer=trainer).study)
-    assert "if 'joblib' is your own file" in told
-    assert told.endswith("/python -m pip install scikit-learn pyyaml")
+    explanation = how_to_install(SKLEARN, make_run(trainer=trainer).study)
+    assert "if 'joblib' is your own file" in explanation
+    assert explanation.endswith("/python -m pip install scikit-learn pyyaml")
     away = {"command": ["/no/python", "train.py"], "files": trainer["files"]}  # of other machines
-    told = how_to_install(SKLEARN, make_run(run="r2", trainer=away).study)
-    assert told.endswith("/no/python -m pip install joblib")
+    explanation = how_to_install(SKLEARN, make_run(run="r2", trainer=away).study)
+    assert explanation.endswith("/no/python -m pip install joblib")
 
 
-def test_what_a_python_lacks_is_asked_of_it() -> None:
+def test_a_python_is_asked_for_the_packages_that_it_lacks() -> None:
     assert missing_of(sys.executable, ("csv", "no_such_module", "pytest")) == ("no_such_module",)
     assert missing_of("/no/python", ("csv",)) == ()
 
 
 @pytest.mark.slow
-def test_status_and_why_tell_what_mends_a_missing_module(make_run: MakeRun) -> None:
+def test_status_and_why_show_the_remedy_for_a_missing_module(make_run: MakeRun) -> None:
     run = make_run()
     error = "exit code 1: ModuleNotFoundError: No module named 'nowhere'"
     folder = RunFolder(run.folder)
@@ -131,9 +131,9 @@ def test_status_and_why_tell_what_mends_a_missing_module(make_run: MakeRun) -> N
     terminal.print(run_view(run.status()))
     assert isinstance(terminal.file, io.StringIO)
     assert "-m pip install nowhere" in terminal.file.getvalue()
-    graph, witnesses = graph_of(run.study).regions[0], RunFactsReader(run.folder)
-    whole = witnesses.run()
-    region = replace(witnesses.region(graph), stage=Stage.FAILED)
+    graph, facts_reader = graph_of(run.study).regions[0], RunFactsReader(run.folder)
+    whole = facts_reader.run()
+    region = replace(facts_reader.region(graph), stage=Stage.FAILED)
     assert "-m pip install nowhere" in why_region(whole, region).advice
-    facts = witnesses.node(graph, "A.l1.t01")
+    facts = facts_reader.node(graph, "A.l1.t01")
     assert "-m pip install nowhere" in why_node(whole, region, facts).advice

@@ -53,7 +53,7 @@ def test_a_mark_is_an_event_that_htcondor_reads(place: TrialFolder) -> None:
     assert {(event.cluster, event.proc) for event in events_of(place.log)} == {(6, 0)}
 
 
-def test_what_is_noted_is_not_noted_again(place: TrialFolder) -> None:
+def test_a_mark_is_written_once(place: TrialFolder) -> None:
     for _ in range(2):
         note(place, "6.0", WHEN, MarkKind.BEGINS)
     for _ in range(2):
@@ -67,7 +67,7 @@ def test_a_figure_that_measures_nothing_is_left_out(place: TrialFolder) -> None:
     assert (mark.kind, mark.cpu_seconds) == (MarkKind.ENDS, None)
 
 
-def test_an_end_that_is_told_again_after_the_next_begin_changes_nothing(place: TrialFolder) -> None:
+def test_an_end_that_is_repeated_after_the_next_begin_changes_nothing(place: TrialFolder) -> None:
     other = TrialFolder(place.root.with_name("A.l1.t02"), place.of_job)
     note(place, "6.0", WHEN, MarkKind.BEGINS)
     for _ in range(2):  # a service that was killed before it said so does it all again
@@ -84,7 +84,7 @@ def test_another_trial_or_another_try_is_noted(place: TrialFolder) -> None:
     assert len(marks(place)) == 6
 
 
-def test_a_trial_that_goes_on_elsewhere_begins_there(place: TrialFolder) -> None:
+def test_a_trial_that_continues_on_another_machine_begins_there(place: TrialFolder) -> None:
     note(place, "6.0", WHEN, MarkKind.BEGINS)
     with place.log.open("a") as log:
         log.write(EVICTED.format(at="07:08:05") + executing("07:09:00"))
@@ -107,7 +107,7 @@ def test_a_gang_trains_on_while_one_of_its_jobs_begins_again(place: TrialFolder)
     assert len(marks(place)) == 2
 
 
-def test_a_log_that_a_link_leads_to_is_not_written(place: TrialFolder, tmp_path: Path) -> None:
+def test_a_log_behind_a_link_is_not_written(place: TrialFolder, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     place.log.rename(elsewhere)
     before = elsewhere.read_text()

@@ -56,7 +56,7 @@ def test_holds(code: int, reason: str, is_machines: bool) -> None:
         "Unable to determine the device handle for GPU 0000:00:1E.0: Unknown Error",
     ],
 )
-def test_words_that_only_a_machine_can_be_blamed_for(message: str) -> None:
+def test_messages_that_only_a_machine_can_cause_are_known(message: str) -> None:
     assert in_words(message)
 
 
@@ -70,11 +70,11 @@ def test_words_that_only_a_machine_can_be_blamed_for(message: str) -> None:
         "",
     ],
 )
-def test_words_of_the_trainers_own_errors(message: str) -> None:
+def test_messages_of_the_trainers_own_errors_blame_no_machine(message: str) -> None:
     assert not in_words(message)
 
 
-def test_a_machine_that_is_found_out_late_is_to_blame_for_what_was_before(
+def test_a_machine_that_is_found_faulty_late_is_blamed_for_earlier_failures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     noted = {str(n): {"error": "exit code 1", "machine": "eater"} for n in (1, 2, 3)}
@@ -141,7 +141,7 @@ def fail(
 
 
 @pytest.mark.slow
-def test_a_node_that_eats_jobs_fails_no_region_with_one_retry(
+def test_a_node_with_failing_jobs_fails_no_region_with_one_retry(
     make_run: MakeRun, two_machines: Callable[[str], None]
 ) -> None:
     scripts = Scripts(make_run(budget={"trials": 2, "lanes": 1, "failures": 0}, retries=1))
@@ -182,7 +182,7 @@ def test_a_command_that_is_missing_on_one_machine_is_tried_on_another(
 
 
 @pytest.mark.slow
-def test_a_job_that_got_nowhere_on_one_machine_is_tried_on_another(
+def test_a_job_without_progress_on_one_machine_is_tried_on_another(
     make_run: MakeRun, two_machines: Callable[[str], None]
 ) -> None:
     scripts = Scripts(make_run(budget={"trials": 2, "lanes": 1, "failures": 2}, retries=0))

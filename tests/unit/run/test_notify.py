@@ -216,7 +216,7 @@ def test_a_channel_that_can_not_work_is_refused_with_its_line(
     assert wrong in str(caught.value)
 
 
-def test_a_url_with_a_password_is_never_told(tmp_path: Path) -> None:
+def test_a_url_with_a_password_is_never_shown(tmp_path: Path) -> None:
     with pytest.raises(StudyError) as caught:
         load_study(written(tmp_path, f"  - {{webhook: {{url: 'https://me:{SECRET}@x.org'}}}}\n"))
     assert SECRET not in str(caught.value)
@@ -280,7 +280,7 @@ def sections(message: dict[str, Any]) -> list[str]:
         max_size=40,
     )
 )
-def test_whatever_is_told_slack_can_take_it(told: list[tuple[str, list[str]]]) -> None:
+def test_slack_accepts_every_message(told: list[tuple[str, list[str]]]) -> None:
     events = [event(n, title=title, text="\n".join(lines)) for n, (title, lines) in enumerate(told)]
     message = slack_message(events)
     assert len(message["text"]) < 40_000
@@ -288,7 +288,7 @@ def test_whatever_is_told_slack_can_take_it(told: list[tuple[str, list[str]]]) -
     assert sum(text.startswith("*") for text in texts) == min(25, len(events))
 
 
-def test_what_is_left_out_of_a_long_text_is_counted() -> None:
+def test_lines_left_out_of_a_long_text_are_counted() -> None:
     lines = [f"{n:>100}" for n in range(5_000)]
     [*_, last] = sections(slack_message([event(text="\n".join(lines))]))
     *_, shown, more = last.split("```")[1].split("\n")
@@ -306,14 +306,14 @@ def test_an_answer_that_refuses_is_an_error_without_the_url(
     assert SECRET not in str(caught.value)
 
 
-def test_a_redirect_takes_the_event_nowhere_else(hook: Hook) -> None:
+def test_a_redirect_is_not_followed(hook: Hook) -> None:
     hook.answers, hook.location = [302], hook.url
     with pytest.raises(SendError, match="answered 302"):
         send(channel(webhook={"url": hook.url}), [event()])
     assert hook.got == []
 
 
-def test_a_secret_is_read_anew_each_time_and_told_by_its_place(
+def test_a_secret_is_read_each_time_and_shown_by_its_place(
     hook: Hook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "url"
@@ -333,7 +333,7 @@ def test_a_secret_is_read_anew_each_time_and_told_by_its_place(
     assert len(hook.got) == 2
 
 
-def test_a_server_that_is_away_is_an_error_without_the_url() -> None:
+def test_an_unreachable_server_is_an_error_without_the_url() -> None:
     gone = channel(webhook={"url": f"http://127.0.0.1:9/{SECRET}"})
     with pytest.raises(SendError, match=r"can't be reached: .*refused") as caught:
         send(gone, [event()])
@@ -382,7 +382,7 @@ def test_no_title_breaks_a_mail_s_head(title: str) -> None:
     assert sorted(set(names)) == sorted(set(names) & {n.encode() for n in message})
 
 
-def test_a_mail_server_that_is_away_is_an_error() -> None:
+def test_an_unreachable_mail_server_is_an_error() -> None:
     with pytest.raises(SendError, match=r"127\.0\.0\.1:9 can't be reached"):
         send(channel(mail={"to": "a@b.c", "server": "127.0.0.1:9"}), [event()])
 
@@ -434,7 +434,7 @@ def test_an_event_goes_once_to_each_channel_that_wants_it(tmp_path: Path, hook: 
     assert undelivered(tmp_path) == ()
 
 
-def test_what_does_not_arrive_is_sent_again_later_and_later(tmp_path: Path, hook: Hook) -> None:
+def test_an_undelivered_event_is_retried_less_and_less_often(tmp_path: Path, hook: Hook) -> None:
     hook.answers = [503] * 5
     to_hook, clock, outbox = channel(webhook={"url": hook.url}), Time(), Outbox(tmp_path)
     outbox.put([event()], [to_hook], is_daily=False)
@@ -455,7 +455,7 @@ def test_what_does_not_arrive_is_sent_again_later_and_later(tmp_path: Path, hook
     assert hook.ids == [event().id]
 
 
-def test_a_channel_that_never_works_is_given_up_and_that_is_told(tmp_path: Path) -> None:
+def test_a_channel_that_never_works_is_abandoned_and_reported(tmp_path: Path) -> None:
     broken, clock, outbox = channel(command=["false"]), Time(), Outbox(tmp_path)
     outbox.put([event()], [broken], is_daily=False)
     while deliver(outbox, [broken], clock):
@@ -465,7 +465,7 @@ def test_a_channel_that_never_works_is_given_up_and_that_is_told(tmp_path: Path)
     assert line.endswith("ended with exit code 1: without output (given up)")
 
 
-def test_a_secret_that_is_in_another_s_environment_is_left_to_it(
+def test_an_event_is_left_to_the_process_that_has_the_secret(
     tmp_path: Path, hook: Hook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HOOK", raising=False)
@@ -481,7 +481,7 @@ def test_a_secret_that_is_in_another_s_environment_is_left_to_it(
     assert hook.ids == [event().id]
 
 
-def test_what_comes_while_somebody_else_sends_is_sent(tmp_path: Path, hook: Hook) -> None:
+def test_events_that_come_while_another_process_sends_are_sent(tmp_path: Path, hook: Hook) -> None:
     """Without this, a process that found the outbox locked would leave its events unsent."""
     to_hook, outbox = channel(webhook={"url": hook.url}), Outbox(tmp_path)
     outbox.put([event()], [to_hook], is_daily=False)
@@ -496,7 +496,7 @@ def test_what_comes_while_somebody_else_sends_is_sent(tmp_path: Path, hook: Hook
     assert hook.ids == [event().id]
 
 
-def test_a_broken_channel_is_tried_once_for_all_that_waits(tmp_path: Path) -> None:
+def test_a_broken_channel_is_tried_once_for_all_waiting_events(tmp_path: Path) -> None:
     count = tmp_path / "count"
     broken = channel(command=["sh", "-c", f"echo >> '{count}'; exit 1"])
     outbox = Outbox(tmp_path / "box")
@@ -505,7 +505,7 @@ def test_a_broken_channel_is_tried_once_for_all_that_waits(tmp_path: Path) -> No
     assert count.read_text() == "\n"
 
 
-def test_a_channel_that_was_taken_out_gets_nothing(tmp_path: Path, hook: Hook) -> None:
+def test_a_removed_channel_gets_no_events(tmp_path: Path, hook: Hook) -> None:
     outbox = Outbox(tmp_path)
     outbox.put([event()], [channel(webhook={"url": hook.url})], is_daily=False)
     assert deliver(outbox, []) == 0
@@ -607,7 +607,7 @@ def test_the_status_of_a_day_s_run_says_which_of_the_day_s_alerts_wait(
     assert line.startswith("alerts by command false: 'false' ended with exit code 1")
 
 
-def test_a_program_that_may_not_be_executed_is_told_from_one_that_is_not_there(
+def test_a_program_without_permission_is_distinguished_from_a_missing_one(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "page.sh").write_text("#!/bin/sh\n")
@@ -623,7 +623,7 @@ def test_a_program_that_may_not_be_executed_is_told_from_one_that_is_not_there(
     assert "chmod" not in str(caught.value)
 
 
-def test_no_secret_stands_in_what_a_run_keeps(tmp_path: Path, hook: Hook) -> None:
+def test_no_secret_is_in_a_runs_files(tmp_path: Path, hook: Hook) -> None:
     from datetime import UTC, datetime
 
     from trialfleet.workflows.study.frozen import FrozenStudy

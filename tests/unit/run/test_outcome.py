@@ -86,7 +86,7 @@ def test_bytes_that_are_no_text_fail(folder: TrialFolder) -> None:
     assert isinstance(outcome_of(folder, 0, "auc", {}), Failed)
 
 
-def test_an_exit_code_is_tried_again_and_told_with_the_last_words(folder: TrialFolder) -> None:
+def test_a_failed_exit_code_is_retried_and_shown_with_the_last_output(folder: TrialFolder) -> None:
     folder.err.write_text("Traceback\nValueError: no\n\n")
     assert outcome_of(folder, 1, "auc", {}) == Failed(
         error="exit code 1: ValueError: no", final=False
@@ -109,7 +109,7 @@ def test_exit_64_is_final(folder: TrialFolder) -> None:
 
 
 @pytest.mark.parametrize(("code", "final"), [(47, True), (3, True), (34, True), (12, False)])
-def test_a_removed_job_tells_its_hold(folder: TrialFolder, code: int, final: bool) -> None:
+def test_a_removed_job_shows_its_hold(folder: TrialFolder, code: int, final: bool) -> None:
     folder.log.write_text(HELD_LOG.format(reason="it ran too long", code=code))
     outcome = outcome_of(folder, -1002, "auc", {})
     assert isinstance(outcome, Failed)
@@ -153,7 +153,7 @@ PLACES = {"resources.memory": "/s/study.yaml:12"}
         ("somebody's own limit", 3, "somebody's own limit"),
     ],
 )
-def test_a_trial_over_a_limit_is_told_with_what_to_raise(
+def test_a_trial_over_a_limit_is_shown_with_the_setting_to_raise(
     folder: TrialFolder, reason: str, code: int, expected: str
 ) -> None:
     folder.log.write_text(HELD_LOG.format(reason=reason, code=code))
@@ -172,7 +172,7 @@ def test_a_hold_of_an_attempt_before_is_not_blamed(folder: TrialFolder) -> None:
 
 
 @pytest.mark.parametrize("held", ["", HELD_LOG.format(reason="it ran too long", code=47)])
-def test_a_job_that_was_removed_for_want_of_money_is_told_apart(
+def test_a_job_that_was_removed_for_lack_of_money_is_distinguished(
     folder: TrialFolder, held: str
 ) -> None:
     reason = f"{NO_MONEY}the run's cap of $60.00 is reached: $60.01 is spent"
@@ -181,7 +181,7 @@ def test_a_job_that_was_removed_for_want_of_money_is_told_apart(
     assert outcome_of(folder, -1002, "auc", {}) == Unpaid(error=reason)
 
 
-STARTED_IN_VAIN = """\
+STARTED_WITHOUT_PROGRESS = """\
 000 (007.000.000) 2026-11-20 10:00:00 Job submitted from host: <127.0.0.1:1>
 ...
 004 (007.000.000) 2026-11-20 10:00:09 Job was evicted. Code 1008 Subcode 0
@@ -215,10 +215,10 @@ STARTED_IN_VAIN = """\
         ),
     ],
 )
-def test_a_job_that_got_nowhere_is_a_failed_attempt_that_another_machine_may_mend(
+def test_a_job_without_progress_is_a_failed_attempt_to_retry_on_another_machine(
     folder: TrialFolder, removal: str, error: str
 ) -> None:
-    folder.log.write_text(STARTED_IN_VAIN.format(removal=removal))
+    folder.log.write_text(STARTED_WITHOUT_PROGRESS.format(removal=removal))
     outcome = outcome_of(folder, -1002, "auc", {})
     assert outcome == Failed(error=error, final=False, got_nowhere=True)
     assert kind_of_attempt(error) in {"evictions", "stuck"}
@@ -280,7 +280,9 @@ def test_names_are_cleaned_and_none_becomes_the_objective(folder: TrialFolder) -
 
 
 @pytest.mark.parametrize("code", [0, 1, 64])
-def test_what_a_trainer_says_is_one_line_that_can_be_stored(folder: TrialFolder, code: int) -> None:
+def test_a_trainers_error_becomes_one_line_that_can_be_stored(
+    folder: TrialFolder, code: int
+) -> None:
     error = "\x1b[31mred\x1b[0m\n  \ud800 bell\x07\0" + "x" * 1000
     folder.result.write_text(json.dumps({"status": "failed", "error": error}))
     outcome = outcome_of(folder, code, "auc", {})
@@ -292,9 +294,7 @@ def test_what_a_trainer_says_is_one_line_that_can_be_stored(folder: TrialFolder,
 
 
 @pytest.mark.parametrize("text", ["[" * 200_000, '{"error": "a"' + " " * 1_000_000 + "}", "[1]"])
-def test_a_result_of_no_use_leaves_the_word_to_standard_error(
-    folder: TrialFolder, text: str
-) -> None:
+def test_with_an_unusable_result_standard_error_is_shown(folder: TrialFolder, text: str) -> None:
     folder.result.write_text(text)
     folder.err.write_text("out of memory")
     assert outcome_of(folder, 1, "auc", {}) == Failed(
@@ -318,7 +318,7 @@ def test_the_reason_of_a_hold_is_cleaned(folder: TrialFolder) -> None:
 
 
 @pytest.mark.parametrize("error", [" ", "\x1b[0m", "\n\t"])
-def test_an_error_without_a_word_is_none(folder: TrialFolder, error: str) -> None:
+def test_an_empty_error_is_ignored(folder: TrialFolder, error: str) -> None:
     folder.result.write_text(json.dumps({"status": "failed", "error": error}))
     folder.err.write_text("out of memory")
     outcome = outcome_of(folder, 0, "auc", {})

@@ -64,7 +64,7 @@ def test_each_lock_is_closed_to_others_also_one_that_was_open(work: Path) -> Non
         assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_whatever_locks_a_file_opens_it_so() -> None:
+def test_every_lock_is_opened_by_open_lock() -> None:
     known = {"src/trialfleet/files.py", "optimizer/client.py", "nodes/kernels/build.py"}
     unlocking = {
         "nodes/probe/measure.py",  # a temporary file, which is its owner's alone
@@ -110,7 +110,7 @@ def test_nothing_that_is_planned_can_be_written_by_others(
 
 
 @pytest.mark.usefixtures("umask")
-def test_what_the_graphs_scripts_make_can_not_be_written_by_others(tmp_path: Path) -> None:
+def test_files_of_the_graphs_scripts_can_not_be_written_by_others(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\numask\n")
     python.chmod(0o755)

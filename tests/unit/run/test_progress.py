@@ -23,7 +23,7 @@ def report(step: object, **metrics: object) -> str:
     return json.dumps({"step": step, "metrics": metrics, "time": 1.0})
 
 
-def test_the_objective_by_step_the_last_word_of_each(tmp_path: Path) -> None:
+def test_the_last_report_of_each_step_counts(tmp_path: Path) -> None:
     path = write(tmp_path, report(1, auc=0.5, loss=2), report(2, auc=0.6), report(1, auc=0.7))
     assert read_reports(path, "auc") == {1: 0.7, 2: 0.6}
     assert last_report(path, "auc") == (1, 0.7)
@@ -45,7 +45,7 @@ def test_a_value_that_is_no_number_is_nan_and_infinity_stays(tmp_path: Path) -> 
      report(10**400, auc=1), report(math.nan, auc=1), '{"step": 1, "metrics": 3}', "[" * 5000,
      "9" * 5000],
 )  # fmt: skip
-def test_what_is_no_report_is_left_out(tmp_path: Path, line: str) -> None:
+def test_invalid_reports_are_left_out(tmp_path: Path, line: str) -> None:
     path = write(tmp_path, report(7, auc=0.5), line)
     assert read_reports(path, "auc") == {7: 0.5}
     assert last_report(path, "auc") == (7, 0.5)
@@ -77,7 +77,7 @@ def test_of_a_very_long_file_the_end_counts(
     assert len(found) < 6
 
 
-def test_no_file_no_reports(tmp_path: Path) -> None:
+def test_without_a_file_there_are_no_reports(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in ("missing", "pipe", "."):
         assert read_reports(tmp_path / name, "auc") == {}

@@ -53,7 +53,7 @@ def test_a_run_that_has_ended_is_shown(study: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in run.folder.rglob("*")} == before
 
 
-def test_where_its_models_and_report_are_can_be_typed_in_a_shell(
+def test_the_paths_of_models_and_report_can_be_typed_in_a_shell(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (here := work / "my work").mkdir()
@@ -64,8 +64,8 @@ def test_where_its_models_and_report_are_can_be_typed_in_a_shell(
     run.report.unlink()  # this run has no results to be shown with it
     end(run)
     shown += run_again().output
-    told = [shlex.split(line) for line in shown.splitlines() if line[:8] in LABELS]
-    assert told == [["report", str(run.report)], ["models", run.study.publish]]
+    lines = [shlex.split(line) for line in shown.splitlines() if line[:8] in LABELS]
+    assert lines == [["report", str(run.report)], ["models", run.study.publish]]
 
 
 def test_a_run_that_was_only_planned_is_submitted(study: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_run_that_was_only_planned_is_submitted(study: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("python", ["", "python: python3\n"])
-def test_what_the_plan_decided_makes_it_no_other_study(study: Path, python: str) -> None:
+def test_decisions_of_the_plan_do_not_make_it_another_study(study: Path, python: str) -> None:
     study.write_text(MINIMAL.replace("accelerator: cpu\n", "") + python)
     pool = PoolFacts(on_this_machine=True, job_path=os.environ["PATH"])  # one of this machine's own
     settled, notes = settle(load_study(study), pool)
@@ -96,7 +96,7 @@ def test_another_python_makes_it_another_study(study: Path) -> None:
     assert "an older version of" in run_again().stderr
 
 
-def test_a_study_that_was_changed_is_not_taken_for_the_one_that_ran(study: Path) -> None:
+def test_a_changed_study_is_not_taken_for_the_one_that_ran(study: Path) -> None:
     end(plan(study, run="r1"))
     study.write_text(MINIMAL.replace("epochs: 3", "epochs: 4"))
     shown = run_again()
@@ -104,7 +104,7 @@ def test_a_study_that_was_changed_is_not_taken_for_the_one_that_ran(study: Path)
     assert "an older version of" in shown.stderr
 
 
-def test_a_run_of_another_day_is_told_as_such(study: Path) -> None:
+def test_a_run_of_another_day_is_shown_as_such(study: Path) -> None:
     run = plan(study, run="r1", day=date(2026, 11, 21))
     assert run.status().again.endswith("study.yaml --check --date 2026-11-21")
     end(run)

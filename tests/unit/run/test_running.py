@@ -33,7 +33,7 @@ def read(files: RegionFolder, node: str) -> RunningTrial:
 
 
 @pytest.mark.parametrize("node", ["A.l1.t01", "A.best"])
-def test_the_last_report_that_came_is_told(tmp_path: Path, node: str) -> None:
+def test_the_last_report_that_came_is_shown(tmp_path: Path, node: str) -> None:
     files = RegionFolder(tmp_path / "A")
     place = files.best if node == "A.best" else files.trial(node)
     assert (read(files, node).step, read(files, node).value) == (None, None)
@@ -43,7 +43,7 @@ def test_the_last_report_that_came_is_told(tmp_path: Path, node: str) -> None:
     assert (read(files, node).step, read(files, node).value) == (5, 0.75)
 
 
-def test_only_what_waits_for_a_person_is_held(
+def test_only_jobs_that_wait_for_a_person_are_shown_as_held(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     trial = {"ProcId": 0, "JobUniverse": 5, "JobStatus": 5, "HoldReason": "why"}

@@ -66,13 +66,13 @@ def test_a_clock_that_is_set_right_again_was_set_back_once(htcondor: HTCondor) -
     assert htcondor.commands == ALL
 
 
-def test_a_start_of_the_machine_is_no_set_clock(htcondor: HTCondor) -> None:
+def test_a_reboot_does_not_count_as_a_set_clock(htcondor: HTCondor) -> None:
     htcondor.watch().check(NOW - 9000, 10.0)
     assert htcondor.commands == []
 
 
 @pytest.mark.parametrize("content", ["", "[", "[1]", "{}", "[1, null]", '["x", 2]'])
-def test_a_torn_note_counts_as_none(htcondor: HTCondor, content: str) -> None:
+def test_a_truncated_note_is_ignored(htcondor: HTCondor, content: str) -> None:
     htcondor.file.write_text(content)
     watch = htcondor.watch()
     watch.check(NOW - 9000, TICK + 1)
@@ -91,7 +91,7 @@ def test_a_note_that_can_not_be_written_is_remembered_all_the_same(
     assert htcondor.commands == ALL
 
 
-def test_only_the_daemons_that_were_away_are_told_again(htcondor: HTCondor) -> None:
+def test_only_the_daemons_that_were_away_get_the_command_again(htcondor: HTCondor) -> None:
     watch = htcondor.watch()
     htcondor.away = {"negotiator"}
     for seconds in (0, 5, 10):
@@ -103,7 +103,7 @@ def test_only_the_daemons_that_were_away_are_told_again(htcondor: HTCondor) -> N
     assert htcondor.commands == ["schedd", "reconfig", "negotiator"]
 
 
-def test_they_are_told_until_they_would_go_on_by_themselves(htcondor: HTCondor) -> None:
+def test_daemons_get_the_command_until_they_would_recover_by_themselves(htcondor: HTCondor) -> None:
     watch = htcondor.watch()
     htcondor.away = set(ALL)
     for seconds in range(0, 700, 5):

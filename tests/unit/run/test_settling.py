@@ -34,22 +34,28 @@ def says(place: TrialFolder, **more: object) -> Roster:
     return roster
 
 
-def test_a_job_by_itself_is_judged_by_dagmans_word(tmp_path: Path) -> None:
+def test_a_single_job_is_judged_by_dagmans_exit_code(tmp_path: Path) -> None:
     assert settled(TrialFolder(tmp_path), 7) == 7
 
 
-def test_what_was_told_counts_although_a_job_that_waited_was_removed(place: TrialFolder) -> None:
+def test_a_recorded_end_counts_although_a_waiting_job_was_removed(place: TrialFolder) -> None:
     result = {"status": "complete", "metrics": {"loss": 0.5}}
     place.result.write_text(json.dumps(result))
-    told = {"job": "6.0", "token": "00000006", "turn": 1, "say": "told", "trial": place.root.name}
-    place.said.write_text(json.dumps({**told, "code": 0}))
+    recorded = {
+        "job": "6.0",
+        "token": "00000006",
+        "turn": 1,
+        "say": "told",
+        "trial": place.root.name,
+    }
+    place.said.write_text(json.dumps({**recorded, "code": 0}))
     outcome = outcome_of(place, settled(place, JOB_REMOVED), "loss", {})
     assert isinstance(outcome, Complete)
-    place.said.write_text(json.dumps({**told, "code": 3}))
+    place.said.write_text(json.dumps({**recorded, "code": 3}))
     assert settled(place, JOB_REMOVED) == 3
 
 
-def test_without_the_keepers_word_the_first_job_that_failed_counts(place: TrialFolder) -> None:
+def test_without_a_recorded_end_the_first_job_that_failed_counts(place: TrialFolder) -> None:
     submitted = SUBMITTED.format(job=6)
     ended = TERMINATED.format(at="07:09:00").replace("return value 0", "return value 127")
     place.log.write_text(submitted + of(1, submitted) + of(1, executing("07:08:00") + ended))
@@ -58,7 +64,7 @@ def test_without_the_keepers_word_the_first_job_that_failed_counts(place: TrialF
     assert settled(place, JOB_REMOVED) == JOB_REMOVED
 
 
-def test_how_far_a_gang_is(place: TrialFolder) -> None:
+def test_the_state_of_a_gang_is_shown(place: TrialFolder) -> None:
     assert ranks_and_generation(place) == {}
     assert in_words(place, 1, 2) == ("", False)
     says(place, state=FORM)

@@ -123,7 +123,7 @@ def test_a_log_without_marks_of_a_trial_says_nothing_of_it(lane: Lane) -> None:
     assert lane.between() == [(10, 20, End.DONE)]
 
 
-def test_an_interrupted_trial_goes_on_in_the_next_execution(lane: Lane) -> None:
+def test_an_interrupted_trial_continues_in_the_next_execution(lane: Lane) -> None:
     lane.begins(12, 1)
     lane.log.marks(18, "A.l1.t01 saved")
     lane.log.evicted(20)
@@ -149,7 +149,7 @@ def test_a_checkpoint_that_is_noted_after_the_eviction_counts(lane: Lane) -> Non
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_an_end_that_is_told_after_the_eviction_is_the_trials_end(lane: Lane, again: bool) -> None:
+def test_an_end_recorded_after_the_eviction_is_the_trials_end(lane: Lane, again: bool) -> None:
     lane.begins(12, 1)
     lane.log.evicted(20)
     if again:  # the next agent tells it
@@ -167,18 +167,18 @@ def test_attempts_in_one_job_are_counted(lane: Lane) -> None:
     assert job is not None
     assert (job.attempts, job.last_wall_seconds, job.wall_seconds) == (3, 5, 15)
     assert [start.began for start in read_starts(lane.trial(1))] == [lane.log.at(32)]
-    in_vain = read_stays(lane.trial(1), failed=True)
-    assert {stay.end for stay in in_vain} == {End.FAILED}
+    failed_stays = read_stays(lane.trial(1), failed=True)
+    assert {stay.end for stay in failed_stays} == {End.FAILED}
 
 
-def test_a_result_that_was_none_is_a_failed_attempt(lane: Lane) -> None:
+def test_an_unusable_result_is_a_failed_attempt(lane: Lane) -> None:
     for second in (12, 22):  # with exit code 0 and no usable result, the first time
         lane.begins(second, 1)
         lane.ends(second + 5, 1)
     assert [end for *_, end in lane.spans(1)] == [End.FAILED, End.DONE]
 
 
-def test_a_lane_that_goes_on_in_another_job_lost_nothing(lane: Lane) -> None:
+def test_a_lane_that_continues_in_another_job_lost_nothing(lane: Lane) -> None:
     lane.begins(12, 1)
     lane.ends(20, 1)
     lane.log.terminated(21, code=75)  # its time was up
@@ -209,7 +209,7 @@ def test_a_trial_whose_job_was_removed_is_tried_again(lane: Lane) -> None:
     assert job.attempts == 2
 
 
-def test_what_goes_on_lasts_until_now(lane: Lane) -> None:
+def test_a_running_trial_lasts_until_now(lane: Lane) -> None:
     now = lane.log.at(100)
     (own,) = read_between(lane.root / "log", now=now)
     assert (own.end, own.seconds) == (End.RUNNING, 90)
@@ -266,7 +266,7 @@ def test_the_time_of_all_of_a_gangs_jobs_is_divided(gang: Lane) -> None:
     assert job.lost_usd == pytest.approx(3 * USD_PER_SECOND), "of what was cut off"
 
 
-def test_a_gang_goes_on_until_now(gang: Lane) -> None:
+def test_a_running_gang_lasts_until_now(gang: Lane) -> None:
     gang.begins(12, 1)
     gang.ends(20, 1)
     assert paid(gang, 1, now=gang.log.at(100)) == 2 * 90
@@ -298,7 +298,9 @@ EVENTS = ("begins", "saved", "ends", "evicted", "executes", "terminated", "remov
     st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(1, 3)), max_size=30),
     st.integers(1, 2),
 )
-def test_what_is_noted_of_a_log_is_what_it_says(events: list[tuple[str, int]], procs: int) -> None:
+def test_the_note_on_a_log_equals_the_logs_contents(
+    events: list[tuple[str, int]], procs: int
+) -> None:
     with TemporaryDirectory() as folder:
         lane = Lane(Path(folder))
         lane.log.submitted(0, procs=procs)
@@ -342,7 +344,7 @@ def noted(lane: Lane) -> Lane:
     return lane
 
 
-def test_a_job_that_was_noted_is_read_without_its_log(noted: Lane) -> None:
+def test_a_job_with_a_note_is_read_without_its_log(noted: Lane) -> None:
     assert noted.spans(2) == [(21, 31, End.FAILED)]
     assert noted.between() == [(10, 12, End.DONE), (20, 21, End.DONE), (31, 32, End.DONE)]
     (whole,), ends = read_job_stays(noted.root / "log")
@@ -351,13 +353,13 @@ def test_a_job_that_was_noted_is_read_without_its_log(noted: Lane) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]\n", '{"of": 1}\n{}\n', "null\nnull\n"])
-def test_a_damaged_note_is_none(noted: Lane, text: str) -> None:
+def test_a_damaged_note_is_ignored(noted: Lane, text: str) -> None:
     note_of(noted.root / "log").write_text(text)
     assert noted.spans(2) == noted.between() == []
     assert read_job_stays(noted.root / "log") == ([], frozenset())
 
 
-def test_a_log_that_has_grown_since_is_read_itself(lane: Lane) -> None:
+def test_a_log_that_has_grown_is_read_instead_of_its_note(lane: Lane) -> None:
     lane.begins(12, 1)
     lane.log.evicted(20)
     note_log(lane.root / "log")

@@ -39,7 +39,7 @@ def published(make_run: MakeRun, work: Path, study: str, region: str = "A") -> P
     return model
 
 
-def test_status_names_the_model_in_short_where_that_means_it(
+def test_status_names_the_model_briefly_if_the_name_is_unambiguous(
     make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = published(make_run, work, "one")
@@ -73,7 +73,7 @@ def test_the_study_or_the_path_is_named_where_the_run_alone_is_not_enough(
     assert shortened(f"trialfleet promote {models[0]}") == ("trialfleet promote ../models/one/A/r1")
 
 
-def test_daily_status_names_it_in_short_too(
+def test_daily_status_names_the_model_briefly_too(
     make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = published(make_run, work, "one")

@@ -54,7 +54,7 @@ def test_every_state_of_a_region_has_a_word(state: RunState) -> None:
         assert stages == {Stage(state.value)}
 
 
-def test_only_what_goes_on_may_run_or_wait() -> None:
+def test_only_trials_of_a_region_under_way_run_or_wait() -> None:
     for region in RunState:
         word = unfinished_state(region, running=True, held=False)
         goes_on = region in {RunState.RUNNING, RunState.WAITING, RunState.HELD}
@@ -64,7 +64,7 @@ def test_only_what_goes_on_may_run_or_wait() -> None:
     assert unfinished_state(RunState.STOPPED, running=False, held=True) is TrialState.INTERRUPTED
 
 
-def test_what_the_study_knows_comes_first() -> None:
+def test_the_studys_record_comes_first() -> None:
     running = {"n": TrialState.RUNNING}
     assert trial_state("COMPLETE", "n", running) is TrialState.COMPLETE
     assert trial_state("FAIL", "n", running) is TrialState.FAILED
@@ -81,9 +81,7 @@ def test_the_page_has_the_exit_code_of_each_state() -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_status_fails_where_nobody_knows_how_the_run_is(
-    make_run: MakeRun, options: list[str]
-) -> None:
+def test_status_fails_if_the_runs_state_is_unknown(make_run: MakeRun, options: list[str]) -> None:
     run = make_run()
     command = ["status", str(run.folder), *options]
     assert CliRunner().invoke(main, command).exit_code == 0

@@ -42,7 +42,7 @@ def test_a_region_of_a_run_that_is_stopped_names_no_state_of_dagmans(
     assert said == expected
 
 
-def test_what_else_ends_a_region_is_told_in_dagmans_words() -> None:
+def test_other_ends_of_a_region_are_shown_in_dagmans_words() -> None:
     none = RegionRecords()
     node = NodeStatus(submitted=False, failed=True, details="POST script failed with status 3")
     assert state_of(none, REGION, None, node, RunState.FAILED) is RunState.FAILED
@@ -62,7 +62,7 @@ def test_what_else_ends_a_region_is_told_in_dagmans_words() -> None:
         ("", False, RunState.FAILED),  # whoever wrote no record did not stop it
     ],
 )
-def test_a_run_is_stopped_only_where_it_is_recorded_who_did_it(
+def test_a_run_is_stopped_only_if_the_record_names_who_stopped_it(
     make_run: MakeRun,
     monkeypatch: pytest.MonkeyPatch,
     log: str,

@@ -73,11 +73,11 @@ def only(found: list[Fault]) -> Fault:
     return found[0]
 
 
-def test_a_run_that_goes_on_has_no_fault(folder: RunFolder) -> None:
+def test_a_healthy_run_has_no_fault(folder: RunFolder) -> None:
     assert faults(folder, [dagman(folder), region(folder)], NOW) == []
 
 
-def test_a_dagman_that_is_to_start_again_is_told_and_given_a_moment(folder: RunFolder) -> None:
+def test_a_dagman_that_is_to_be_restarted_is_shown_and_given_time(folder: RunFolder) -> None:
     cooling = {"JobStatus": JobStatus.IDLE, "ExitCode": 4, "JobCoolDownExpiration": NOW + 5}
     fault = only(faults(folder, [dagman(folder), region(folder, **cooling)], NOW))
     assert str(fault) == "A: its DAGMan ended with exit code 4 and will be restarted"
@@ -91,18 +91,18 @@ def test_a_dagman_that_was_killed_with_its_pool_has_no_exit_code(folder: RunFold
 
 
 @pytest.mark.usefixtures("empty_queue")
-def test_status_names_a_region_of_which_something_is_mended(make_run: MakeRun) -> None:
+def test_status_names_a_region_under_repair(make_run: MakeRun) -> None:
     run = RunFolder(make_run(regions={"My Region": {}}).folder)
     (slug,) = (place.name for place in (run.root / "regions").iterdir())
     write_json(run.region(slug).restart, {"reason": "its DAGMan was killed"})
-    told = {"time": "2026-11-22T07:00:00+00:00", "what": "its DAGMan was killed", "remedy": "kick"}
-    write_json(run.repairs, [told | {"region": slug}, told | {"region": None}])
+    entry = {"time": "2026-11-22T07:00:00+00:00", "what": "its DAGMan was killed", "remedy": "kick"}
+    write_json(run.repairs, [entry | {"region": slug}, entry | {"region": None}])
     status = StatusReader(run).read()
     assert status.troubles == ("My Region: another DAGMan takes over: its DAGMan was killed",)
-    assert [mend["region"] for mend in status.mends] == ["My Region", None]
+    assert [each["region"] for each in status.mends] == ["My Region", None]
 
 
-def test_nobody_waits_for_a_long_cool_down(folder: RunFolder) -> None:
+def test_a_long_cool_down_is_cut_short(folder: RunFolder) -> None:
     cooling = {"JobStatus": JobStatus.IDLE, "ExitCode": 4, "JobCoolDownExpiration": NOW + 300}
     assert only(faults(folder, [dagman(folder, **cooling)], NOW)).patience == 0
 
@@ -117,7 +117,7 @@ def test_only_a_hold_of_a_persons_is_left_alone(
     assert fault.by_person().remedy is Remedy.RELEASE
 
 
-def test_a_dagman_that_says_nothing_is_started_again(folder: RunFolder) -> None:
+def test_a_silent_dagman_is_restarted(folder: RunFolder) -> None:
     os.utime(folder.dag_files.node_status, (NOW - 1000, NOW - 1000))
     assert only(faults(folder, [dagman(folder), region(folder)], NOW)).remedy is Remedy.KICK
     young = dagman(folder, EnteredCurrentStatus=NOW - 10)
@@ -125,7 +125,7 @@ def test_a_dagman_that_says_nothing_is_started_again(folder: RunFolder) -> None:
 
 
 def test_a_silent_dagman_is_named_within_a_minute_and_given_more_time(
-    folder: RunFolder, mends: Mends
+    folder: RunFolder, repairs: Repairs
 ) -> None:
     for status in (folder.dag_files.node_status, folder.region("A").dag_files.node_status):
         os.utime(status, (NOW, NOW))
@@ -134,11 +134,11 @@ def test_a_silent_dagman_is_named_within_a_minute_and_given_more_time(
     found = faults(folder, ads, NOW + 60)
     silent = "its DAGMan has not written its status for more than 45 s"
     assert [str(fault) for fault in found] == [silent, f"A: {silent}"]
-    watch = Supervisor(mends)
+    watch = Supervisor(repairs)
     for second in range(0, 240, 5):
         watch.check([folder], ads, NOW + second, second)
-        assert second > 180 or not mends.noted  # a full disk keeps it silent, too
-    assert mends.noted[0] is Remedy.KICK
+        assert second > 180 or not repairs.noted  # a full disk keeps it silent, too
+    assert repairs.noted[0] is Remedy.KICK
 
 
 @pytest.mark.parametrize("step", [-7200, 7200])
@@ -150,7 +150,7 @@ def test_a_dagman_may_write_once_after_the_clock_was_set(folder: RunFolder, step
     assert faults(folder, [dagman(folder)], NOW + step) == []
 
 
-def test_a_node_whose_job_no_queue_has_is_found(folder: RunFolder) -> None:
+def test_a_node_whose_job_is_in_no_queue_is_found(folder: RunFolder) -> None:
     folder.region("A").dag_files.node_status.write_text(SUBMITTED)
     os.utime(folder.region("A").dag_files.node_status, (NOW, NOW))
     own = {"ClusterId": 9, "JobUniverse": 5, "DAGManJobId": REGION, "DAGNodeName": "A.l1.t01"}
@@ -196,15 +196,15 @@ def trial(folder: RunFolder, **changes: Any) -> dict[str, Any]:
     return dagman(folder, **(own | changes))
 
 
-def in_vain(folder: RunFolder, *jobs: dict[str, Any]) -> list[str | None]:
-    """Return the nodes of the trials that are told to wait for their files in vain."""
+def hopeless(folder: RunFolder, *jobs: dict[str, Any]) -> list[str | None]:
+    """Return the nodes of the trials whose wait for files is hopeless."""
     found = faults(folder, [dagman(folder), region(folder), *jobs], NOW)
     assert {fault.remedy for fault in found} <= {Remedy.COPY}
     return [fault.node for fault in found]
 
 
 @pytest.mark.parametrize(
-    ("events", "seconds", "is_in_vain"),
+    ("events", "seconds", "is_hopeless"),
     [
         pytest.param([(STARTED, 62), (FINISHED, 61)], 60, True, id="sent, and not started"),
         pytest.param([(STARTED, 12), (FINISHED, 6)], 5, False, id="sent just now"),
@@ -216,20 +216,20 @@ def in_vain(folder: RunFolder, *jobs: dict[str, Any]) -> list[str | None]:
     ],
 )
 def test_a_trial_that_waits_for_files_which_nobody_sends_is_found(
-    folder: RunFolder, events: list[tuple[str, float]], seconds: float, is_in_vain: bool
+    folder: RunFolder, events: list[tuple[str, float]], seconds: float, is_hopeless: bool
 ) -> None:
     transfers(folder, *events)
     job = trial(folder, EnteredCurrentStatus=NOW - seconds)
-    assert in_vain(folder, job) == (["A.l1.t01"] if is_in_vain else [])
+    assert hopeless(folder, job) == (["A.l1.t01"] if is_hopeless else [])
 
 
 def test_a_trial_may_wait_for_files_that_are_sent_because_of_another(folder: RunFolder) -> None:
     transfers(folder, (STARTED, 3000))
     sender = trial(folder, EnteredCurrentStatus=NOW - 3000)
     waiting = trial(folder, ClusterId=TRIAL + 1, TrialfleetNode="A.l2.t01")
-    assert in_vain(folder, sender, waiting) == []
+    assert hopeless(folder, sender, waiting) == []
     transfers(folder, (STARTED, 3000), (FINISHED, 40))
-    assert in_vain(folder, sender, sender, waiting) == ["A.l1.t01", "A.l2.t01"]  # two of a gang
+    assert hopeless(folder, sender, sender, waiting) == ["A.l1.t01", "A.l2.t01"]  # two of a gang
 
 
 def test_jobs_that_ask_where_no_service_runs_have_one_started(folder: RunFolder) -> None:
@@ -256,9 +256,9 @@ def test_jobs_that_ask_where_no_service_runs_have_one_started(folder: RunFolder)
 
 def test_a_repair_that_was_cut_off_before_the_release_is_found(folder: RunFolder) -> None:
     held = trial(folder, JobStatus=JobStatus.HELD, HoldReasonCode=1, HoldReason=f"{REPAIR} (by me)")
-    assert in_vain(folder, held) == ["A.l1.t01"]
+    assert hopeless(folder, held) == ["A.l1.t01"]
     by_person = held | {"HoldReason": "via condor_hold"}
-    assert in_vain(folder, by_person) == []
+    assert hopeless(folder, by_person) == []
 
 
 def event(number: str, job: int, before_now: float, text: str) -> str:
@@ -366,7 +366,7 @@ def holder(folder: RunFolder) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_a_lock_that_a_living_process_holds_is_no_left_over(
+def test_a_lock_that_a_living_process_holds_is_not_stale(
     folder: RunFolder, holder: subprocess.Popen[bytes]
 ) -> None:
     assert is_locked(folder.dag_files)
@@ -466,7 +466,7 @@ def test_a_dagman_that_a_person_removed_is_not_lost(folder: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("seconds", [30.0, 1100.0])
-def test_what_a_dagman_wrote_long_ago_shows_no_lost_job(folder: RunFolder, seconds: float) -> None:
+def test_old_output_of_a_dagman_shows_no_lost_job(folder: RunFolder, seconds: float) -> None:
     status = folder.region("A").dag_files.node_status
     status.write_text(SUBMITTED)
     os.utime(status, (NOW - seconds, NOW - seconds))
@@ -474,8 +474,8 @@ def test_what_a_dagman_wrote_long_ago_shows_no_lost_job(folder: RunFolder, secon
     assert faults(folder, [dagman(folder), just_started], NOW) == []
 
 
-class Mends:
-    """Notes what would be mended."""
+class Repairs:
+    """A stand-in for a repair, which records the remedy."""
 
     def __init__(self) -> None:
         self.noted: list[Remedy] = []
@@ -485,19 +485,19 @@ class Mends:
 
 
 @pytest.fixture
-def mends() -> Mends:
-    return Mends()
+def repairs() -> Repairs:
+    return Repairs()
 
 
-def test_a_fault_is_mended_when_it_has_lasted_and_less_and_less_often(
-    folder: RunFolder, mends: Mends
+def test_a_lasting_fault_is_repaired_less_and_less_often(
+    folder: RunFolder, repairs: Repairs
 ) -> None:
     folder.dag_files.lock.touch()
-    watch = Supervisor(mends)
+    watch = Supervisor(repairs)
     times: list[int] = []
     for second in range(0, 3600, 5):
         watch.check([folder], [], NOW + second, second)
-        if len(mends.noted) > len(times):
+        if len(repairs.noted) > len(times):
             times.append(second)
     assert times[0] == health.ABSENT_PATIENCE
     gaps = [after - before for before, after in itertools.pairwise(times)]
@@ -505,51 +505,53 @@ def test_a_fault_is_mended_when_it_has_lasted_and_less_and_less_often(
     assert gaps[-1] >= supervisor.LONGEST_PAUSE
 
 
-def test_a_fault_that_passes_begins_anew(folder: RunFolder, mends: Mends) -> None:
-    watch = Supervisor(mends)
+def test_a_fault_that_comes_and_goes_is_not_repaired(folder: RunFolder, repairs: Repairs) -> None:
+    watch = Supervisor(repairs)
     for second in range(0, 600, 5):
         if second % 10 == 0:
             folder.dag_files.lock.touch()
         else:
             folder.dag_files.lock.unlink(missing_ok=True)
         watch.check([folder], [], NOW + second, second)
-    assert mends.noted == []
+    assert repairs.noted == []
 
 
-def test_a_clock_that_is_set_neither_hastens_nor_delays_a_mend(
-    folder: RunFolder, mends: Mends
+def test_a_clock_that_is_set_neither_hastens_nor_delays_a_repair(
+    folder: RunFolder, repairs: Repairs
 ) -> None:
-    watch = Supervisor(mends)
+    watch = Supervisor(repairs)
     folder.dag_files.lock.touch()
     watch.check([folder], [], NOW, 0)
     watch.check([folder], [], NOW + 7200, 1)
-    assert mends.noted == []
+    assert repairs.noted == []
     watch.check([folder], [], NOW - 7200, health.ABSENT_PATIENCE)
-    assert mends.noted == [Remedy.SUBMIT]
+    assert repairs.noted == [Remedy.SUBMIT]
 
 
-def test_a_dagman_that_dies_again_and_again_is_replaced(folder: RunFolder, mends: Mends) -> None:
-    watch = Supervisor(mends)
+def test_a_dagman_that_dies_again_and_again_is_replaced(
+    folder: RunFolder, repairs: Repairs
+) -> None:
+    watch = Supervisor(repairs)
     for crashes in range(1, 4):
         for second in (0, 5):  # up again in between: no single look shows that it lasts
             status = {"JobStatus": JobStatus.IDLE, "JobCoolDownExpiration": NOW + crashes * 10 + 5}
             ad = region(folder, NumJobCoolDowns=crashes, **(status if second == 0 else {}))
             at = crashes * 10 + second
             watch.check([folder], [dagman(folder), ad], NOW + at, at)
-    assert mends.noted == [Remedy.REPLACE]
+    assert repairs.noted == [Remedy.REPLACE]
 
 
 def test_a_run_is_known_until_it_is_over_or_its_folder_is_gone(
-    folder: RunFolder, mends: Mends, tmp_path: Path
+    folder: RunFolder, repairs: Repairs, tmp_path: Path
 ) -> None:
-    watch, gone = Supervisor(mends), RunFolder(tmp_path / "gone")
+    watch, gone = Supervisor(repairs), RunFolder(tmp_path / "gone")
     assert watch.check([folder, gone], [dagman(folder)], NOW, 0) == [folder]
     assert watch.check([folder], [], NOW, 0) == []
     folder.dag_files.lock.touch()
     assert watch.check([folder], [], NOW, 0) == [folder]
 
 
-def test_who_stops_a_run_is_not_disturbed(folder: RunFolder) -> None:
+def test_a_run_that_is_being_stopped_is_not_repaired(folder: RunFolder) -> None:
     fault = Fault(region=None, job=None, what="lost", remedy=Remedy.SUBMIT, patience=0)
     with folder.run_lock.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -575,37 +577,37 @@ def test_two_supervisors_take_turns(tmp_path: Path) -> None:
     process.wait()
 
 
-def test_a_look_after_a_long_gap_proves_nothing(folder: RunFolder, mends: Mends) -> None:
+def test_a_check_after_a_long_gap_repairs_nothing(folder: RunFolder, repairs: Repairs) -> None:
     folder.dag_files.lock.touch()
-    watch = Supervisor(mends)
+    watch = Supervisor(repairs)
     for second in (0, 60, 120):
         watch.check([folder], [], NOW + second, float(second))
-    assert mends.noted == []
+    assert repairs.noted == []
 
 
-def test_a_dagman_that_hangs_again_and_again_is_replaced(folder: RunFolder, mends: Mends) -> None:
+def test_a_dagman_that_hangs_again_and_again_is_replaced(
+    folder: RunFolder, repairs: Repairs
+) -> None:
     os.utime(folder.dag_files.node_status, (NOW - 1000, NOW - 1000))
-    watch = Supervisor(mends)
+    watch = Supervisor(repairs)
     for second in range(0, 400, 5):
         watch.check([folder], [dagman(folder)], NOW + second, float(second))
-    assert mends.noted[:2] == [Remedy.KICK, Remedy.KICK]
-    assert mends.noted[-1] is Remedy.REPLACE
+    assert repairs.noted[:2] == [Remedy.KICK, Remedy.KICK]
+    assert repairs.noted[-1] is Remedy.REPLACE
 
 
-def test_where_the_whole_run_begins_anew_its_regions_need_no_mend(
-    folder: RunFolder, mends: Mends
-) -> None:
+def test_regions_of_a_restarted_run_need_no_repair(folder: RunFolder, repairs: Repairs) -> None:
     cooling = {"JobStatus": JobStatus.IDLE, "ExitCode": 4, "JobCoolDownExpiration": NOW + 300}
-    watch = Supervisor(mends)
+    watch = Supervisor(repairs)
     watch.check([folder], [dagman(folder, **cooling), region(folder, **cooling)], NOW, 0.0)
-    assert mends.noted == [Remedy.REPLACE]
+    assert repairs.noted == [Remedy.REPLACE]
 
 
-def test_a_run_that_can_not_be_read_keeps_no_other_from_being_mended(
-    folder: RunFolder, mends: Mends, monkeypatch: pytest.MonkeyPatch
+def test_an_unreadable_run_does_not_prevent_repairs_of_others(
+    folder: RunFolder, repairs: Repairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> list[Fault]:
         raise PermissionError(13, "Permission denied", "study.dag.lock")
 
     monkeypatch.setattr(supervisor, "faults", refuse)
-    assert Supervisor(mends).check([folder], [], NOW, 0.0) == [folder]
+    assert Supervisor(repairs).check([folder], [], NOW, 0.0) == [folder]

@@ -41,7 +41,7 @@ def test_the_last_lines_of_both_streams(place: TrialFolder) -> None:
     assert shown(place, COMPLETE, lines=2) == ["", "3", "half a line"]
 
 
-def test_what_another_trial_of_the_lane_printed_is_not_its_own(place: TrialFolder) -> None:
+def test_output_of_another_trial_of_the_lane_is_left_out(place: TrialFolder) -> None:
     place.printed_out.write_text("A.l1.t01\nof another\n")
     assert shown(place, RUNNING) == ["has printed nothing yet"]
     assert shown(place, TrialState.QUEUED) == ["waits"]
@@ -49,7 +49,7 @@ def test_what_another_trial_of_the_lane_printed_is_not_its_own(place: TrialFolde
     assert shown(place, COMPLETE) == ["has printed nothing"]
 
 
-def test_a_trial_whose_job_brought_no_result_shows_what_had_come(place: TrialFolder) -> None:
+def test_a_trial_whose_job_brought_no_result_shows_the_output_received(place: TrialFolder) -> None:
     place.printed_out.write_text("A.l1.t02\nthe last word\n")
     place.out.write_text("")
     assert shown(place, TrialState.FAILED) == ["", "the last word"]
@@ -95,7 +95,7 @@ def test_following_ends_with_the_run(place: TrialFolder) -> None:
     assert noted == ["its run has ended"]
 
 
-def test_following_a_trial_that_ended_without_a_word_says_so(place: TrialFolder) -> None:
+def test_following_a_trial_that_ended_without_output_says_so(place: TrialFolder) -> None:
     noted: list[str] = []
     TrialOutput(place, 50, lambda: COMPLETE, noted.append, noted.append).follow(noted.append)
     assert noted == ["has printed nothing"]

@@ -30,7 +30,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.wait()
 
 
-def test_it_is_ended_at_the_second_look_and_the_next_one_is_not(
+def test_an_unreachable_schedd_is_killed_at_the_second_check_and_the_next_one_is_not(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = os.getpid()
@@ -45,7 +45,7 @@ def test_it_is_ended_at_the_second_look_and_the_next_one_is_not(
     assert second.poll() is None
 
 
-def test_one_of_another_master_is_left_alone(start: Start) -> None:
+def test_a_schedd_of_another_master_is_left_alone(start: Start) -> None:
     unreachable, other = UnreachableSchedd(), start()
     unreachable.check()
     unreachable.check()

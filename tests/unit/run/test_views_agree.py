@@ -190,12 +190,13 @@ def seen(folder: RunFolder, scene: Scene, live: LiveRun) -> Views:
         ):
             stack.enter_context(patch.object(place, name, value))
         snapshot, again = (one.read() for one in (LiveRun(folder, NodeReader()), live))
-        witnesses, events = RunFactsReader(folder.root), RunEvents(folder)
-        run = witnesses.run()
+        facts_reader, events = RunFactsReader(folder.root), RunEvents(folder)
+        run = facts_reader.run()
         answers = {
-            region.name: why_region(run, witnesses.region(region)).blame for region in graph.regions
+            region.name: why_region(run, facts_reader.region(region)).blame
+            for region in graph.regions
         }
-        told = events.poll()
+        polled = events.poll()
     status = snapshot.look.status
     console = Console(width=200)
     with console.capture() as capture:
@@ -207,8 +208,8 @@ def seen(folder: RunFolder, scene: Scene, live: LiveRun) -> Views:
         snapshot=snapshot,
         again=again,
         blames=answers,
-        events=[event.kind for event in told],
-        failed={str(event.region) for event in told if event.kind == "region-failed"},
+        events=[event.kind for event in polled],
+        failed={str(event.region) for event in polled if event.kind == "region-failed"},
         is_over=events.is_over,
     )
 

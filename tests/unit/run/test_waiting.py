@@ -43,14 +43,14 @@ def queued(*ads: dict[str, Any], running: frozenset[str] = frozenset()) -> Queue
     )
 
 
-def test_the_autoscalers_notes_are_told_while_trials_wait_and_none_runs(folder: RunFolder) -> None:
+def test_the_autoscalers_notes_are_shown_while_trials_wait_and_none_runs(folder: RunFolder) -> None:
     frozen = load_frozen(folder.study)
     assert Waiting(folder, frozen).why(queued(TRIAL)) == (f"trials wait: {NOTE}",)
     assert Waiting(folder, frozen).why(queued()) == ()
     assert Waiting(folder, frozen).why(queued(TRIAL, running=frozenset({"A.l1.t01"}))) == ()
 
 
-def test_those_of_an_autoscaler_of_all_trials_are_told_too(
+def test_notes_of_an_autoscaler_of_all_trials_are_shown_too(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     folder.fleet_state.unlink()
@@ -62,6 +62,6 @@ def test_those_of_an_autoscaler_of_all_trials_are_told_too(
     assert read_spending(folder, frozen.run, frozen.study.fleet) is None
 
 
-def test_those_of_another_run_are_not(folder: RunFolder) -> None:
+def test_notes_of_another_run_are_not_shown(folder: RunFolder) -> None:
     folder.fleet_state.write_text(json.dumps({"run": "r0", "step": {"notes": [NOTE]}}))
     assert Waiting(folder, load_frozen(folder.study)).why(queued(TRIAL)) == ()

@@ -35,7 +35,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("hours", [-1, 1, 24])
-def test_a_clock_that_is_set_right_again_is_never_gone_by_while_it_is_wrong(hours: float) -> None:
+def test_a_clock_that_is_corrected_is_never_used_while_it_is_wrong(hours: float) -> None:
     machine = Machine()
     assert machine.after(500) == machine.right
     machine.wrong = timedelta(hours=hours)
@@ -49,14 +49,14 @@ def test_a_clock_that_is_set_right_again_is_never_gone_by_while_it_is_wrong(hour
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_a_clock_that_stays_as_it_was_set_is_gone_by_in_the_end(hours: float) -> None:
+def test_a_clock_that_stays_changed_is_used_in_the_end(hours: float) -> None:
     machine = Machine()
     machine.wrong = timedelta(hours=hours)
     assert machine.after(5) == machine.right
     assert machine.after(SETTLED_SECONDS) == machine.right + machine.wrong
 
 
-def test_a_clock_that_is_kept_right_bit_by_bit_is_gone_by() -> None:
+def test_a_clock_that_is_adjusted_gradually_is_used() -> None:
     machine = Machine()
     for _ in range(100):
         machine.wrong += timedelta(seconds=2)

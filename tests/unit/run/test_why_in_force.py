@@ -65,7 +65,7 @@ def asked(run: str) -> Answer:
     return why("A", run)
 
 
-def test_a_model_that_a_person_promoted_past_the_gate_is_told_as_in_force(models: Path) -> None:
+def test_a_model_that_a_person_promoted_past_the_gate_is_shown_as_current(models: Path) -> None:
     before = asked("day2")
     assert (before.kind, before.why) == (Kind.GATE_KEPT, f"the gate {KEPT}")
     promote(models / "day2")
@@ -79,7 +79,7 @@ def test_a_model_that_a_person_promoted_past_the_gate_is_told_as_in_force(models
 
 
 @pytest.mark.usefixtures("empty_queue")
-def test_a_run_tells_once_what_kept_a_model_out_and_how_many_regions_are_unwell(
+def test_a_run_shows_once_why_a_model_was_rejected_and_counts_such_regions(
     models: Path, make_run: MakeRun
 ) -> None:
     run = make_run(run="two", regions=["A", "B"], publish="models", gate={})
@@ -117,17 +117,17 @@ def test_a_run_tells_once_what_kept_a_model_out_and_how_many_regions_are_unwell(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("empty_queue")
-def test_best_says_of_a_model_that_was_kept_out_that_another_is_in_force(models: Path) -> None:
+def test_best_says_that_a_rejected_model_is_not_the_current_one(models: Path) -> None:
     place = models.parents[2] / "runs" / "demo" / "day2"
     best = RunFolder(place).region("A").root / "best"
     write_json(best / "result.json", {"status": "complete", "metrics": {"loss": 9.0}})
     with stored(Run(place)) as opened:
         opened.fill("A", 3, datetime(2026, 11, 22, 7))
-    told = CliRunner().invoke(main, ["best", "day2"]).output.splitlines()
-    assert told[-1] == f"model  A  {models / 'day2'}  (not the current model)"
+    lines = CliRunner().invoke(main, ["best", "day2"]).output.splitlines()
+    assert lines[-1] == f"model  A  {models / 'day2'}  (not the current model)"
 
 
-def test_the_model_that_it_took_the_place_of_is_told_as_no_longer_in_force(models: Path) -> None:
+def test_the_model_that_was_replaced_is_shown_as_no_longer_current(models: Path) -> None:
     assert asked("day1").why == f"its model is published and current: {models / 'day1'}"
     promote(models / "day2")
     answer = asked("day1")
@@ -139,13 +139,13 @@ def test_the_model_that_it_took_the_place_of_is_told_as_no_longer_in_force(model
     assert answer.lines()[1] == "next: to make it current again: trialfleet promote day1/A"
 
 
-def test_a_rollback_is_told_from_both_sides(models: Path) -> None:
+def test_a_rollback_is_shown_for_both_models(models: Path) -> None:
     promote(models / "day2")
     rollback(models)
     back = asked("day1")
     how = f"{since(models)}, by hand (rollback by anna)"
-    told = f"its model has been current {how}: {models / 'day1'}"
-    assert (back.kind, back.why) == (Kind.WELL, told)
+    expected = f"its model has been current {how}: {models / 'day1'}"
+    assert (back.kind, back.why) == (Kind.WELL, expected)
     answer = asked("day2")
     assert (answer.kind, answer.blame) == (Kind.NOT_LATEST, Blame.PERSON)
     assert answer.why == (
@@ -155,7 +155,7 @@ def test_a_rollback_is_told_from_both_sides(models: Path) -> None:
     assert answer.command == "trialfleet promote day2/A"
 
 
-def test_a_model_whose_place_a_newer_run_took_by_itself_is_well(models: Path) -> None:
+def test_a_model_that_a_newer_run_replaced_is_well(models: Path) -> None:
     history.note(models / "latest", "day2", "publish")
     (models / "latest").unlink()
     (models / "latest").symlink_to("day2")

@@ -146,7 +146,7 @@ def region(run: RunFacts = RUN, **changes: Any) -> Answer:
     return why_region(run, replace(REGION, **changes))
 
 
-def test_a_script_that_fails_is_told_with_its_error_and_how_often_it_has() -> None:
+def test_a_failing_script_is_shown_with_its_error_and_number_of_failures() -> None:
     answer = region(failing=(FAILS,))
     assert answer.why.startswith("ask of A.l1.t02 fails: KeyError: 'x'; it will be tried again")
     assert "failures in a row: 3, since " in answer.why
@@ -232,7 +232,7 @@ def test_slots_and_jobs_are_counted_in_words(
     assert words in answer.why
 
 
-def test_who_waits_for_a_busy_slot_is_sent_to_the_runs_status() -> None:
+def test_a_wait_for_a_busy_slot_refers_to_the_runs_status() -> None:
     """It works in a shell without condor_q; HTCondor is asked about a job of no run."""
     assert region(waiting=QUEUED).lines()[1] == (
         "next: no action is needed; to watch: trialfleet status /r/r1 --watch"
@@ -249,7 +249,7 @@ def test_a_pool_that_is_down_is_started_by_the_command_that_names_it() -> None:
     assert answer.lines()[1] == f"next: {up}"
 
 
-def test_the_line_says_where_the_study_sets_what_was_too_little() -> None:
+def test_the_line_names_the_place_of_the_setting_that_was_too_low() -> None:
     error = "over its memory: used 612 MB of 512 MB; raise resources.memory in /s/study.yaml:9"
     answer = region(stage=Stage.FAILED, reason="no trial completed", cause=cause(error))
     assert answer.lines()[1] == (
@@ -278,7 +278,7 @@ def kept_for(why: str) -> Verdict:
     )
 
 
-def test_a_budget_that_ended_the_trials_is_told_with_what_became_of_the_region() -> None:
+def test_a_budget_that_ended_the_trials_is_shown_with_the_regions_outcome() -> None:
     spent = RegionRecords(spent="budget.usd of 8 USD is used up: 8 USD are spent")
     answer = region(stage=Stage.PUBLISHED, published="/m/A/r1", records=spent)
     assert answer.kind is Kind.WELL
@@ -287,7 +287,7 @@ def test_a_budget_that_ended_the_trials_is_told_with_what_became_of_the_region()
     assert note.endswith(": budget.usd of 8 USD is used up: 8 USD are spent")
 
 
-def test_what_ended_well() -> None:
+def test_regions_that_ended_well() -> None:
     kept = kept_for("loss 0.4, champion 0.1")
     published: dict[str, Any] = {"stage": Stage.PUBLISHED, "published": "/m/A/r1"}
     assert region(**published).kind is Kind.WELL
@@ -336,7 +336,7 @@ def test_what_ended_well() -> None:
         ),
     ],
 )
-def test_what_to_do_about_a_model_that_was_kept_out_depends_on_why(why: str, step: str) -> None:
+def test_the_advice_on_a_rejected_model_depends_on_the_reason(why: str, step: str) -> None:
     kept = RegionRecords(verdict=kept_for(why))
     answer = region(stage=Stage.KEPT, published="/m/A/r1", records=kept)
     assert "kept the current model (run r0) instead of this one" in answer.why
@@ -420,13 +420,13 @@ def test_a_trial_that_was_stopped_early_is_explained_by_the_numbers_of_its_order
         assert why_node(RUN, REGION, replace(stopped, stopped=lacking)).why.endswith("the best")
 
 
-def test_what_stops_the_whole_run_explains_a_node_of_it() -> None:
+def test_the_cause_that_stops_a_run_explains_its_nodes() -> None:
     down = a_run(htcondor="schedd-down", queue_away="no answer")
     answer = why_node(down, REGION, replace(NODE, state=TrialState.QUEUED))
     assert (answer.kind, answer.subject) == (Kind.SCHEDD_DOWN, "A.l1.t01")
 
 
-def test_what_came_of_a_gates_job_is_what_the_region_says() -> None:
+def test_the_outcome_of_a_gates_job_is_shown_for_its_region() -> None:
     let = Passed(why="test_auc 0.79, champion 0.78", is_worse=False)
     published = replace(
         REGION, state=RunState.DONE, stage=Stage.PUBLISHED, published="/m/A/r1", gate=let
@@ -444,7 +444,7 @@ def test_a_job_that_waits_for_shared_files_waits_for_no_slot() -> None:
     assert answer.evidence == ("job 7.0 has waited for files for 60 s",)
 
 
-def test_a_job_that_waits_for_files_in_vain_is_no_fault_of_its_run() -> None:
+def test_a_job_whose_files_never_come_is_no_fault_of_its_run() -> None:
     fault = Fault(
         region="A",
         job=7,
@@ -483,7 +483,7 @@ def test_a_job_that_waits_for_files_in_vain_is_no_fault_of_its_run() -> None:
         ("nothing to say", None),
     ],
 )  # fmt: skip
-def test_what_the_autoscaler_says(line: str, kind: Kind | None) -> None:
+def test_the_autoscalers_notes_explain_a_wait(line: str, kind: Kind | None) -> None:
     assert kind_of_refusal(line) is kind
     report = {"state": "scaling", "at": NOW.isoformat(), "step": {"notes": [line], "nodes": {}}}
     run = a_run(scaling=Scaling(report, wanted=True))
@@ -491,7 +491,7 @@ def test_what_the_autoscaler_says(line: str, kind: Kind | None) -> None:
     assert explain_wait("A", run, none).kind is (kind or Kind.NO_SLOTS)
 
 
-def test_an_autoscaler_that_says_nothing_any_more() -> None:
+def test_a_silent_autoscaler_is_named() -> None:
     none = replace(QUEUED, prospects=replace(FITS, slots=0, fit=0, willing=0))
     old = {"state": "scaling", "at": (NOW - timedelta(minutes=9)).isoformat(), "step": {}}
     for report in (None, old, {"state": "ended", "at": NOW.isoformat()}):

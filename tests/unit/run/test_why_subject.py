@@ -61,7 +61,7 @@ def test_the_jobs_of_graphs_are_known_once_they_have_ended() -> None:
 
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize("is_embedded", [True, False])
-def test_where_the_pool_is_ours_a_tool_of_htcondor_s_is_named_with_its_shell(
+def test_htcondors_tools_are_named_with_the_shell_of_our_own_pool(
     work: Path, monkeypatch: pytest.MonkeyPatch, *, is_embedded: bool
 ) -> None:
     config = work / "condor_config"
@@ -75,7 +75,7 @@ def test_where_the_pool_is_ours_a_tool_of_htcondor_s_is_named_with_its_shell(
     assert ("(in: trialfleet pool shell)" in done.stderr) is is_embedded
 
 
-def test_of_a_pool_that_is_down_why_and_status_name_the_same_command(
+def test_why_and_status_name_the_same_command_for_a_pool_that_is_down(
     run: Run, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = work / "my pool"
@@ -85,14 +85,14 @@ def test_of_a_pool_that_is_down_why_and_status_name_the_same_command(
     monkeypatch.setenv("CONDOR_CONFIG", str(pool / "condor_config"))
     RunFolder(run.folder).dag_files.submit.touch()
     command = f"TRIALFLEET_POOL={shlex.quote(str(pool))} trialfleet pool up"
-    told = CliRunner().invoke(main, ["status", str(run.folder)]).output
-    assert f"start it by `{command}`" in " ".join(told.split())
+    output = CliRunner().invoke(main, ["status", str(run.folder)]).output
+    assert f"start it by `{command}`" in " ".join(output.split())
     for words in (["A", "--run", str(run.folder)], ["--run", str(run.folder)]):
         answer = CliRunner().invoke(main, ["why", *words]).output
         assert answer.splitlines()[1] == f"next: {command}"
 
 
-def test_a_name_where_nothing_has_run_is_refused_with_what_to_do(
+def test_a_name_without_any_run_is_refused_with_advice(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(work)

@@ -179,8 +179,8 @@ def test_the_page_of_a_day_s_run_tells_of_the_regions_that_it_lacks(
     with serving(tmp_path) as server:
         page = server.ask("/").text
     assert "0 of 2" in page
-    told = f"NO is not in this run: it failed its day: {why}."
-    assert told in read_report(RunFolder(folder.run(str(TODAY)))).notice
+    expected = f"NO is not in this run: it failed its day: {why}."
+    assert expected in read_report(RunFolder(folder.run(str(TODAY)))).notice
     concern = f"data of {TODAY} isn&#39;t there: /data/&lt;b&gt;.txt"
     assert re.search(rf"Needs attention.*<bdi>NO</bdi></b> <bdi>{re.escape(concern)}", page, re.S)
     row = re.search(r'<tr><th scope="row"><bdi>NO</bdi></th>.*?</tr>', page)

@@ -55,8 +55,8 @@ def test_a_trial_that_runs_is_drawn_until_now_on_its_machine(run: StoredRun) -> 
     status = replace(seen.look.status, regions=(region,))
     live = replace(seen, look=replace(seen.look, status=status))
     found = timeline_of_run(live)
-    *told, (trial, state, at, until, machine) = bars(found)
-    assert {each[-1] for each in told} == {"node-1"}
+    *finished, (trial, state, at, until, machine) = bars(found)
+    assert {each[-1] for each in finished} == {"node-1"}
     assert (trial, state, at, machine) == (4, "running", began - BEGAN.timestamp(), "node-7")
     assert until > at + 3000
     assert region_page(live, "A").progress == {node: "slot1_2@node-7, step 5: 0.25"}

@@ -43,8 +43,8 @@ def test_page_and_metrics_tell_the_same_of_machines(monkeypatch: pytest.MonkeyPa
     found = NodeReader().read()
     page = render_template("serve/machines.html.j2", snapshot=SimpleNamespace(nodes=found))
     rows = re.findall(r"<tr><th scope=\"row\"><bdi>(n\d)</bdi></th>(.*?)</tr>", page, re.S)
-    told = {name: [text_of(cell) for cell in row.split("</td>")[:-1]] for name, row in rows}
-    assert told == {
+    shown = {name: [text_of(cell) for cell in row.split("</td>")[:-1]] for name, row in rows}
+    assert shown == {
         "n1": ["well", "0.500", "8", "1", "1", "g5.xlarge · spot"],
         "n2": ["sick its GPU failed the probe: ECC", NOTHING, "8", "1", NOTHING, NOTHING],
         "n3": ["draining idle", NOTHING, "8", "1", NOTHING, NOTHING],

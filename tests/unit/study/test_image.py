@@ -54,7 +54,7 @@ def test_a_reference_is_the_same_with_and_without_its_scheme(folder: Path, image
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ('"a\\nqueue 9"', FORMS),
         ('"a:1\\n.sif"', "write it in one line"),
@@ -79,12 +79,12 @@ def test_a_reference_is_the_same_with_and_without_its_scheme(folder: Path, image
         ("folder.sif", "folder.sif' can't be read"),
     ],
 )
-def test_what_is_no_image_is_refused_with_its_line(folder: Path, text: str, told: str) -> None:
+def test_what_is_no_image_is_refused_with_its_line(folder: Path, text: str, expected: str) -> None:
     (folder / "go.sif").write_text("exit 0\n")
     (folder / "folder.sif").mkdir()
     message = error_of(folder, f"{MINIMAL}image: {text}\n")
     assert message.startswith(f"{folder}/study.yaml:9: image: ")
-    assert told in message
+    assert expected in message
     assert len(message.splitlines()) == 1
 
 
@@ -158,7 +158,7 @@ def test_the_agent_finds_pythons_by_the_images_path_first(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "expected"),
     [
         ('echo "3.12.4"', "python: python3 of the image (3.12.4)"),
         (
@@ -168,12 +168,12 @@ def test_the_agent_finds_pythons_by_the_images_path_first(folder: Path) -> None:
     ],
 )
 def test_a_plan_asks_the_images_python_where_it_can(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, script: str, told: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, script: str, expected: str
 ) -> None:
     write_sif(folder / "it.sif")
     stand_in_for_apptainer(folder, monkeypatch, script)
     notes = "\n".join(planned(folder, "image: it.sif\n").notes)
-    assert told in notes
+    assert expected in notes
 
 
 def test_a_plan_says_where_it_can_not_look(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,7 @@ def test_a_plan_says_where_it_can_not_look(folder: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "expected"),
     [
         (
             'echo "FATAL: \\"python3\\": executable file not found in \\$PATH" >&2; exit 255',
@@ -194,11 +194,11 @@ def test_a_plan_says_where_it_can_not_look(folder: Path, monkeypatch: pytest.Mon
     ],
 )
 def test_an_image_whose_python_can_not_do_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, script: str, told: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, script: str, expected: str
 ) -> None:
     write_sif(folder / "it.sif")
     stand_in_for_apptainer(folder, monkeypatch, script)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=expected):
         planned(folder, "image: it.sif\n")
 
 

@@ -107,7 +107,7 @@ def test_what_is_planned_names_its_start_up_and_a_named_one_stays(place: Path) -
 def test_a_run_of_a_release_that_named_no_start_up_keeps_what_it_had(place: Path) -> None:
     folder = write_plan(make_study(place), run="r1", out=place / "run")
     lines = folder.study.read_text().splitlines()
-    former = [line for line in lines if "startup_trials" not in line and "budget: {}" not in line]
-    text = "\n".join(former).replace("      budget:\n", "")
+    older = [line for line in lines if "startup_trials" not in line and "budget: {}" not in line]
+    text = "\n".join(older).replace("      budget:\n", "")
     RunFolder(folder.root).study.write_text(text + "\n")
     assert load_frozen(folder.study).study.budget_of("A").startup == 10

@@ -126,22 +126,22 @@ def test_regions_without_data_of_the_day_are_set_apart(folder: Path) -> None:
     assert found.absent == {"A": f"{folder}/data/A/{DAY}.npz"}
     assert found.study
     assert list(found.study.region_table) == ["NO"]
-    told = error_of_day(folder, DATED)
-    assert f"{DAY}.npz' does not exist; {{date}} is {DAY}, as requested\n" in told
+    error = error_of_day(folder, DATED)
+    assert f"{DAY}.npz' does not exist; {{date}} is {DAY}, as requested\n" in error
 
 
 def test_data_that_is_missing_today_is_told_with_the_day(folder: Path) -> None:
     zone = "Pacific/Kiritimati"
     today = datetime.now(ZoneInfo(zone)).date()
     text = DATED + f"daily: {{at: 02:30, zone: {zone}}}\n"
-    told = error_of(folder, text)
-    assert told.endswith(
+    error = error_of(folder, text)
+    assert error.endswith(
         f"data: region 'A': '{folder}/data/A/{today}.npz' does not exist; nor do those of 'NO'; "
         f"{{date}} is {today}, today in {zone}; for another day: --date"
     )
     put(folder, today, "B")
-    told = error_of(folder, text.replace("NO]", "BB]"))
-    assert "(did you mean 'B'?); {date} is" in told
+    error = error_of(folder, text.replace("NO]", "BB]"))
+    assert "(did you mean 'B'?); {date} is" in error
     assert f"{{date}} is {datetime.now().astimezone().date()}, today; for an" in error_of(
         folder, DATED
     )

@@ -118,8 +118,8 @@ def test_from_python_an_error_has_one_traceback(folder: Path) -> None:
             write(folder, MINIMAL + "data: 'no/{region}.csv'\n")
         with pytest.raises(InputError) as caught:
             load_study(folder / path)
-        told = "".join(traceback.format_exception(caught.value))
-        assert told.count("Traceback") == 1, told
+        text = "".join(traceback.format_exception(caught.value))
+        assert text.count("Traceback") == 1, text
 
 
 def test_all_problems_are_told_at_once(folder: Path) -> None:
@@ -457,7 +457,7 @@ def test_a_study_of_python_is_told_the_same_without_a_line(folder: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "expected"),
     [
         ("gate:", ":9: gate: gate is empty: write gate: {} for its defaults, or leave it out"),
         ("gate: ~", "gate: gate is empty"),
@@ -484,9 +484,9 @@ def test_a_study_of_python_is_told_the_same_without_a_line(folder: Path) -> None
     ],
 )
 def test_an_optional_table_with_nothing_behind_its_key_is_an_error(
-    folder: Path, lines: str, told: str
+    folder: Path, lines: str, expected: str
 ) -> None:
-    assert told in error_of(folder, f"{MINIMAL}{lines}\n")
+    assert expected in error_of(folder, f"{MINIMAL}{lines}\n")
 
 
 def test_an_empty_table_of_a_region_is_an_error_and_an_empty_region_is_none(folder: Path) -> None:

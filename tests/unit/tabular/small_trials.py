@@ -104,12 +104,12 @@ def run_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """Run the trainer in this process, which saves the import of torch; return its exit code."""
     monkeypatch.chdir(folder)
     monkeypatch.delenv("TRIALFLEET_TRIAL", raising=False)
-    former = signal.getsignal(signal.SIGTERM)
+    previous = signal.getsignal(signal.SIGTERM)
     try:
         with pytest.raises(SystemExit) as left:
             train.main()
     finally:
-        signal.signal(signal.SIGTERM, former)
+        signal.signal(signal.SIGTERM, previous)
     code = left.value.code
     return code if isinstance(code, int) else 1
 

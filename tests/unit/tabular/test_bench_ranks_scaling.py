@@ -186,8 +186,8 @@ def test_the_pages_table_of_machines_is_the_models(row: str) -> None:
     step, link = ROWS[row]
     section = PAGE.split("## What to expect on 1 to 64 machines")[1].split("\n## ")[0]
     (cells,) = re.findall(rf"^\| {re.escape(row)} \|(.*)\|$", section, re.MULTILINE)
-    told = [float(cell.strip().strip("*")) for cell in cells.split("|")[:6]]
-    for ranks, factor in zip((2, 4, 8, 16, 32, 64), told, strict=True):
+    documented = [float(cell.strip().strip("*")) for cell in cells.split("|")[:6]]
+    for ranks, factor in zip((2, 4, 8, 16, 32, 64), documented, strict=True):
         assert factor == pytest.approx(step.speedup(ranks, link), abs=0.05)
 
 
@@ -196,8 +196,10 @@ def test_the_pages_images_per_second_are_the_models() -> None:
     assert int(one) == round(geeps().rows_per_second(1, ETHERNET_40))
     assert int(many.replace(",", "")) == round(geeps().rows_per_second(64, ETHERNET_40), -1)
     (one, many) = re.findall(r"fourth from ([\d,]+) rows\s+a second to ([\d,]+) on 16", PAGE)[0]
-    for told, ranks in ((one, 1), (many, 16)):
-        assert int(told.replace(",", "")) == round(MEASURED.rows_per_second(ranks, ETHERNET_10), -2)
+    for documented, ranks in ((one, 1), (many, 16)):
+        assert int(documented.replace(",", "")) == round(
+            MEASURED.rows_per_second(ranks, ETHERNET_10), -2
+        )
 
 
 @pytest.mark.parametrize(
@@ -215,14 +217,14 @@ def test_the_pages_table_of_cases_is_the_models(
 ) -> None:
     section = PAGE.split("## What to expect")[0]
     (cells,) = re.findall(rf"^\| {re.escape(row)} \|(.*)\|$", section, re.MULTILINE)
-    told = [cell.strip() for cell in cells.split("|")]
+    documented = [cell.strip() for cell in cells.split("|")]
     traffic = summed(4 * weights)
     sent = traffic.sent(4) / local_steps
     step = Step(rows=1, compute=compute, traffic=traffic, local_steps=local_steps)
     factor = step.speedup(4, link)
-    unit = 1e9 if "GB" in told[2] else 1e6
-    assert float(told[2].split()[0]) == pytest.approx(sent / unit, rel=0.07)
+    unit = 1e9 if "GB" in documented[2] else 1e6
+    assert float(documented[2].split()[0]) == pytest.approx(sent / unit, rel=0.07)
     if factor < 1:
-        assert told[4] == "slower than one"
+        assert documented[4] == "slower than one"
     else:
-        assert float(told[4].split()[0]) == pytest.approx(factor, abs=0.05)
+        assert float(documented[4].split()[0]) == pytest.approx(factor, abs=0.05)

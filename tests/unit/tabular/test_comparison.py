@@ -191,9 +191,9 @@ def test_a_champion_reads_what_todays_model_does_without(
     sandbox: Path, train: Train, monkeypatch: pytest.MonkeyPatch, column: str, is_empty: bool
 ) -> None:
     train("champion")
-    former = table.read_table(sandbox / "r.npz")
-    columns = dataclasses.replace(former.columns, unused=[column])
-    today = dataclasses.replace(former, columns=columns)
+    previous = table.read_table(sandbox / "r.npz")
+    columns = dataclasses.replace(previous.columns, unused=[column])
+    today = dataclasses.replace(previous, columns=columns)
     if is_empty:  # in every row of the file
         today = today.used()
         today = dataclasses.replace(
@@ -265,18 +265,18 @@ def test_a_model_of_another_trainer_is_refused(
 
 def poison(path: Path, seed: int, *, everywhere: bool) -> None:
     """Shuffle a table's labels: all of them, as a wrong join does, or those to train on."""
-    former = table.read_table(path)
-    target = former.target.copy()
-    rows = np.flatnonzero(everywhere | (former.split != table.TEST))
+    previous = table.read_table(path)
+    target = previous.target.copy()
+    rows = np.flatnonzero(everywhere | (previous.split != table.TEST))
     target[rows] = np.random.default_rng(seed).permutation(target[rows])
     table.save_table(
         path,
         table.Table(
-            columns=former.columns,
-            numeric=former.numeric,
-            categorical=former.categorical,
+            columns=previous.columns,
+            numeric=previous.numeric,
+            categorical=previous.categorical,
             target=target,
-            split=former.split,
+            split=previous.split,
         ),
     )
 
@@ -331,14 +331,14 @@ def test_what_is_told_is_json_and_plain_numbers(
 def test_a_column_may_be_written_in_another_way_than_the_model_knows(
     now: dict[str, str], then: dict[str, str], agree: bool
 ) -> None:
-    today, former = (
+    today, previous = (
         table.Columns(
             numeric=["n"], categorical={}, target="y", task="regression", classes=[], kinds=each
         )
         for each in (now, then)
     )
     if agree:
-        comparison.check_columns(today, former)
+        comparison.check_columns(today, previous)
     else:
         with pytest.raises(ValueError, match="column 'n' is read as"):
-            comparison.check_columns(today, former)
+            comparison.check_columns(today, previous)

@@ -170,9 +170,9 @@ def test_settled_amid_the_steps_and_loaded_by_another_it_goes_on_to_the_same(nam
     pair.assert_same()
     pair.train(draws(60, 100, 6, seed=1))
     pair.assert_same()
-    former = pair.ours
-    pair.ours = pair.host(torch.zeros_like(former.table))
-    pair.load(former.table, former.m, former.v)
+    previous = pair.ours
+    pair.ours = pair.host(torch.zeros_like(previous.table))
+    pair.load(previous.table, previous.m, previous.v)
     pair.train(draws(60, 100, 6, seed=2))
     pair.assert_same()
 

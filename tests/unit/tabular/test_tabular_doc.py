@@ -66,10 +66,10 @@ def test_the_error_of_a_column_that_is_not_there_is_what_plan_prints(
         Path(f"data/{region}.csv").write_text("id,amount,churned\n1,7,no\n2,9,yes\n")
     printed = CliRunner().invoke(main, ["plan", "study.yaml"])
     assert printed.exit_code == 2
-    told = printed.stderr.strip().replace(f"{tmp_path}/", "")
+    output = printed.stderr.strip().replace(f"{tmp_path}/", "")
     begin, end = shown.split("…")
-    assert told.startswith(begin)
-    assert told.endswith(end)
+    assert output.startswith(begin)
+    assert output.endswith(end)
 
 
 def test_the_table_from_python_is_written(tmp_path: Path) -> None:

@@ -172,8 +172,8 @@ def test_values_far_outside_of_the_training_rows_count_as_its_neighbours() -> No
     assert Scale.of(learned).standardise(torch.tensor([[9.0]])) == Scale.of(learned).standardise(
         torch.tensor([[1.0]])
     )
-    former = Scale.read({"mean": [2.0], "deviation": [1.0]})  # of an earlier release
-    assert former.standardise(torch.tensor([[102.0]])).item() == 100
+    older = Scale.read({"mean": [2.0], "deviation": [1.0]})  # of an earlier release
+    assert older.standardise(torch.tensor([[102.0]])).item() == 100
 
 
 # Targets
@@ -220,9 +220,9 @@ def test_a_target_of_a_spread_that_float32_has_no_room_for_is_learned(
     frame.select("x").write_csv(tmp_path / "rows.csv")
     with (tmp_path / "out.csv").open("w") as file:
         predict_file(tmp_path / "sandbox/model", tmp_path / "rows.csv", file)
-    told = pl.read_csv(tmp_path / "out.csv")["predicted_y"].to_numpy() - base
-    assert np.corrcoef(told, frame["x"].to_numpy())[0, 1] > 0.95
-    assert len(np.unique(told)) > ROWS // 2
+    predicted = pl.read_csv(tmp_path / "out.csv")["predicted_y"].to_numpy() - base
+    assert np.corrcoef(predicted, frame["x"].to_numpy())[0, 1] > 0.95
+    assert len(np.unique(predicted)) > ROWS // 2
 
 
 def test_a_feature_of_such_a_spread_keeps_it() -> None:
