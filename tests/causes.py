@@ -46,7 +46,7 @@ CAUSES: dict[str, Cause] = {
     "final": Cause(P, "the full training fails alone", K.CRASH, USER, "full training"),
     "no model": Cause(P, "the full training leaves no model", K.NO_MODEL, USER),
     "failures": Cause(P, "trials fail for different reasons", K.FAILURES, USER),
-    # waiting, and what a person did
+    # waiting, and acts of persons
     "planned": Cause(P, "a run is planned, not submitted", K.PLANNED, PERSON),
     "lane": Cause(P, "the trial before it in its lane runs", K.LANE, NOBODY, "A.l1.t01"),
     "turn": Cause(P, "parallel_regions is 1", K.TURN, NOBODY, "parallel_regions is 1"),

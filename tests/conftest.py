@@ -15,7 +15,7 @@ from hypothesis import settings
 from trialfleet import Run, Study, plan
 
 # As the service does: several workers of the tests, each with a thread for every core, would wait
-# for one another most of the time. Libraries read it when they are loaded, so it stands here.
+# for one another most of the time. Libraries read it when they are loaded, so it is set here.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-_OF_THE_SYSTEM = {"os", "open", "shutil", "fcntl", "tempfile"}  # audit events: what is before a dot
+_OF_THE_SYSTEM = {"os", "open", "shutil", "fcntl", "tempfile"}  # audit events, up to the dot
 
 
 def status_of(act: Callable[[], object], kill_at: int) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-TOKEN = "imds-token"  # of the stand-in's session, not a secret
+TOKEN = "imds-token"  # the stand-in's session token, not a secret
 ROLE = {"AccessKeyId": "AKIDEXAMPLE", "SecretAccessKey": "wJalr/EXAMPLE+KEY", "Token": "se//ss=="}
 HANG_UP, SILENCE = 0, -1
 SILENT_SECONDS = 1.0
@@ -27,7 +27,7 @@ INSTANCE = {
 }
 
 
-# Stands in for `ip`, which would change this machine's own rules: knows the fence alone.
+# A stand-in for `ip`, which would change this machine's own rules: knows only the fence.
 IP = """
 case "$1 $2" in
   "rule add") touch "$ROOT/fence" ;;

@@ -178,7 +178,7 @@ def bench_ask(base: Path) -> None:
     at_once = seconds(lambda: call(folder, "ask", "R00", next(asked)))
 
     def after_a_second() -> None:
-        time.sleep(1.0)  # what DAGMan needs anyway between a tell and the next ask
+        time.sleep(1.0)  # the time that DAGMan needs anyway between a tell and the next ask
         call(folder, "ask", "R00", next(asked))
 
     ahead = seconds(after_a_second) - 1.0

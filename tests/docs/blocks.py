@@ -17,7 +17,7 @@ _BLOCK = re.compile(
 )
 _SUBSTITUTION = re.compile(r"\$\(((?:[^()]|\([^()]*\))*)\)")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
-SUBSTITUTED = "SUBSTITUTED"  # stands for what a command in `$(…)` prints
+SUBSTITUTED = "SUBSTITUTED"  # stands for the output of a command in `$(…)`
 _BETWEEN = {"&&", "||", "|", ";", "&"}
 
 

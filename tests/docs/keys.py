@@ -22,7 +22,7 @@ WORDS = {
     "scalar": "value",  # text, a number, true or false; the page says so
 }
 SCALARS = ("string", "boolean", "integer", "number")
-# Titles, in the order of the page: what a study has at its top, then what lies in it.
+# Titles, in the order of the page: what a study has at its top, then their contents.
 TITLES = {
     "Study": "The study",
     "Region": "regions: NAME",

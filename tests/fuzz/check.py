@@ -171,7 +171,7 @@ def command_line(random: Random, folder: Path) -> None:
     if done.exception and not isinstance(done.exception, SystemExit):
         raise AssertionError(f"{arguments}: {done.exception!r}") from done.exception
     assert done.exit_code in {0, 1, 2}, (arguments, done.exit_code, done.output)
-    if done.exit_code:  # `status --watch` tells by 1 that a run has ended without its models
+    if done.exit_code:  # `status --watch` exits with 1 if a run has ended without its models
         assert_clear(done.stderr.removeprefix("error: ") or done.stdout)
 
 
@@ -220,7 +220,7 @@ def furnish(folder: Path) -> None:
     (folder / "link").symlink_to("nowhere")
 
 
-ENDLESS = {"autoscale", "dashboard", "serve", "supervise"}  # commands that go on until Ctrl-C
+ENDLESS = {"autoscale", "dashboard", "serve", "supervise"}  # commands that run until Ctrl-C
 
 
 def _arguments(random: Random) -> list[str]:

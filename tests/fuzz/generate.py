@@ -306,7 +306,7 @@ def _file(random: Random, tree: dict[str, Any]) -> bytes:
     mutated = _mutated(random, tree)
     try:
         writer.dump(mutated, text)
-    except RecursionError:  # deeper than what writes it can go
+    except RecursionError:  # deeper than its writer can go
         return _damaged(random, b"[" * 2000, 0.15)
     return _damaged(random, text.getvalue().encode("utf-8", "surrogatepass"), 0.15)
 

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     if not (ROOT / "src" / "trialfleet" / "nodes").is_dir():
         reader.error("src/trialfleet/nodes leads nowhere: copy the tree with its symbolic links")
     given = [f"--{name} {value}" for name in ("only", "skip") if (value := getattr(chosen, name))]
-    command = " ".join(["python3 -m tests.gpu", *given])  # not where its results lie
+    command = " ".join(["python3 -m tests.gpu", *given])  # not the place of its results
     runner = Runner(chosen.work.absolute(), chosen.out, command, dry=chosen.dry)
     good = runner.run([step for step in every if step.name in only and step.name not in skip])
     print(

@@ -24,7 +24,7 @@ SCHEMA = 1
 SLOWER = 5  # times as long may a dry run take: processors are slow, shared by others
 GRACE = 3.0  # s between asking a step to end and ending it
 KILLED = 1.0  # s that a killed step gets to vanish
-KEPT = 4000  # characters of what a step said, if it isn't done
+KEPT = 4000  # characters of a step's output, if it isn't done
 DONE, FAILED, LATE, ABSENT = "done", "failed", "over its limit", "not here"
 
 
@@ -109,7 +109,7 @@ class Runner:
         given = {
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "PYTHONUNBUFFERED": "1",
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # others' plugins want what isn't here
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # others' plugins need missing packages
             "TRIALFLEET_KERNELS": os.environ.get(
                 "TRIALFLEET_KERNELS", str(self.folder / "kernels")
             ),
@@ -153,7 +153,7 @@ def finish(
             program.wait(GRACE)
         return None
     finally:
-        end(program, signal.SIGKILL)  # and whatever it left behind
+        end(program, signal.SIGKILL)  # and all processes that it left
         with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the driver stays
             program.wait(KILLED)
 

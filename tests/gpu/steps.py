@@ -17,8 +17,8 @@ from typing import Any
 
 from tests.gpu import counters
 
-TOOLS = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute/*")  # beside PATH
-PART = "{part}"  # in a command: the file for what the step finds
+TOOLS = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute/*")  # in addition to PATH
+PART = "{part}"  # in a command: the file for the step's results
 DRY = "TRIALFLEET_GPU_DRY"  # in the environment of a dry run's programs
 
 
@@ -104,7 +104,7 @@ def sanitizer(tool: str, *, dry: bool) -> Step:
         name=tool,
         title=f"compute-sanitizer's {tool}, on the smallest cases",
         command=(*every, "--device", "cpu") if dry else watched,
-        # Every tensor in an allocation of its own, or what lies behind it is the next tensor.
+        # Every tensor has its own allocation; else the next tensor follows it in memory.
         environment={"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
         seconds=20,
         needs="" if dry else "compute-sanitizer",

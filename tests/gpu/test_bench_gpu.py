@@ -33,7 +33,7 @@ def test_the_events_take_as_long_as_the_clock(meter: timing.CudaMeter) -> None:
 @pytest.mark.parametrize("manner", ["called", "graph"])
 @pytest.mark.parametrize("name", [name for name in mulc.VARIANTS if name != "copy"])
 @pytest.mark.parametrize("size", [1, 1000, 1 << 20])
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what torch.compile imports
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # by torch.compile's imports
 def test_every_variant_multiplies(
     name: str, manner: str, size: int, meter: timing.CudaMeter
 ) -> None:

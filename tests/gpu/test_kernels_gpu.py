@@ -339,7 +339,7 @@ def test_the_sanitizer_finds_nothing(tool: str) -> None:
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[2],
-        # Every tensor in an allocation of its own, or what lies behind it is the next tensor.
+        # Every tensor has its own allocation; else the next tensor follows it in memory.
         env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
     )
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-2000:]

@@ -254,7 +254,7 @@ def test_the_gpus_memory_is_free_again_for_the_next_trial(
         gc.collect()
         torch.cuda.empty_cache()
         taken.append(torch.cuda.memory_reserved(GPU))
-    assert taken[-1] <= taken[1]  # the rows, and what libraries keep
+    assert taken[-1] <= taken[1]  # the rows, and the libraries' memory
 
 
 @pytest.mark.parametrize(("precision", "near"), [("float32", 1e-3), ("tf32", 1e-2)])

@@ -29,11 +29,11 @@ from trialfleet.nodes.kernels.toolchain import PACKAGES
 
 FUNCTION = re.compile(r"Function : (\S+)")
 LINE = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+) )?([\w.]+)(.*?);")
-# For elsewhere, unless they have a condition. What is called is a division's or a root's rare case.
+# For elsewhere, unless they have a condition. Calls are the rare cases of divisions and roots.
 LEAVES = ("EXIT", "RET", "BRA", "BRX", "JMP", "CALL")
 JUMPS = ("BRA", "JMP")
 WIDTHS = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}  # bytes; else 4
-READS = ("LDG", "LD")  # from global memory, and what writes there
+READS = ("LDG", "LD")  # from global memory, and the writes to it
 WRITES = ("STG", "ST", "RED", "ATOM", "ATOMG")
 PACK = 16  # bytes
 

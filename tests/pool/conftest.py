@@ -50,7 +50,7 @@ def pytest_runtest_makereport(
 
 
 def end_as_by_interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt  # so that a test run that is told to end takes its pools down
+    raise KeyboardInterrupt  # so that a test run that gets SIGTERM takes its pools down
 
 
 @pytest.fixture(scope="session")

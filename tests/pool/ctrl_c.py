@@ -79,7 +79,7 @@ def read(terminal: int, seconds: float) -> str:
             if selector.select(left):
                 try:
                     chunks.append(os.read(terminal, 65536))
-                except OSError:  # nobody has it open any more
+                except OSError:  # no process has it open any more
                     break
     return b"".join(chunks).decode(errors="replace")
 
@@ -118,7 +118,7 @@ def main() -> None:
     given = parser.parse_args()
     folder = given.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's "&" has it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's "&" ignores it
     pool, study = Pool(folder / "pool", cpus=4), write_study(folder)
     chance = random.Random(given.seed)  # noqa: S311 - repeatable is what it has to be
     delays = [chance.uniform(0.1, given.seconds) for _ in range(given.times)]

@@ -68,7 +68,7 @@ def _unpack(cache: Path) -> None:
     own = loader.parent / "apptainer/bin"
     programs = elf.dynamic_programs([usr / "bin", own])
     elf.relocate(programs, loader=loader, libraries=[loader.parent, usr / "lib"])
-    # it looks for these beside itself
+    # it looks for these in its own folder
     (usr / "etc").symlink_to("../etc")
     (usr / "lib/etc").symlink_to("../../etc")
     for place in (usr, usr / "lib"):

@@ -74,7 +74,7 @@ def test_a_region_whose_money_is_spent_publishes_what_is_best_so_far(make_run: M
     run.submit()
     status = run.wait()
     assert status.state is RunState.DONE, status
-    (trial,) = run.trials()  # the first: nobody knew what one costs
+    (trial,) = run.trials()  # the first: the cost of a trial was unknown
     assert trial.usd
     (region,) = status.regions
     assert region.published

@@ -206,7 +206,7 @@ def test_a_dagman_that_can_not_recover_is_replaced(chains: Gated, wait_for: Wait
     wait_for(lambda: chains.run.status().mends)
     assert chains.run.status().state is RunState.RUNNING
     chains.go_on()
-    assert list(files.aside.iterdir())  # what the one before left is kept
+    assert list(files.aside.iterdir())  # files of the one before are kept
 
 
 def _halve(file: Path) -> None:
@@ -332,13 +332,13 @@ def test_a_dagman_that_missed_a_jobs_end_is_replaced(chains: Gated, wait_for: Wa
     region.suspend()
     chains.open(*TRIALS)
     wait_for(lambda: not job_queue.look_up(chains.folder).running)
-    os.truncate(files.nodes_log, length)  # as if the disk had been full when the jobs ended
+    os.truncate(files.nodes_log, length)  # as on a disk that was full when the jobs ended
     region.resume()
     wait_for(lambda: "not in the queue" in str(chains.run.status().mends))
     chains.go_on()
 
 
-# A POST script fails before it tells of its trial; then the PRE script of the retry is killed.
+# A POST script fails before it records its trial; then the PRE script of the retry is killed.
 RETRY_CUT_OFF = """\
 #!/bin/sh
 case "$1 $3" in
@@ -362,7 +362,7 @@ def test_a_dagman_that_missed_the_end_of_a_script_is_restarted(
     gated.go_on()
     assert [repair["remedy"] for repair in gated.run.status().mends] == ["kick"]
     [beside] = [record for record in gated.run.trials() if record.node == TRIALS[1]]
-    assert beside.attempts == 1  # what trained meanwhile went on
+    assert beside.attempts == 1  # the trial that trained meanwhile continued
 
 
 def test_a_run_whose_queue_is_lost_continues_from_its_study(

@@ -85,8 +85,8 @@ OFF = {DAYS[4], DAYS[5], DAYS[9]}  # the machine is off
 LATE = {(DAYS[2], "R07"), (DAYS[7], "R11"), (DAYS[8], "R07")}  # data that comes days later
 
 
-# What a day's run loses on its way, in the order of a seed: DAGMans recover, the schedd is started
-# by its master, and who starts the pool, systemd on a manager, starts a master.
+# Processes that a day's run loses, in the order of a seed: DAGMans recover, the schedd is started
+# by its master, and the pool's starter, systemd on a manager, starts a master.
 LOSSES = ["dagman", "dagman of a region"] * 3 + ["schedd"] * 3 + ["master"] * 2
 
 
@@ -127,7 +127,7 @@ def two_weeks(here: Path, pool: Pool) -> None:
     for day in DAYS:
         if day in OFF:
             continue
-        process, loss = start(file, day), losses.pop()  # first: a run goes on without `daily run`
+        process, loss = start(file, day), losses.pop()  # first: a run continues without `daily run`
         killed[loss] += loses(process, pool, loss, moments.uniform(0, 5))
         killed["daily run"] += killed_after(process, moments.uniform(0, 10))
         killed["daily run"] += killed_after(start(file, day), moments.uniform(1, 15))

@@ -17,7 +17,7 @@ from trialfleet import Run, RunState
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 TRAINERS = Path(__file__).parent / "trainers"
-BAD = 0.6  # a larger x waits until it is told to stop
+BAD = 0.6  # a larger x waits for the order to stop
 A_JOB_EACH = {"trials": 8, "lanes": 4, "trials_per_job": 1}  # a trial's order stays where it is
 SETTINGS = {"min_steps": 4, "max_steps": 30, "startup_trials": 2, "grace_seconds": 3}
 
@@ -121,7 +121,7 @@ def test_a_service_killed_after_its_decision_loses_nothing(
     ordered = orders(run)
     assert run.wait().state is RunState.DONE
     assert_bad_ones_were_stopped(run)
-    assert ordered.items() <= orders(run).items()  # what was decided stays so
+    assert ordered.items() <= orders(run).items()  # decisions stay
 
 
 @pytest.mark.thorough

@@ -389,7 +389,7 @@ def test_a_pool_in_a_folder_of_its_own_is_found_by_the_line_that_up_ends_with(
     export = line.partition(": ")[2]
     assert export == f"export TRIALFLEET_POOL={folder}"
     assert "next" not in said(f"{export}; trialfleet pool up")
-    only = f"CONDOR_CONFIG={folder}/condor_config"  # as a job of the pool has it
+    only = f"CONDOR_CONFIG={folder}/condor_config"  # as in a job of the pool
     for way in (export, f'eval "$(trialfleet pool env --folder {folder})"', f"export {only}"):
         assert said(f"{way}; trialfleet pool status").startswith("up  HTCondor 25.")
     assert said(f"export {only}; trialfleet pool down").startswith("stopping the pool in")

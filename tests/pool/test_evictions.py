@@ -28,7 +28,7 @@ from trialfleet.workflows.views.serve.live import LiveRuns
 from trialfleet.workflows.views.serve.metrics import exposition
 from trialfleet.workflows.views.serve.views import concerns
 
-# It kills its starter, which is what its machine would do to it; the fourth start waits for a file.
+# It kills its starter, as its machine would; the fourth start waits for a file.
 TRAINER = """\
 echo x >> {work}/starts
 echo started
@@ -128,7 +128,7 @@ def assert_all_views_tell(run: Run) -> None:
     assert 'trialfleet_run_trials_in_trouble{study="demo"} 1.0' in metrics
 
 
-# Both print; the one saves when it is told to end, the other leaves no checkpoint.
+# Both print; one saves on SIGTERM, the other leaves no checkpoint.
 LONG = """\
 echo started
 if grep -q '"region": "saves"' "$TRIALFLEET_TRIAL"; then

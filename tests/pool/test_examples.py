@@ -46,7 +46,7 @@ def test_each_trainer_runs_as_it_stands(name: str, work: Path) -> None:
     best = json.loads(call(work, "best", name, "--json"))
     for region in best:
         assert region["final"].keys() == {"val_error", "test_error"}
-        assert len(list(Path(region["published"]).iterdir())) > 2  # a model beside our two files
+        assert len(list(Path(region["published"]).iterdir())) > 2  # more than our two files
 
 
 @pytest.mark.thorough  # the main path without a pool: tests/unit/plan/test_examples.py

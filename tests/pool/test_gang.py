@@ -269,7 +269,7 @@ def test_keeper_and_service_are_killed_while_a_gang_forms_and_while_it_trains(
     wait_for(lambda: own.trains() and own.has_saved())
     for process in [*keepers(own), *services(own.run)]:
         process.kill()
-    kill_rank(own)  # nobody forms the next generation before the keeper is back
+    kill_rank(own)  # the next generation forms after the keeper is back
     assert own.run.wait().state is RunState.DONE
     assert own.result() == pytest.approx(undisturbed(own.place, work / "alone"), abs=1e-6)
     (record,) = own.run.trials()

@@ -32,7 +32,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
 REPOSITORY = Path(__file__).parents[2]
 WaitFor = Callable[..., None]
-# What condor_gpu_discovery calls its simulated GPUs, in the order in which it hands them out.
+# Names of condor_gpu_discovery's simulated GPUs, in the order in which it hands them out.
 FIRST, SECOND, THIRD = "GPU-a0223334", "GPU-b1223334", "GPU-c2223334"
 PROBE = """#!/bin/sh
 cat {folder}/verdict
@@ -51,7 +51,7 @@ STARTD_CRON_TRIALFLEET_PROBE_PERIOD = 1
 UPDATE_INTERVAL = 2
 NUM_CPUS = {cpus}
 """
-# Some steps of the node's agent; nothing is told by metadata, and nothing can be switched off.
+# Some steps of the node's agent; there are no metadata, and nothing can be switched off.
 AGENT = """
 import sys
 from pathlib import Path

@@ -16,7 +16,7 @@ from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.views.why.explain import why
 
-# Fails so many times, whatever its parameters.
+# Fails this number of times, with any parameters.
 TRAINER = """\
 echo x >> {tries}
 [ "$(wc -l < {tries})" -gt {failures} ] || {{ echo "{words}" >&2; exit 1; }}

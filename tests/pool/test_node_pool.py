@@ -20,7 +20,7 @@ FLEET = Fleet.model_validate({"name": "demo", "aws_regions": ["eu-west-1"]})
 INSTANCE = Instance(
     id="i-0123456789abcdef0", type="g5.xlarge", zone="eu-west-1a", lifecycle="spot", price=0.4321
 )
-# Like `python3 -m trialfleet.nodes.probe --classad`: says what a file says, and notes each call.
+# Like `python3 -m trialfleet.nodes.probe --classad`: prints a file's text, and notes each call.
 PROBE = """#!/bin/sh
 echo "$* $PYTHONPATH" >> {folder}/probed
 cat {folder}/verdict

@@ -135,7 +135,7 @@ def test_a_run_in_a_folder_of_any_name_is_found_by_it(work: Path, name: str) -> 
 
 
 SLOT = {
-    "Arch": platform.machine(),  # HTCondor has it in capitals, and compares without
+    "Arch": platform.machine(),  # HTCondor writes it in capitals, and ignores case
     "OpSys": "LINUX",
     "CondorVersion": "$CondorVersion: 25.14.1 2026-11-01 $",
     "HasFileTransfer": True,

@@ -13,7 +13,7 @@ from trialfleet import RunState
 
 TRIALS = 6
 SOME_FAIL = {"type": "categorical", "choices": ["good", "raise", "exit"]}
-# In the place of the client, which is moved beside it.
+# In place of the client, which is moved aside.
 KILLED = """\
 #!{python} -I
 import os, random, signal, subprocess, sys

@@ -23,7 +23,7 @@ from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 pytestmark = pytest.mark.postgres
-# What a machine that is an access point alone has in place of the pool's own.
+# Settings of a machine that is only an access point, in place of the pool's own.
 SECOND = """
 include : {first}
 COLLECTOR_HOST = 127.0.0.1:{collector}

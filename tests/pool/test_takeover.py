@@ -24,7 +24,7 @@ TRIALS = 3
 NODES = [f"{region}.{node}" for region in "AB" for node in ("l1.t01", "l1.t02", "l1.t03", "best")]
 BEFORE_FULL_TRAINING = [node for node in NODES if "best" not in node]
 BEGUN = "the day is begun"
-UP_TO = {  # what runs to its end before the first manager is killed
+UP_TO = {  # steps that end before the first manager is killed
     BEGUN: [],
     "tuning": ["A.l1.t01", "B.l1.t01"],
     "full training": BEFORE_FULL_TRAINING,

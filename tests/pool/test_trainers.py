@@ -69,7 +69,7 @@ def test_bad_trainers_are_recorded_as_failed_and_stop_no_other_region(make_run: 
     assert re.fullmatch(
         r"over its disk: used \d+ MB of 20 MB; raise resources\.disk in the study", errors["fills"]
     )
-    assert "sparse" not in errors  # what nobody takes costs nothing
+    assert "sparse" not in errors  # a package that is not taken costs nothing
     assert errors["saves-sparse"] == (
         "over its disk: it left more than that; raise resources.disk in the study"
     )

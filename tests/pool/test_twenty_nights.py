@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.thorough, pytest.mark.timeout(72
 SEED = 32
 FIRST = date(2026, 11, 1)
 REGIONS = ("A", "B", "C")
-# What is wrong with a region's data, and a word of the reason why its day then fails.
+# Faults of a region's data, and a word of the reason why its day then fails.
 BAD_DATA = {"broken": "there is no column 'churned'", "missing": "isn't there", "garbage": "rows"}
 TROUBLES = [
     *BAD_DATA,

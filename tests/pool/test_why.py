@@ -132,7 +132,7 @@ def test_a_crash_and_scripts_that_fail_are_why_their_regions_fail(
     assert asked(run, "shut.l1.t01").kind == "script"
     wait_for(lambda: heard.exists() and all(each in heard.read_text() for each in (lacks, shut)))
 
-    for name in ("gone", "shut"):  # as if they had failed for two minutes
+    for name in ("gone", "shut"):  # as after two minutes of failures
         failing = folder.region(name).failing
         content = json.loads(failing.read_text())
         content["scripts"][0]["times"] = TRIES - 1

@@ -308,7 +308,7 @@ def test_a_pool_that_is_busy_draining_empty_or_gone(
     run = gated(budget=ONE)
     run.submit()
     becomes(wait_for, "busy", lambda: asked(run))
-    assert why("1.0").kind == "well"  # a job that is none of ours
+    assert why("1.0").kind == "well"  # another's job
 
     slot = subprocess.run(
         ["condor_status", "-constraint", "PartitionableSlot", "-af", "Name"],

@@ -23,7 +23,7 @@ from tests.storm.victims import FLEET_KINDS, kind_of
 from tests.storm.watch import Progress, Seen
 from trialfleet import PoolError
 
-NODES, MOST_NODES = 4, 8  # that the fleet has; that there may be while lost ones are given up
+NODES, MOST_NODES = 4, 8  # nodes of the fleet; nodes at most while lost ones are abandoned
 SHORTEST_CUT, LONGEST_CUT = 10.0, 150.0  # seconds
 NOTICE_SECONDS = 30.0  # from AWS's notice to the end of a spot instance; real ones have 120
 # A line for each process: its number, where it works, and its words.
@@ -40,7 +40,7 @@ class LabGround:
     """A manager and a fleet of nodes in a lab; see `Ground`."""
 
     look_seconds = 4.0
-    recovery_seconds = 240.0  # a lost node's trial is given up after two minutes
+    recovery_seconds = 240.0  # a lost node's trial is abandoned after two minutes
     left_out: Sequence[str] = ()
 
     def __init__(self, folder: Path, settings: Settings) -> None:

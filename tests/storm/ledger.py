@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.storm.words import Word
 from trialfleet.workflows.names import region_slug
 
-# What the access point noted of a trial in its job's log.
+# The access point's marks of a trial in its job's log.
 MARK = re.compile(r"^008 .*trialfleet: (\S+) (begins|ends)(?: code=(-?\d+))?", re.MULTILINE)
 
 Name = tuple[str, str]  # a region's slug, and a trial of it

@@ -32,7 +32,7 @@ STOPPED = {
     "asking": "service",
     "publish": "publish",
     "report": "report",
-}  # what is kept from going on
+}  # the program that is stopped there
 PHASE_SECONDS, RECOVERY_SECONDS, END_SECONDS = 180.0, 60.0, 300.0
 FAILED = "FAILED"
 

@@ -27,7 +27,7 @@ from trialfleet.infra.pool.embedded import Pool
 
 AT = {
     "all": ("asked", "arrived", "told", "answered", "no service"),
-    "1": ("arrived", "told", "no service"),  # nobody asks or is answered
+    "1": ("arrived", "told", "no service"),  # without questions or answers
 }
 VICTIMS = ("agent", "staying trainer", "starter", "shadow", "schedd", "startd", "service")
 TRIES = 8  # trials until a moment is hit that can be missed
@@ -205,7 +205,7 @@ class _Lane:
         word = self._next("told" if on == "told" else "arrived")
         _signal(pids, signal.SIGSTOP)
         try:
-            time.sleep(0.1)  # for what was said meanwhile to be noticed
+            time.sleep(0.1)  # until words said meanwhile are noticed
             if on == "arrived" and any(
                 one.moment == "told" and one.time > word.time for one in self.words.all
             ):

@@ -16,10 +16,10 @@ from tests.storm.watch import Progress, Seen
 from trialfleet import PoolError, TrialfleetError
 
 START_SECONDS = 180.0  # for a pool on a busy machine
-STILL_SECONDS = 300.0  # without any progress: it will not go on by itself
+STILL_SECONDS = 300.0  # without any progress: it will not continue by itself
 STOPPED_SECONDS = 60.0  # the same of one that says that it has ended, but not well
-LULL_SECONDS = 60.0  # without an event, for a run to go on that stood still
-PERSONS = 3  # times that a run is helped before it is given up
+LULL_SECONDS = 60.0  # without an event, for a stalled run to continue
+PERSONS = 3  # times that a run is helped before it is abandoned
 
 Say = Callable[[str], None]
 NOTHING = Seen(progress=Progress(), is_done=False, has_ended=False, message="", mends=0)

@@ -25,7 +25,7 @@ from tests.storm.words import Word, Words
 from trialfleet import programs
 
 REPOSITORY = Path(__file__).parents[2]
-# Prints what the time of day is, how old a file seems to be, and how long a wait was.
+# Prints the time of day, the apparent age of a file, and the duration of a wait.
 LOOK = """
 import os, sys, time
 began = time.monotonic()

@@ -101,7 +101,7 @@ class Words:
             with self._new:
                 self.all += found
                 self._new.notify_all()
-        if name.endswith(_PACKAGE):  # whoever waits for it has no time to lose
+        if name.endswith(_PACKAGE):  # a reader that waits for it has no time to lose
             self.all[-1] = replace(self.all[-1], code=_code(folder / name))
 
 

@@ -45,7 +45,7 @@ class Scenario:
     good: tuple[float, float]
     hours: float
     checkpoint: float = math.inf  # hours between checkpoints: none
-    lost_minutes: float = 10  # what the study says of them
+    lost_minutes: float = 10  # the study's value for them
 
 
 MONTH = 730.0

@@ -25,7 +25,7 @@ from trialfleet.nodes.kernels import build
 SIZES = tuple(1 << power for power in range(10, 29, 2))  # 1 K to 256 M elements
 QUICK_SIZES = (1 << 10, 1 << 20, 1 << 26)
 SECONDS, QUICK_SECONDS = 4.0, 0.2  # for one row of MulC
-MEMORY = 0.8  # of what is free, for two arrays
+MEMORY = 0.8  # of the free memory, for two arrays
 TABLES = ("mulc", "fused")
 COMMAND = "python -m tests.bench.kernels"
 

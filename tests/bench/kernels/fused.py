@@ -403,7 +403,7 @@ def gather_backward(s: Scale) -> Fused:
     )
 
 
-FUSED: tuple[Callable[[Scale], Fused], ...] = (  # what decides most first: a run may be cut off
+FUSED: tuple[Callable[[Scale], Fused], ...] = (  # the most important first: a run may be cut off
     gather,
     gather_backward,
     activation,

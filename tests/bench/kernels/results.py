@@ -10,7 +10,7 @@ SCHEMA = 1
 FULL = 128 * 1000  # calls
 LAUNCH_BOUND = 1.0  # µs at the copy's speed: less than any launch takes
 MEMORY_BOUND = 100.0  # µs at the copy's speed: so much that a launch no longer shows
-CACHES = 4  # and so many times the last cache, or it isn't the memory that is measured
+CACHES = 4  # and this multiple of the last cache; less would not measure the memory
 
 COPY_GOAL = 0.9  # of the copy's bandwidth, where memory dominates
 STREAMING = (  # those that read and write in order and compute little
@@ -18,11 +18,11 @@ STREAMING = (  # those that read and write in order and compute little
     *("mean_squared_error", "bias_relu_dropout"),
 )
 STREAMING_GOAL = 0.95
-NPP_GOALS = (  # who, as whom, so many times as fast at least, where launches dominate
+NPP_GOALS = (  # variant, reference, least ratio of speeds, where launches dominate
     ("ours", "npp", 1.0),
-    ("ours, graph", "npp", 1.6),  # what a graph saves of the calls
+    ("ours, graph", "npp", 1.6),  # the calls' time that a graph saves
 )
-COMPUTING = ("linear, bias_relu_dropout",)  # a matrix product bounds it, whatever it moves
+COMPUTING = ("linear, bias_relu_dropout",)  # bounded by a matrix product, not by its bytes
 COMPILE_GOAL = 1.0  # times as fast as torch.compile, each fused operation
 COMPUTING_GOAL = 0.97  # both call the same product, and one has another epilogue
 SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20}

@@ -70,7 +70,7 @@ def main() -> None:
     given = parser.parse_args()
     base = platformdirs.user_cache_path("trialfleet") / "bench-lanes"
     shutil.rmtree(base, ignore_errors=True)
-    # A slot is declared for each job; its sleeping trainer needs none of what it declares.
+    # A slot is declared for each job; its sleeping trainer does not use its resources.
     slots = max(given.jobs, given.chain) + 2
     knobs = {"STARTER_UPDATE_INTERVAL": "300", "SHADOW_QUEUE_UPDATE_INTERVAL": "900"}
     pool = Pool(base / "pool", cpus=slots, memory_mb=128 * slots, knobs=knobs)

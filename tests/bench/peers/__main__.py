@@ -38,7 +38,7 @@ SYSTEMS = {
     "Optuna, joblib": "optuna_joblib",
 }
 KILLS = ("none", "worker", "driver", "machine")
-DRIVERS = {"trialfleet": ("programs serve",)}  # what hands out trials beside the program itself
+DRIVERS = {"trialfleet": ("programs serve",)}  # other processes that hand out trials
 STILL_SECONDS = 90.0  # without a beginning or an end, until a person is taken to be needed
 MOST_STARTS = 4
 

@@ -24,7 +24,7 @@ def kilobytes(name: str) -> int:
 
 def watched(*given: Any) -> Any:
     """Make the network, and count from here."""
-    Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
     found["before"] = kilobytes("VmRSS")
     return made(*given)
 

@@ -263,7 +263,7 @@ def seconds_for(steps: int, way: rivals.Way) -> float:
     return roofline.Clock.now() - begin
 
 
-# What is printed
+# The output
 
 
 def describe(device: torch.device) -> dict[str, Any]:

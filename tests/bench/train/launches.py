@@ -29,7 +29,7 @@ from trialfleet.nodes.tabular.ranks import Ranks
 from trialfleet.nodes.tabular.steps import PlainSteps, Steps
 
 CPU = torch.device("cpu")
-# What hands out memory or another name for it, or only takes notes.
+# Operations that only allocate, alias or annotate.
 NO_LAUNCH = (
     "aten.empty",
     "aten.new_empty",
@@ -38,7 +38,7 @@ NO_LAUNCH = (
     "aten.lift_fresh",
     "profiler.",
 )
-# What reads of a table only the rows that it returns.
+# Operations that read only those rows of a table that they return.
 GATHERS = ("aten.index_select", "aten.embedding", "trialfleet.gather_embed")
 
 

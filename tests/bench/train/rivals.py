@@ -158,7 +158,7 @@ class Captured(Eager):
                 self._whole_step()
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        self._optimizer.zero_grad()  # the graph's gradients lie in the graph's memory
+        self._optimizer.zero_grad()  # the graph's gradients are in the graph's memory
         with torch.cuda.graph(graph):
             self._whole_step()
         with torch.no_grad():

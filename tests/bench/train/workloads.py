@@ -78,7 +78,7 @@ FLIGHTS = Workload(
     layers=2,
     batch=512,
 )
-# "Millions of parameters", one and four million samples; dropout was what such networks had.
+# "Millions of parameters", one and four million samples; such networks used dropout.
 IN_2014 = Workload(
     name="2014, 1 million samples",
     rows=1 << 20,

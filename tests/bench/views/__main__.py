@@ -19,10 +19,10 @@ from pathlib import Path
 
 import platformdirs
 
-RUN = "runs/views/r1"  # as stored.py has it
+RUN = "runs/views/r1"  # the same as in stored.py
 COMMANDS = ("status", "best", "trials", "cost", "report")
 _TIMES = 3  # that a command is started; the median counts
-_LONG = 10.0  # seconds: what takes longer is started once
+_LONG = 10.0  # seconds: a program that takes longer is started once
 
 
 def main() -> None:

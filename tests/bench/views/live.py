@@ -50,7 +50,7 @@ def main(place: Path, regions: int, trials: int) -> None:
         run.in_queue(),
         patch.object(NodeReader, "read", lambda _: PoolNodes()),
         patch.object(_Queue, "stamp", lambda _: None),
-        patch.object(LiveRun, "snapshot", lambda live: live._snapshot),  # nobody else looks
+        patch.object(LiveRun, "snapshot", lambda live: live._snapshot),  # without a second reader
     ):
         asyncio.run(_measure(run))
 

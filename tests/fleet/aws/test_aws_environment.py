@@ -38,7 +38,7 @@ def shell(cloud: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> py
     """The environment of a shell in which the keys are in files."""
     (tmp_path / "keys").write_text(KEYS)
     for name in SECRETS:
-        monkeypatch.setenv(name, "")  # as good as none; moto wants to delete them itself
+        monkeypatch.setenv(name, "")  # the same as none; moto wants to delete them itself
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "keys"))
     return monkeypatch

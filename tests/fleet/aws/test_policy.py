@@ -74,7 +74,7 @@ def raised_watched_and_removed(aws: Aws, own: OwnInstance, fleet: Fleet = MINE) 
     lease.renew(aws, fleet, nodes)
     doctor.examine(aws, fleet)
     boot_words.last_messages(aws, fleet, inventory.instances(aws, fleet))
-    aws.ec2(fleet.home).get_console_output(InstanceId=nodes[0].id)  # refused, it isn't told
+    aws.ec2(fleet.home).get_console_output(InstanceId=nodes[0].id)  # a refusal is not reported
     reap.reap(aws, fleet.aws_regions, now=max(node.launched for node in nodes))
     return down(aws, fleet, drain=lambda _: None)
 
@@ -144,7 +144,7 @@ def test_whoever_runs_studies_changes_nothing_that_is_not_the_fleets(kind: str) 
     changes = {
         one for one in actions if re.match("ec2:(?!Describe|Get|RunInstances|CreateFleet)", one)
     }
-    for action in changes:  # what is launched has a statement of its own, and no tag yet
+    for action in changes:  # launched resources have their own statement, and no tag yet
         for one in grants(document, action, arn):
             conditions = json.dumps(one.get("Condition", {}))
             assert names.FLEET_TAG in conditions or "ec2:CreateAction" in conditions, action
@@ -238,7 +238,7 @@ def test_a_placement_group_is_made_with_the_tag_and_used_and_removed_where_it_ca
 
 
 KEYED = MINE.model_copy(update={"key_pair": "k"})
-UNCALLED = {  # asked of IAM beside another call, or by moto never needed
+UNCALLED = {  # checked by IAM with another call, or never required by moto
     *("ec2:CreateTags", "iam:CreateServiceLinkedRole", "iam:PassRole", "iam:TagInstanceProfile"),
     *("iam:TagRole", "pricing:GetProducts", "servicequotas:GetServiceQuota"),
     *("ssm:AddTagsToResource", "ec2:GetSpotPlacementScores"),
@@ -256,7 +256,7 @@ IAM_NAMES = {
     "s3:PutBucketLifecycleConfiguration": ["s3:PutLifecycleConfiguration"],
     "s3:PutPublicAccessBlock": ["s3:PutBucketPublicAccessBlock"],
     "service-quotas:GetServiceQuota": ["servicequotas:GetServiceQuota"],
-    "sts:GetCallerIdentity": [],  # nobody needs leave for it
+    "sts:GetCallerIdentity": [],  # it needs no permission
 }
 
 

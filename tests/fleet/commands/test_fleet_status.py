@@ -119,7 +119,7 @@ def test_a_node_that_has_not_joined_tells_the_last_line_of_its_log(
 def test_without_a_log_the_console_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     with new_account() as account:
         raised(account, 1)
-        console = account.client("ec2").get_console_output  # what moto says of every instance
+        console = account.client("ec2").get_console_output  # moto's answer for every instance
         output = console(InstanceId=raised(account, 1)[0])["Output"]
         node = seen(account, monkeypatch).nodes[0]
         assert node.why.endswith(f"its console ends: {last_line(output)}")

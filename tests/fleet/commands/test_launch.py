@@ -283,7 +283,7 @@ def test_a_fresh_instance_profile_is_waited_for(cloud: Account) -> None:
     reason += "Invalid IAM Instance Profile name"
     cloud.faults.refuse("CreateFleet", "InvalidParameterValue", reason, times=9)
     assert len(ask(cloud, [A]).instances) == 1
-    assert sum(cloud.pauses) > 60  # IAM may take a minute to tell EC2
+    assert sum(cloud.pauses) > 60  # IAM may take a minute to inform EC2
 
 
 def test_a_fresh_instance_profile_is_waited_for_beside_a_pool_without_room(cloud: Account) -> None:

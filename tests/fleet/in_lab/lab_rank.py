@@ -7,7 +7,7 @@ import time
 import torch
 from torch import distributed
 
-ROWS, COLUMNS, RATE, EVERY = 24, 8, 0.02, 10  # a report in so many steps
+ROWS, COLUMNS, RATE, EVERY = 24, 8, 0.02, 10  # steps between two reports
 
 
 def batch_of(step: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -204,7 +204,7 @@ def test_a_sick_gpu_of_two_takes_only_itself_out(project: Project, lab: Lab) -> 
 
 # --- The driver's option --------------------------------------------------------------------------
 
-# What the machine has; what it advertises; how often it has rebooted; what stands in its log.
+# The machine's hardware, its ad, its number of reboots, and its log.
 DRIVERS: dict[str, tuple[dict[str, Any], str, int, str]] = {
     "absent": ({"installed": False, "option": "known"}, driver.SET, 0, "installing the"),
     "already 0": ({"option": "known"}, driver.ALREADY, 0, ""),

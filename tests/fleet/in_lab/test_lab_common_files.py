@@ -14,9 +14,9 @@ from tests.fleet.lab.lab import Lab
 from tests.fleet.lab.project import HOME, Project
 
 pytestmark = pytest.mark.thorough
-INTERRUPTIONS = 2  # a third within ten minutes is a trouble that status tells
+INTERRUPTIONS = 2  # a third within ten minutes is a trouble in status
 NODES = INTERRUPTIONS + 1
-ELSEWHERE = 60  # seconds; a quiet machine needs some 5
+ELSEWHERE = 60  # seconds; an idle machine needs about 5
 LONG = {"seconds": 0.5, "steps": 1000}
 
 

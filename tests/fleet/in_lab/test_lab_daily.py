@@ -21,7 +21,7 @@ pytestmark = [
 ]
 USER = "debian"  # cloud-init makes this account
 HOME = f"/home/{USER}"
-# A command in a unit of its own: logind refuses who comes from outside of the machine's cgroups.
+# A command in a unit of its own: logind refuses processes outside the machine's cgroups.
 IN_UNIT = ("systemd-run", "--quiet", "--pipe", "--wait", "--collect")
 AS_USER = (*IN_UNIT, f"--uid={USER}", "--property=PAMName=sshd", f"--working-directory={HOME}")
 FIRES = 60  # seconds, at most, from a timer's moment to the day's end

@@ -20,7 +20,7 @@ ONE = {"trials": 1, "lanes": 1}
 pytestmark = pytest.mark.thorough
 NODES = 7
 ELSEWHERE = (
-    240  # seconds; a quiet machine needs some 60 from a node's loss to its trial's next life
+    240  # seconds; an idle machine needs about 60 from a node's loss to its trial's next life
 )
 EATEN = "/etc/eats-jobs"
 EATEN_TRAINER = {"command": ["python3", "eaten.py"], "files": ["eaten.py"]}

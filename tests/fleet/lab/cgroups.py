@@ -14,7 +14,7 @@ from pathlib import Path
 
 from . import mounting
 
-PLACE = Path("/sys/fs/cgroup")  # whatever is there outside of our mount namespace
+PLACE = Path("/sys/fs/cgroup")  # it may have other contents outside our mount namespace
 PATIENCE = 30.0  # seconds for killed processes to be gone
 
 

@@ -275,7 +275,7 @@ def answered(cloud: Cloud, request: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Serve requests until there are no more."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what anybody prints is for the log
+    os.dup2(2, 1)  # all output goes to the log
     folder = Path(sys.argv[1])
     cloud = Cloud(folder, json.loads(sys.argv[2]))
     if cloud.options["remote"]:

@@ -24,8 +24,8 @@ from .namespaces import NEW, first_process
 
 FIRMWARE = "tests.fleet.lab.machine"
 REAL_FIRMWARE = "tests.fleet.lab.real_machine"
-POLL = 0.1  # seconds between looks at what AWS has
-POWEROFF_TARGET = signal.SIGRTMIN + 4  # systemd's signal for what a power button does
+POLL = 0.1  # seconds between two looks at AWS's instances
+POWEROFF_TARGET = signal.SIGRTMIN + 4  # systemd's signal for a pressed power button
 PATIENCE = 45.0  # seconds from the power button to the plug: services have 30 of them
 Describe = Callable[[Any, dict[str, Any]], dict[str, Any]]
 
@@ -115,7 +115,7 @@ class Machine:
 
     def _copy_console(self, master: int) -> None:
         with self._console.open("ab", buffering=0) as file, contextlib.suppress(OSError):
-            while text := os.read(master, 65_536):  # OSError once nobody has the other end
+            while text := os.read(master, 65_536):  # OSError once the other end is closed
                 file.write(text)
         os.close(master)
 

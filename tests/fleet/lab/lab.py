@@ -217,7 +217,7 @@ class Lab:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                start_new_session=True,  # Ctrl-C is for what runs on a machine
+                start_new_session=True,  # Ctrl-C is for programs on a machine
             )
         try:
             self.pid = namespaces.first_process(self._process.pid)

@@ -19,7 +19,7 @@ from . import mounting
 
 HERE = Path(__file__).resolve().parent
 LAB = Path("/opt/lab")  # the stand-ins, as the machine sees them
-PYTHON = "/usr/bin/python3"  # what every image of a cloud has
+PYTHON = "/usr/bin/python3"  # every image of a cloud has it
 TORCH = "/opt/pytorch/bin"  # where AWS's deep-learning images have the Python with torch
 LEAST_PYTHON = (3, 10)
 USER, USER_ID = "ubuntu", 1000
@@ -41,7 +41,7 @@ ACCOUNTS = {"root": (0, "/root"), "daemon": (1, "/"), USER: (USER_ID, f"/home/{U
             "nobody": (65534, "/nonexistent")}  # fmt: skip
 GROUPS = {"root": 0, "daemon": 1, "adm": 4, "tty": 5, "sudo": 27, "shadow": 42, USER: USER_ID,
           "nogroup": 65534}  # fmt: skip
-# What the machine calls, and the stand-in that answers.
+# Programs that the machine calls, and their stand-ins.
 PROGRAMS = {
     "systemd": ("systemctl", "shutdown", "poweroff", "reboot", "halt"),
     "apt": ("apt-get", "apt", "dpkg-query", "add-apt-repository"),
@@ -227,7 +227,7 @@ def make_kernel_folders(root: Path, console: Path) -> None:
     make_proc(root)
     (root / "sys").mkdir()
     mounting.mount("sysfs", root / "sys", "sysfs", mounting.MS_RDONLY)
-    # Where the driver's stand-in has its files; the hardware of the real machine is not this one's.
+    # The files of the driver's stand-in; the real machine's hardware is not this one's.
     for place in (root / "sys/bus", root / "sys/block"):
         if place.is_dir():
             mounting.memory(place)

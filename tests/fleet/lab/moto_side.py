@@ -17,16 +17,16 @@ from typing import Any
 
 ACCOUNT = "123456789012"
 CALLER = "lab"  # the IAM user who runs `trialfleet fleet`
-OPERATOR = "operator"  # who may do everything: tests look around as this user
+OPERATOR = "operator"  # has all permissions: tests inspect the account as this user
 EVERYTHING = {
     "Version": "2012-10-17",
     "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}],
 }
-BARE = "ami-00000000000000bae"  # Ubuntu, or whatever this machine has, and no HTCondor
+BARE = "ami-00000000000000bae"  # this machine's system, Ubuntu or another, without HTCondor
 PREPARED = "ami-0000000000000c0de"  # the same with HTCondor installed
 LEARNING = "ami-00000000000001ea2"  # and with torch, too
 IMAGES = {"bare": BARE, "prepared": PREPARED, "learning": LEARNING}
-DEEP_LEARNING = (  # where AWS tells the newest of its images
+DEEP_LEARNING = (  # the parameter in which AWS names its newest image
     "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
 )
 
@@ -212,7 +212,7 @@ def restore() -> None:
     CAPACITY.restore()
 
 
-CONSOLES: dict[str, Callable[[], bytes]] = {}  # what tells what a machine's console has printed
+CONSOLES: dict[str, Callable[[], bytes]] = {}  # functions that return a machine's console output
 
 
 def repair_console() -> None:

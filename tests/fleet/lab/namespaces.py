@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 KINDS = ("--net", "--uts", "--mount", "--ipc", "--pid")
-# Whoever starts it takes it down: the first process of the namespace dies with `unshare`.
+# It ends with its starter: the first process of the namespace dies with `unshare`.
 NEW = ("unshare", *KINDS, "--fork", "--kill-child=SIGKILL")
 PROGRAMS = ("unshare", "nsenter", "ip", "mount", "umount", "pivot_root", "setpriv", "sysctl")
-# What a lab does, in small: a bridge, a cable, a file system in memory, an overlay over /usr.
+# A lab on a small scale: a bridge, a cable, a file system in memory, an overlay over /usr.
 TRIAL = """
 ip link add lab0 type bridge && ip link add lab1 type veth peer name lab2 || exit 1
 mount -t tmpfs none /tmp && mkdir /tmp/upper /tmp/work /tmp/merged || exit 1

@@ -18,7 +18,7 @@ from . import cgroups, mounting
 from .machine import HERE, LAB, PROGRAMS, TORCH, Spec, make_dev, make_proc, stand_in, wait_for_cable
 
 INIT = "/sbin/init"
-# What would reach beyond the machine's namespaces: the one clock and the one kernel.
+# Units that would reach beyond the machine's namespaces: the one clock and the one kernel.
 NOT_ITS_OWN = ("sys_time", "sys_module", "sys_rawio", "syslog", "wake_alarm")
 SYSRQ = "proc/sysrq-trigger"
 OWN_SYS = ("bus", "block", "hypervisor")  # not the real machine's, where it has them

@@ -100,7 +100,7 @@ class Service:
             "ActiveState": self.state,
             "ActiveEnterTimestampMonotonic": str(int(self.since * 1e6)),
             "MainPID": str(self.pid),
-            "NeedDaemonReload": "no",  # files are read anew at each start
+            "NeedDaemonReload": "no",  # files are read at each start
         }
 
 
@@ -122,7 +122,7 @@ def prepare(unit: units.Unit) -> None:
     """Give a new process what the unit says: log, folder, user."""
     os.setsid()
     signal.set_wakeup_fd(-1)
-    # All of them: whoever started the lab in the background had SIGINT ignored, which is inherited.
+    # All of them: a lab started in the background inherits an ignored SIGINT.
     for caught in signal.valid_signals() - LEFT_ALONE:
         signal.signal(caught, signal.SIG_DFL)
     log = os.open(LOGS / f"{unit.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)

@@ -39,7 +39,7 @@ class Manager:
     def __init__(self) -> None:
         self.services: dict[str, Service] = {}
         self.waiting: list[tuple[socket.socket, Waiting]] = []
-        self.scheduled: tuple[float, str] | None = None  # when, and what
+        self.scheduled: tuple[float, str] | None = None  # time and kind
         self.power, self.off_at = "", 0.0
         self.listener = socket.socket(socket.AF_UNIX)
         self.woken, self.wake = socket.socketpair()

@@ -13,7 +13,7 @@ BRIDGE = "cloud"
 ROUTER = "10.0.0.1"  # AWS's services answer here
 ROUTER_MAC = "02:00:0a:00:00:01"
 METADATA = "169.254.169.254"
-NETWORK = 8  # bits of the prefix: every region's VPC lies in it
+NETWORK = 8  # bits of the prefix: it contains every region's VPC
 
 
 def ip(commands: str) -> None:

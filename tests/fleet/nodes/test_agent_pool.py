@@ -29,7 +29,7 @@ from trialfleet.nodes.bootstrap.host import StepError
 
 pytestmark = pytest.mark.pool
 
-# What a node's configuration says, too.
+# The same as in a node's configuration.
 NODE = """
 STARTD_HISTORY = $(LOG)/startd_history
 TrialfleetNote = DrainReason ?: ""
@@ -170,7 +170,7 @@ def test_three_jobs_that_fail_drain_the_node_and_those_that_were_sent_away_do_no
     node.agent.step()
     assert node.off == []
 
-    run("condor_drain", "-cancel", address())  # somebody mended the node
+    run("condor_drain", "-cancel", address())  # somebody repaired the node
     node.agent.step()
     assert node.condor.look().draining is None  # type: ignore[union-attr]
 

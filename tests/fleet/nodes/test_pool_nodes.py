@@ -44,7 +44,7 @@ def test_a_busy_node_tells_which_trials_run_there() -> None:
     (node,) = machines_of(ads, [job_ad("7.0"), job_ad("9.0")])
     assert node.idle_since is None
     assert node.free == Room(gpus=0, cpus=2, memory_mb=7_000)
-    assert node.jobs == ("7.0", "8.0")  # 8.0 is nobody's trial
+    assert node.jobs == ("7.0", "8.0")  # 8.0 is not a trial
     assert node.trials == (RunningTrial(run="r1", region="JFK", node="JFK.l1.t03"),)
 
 

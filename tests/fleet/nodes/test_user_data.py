@@ -26,7 +26,7 @@ BUCKET = "trialfleet-demo-123456789012"
 PARAMETER = names.token_parameter("demo")
 THE_TOKEN = "eyJhbGciOiJIUzI1NiJ9.the-pools-token.signature"
 LOG_KEY = names.log_key("demo", "i-0123456789abcdef0")
-# A stand-in that makes the accounts of the list that it is given.
+# A stand-in that makes the accounts of a given list.
 SYSUSERS = """
 while read -r _ name ids _ home; do
     grep -q "^$name:" "$ROOT/etc/passwd" 2>/dev/null ||
@@ -408,7 +408,7 @@ def test_a_machine_for_an_image_is_prepared_and_joins_nothing(
     assert done.code == 0, done.output
     assert done.steps == ["driver:", "htcondor:", "kernels:", "image:", "done"]
     assert [call.strip() for call in bench.calls[-2:]] == ["cloud-init clean --logs", "sync"]
-    # Empty, and not "uninitialized": systemd would enable every service anew, HTCondor, too.
+    # Empty, and not "uninitialized": systemd would enable every service, HTCondor, too.
     assert bench.text("etc/machine-id") == ""
     assert not (bench.root / "var/lib/dbus/machine-id").exists()
     assert not (bench.root / SERVICE).exists()

@@ -340,7 +340,7 @@ def test_a_region_that_does_not_answer_keeps_no_lease_of_another_from_renewal() 
         here.waiting = 1
         here.later(minutes=15)
         step = scaler.step()
-        assert step.nodes == {"busy": 2}  # what does not answer is not gone
+        assert step.nodes == {"busy": 2}  # a node that does not answer is not gone
         assert step.launched == ()
         assert "InternalError" in " ".join(step.notes)
         here.account.faults.reset()

@@ -116,7 +116,7 @@ def test_what_runs_cost_adds_up_to_the_fleets_record(on_fleet: Plan) -> None:
         assert by_run(own) == pytest.approx({"demo/r2": costs["demo/r2"]})
         assert by_run(read_costs(["demo"], now=here.now).items) == pytest.approx(costs)
 
-        # without AWS what the autoscaler has told on this machine counts
+        # without AWS the autoscaler's report on this machine counts
         write_json(RunFolder(runs["r1"].folder).fleet_state, {"step": plain(last)})
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("trialfleet.infra.fleet.instances.inventory.instances", refuse)

@@ -32,7 +32,7 @@ from trialfleet.infra.pool.embedded import Pool
 from trialfleet.infra.pool.machines import Machine, Room, RunningTrial
 
 pytestmark = pytest.mark.pool
-REALLY_SLEEP = time.sleep  # nobody sleeps in a test's own AWS account
+REALLY_SLEEP = time.sleep  # sleeps are skipped in a test's own AWS account
 
 # A node of a fleet, with two simulated GPUs. As in production, the manager's user is administrator
 # of the collector and not of the node.

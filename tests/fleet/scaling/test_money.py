@@ -41,7 +41,7 @@ def test_without_a_cap_nothing_ends() -> None:
 
 def test_money_that_never_makes_a_node_of_use_counts_as_spent() -> None:
     assert finals_end(9.79, 9.81, nodes=0) == [False, True]
-    assert finals_end(9.81, nodes=1) == [False]  # it goes on until the cap
+    assert finals_end(9.81, nodes=1) == [False]  # it continues until the cap
     assert finals_end(9.81, nodes=0, wanted=False) == [False]
     assert finals_end(0.0, nodes=0, cap=0.19) == [True]
 

@@ -96,7 +96,7 @@ def test_the_caps_hold_back_nodes_and_say_so() -> None:
         ("7 more nodes would be useful: the cap is $1.60 per hour, and $0.50 is used",),
     )
     by_run = decide(waiting(9), [], replace(LIMITS, run_cap=10, spent=9.5), NOW)
-    assert by_run.launch == 3  # what is left pays three nodes for the 20 minutes of a boot
+    assert by_run.launch == 3  # the rest pays three nodes for the 20 minutes of a boot
     beside = decide(waiting(9), [joined(idle=None)], replace(LIMITS, run_cap=10, spent=9.5), NOW)
     assert beside.launch == 2  # the one that is there is paid for as well
     paused = decide(waiting(1), [], replace(LIMITS, paused="AWS has none"), NOW)

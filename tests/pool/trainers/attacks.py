@@ -100,7 +100,7 @@ def memory(agent: int) -> list[str]:
 def descriptors(agent: int) -> list[str]:
     """Look for the agent's files and connection, and for a connection of this process itself."""
     works = []
-    given = os.environ.get("TRIALFLEET_STAYS", "")  # to each trainer: what stays speaks by it
+    given = os.environ.get("TRIALFLEET_STAYS", "")  # to each trainer: resident ones answer by it
     for number in range(3, 20):
         try:
             Path(f"/proc/{agent}/fd/{number}").readlink()

@@ -15,7 +15,7 @@ params = order["params"]
 mood = params.get("mood", "good")
 if order["mode"] != "tune":
     mood = params.get(f"{order['mode']}_mood", "good")
-memory = Path("checkpoint/steps")  # how far former lives of this job came
+memory = Path("checkpoint/steps")  # steps of previous lives of this job
 done = int(memory.read_text()) if memory.exists() else 0
 
 
@@ -67,7 +67,7 @@ if litter := params.get("litter"):  # a folder: each start leaves a process ther
         time.sleep(3600)
     beside = Path(f"{litter}.{child}")
     beside.write_text(f"{order['node']} {os.getppid()}")
-    beside.rename(Path(litter, str(child)))  # whole, whoever is killed meanwhile
+    beside.rename(Path(litter, str(child)))  # complete even if a process is killed meanwhile
 if gate := params.get("gate"):  # a folder: each node waits in it for a file of its name
     Path(gate, f"{order['node']}.waits").touch()
     while not (Path(gate) / order["node"]).exists():
@@ -88,7 +88,7 @@ if mood == "fills":
             file.write(os.urandom(1 << 20))
     time.sleep(3600)
 
-if mood == "sparse":  # no disk is used here, but what is sent has all of it
+if mood == "sparse":  # no disk is used here, but the sent package has all of it
     with Path("checkpoint/big").open("wb") as file:
         file.truncate(3 << 30)
     if params.get("again"):
@@ -96,7 +96,7 @@ if mood == "sparse":  # no disk is used here, but what is sent has all of it
 if mood == "swells":
     ballast = os.urandom(1 << 20) * 600
     time.sleep(3600)
-if mood == "shares":  # 15 MB that four processes see, beside their own: never 60 more
+if mood == "shares":  # 15 MB that four processes share: not 60 more
     ballast = os.urandom(1 << 20) * 15
     children = [os.fork() for _ in range(3)]
     time.sleep(15)

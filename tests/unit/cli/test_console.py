@@ -155,7 +155,7 @@ def test_a_pause_is_no_time_in_which_trials_could_have_finished(make_run: MakeRu
     assert seconds_left_of_run([region(10)], now - 800, [pause]) == (
         pytest.approx(200 / 10 * 11, rel=0.05)
     )
-    log = RunFolder(make_run().folder).dag_files.log  # two DAGMans, the first of which nobody ended
+    log = RunFolder(make_run().folder).dag_files.log  # two DAGMans, the first of which did not end
     events = [
         ("000", 800, "submitted from"),
         ("001", 800, "executing on"),

@@ -48,7 +48,7 @@ def test_removing_asks_first(make_run: MakeRun) -> None:
 
 
 def test_what_can_t_be_removed_is_said_before_anybody_is_asked(make_run: MakeRun) -> None:
-    folder = make_run().folder  # of a queue that nobody can read, so it may be under way
+    folder = make_run().folder  # its queue cannot be read, so it may be under way
     RunFolder(folder).dag_files.submit.touch()
     result = CliRunner().invoke(main, ["remove", str(folder)], input="y\n")
     assert result.exit_code == 2

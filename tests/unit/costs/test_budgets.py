@@ -77,7 +77,7 @@ def test_a_region_spends_its_budget_and_no_more_than_trials_deviate(
     """Lanes of trials that cost 1 / spread to spread; a trial's cost is also its time."""
     chance = random.Random(seed)  # noqa: S311 - no secret
     over: list[float] = []
-    running: list[tuple[float, float]] = []  # when it ends, and what it costs
+    running: list[tuple[float, float]] = []  # its end, and its cost
     before, now = Expected(trial=1.0, full=full), 0.0
     while True:
         so_far = tuple(usd - (end - now) for end, usd in running)

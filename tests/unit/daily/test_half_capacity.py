@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow
 REGIONS = [f"R{n:02}" for n in range(41)]
 DAYS = [date(2026, 11, 1) + timedelta(days=n) for n in range(14)]
 SLOTS, TRIALS, LANES = 8, 8, 4
-FULL = 3  # a full training takes as long as so many trials
+FULL = 3  # trials that take as long as a full training
 TWO_THIRDS = 2 / 3
 
 Order = Callable[[Study, datetime], Study]

@@ -34,7 +34,7 @@ from trialfleet.workflows.tables.reading import read_rows
 ROWS = 240
 TASKS = ["binary", "multiclass", "regression"]
 HEADER = ["y", "amount", "age", "code", "zip", "day", "at", "vip", "plan"]
-# Rows of a later day: gaps, categories that nobody has seen, whole numbers alone in `amount`.
+# Rows of a later day: gaps, unknown categories, only whole numbers in `amount`.
 NEW_ROWS = """\
 age,code,zip,day,at,vip,plan,amount,more
 31,7,01067,2026-05-01,07:30,true,pro,70,x

@@ -61,7 +61,7 @@ def test_where_condor_config_names_another_pool_the_line_changes_that_too(
     assert what_to_export(own) == line
     monkeypatch.setenv("CONDOR_CONFIG", str(own.condor_config))
     assert what_to_export(own) == ""
-    monkeypatch.setenv("CONDOR_CONFIG", os.devnull)  # what importing htcondor2 leaves behind
+    monkeypatch.setenv("CONDOR_CONFIG", os.devnull)  # as after an import of htcondor2
     assert what_to_export(own).startswith("export TRIALFLEET_POOL=")
 
 

@@ -219,7 +219,7 @@ def test_no_error_blames_a_variable_that_nobody_set(
     with pytest.raises(PoolError, match=r"CONDOR_CONFIG names the pool in .*: start it by `trial"):
         connect()
     monkeypatch.delenv("CONDOR_CONFIG")
-    use({"CONDOR_CONFIG": config})  # the pool was up then, and a command goes on watching
+    use({"CONDOR_CONFIG": config})  # the pool was up then, and a command keeps watching
     with pytest.raises(PoolError, match=f"^the pool in {tmp_path} is not up: start it by `trialfl"):
         connect()
 
@@ -240,7 +240,7 @@ def test_connect_takes_the_machines_own_where_its_schedd_answers(
     fake = tmp_path / "condor_q"
     fake.write_text("#!/bin/sh\necho '[{\"JobStatus\": 2}]'\n")
     fake.chmod(0o755)
-    monkeypatch.setenv("CONDOR_CONFIG", "/dev/null")  # what importing htcondor2 leaves behind
+    monkeypatch.setenv("CONDOR_CONFIG", "/dev/null")  # as after an import of htcondor2
     monkeypatch.setenv("TRIALFLEET_POOL", str(tmp_path / "none"))
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
     assert connect() == {"PATH": f"{tmp_path}:/bin"}

@@ -177,7 +177,7 @@ def on(device: str | torch.device, value: Any) -> Any:
     return value
 
 
-# What they must come to, in float64
+# Their expected results, in float64
 
 
 def activation(x: Tensor, bias: Tensor, mask: Tensor, p: float) -> Tensor:

@@ -180,9 +180,9 @@ def test_without_nvidia_smi_nothing_is_said_of_the_gpu(
 
 # Seconds as they are guessed for a GPU's machine, rather too many
 START = 12.0  # a process: torch, CUDA, the kernels' library
-COMPILED = 2.0  # by torch.compile, from what another process has compiled already
+COMPILED = 2.0  # by torch.compile, from the cache of another process
 COMPILED_ANEW = 10.0
-CALL = 100e-6  # launched by Python, so that a budget is what bounds a row
+CALL = 100e-6  # launched by Python, so that the budget bounds a row
 CAPTURED = 25e-6  # a call, captured in a graph
 SANITIZER = 18.0
 OTHERS = {"probe": 12.0, "machine": 8.0, "build": 50.0, "tests": 60.0, "counters": 18.0}
@@ -502,7 +502,7 @@ def test_benchmarks_md_has_a_place_for_it() -> None:
     assert report.inserted(text, "x") != text
 
 
-# A dry run, where there is no more than a GPU's machine has
+# A dry run, with only the packages of a GPU's machine
 
 BARE = """
 import sys

@@ -287,7 +287,7 @@ def test_what_multiplies_too_often_or_not_at_all_is_found_out() -> None:
     assert not mulc.multiplies(meter, x, timing.repeated(call, 999), 1000)
     assert not mulc.multiplies(meter, x, timing.repeated(call, 4), 3)
     assert not mulc.multiplies(meter, x, lambda: x[1:].mul_(mulc.CONSTANT), 1)
-    assert len({*x.tolist()}) > 900  # what is multiplied when it is timed
+    assert len({*x.tolist()}) > 900  # the values that are multiplied when it is timed
 
 
 def test_a_wrong_variant_is_shown_as_wrong() -> None:
@@ -572,7 +572,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what torch.compile imports
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # by torch.compile's imports
 def test_on_the_processor_the_whole_command_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["--device", "cpu", "--quick", "--sizes", "1K,64K", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

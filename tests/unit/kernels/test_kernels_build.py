@@ -99,7 +99,7 @@ def test_who_comes_second_waits_and_says_so(
     place: Path, compiler: Put, calls: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     compiler("sleep 0.3")
-    with ThreadPoolExecutor(4) as pool:  # every lock is a file opened anew, as in processes
+    with ThreadPoolExecutor(4) as pool:  # every lock opens its own file, as in processes
         found = list(pool.map(lambda _: build.find_or_build(), range(4)))
     assert len(set(found)) == 1
     assert len(calls.read_text().splitlines()) == 3
@@ -285,7 +285,7 @@ def test_a_trial_goes_on_with_plain_torch_and_says_so_once(tmp_path: Path) -> No
     assert ended.stderr.count("using plain torch instead of compiled kernels: [Errno 20]") == 1
 
 
-# What a library depends on
+# Dependencies of a library
 
 
 def test_a_library_for_more_architectures_serves_and_one_for_others_does_not(
@@ -567,4 +567,4 @@ def test_the_operators_tests_pass_on_the_library(library: dict[str, Any]) -> Non
     program = f"import pytest, sys; sys.exit(pytest.main({words!r}))"
     ended = in_python(program, TRIALFLEET_PLAIN="", TRIALFLEET_KERNELS=library["place"])
     assert ended.returncode == 0, ended.stdout
-    assert "skipped" not in ended.stdout  # what is left out for plain torch
+    assert "skipped" not in ended.stdout  # as it would be with plain torch

@@ -431,7 +431,7 @@ def test_compiled_functions_come_to_the_same(backend: str) -> None:
         torch.testing.assert_close(compiled, eager)
 
 
-# What is refused
+# Refused arguments
 
 Change = Callable[[Any], Any]
 FLOAT_NAMES = "float32, bfloat16, float16 or float64"

@@ -380,7 +380,7 @@ def test_dates_times_and_booleans_mean_in_a_prediction_what_they_meant_in_traini
     )
     made, _ = build_table(frame, "y", TableOptions(), 0)
     assert made.columns.kinds == {"day": "date", "at": "time", "vip": "boolean"}
-    read = table.Columns(**json.loads(json.dumps(vars(made.columns))))  # as a model's folder has it
+    read = table.Columns(**json.loads(json.dumps(vars(made.columns))))  # as in a model's folder
     texts = [
         {"day": "2026-03-01", "at": "07:00", "vip": "True"},
         {"day": "2026-03-01T00:00:00Z", "at": "07:00:00", "vip": "true"},

@@ -45,7 +45,7 @@ def drawn(view: RenderableType) -> str:
 
 
 HIDDEN = {".lock", ".history.json"}
-MONDAY = datetime(2024, 11, 25, 6, tzinfo=UTC)  # past by every clock: what isn't, is no date
+MONDAY = datetime(2024, 11, 25, 6, tzinfo=UTC)  # past by every clock: a future time is no date
 
 
 def publish_on(created: datetime, run: str, study: Study, best: TrialFolder) -> Publication:
@@ -226,7 +226,7 @@ def test_what_a_person_went_back_to_stays_until_a_newer_run_publishes(
         publish_on(days[i], f"day{i}", study, best)
     assert promote(models_folder_of(study) / "day0") == "day3"
     assert latest(study) == "day0"
-    late = publish_on(days[1], "day1", study, best)  # newer than day0, and older than what failed
+    late = publish_on(days[1], "day1", study, best)  # newer than day0, older than the failed one
     assert "stays with day0: day3 was planned later" in (late.not_latest or "")
     assert latest(study) == "day0"
     publish_on(days[4], "day4", study, best)
@@ -447,7 +447,7 @@ def test_an_attempt_that_ended_before_the_switch_is_taken_up(
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("model/deep/weights", "w2"),  # size and time are the same: only the bytes tell
+        ("model/deep/weights", "w2"),  # size and time are the same: only the bytes differ
         ("model/more", ""),
         ("result.json", RESULT.replace("0.25", "0.125")),
         ("trained-on.json", '{"data": [], "code": []}'),

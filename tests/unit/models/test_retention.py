@@ -34,7 +34,7 @@ def with_keep(study: Study, **keep: float) -> Study:
     [
         ({"count": 2}, ["r5", "r4", "r3", "r2"]),
         ({"days": 3.5}, ["r5", "r4"]),
-        ({"count": 2, "days": 3.5}, ["r5", "r4"]),  # what either keeps stays
+        ({"count": 2, "days": 3.5}, ["r5", "r4"]),  # a model that either rule keeps stays
         ({"count": 5, "days": 0.5}, ["r5"]),
         ({"count": 9}, []),
     ],
@@ -66,7 +66,7 @@ def test_champion_previous_champion_and_unknown_models_stay_however_old(
     for age in (5, 4, 3):
         publish_on(AGES[f"r{age}"], f"r{age}", study, best)
     rollback(folder, "r5")
-    promote(folder / "r4")  # in force; before it r5
+    promote(folder / "r4")  # the current model; before it r5
     (folder / "notes").mkdir()  # a person's
     (folder / "notes" / "provenance.json").write_text('{"run": "another"}')
     publish_on(AGES["r2"] - timedelta(days=9), "made-up", thrifty, best)

@@ -179,7 +179,7 @@ def test_a_person_who_ends_the_draining_gets_the_node_back() -> None:
     assert decision.drain is None
     assert decision.memory.leaving is None
     again = decided(decision.memory, seen(IDLE, failures=FAILURES, now=NOW + 60))
-    assert again.drain is None  # what failed before is forgiven
+    assert again.drain is None  # earlier failures no longer count
 
 
 @pytest.mark.parametrize("cause", ["interruption", "lease", "rebalance"])

@@ -82,12 +82,12 @@ class Node:
         self.metadata, self.condor = Metadata(), StandIn()
         self.state = folder / "state" / "agent.json"
         self.time = 0.0
-        self.wrong = 0.0  # the wall clock, by so many seconds
+        self.wrong = 0.0  # the wall clock's error in seconds
         self.cancelled = 0
         self.off: list[str] = []
         self.readings: list[PrivilegedReadings] = []
         self.switch_works = True
-        self.fence = "stands"  # or gone; or what it can't be raised for
+        self.fence = "stands"  # or "gone"; or why it can't be raised
 
     def agent(self) -> Agent:
         return Agent(

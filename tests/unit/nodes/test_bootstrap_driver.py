@@ -24,7 +24,7 @@ case "$*" in
   *) echo "modinfo: ERROR: Module $3 not found." >&2; exit 1 ;;
 esac
 """
-# What `-D` prints was recorded from kmod 30, with /etc/modprobe.d as Debian's packages have it.
+# The output of `-D` was recorded from kmod 30, with /etc/modprobe.d of Debian's packages.
 MODPROBE = """
 name=$(cat "$ROOT/module")
 if [ "$1" = -D ]; then

@@ -77,7 +77,7 @@ def test_a_peer_that_does_not_answer_is_lost_and_the_others_are_not(
 
 def test_a_peer_without_a_route_is_lost(make: Callable[[], Peers]) -> None:
     me = make()
-    me.watch([Peer("a", "224.0.0.1", 9)])  # the kernel says that there is none
+    me.watch([Peer("a", "224.0.0.1", 9)])  # the kernel finds no route
     assert updated(me, until=lambda: me.lost == ("a",))
 
 

@@ -385,7 +385,7 @@ def test_a_trainer_cannot_reach_the_access_point(point: AccessPoint) -> None:
     assert {*found.values()} <= {"Permission denied", "No such file or directory"}
 
 
-# -- what an agent before this one said ----------------------------------------------------------
+# -- messages of a previous agent ----------------------------------------------------------------
 
 DONE = "echo '{}' > result.json"
 

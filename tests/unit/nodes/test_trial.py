@@ -110,7 +110,7 @@ def test_by_hand_without_a_trial_the_message_says_how_to_run_one(
     with pytest.raises(SystemExit) as stopped:
         trial.start()
     command = next(line for line in str(stopped.value.code).splitlines() if "echo" in line)
-    subprocess.run(command, shell=True, check=True, cwd=sandbox)  # what it says works
+    subprocess.run(command, shell=True, check=True, cwd=sandbox)  # its advice works
     assert trial.start().params == {"learning_rate": 0.01}
 
 
@@ -162,7 +162,7 @@ def test_a_stopped_trial_leaves_with_its_results_so_far(sandbox: Path) -> None:
     t = trial.start()
     assert not t.should_stop()  # the study has no early stopping
     (sandbox / "stop.json").touch()
-    assert not t.should_stop()  # nobody was told yet
+    assert not t.should_stop()  # there is no order yet
     (sandbox / "stop.json").write_text('{"predicted": 0.9}')
     assert t.should_stop()
     with pytest.raises(SystemExit) as left:
@@ -197,7 +197,7 @@ def test_the_last_complete_checkpoint_is_restored(sandbox: Path) -> None:
         folder = trial.start().restore()
         assert folder is not None
         assert (folder / "state").read_text() == content
-    assert len(list((sandbox / "checkpoint").glob("*/state"))) == 1  # the former are gone
+    assert len(list((sandbox / "checkpoint").glob("*/state"))) == 1  # the previous ones are gone
 
 
 def test_a_checkpoint_may_hold_folders(sandbox: Path) -> None:

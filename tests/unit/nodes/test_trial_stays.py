@@ -17,7 +17,7 @@ import pytest
 from tests.staying import Stay, make_folder
 from trialfleet.nodes import trial
 
-# What a trial does is its parameter `do`; the process tells of itself in each result.
+# The parameter `do` is a trial's code; the process describes itself in each result.
 TRAINER = """
 import gc, os, signal, sys, time
 from pathlib import Path
@@ -181,7 +181,7 @@ def test_a_trials_objects_are_freed_before_the_agent_learns_of_its_end(
     stay = Stay(program, one := folder(tmp_path, "one", "cycle"))
     assert stay.read_end() == {"code": 0}
     assert (one / "late").read_text() == "written late"
-    assert stay.leave() == 0  # it did not die of a signal that came before it had told
+    assert stay.leave() == 0  # it did not die of a signal that came before its report
 
 
 def test_a_trials_seconds_are_its_own(program: list[str | Path], tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_trials_seconds_are_its_own(program: list[str | Path], tmp_path: Path)
     stay = Stay(program, first)
     stay.read_end()
     given = time.monotonic()
-    while time.monotonic() < given + 0.5:  # nobody has a trial for it meanwhile
+    while time.monotonic() < given + 0.5:  # there is no trial for it meanwhile
         time.sleep(0.01)
     given = time.monotonic()
     stay.give(second)
@@ -236,7 +236,7 @@ def test_sigterm_between_two_trials_ends_the_process(
 def test_a_trainer_leaves_with_0_when_the_agent_hangs_up(
     program: list[str | Path], tmp_path: Path
 ) -> None:
-    for name in ("before", "after"):  # it told
+    for name in ("before", "after"):  # the trainer's report
         stay = Stay(program, one := folder(tmp_path, name, "complete"))
         if name == "after":
             stay.agent.recv(1, socket.MSG_PEEK)

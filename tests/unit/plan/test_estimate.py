@@ -134,7 +134,7 @@ def test_the_time_is_told_by_the_trials_of_earlier_runs(here: Path, make_run: Ma
         "5 min; based on 3 trials of 1 previous run\n"
     )
     assert text in plan_text(second, pool)
-    assert plan_summary(second)["expected"] is None  # who knows how many run at once
+    assert plan_summary(second)["expected"] is None  # the number of trials at once is unknown
     own = make_run(run="r3", out=here / "runs/r3", budget=BUDGET)  # in a folder of its own
     complete(own, [60.0] * 2)
     assert plan_summary(second, pool)["expected"] == {**expected, "based_on": 5, "runs": 2}

@@ -61,7 +61,7 @@ def test_a_job_that_every_slot_can_run_lacks_nothing() -> None:
 def test_a_partitionable_slot_runs_as_many_at_a_time_as_it_has_room_for() -> None:
     whole = slot(PartitionableSlot=True)  # 4 cores, 23 GB
     assert prospects(job(), [whole, slot()]).concurrency == 4 + 1
-    line = str(prospects(job(), [whole]))  # what plan says of them two lines earlier
+    line = str(prospects(job(), [whole]))  # plan's text on them two lines earlier
     assert line == (
         "1 of 1 slot(s) of the pool can run them; it is divided among them: 4 run at a time"
     )
@@ -192,7 +192,7 @@ def test_only_what_neither_pool_nor_fleet_can_run_is_hopeless(
     assert pool_check.to_json()["hopeless"] == bool(hopeless)
 
 
-# -- what a study leaves to the pool ------------------------------------------------------------
+# -- settings left to the pool ------------------------------------------------------------------
 
 
 def study(**changes: Any) -> Study:

@@ -225,7 +225,7 @@ def test_a_storage_with_a_password_is_closed_from_its_first_byte(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = make_study(place).model_copy(update={"storage": "postgresql+psycopg://u:p@h/d"})
-    monkeypatch.setattr(Path, "chmod", lambda *_: None)  # what a file is made with, it keeps
+    monkeypatch.setattr(Path, "chmod", lambda *_: None)  # a file keeps its first mode
     previous = os.umask(0)
     try:
         planned = write_plan(study, run="r1", out=place / "run")

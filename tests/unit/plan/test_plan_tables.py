@@ -396,7 +396,7 @@ def test_a_slip_in_a_column_of_numbers_to_predict_is_told_with_its_row(
         "99% of its cells are numbers, 1 is not: '?' in row 8 below the header. If it stands for a "
         "missing value, add it to table.null_values; else correct the file"
     )
-    if objective == "val_loss":  # of classes, too: nobody knows that numbers were meant
+    if objective == "val_loss":  # of classes, too: numbers may not have been meant
         text = plan_text(Run(planned(place, objective=metric).root))
         assert f"column 'churned' is taken as classes: {slip}" in text
         return

@@ -99,7 +99,7 @@ def test_a_run_in_a_folder_of_its_own_has_that_folders_name(place: Path) -> None
     assert Run(find_run("mine")).run_id == "mine"
     assert [each.run for each in list_runs(runs_here())] == ["mine"]
     shutil.rmtree(run.folder)
-    assert plan(study, out="runs/demo/mine").run_id == "mine"  # planned anew
+    assert plan(study, out="runs/demo/mine").run_id == "mine"  # planned again
     assert plan(study, out="elsewhere/mine").run_id == "mine-2"
     assert plan(study, out="mine and others").run_id == SECOND  # no id of a run
 

@@ -42,7 +42,7 @@ def cycle(*values: Any) -> list[Any]:
     return [values[i % len(values)] for i in range(ROWS)]
 
 
-# What a column is
+# The kind of a column
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_the_study_says_which_task_it_is() -> None:
     assert (found.task, found.task_inferred, found.range) == ("regression", False, [0, 2])
     assert made.target.tolist()[:3] == [0, 1, 2]
     _, found = built({**FEATURE, "y": cycle(0.1, 5993.36, 0.3)})
-    assert found.range == [0.1, 5993.36]  # not what 32 bits make of them in 64
+    assert found.range == [0.1, 5993.36]  # not the float32 values in float64
     made, _ = built({**FEATURE, "y": cycle(0.5, 1.5)}, task="classification")
     assert made.columns.classes == ["0.5", "1.5"]
 
@@ -327,7 +327,7 @@ def test_a_number_or_date_that_stands_for_missing_is_found_however_it_is_written
 def test_what_stands_for_missing_in_no_cell_is_told() -> None:
     columns = {**TARGET, "zip": cycle("09", "9x"), "flag": [True, False] * 20, "n": cycle(2, 3)}
     made, found = built(columns, null_values=["9", "1", "2", "NULL"])
-    assert found.in_no_cell == ["9", "1"]  # a code, a boolean; the usual texts aren't told
+    assert found.in_no_cell == ["9", "1"]  # a code, a boolean; the usual texts aren't listed
     assert made.columns.categorical["zip"] == ["09", "9x"]
     assert TableOptions.model_validate({"null_values": [-999, -9.5, "x"]}).null_values == [
         "-999",

@@ -74,7 +74,7 @@ PASCAL = """<nvidia_smi_log><driver_version>470.1</driver_version>
  <ecc_errors><volatile><double_bit><total>N/A</total></double_bit></volatile></ecc_errors>
 </gpu></nvidia_smi_log>"""
 
-# A GPU as nvidia-smi tells of it, and with what the probe measures.
+# A GPU as nvidia-smi describes it, with the probe's measurements.
 TOLD = Gpu(
     index=0,
     name="NVIDIA A10G",

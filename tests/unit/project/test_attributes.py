@@ -13,7 +13,7 @@ from trialfleet import attributes
 ROOT = Path(__file__).parents[3]
 NAMES = {attribute.name for attribute in attributes.ALL}
 OURS = re.compile(r"\b(?:Chirp)?Trialfleet(?!Error\b)[A-Z]\w*|\b\w*HAS_GPU\b")
-# What makes an attribute of a job or of a machine, whatever its name.
+# Code that makes an attribute of a job or of a machine, with any name.
 MADE = re.compile(
     r"^(?:My\.|\+|SET_JOB_ATTR +)(\w+) *="
     r"|^STARTD_ATTRS *= *\$\(STARTD_ATTRS\) ([\w ]+?) *(?:\{.*)?$",

@@ -27,7 +27,7 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.study import export
 from trialfleet.workflows.study.spec import Study
 
-# What else a page may call; each is a word of every shell, of Debian, of git or of HTCondor.
+# Other words that a page may call; each is a word of every shell, of Debian, of git or of HTCondor.
 OTHERS = {
     ".", "apt-get", "cat", "cd", "condor_config_val", "condor_q", "condor_rm", "condor_status",
     "condor_submit_dag", "echo", "eval", "export", "git", "loginctl", "ls", "mlflow", "tail", "uv",
@@ -230,7 +230,7 @@ def test_a_wrong_command_is_noticed(script: str, expected: str) -> None:
         check_all(script, ROOT / "README.md")
 
 
-# What answers within a second where there is no pool, unless one of these options is given.
+# Commands that answer within a second without a pool, unless one of these options is given.
 QUICK = {"init", "plan", "runs", "status", "best", "trials", "report", "schema", "completion"}
 SLOW = {"--check", "--watch"}
 

@@ -24,7 +24,7 @@ OPENERS = {
     *("write_atomic", "write_json"),
 }
 READER = "job_files"
-# What opens one all the same, and why it may.
+# Functions that open one all the same, and why they may.
 KNOWN = {
     ("workflows/facts/jobs/delivery.py", "_put"): "what we unpacked ourselves",
     ("workflows/control/plan/pool_check.py", "_dry_run"): "a folder of our own, without a job",
@@ -97,7 +97,7 @@ class Reading:
             f"{arg.arg}*" for arg in args if "TrialFolder" in ast.unparse(arg.annotation or arg)
         }
         known |= self.handed.get(key, set())
-        for _ in range(3):  # a name may stand for another
+        for _ in range(3):  # a name may refer to another
             for node in ast.walk(function):
                 for target, value in bound(node):
                     if is_place(value, known):

@@ -116,7 +116,7 @@ def trial(number: int, state: TrialState, value: float | None) -> StoredTrial:
 def test_the_best_trial_is_the_earliest_complete_one_of_equals() -> None:
     trials = [
         trial(4, TrialState.COMPLETE, 0.9),
-        trial(0, TrialState.PRUNED, 1.0),  # what it was predicted to reach
+        trial(0, TrialState.PRUNED, 1.0),  # its predicted result
         trial(1, TrialState.FAIL, None),
         trial(2, TrialState.COMPLETE, 0.9),
         trial(3, TrialState.COMPLETE, 0.1),

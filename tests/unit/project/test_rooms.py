@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 TOP = ("infra", "nodes", "optimizer", "workflows")
-# Each folder of workflows imports those before it alone; ARCHITECTURE.md says what they are.
+# Each folder of workflows imports only those before it; ARCHITECTURE.md describes them.
 ORDER = ("study", "tables", "facts", "rules", "status", "views", "control", "cli")
 # How the names of functions begin that look at the world, and modules that do little else.
 READS = re.compile(r"(read|open|exists|is_file|is_dir|stat|glob|iterdir|now|look_up|query)")
@@ -26,7 +26,7 @@ READERS = {
     "trialfleet",
     "trialfleet.files",
 }
-MOST = 16  # files of Python in a folder, beside its __init__.py
+MOST = 16  # Python files in a folder, without its __init__.py
 Name = tuple[str, ...]  # the parts of a module's or folder's dotted name below trialfleet
 
 

@@ -336,13 +336,13 @@ def test_what_jobs_cost_has_columns_where_it_is_known() -> None:
 
 def test_a_trial_has_what_htcondor_says_of_its_job() -> None:
     reported = trial(DEFAULTS, 0.5, job=JOB, attempts=2, seconds=3.0)
-    before = trial(DEFAULTS, 0.4, at=1, seconds=3.0)  # told before jobs were recorded
+    before = trial(DEFAULTS, 0.4, at=1, seconds=3.0)  # recorded before jobs were
     region = only(report_of(region_facts("A", [reported, before])))
     first, second = region.trials
     assert {name: getattr(first, name) for name in JOB} == JOB
     assert first.attempts == 2
     assert {getattr(second, name) for name in JOB} == {None}
-    assert region.compute_seconds == 18.0  # the trainer's word where there is no other
+    assert region.compute_seconds == 18.0  # the trainer's own figure if there is no other
 
 
 def test_the_full_training_is_part_of_what_a_region_took() -> None:

@@ -186,9 +186,7 @@ def test_many_curves_keep_fewer_points_each(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_machine_has_as_many_rows_as_jobs_ran_on_it_at_once() -> None:
     trials = ran(tuned_trials(24), slots=3)
-    for at, each in enumerate(
-        trials
-    ):  # dynamic slots: each job has a name of its own, or another's
+    for at, each in enumerate(trials):  # dynamic slots: each job has its own name, or another's
         each.user_attrs["job"]["slot"] = f"slot1_{1 + 5 * at % 7}@node-1"
     for each in trials[21:]:
         attributes_of(each)["job"] |= {"machine": "node-10", "slot": "slot1_1@node-10"}

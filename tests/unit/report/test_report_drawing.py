@@ -177,7 +177,7 @@ def test_outliers_do_not_flatten_the_history_and_a_switch_shows_them(
     assert browser.run(pressed) == "Whole range"
     linear = sorted(heights(browser))
     assert browser.texts(note) == []
-    assert linear[-1] - linear[2] < 0.05  # all but the two outliers in a line: what a switch is for
+    assert linear[-1] - linear[2] < 0.05  # a line except two outliers: a switch helps
     # not all values are positive: there is no logarithm to choose
     assert browser.run("return document.querySelector('[data-switch=scale-data-0]')") is None
     assert browser.run("return document.querySelectorAll('button:disabled').length") == 0

@@ -48,7 +48,7 @@ STUDY: dict[str, Any] = {
             'run a copy of the study with regions: ["A"] and budget: {trials: 1}: the first',
             None,
         ),
-        (  # whatever names the study's regions, a glob perhaps
+        (  # any name of the study's regions, perhaps a glob
             {"published": PUBLISHED, "in_force": IN_FORCE, "data": ["/d/Île.csv"]},
             'a copy of the study with regions: {"A": {"data": ["/d/Île.csv"]}} and budget',
             None,

@@ -187,7 +187,7 @@ def test_a_trouble_is_reported_after_it_has_lasted(scene: Scene, trouble: dict[s
     scene.status = well
     assert scene.kinds() == []
     scene.set(**trouble)
-    assert scene.kinds(after=10) == []  # it has begun anew
+    assert scene.kinds(after=10) == []  # it has begun again
 
 
 NOWHERE = JobTrouble(
@@ -223,7 +223,7 @@ def test_lost_work_above_a_third_is_reported(scene: Scene) -> None:
     assert event.kind == "attention"
     assert event.title == "demo r1: 34% of all work was lost: 2 of 5 min"
     scene.set(work=Work.of([(20.0, 20.0)]))
-    assert scene.kinds() == []  # too little to tell
+    assert scene.kinds() == []  # too little to report
 
 
 def test_a_runs_end_is_reported_unless_a_person_stopped_it(scene: Scene) -> None:
@@ -446,6 +446,6 @@ def test_one_process_reports_on_a_run_until_its_end(
     assert [look(watchers.AGAIN_SECONDS), starts()] == [0, 1]
     with Outbox(with_alerts.alerts).hold_lock(wait=False) as ours:
         assert ours
-        assert [look(0), starts()] == [1, 1]  # somebody else tells of it
+        assert [look(0), starts()] == [1, 1]  # another process reports it
     script.write_text("import sys; open(sys.argv[2] + '/starts', 'a'); exit(1)\n")
     assert [look(0), look(watchers.AGAIN_SECONDS), look(1000)] == [1, 1, 1]

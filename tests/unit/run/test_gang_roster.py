@@ -364,7 +364,7 @@ def test_a_job_held_at_a_limit_removes_all_jobs_of_the_trial() -> None:
     assert to_remove(own, SIZE, trains[:1], NOW) == {0}, "fewer than it needs are left"
 
 
-# All of it at random: agents that do what agents do, and a world that kills them.
+# Random events: agents that act as agents do, and an environment that kills them.
 
 
 class World:

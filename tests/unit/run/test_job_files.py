@@ -41,7 +41,7 @@ def listening(path: Path) -> None:
         one.bind(f"/proc/self/fd/{os.open(path.parent, os.O_PATH)}/{path.name}")
 
 
-# What a job may leave where a file of its contract belongs.
+# Obstacles that a job may leave in place of a file of its contract.
 LEFT: dict[str, Leave] = {
     "a terminal": lambda path: path.symlink_to("/dev/ptmx"),
     "endless zeros": lambda path: path.symlink_to("/dev/zero"),

@@ -128,7 +128,7 @@ def test_an_attempt_that_moved_is_one_attempt_of_two_executions(tmp_path: Path) 
     assert job.ended == unix("07:09:30.500")
     assert (job.wall_seconds, job.last_wall_seconds, job.attempts) == (35.5, 35.5, 1)
     assert job.cpu_seconds == 3 + 86400 + 2 * 3600 + 65
-    assert job.memory_mb == 2048  # what processes share counts once
+    assert job.memory_mb == 2048  # shared memory counts once
     assert (job.machine, job.slot) == ("b", "slot1_2@b")
 
 
@@ -190,7 +190,7 @@ def test_executions_end_where_that_was_seen(tmp_path: Path) -> None:
     removed = "009 (006.000.000) 2026-11-22 {at} Job was aborted.\n...\n"
     parts = [
         *(SUBMITTED.format(job=6), executing("07:08:00"), removed.format(at="07:10:00")),
-        *(SUBMITTED.format(job=7), executing("08:00:00")),  # nobody saw the end
+        *(SUBMITTED.format(job=7), executing("08:00:00")),  # the end was not seen
         *(SUBMITTED.format(job=8), executing("09:00:00")),
     ]
     assert read_executions(write(tmp_path, *parts).log) == [
@@ -305,7 +305,7 @@ def test_a_node_without_a_price_costs_the_studys_price_or_an_unknown_one(tmp_pat
     old = write(
         tmp_path, SUBMITTED.format(job=6), executing("07:00:00"), TERMINATED.format(at="08")
     )
-    assert [stay.usd for stay in read_stays(old, 8.0)] == [None]  # of what size the node was
+    assert [stay.usd for stay in read_stays(old, 8.0)] == [None]  # the node's size is unknown
 
 
 def of(proc: int, text: str) -> str:

@@ -179,7 +179,7 @@ def test_starts_that_keep_no_work_are_a_failed_attempt(
 
 def test_interruptions_that_saved_a_checkpoint_are_no_failed_attempt(tmp_path: Path) -> None:
     (found,) = troubles(facts(tmp_path, starts(20, 30, VACATED)), "02:21:00")
-    assert not found.error  # told, as there were three within ten minutes
+    assert not found.error  # reported, as there were three within ten minutes
     assert not troubles(facts(tmp_path, starts(8, 300, VACATED, every=400)), "02:55:00")
 
 

@@ -172,7 +172,7 @@ def test_trials_and_the_time_between_them_are_the_whole_bill(views: Views) -> No
     (region,) = read_report(views.folder).regions
     assert region.between_usd == pytest.approx(7 * USD_PER_SECOND)
     (bar,) = cost_bars(read_report(views.folder))
-    assert bar.parts["trials"] == pytest.approx(17 * USD_PER_SECOND)  # with the trial that is told
+    assert bar.parts["trials"] == pytest.approx(17 * USD_PER_SECOND)  # with the recorded trial
 
 
 def test_an_interrupted_job_loses_only_its_current_trial(views: Views) -> None:
@@ -225,7 +225,7 @@ def test_the_full_training_in_a_lanes_job_is_found_and_paid_for(views: Views) ->
     _, usd = reader.read([views.graph], {"A": views.trials}, (), EMPTY, views.log.at(99))
     assert usd == {"A": pytest.approx(36 * USD_PER_SECOND)}
     views.files.best.job.unlink()
-    views.files.best.by_lane.unlink()  # it was of no use, and is tried again by a job of its own
+    views.files.best.by_lane.unlink()  # it was useless, and is tried again by its own job
     items = run_items(BilledRun.at(views.folder.root))
     assert [item.seconds for item in items if item.kind is Kind.FAILED] == [10]
     whole = pytest.approx(36 * USD_PER_SECOND)

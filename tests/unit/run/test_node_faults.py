@@ -158,7 +158,7 @@ def test_the_users_own_errors_use_up_the_retries(
 ) -> None:
     scripts = Scripts(make_run(budget={"trials": 2, "lanes": 1, "failures": 2}, retries=1))
     assert fail(scripts, "A.l1.t01", 0, "eater") == EXITS["retry"]
-    assert fail(scripts, "A.l1.t01", 1, "other") == EXITS["done"]  # told as failed
+    assert fail(scripts, "A.l1.t01", 1, "other") == EXITS["done"]  # recorded as failed
 
 
 @pytest.mark.slow

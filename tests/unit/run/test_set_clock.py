@@ -42,7 +42,7 @@ ALL = ["schedd", "negotiator", "reconfig"]
 def htcondor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HTCondor:
     here = HTCondor(tmp_path / "clock.json", monkeypatch)
     here.watch().check(NOW, TICK)
-    assert here.commands == []  # nobody knows how it was set before
+    assert here.commands == []  # its earlier setting is unknown
     return here
 
 

@@ -152,7 +152,7 @@ def test_a_checkpoint_that_is_noted_after_the_eviction_counts(lane: Lane) -> Non
 def test_an_end_recorded_after_the_eviction_is_the_trials_end(lane: Lane, again: bool) -> None:
     lane.begins(12, 1)
     lane.log.evicted(20)
-    if again:  # the next agent tells it
+    if again:  # the next agent reports it
         lane.log.executes(30)
     lane.ends(32, 1)
     assert lane.spans(1) == [(12, 20, End.DONE)]

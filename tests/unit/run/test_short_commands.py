@@ -84,7 +84,7 @@ def test_daily_status_names_the_model_briefly_too(
     later = replace(one, date=day + timedelta(days=1), ending=Ending.PUBLISHED, why="", run="r2")
     for outcomes, told in (
         ([one], ["to change that  A  trialfleet promote r1/A"]),
-        ([later, one], []),  # nobody wants the older one back
+        ([later, one], []),  # a return to the older one is not offered
     ):
         days = tuple(
             DayView(date=each.date, counts={}, open=0, attempts=(), runs=(), outcomes=(each,))

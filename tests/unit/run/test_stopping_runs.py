@@ -59,7 +59,7 @@ def test_other_ends_of_a_region_are_shown_in_dagmans_words() -> None:
         (STARTED + ENDED, True, RunState.STOPPED),
         (STARTED + ENDED, False, RunState.FAILED),
         (BY_RM + STARTED + ENDED, False, RunState.FAILED),  # it was resumed since
-        ("", False, RunState.FAILED),  # whoever wrote no record did not stop it
+        ("", False, RunState.FAILED),  # without a record it was not stopped
     ],
 )
 def test_a_run_is_stopped_only_if_the_record_names_who_stopped_it(

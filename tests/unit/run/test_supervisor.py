@@ -430,7 +430,7 @@ def test_a_run_whose_dagman_was_lost_before_its_report_is_submitted_again(
 @pytest.mark.parametrize(
     ("dag_status", "report", "goes_on"),
     [
-        (1, "STATUS_NOT_READY", True),  # DAGMan gave up
+        (1, "STATUS_NOT_READY", True),  # DAGMan failed
         (2, "STATUS_NOT_READY", True),  # a region failed that another DAGMan brought to its end
         (2, "STATUS_ERROR", False),  # the report itself failed
         (4, "STATUS_NOT_READY", False),  # removed

@@ -164,7 +164,7 @@ def test_pictures_follow_the_run_and_keep_what_the_reader_chose(
     log = "document.querySelector('[data-switch=scale-data-0] [value=log]')"
     browser.run(f"{log}.click()")
     browser.run("document.querySelector('.sortable thead button').click()")
-    # what is renewed without new data is not drawn anew
+    # a picture that is renewed without new data is not redrawn
     browser.run("for (const each of document.querySelectorAll('.figure svg')) each.before = true")
     study = run.run.study
     model = Path(study.publish) / study.name / "north" / "r0"

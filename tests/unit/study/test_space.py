@@ -39,7 +39,7 @@ def choice(*choices: Scalar, **more: Any) -> dict[str, Any]:
     return {"type": "categorical", "choices": list(choices), **more}
 
 
-# ---------------------------------------------------------------- what is refused, and where
+# ---------------------------------------------------------------- refused spaces, and the place
 
 REFUSED = [
     ({"a": number(2, 2)}, ("a", "high"), "above low"),
@@ -187,7 +187,7 @@ def test_a_bare_value_is_a_constant_that_every_trial_receives_in_the_order_of_th
 
 def test_an_inactive_parameter_is_dropped_when_active_and_at_its_default_when_canonical() -> None:
     space = make(
-        momentum=number(0, 0.9, default=0.5, when={"kind": ["sgd"]}),  # before what it depends on
+        momentum=number(0, 0.9, default=0.5, when={"kind": ["sgd"]}),  # before its condition
         kind=choice("sgd", "adam"),
         nesterov=choice(True, False, when={"momentum": [0.9]}),
     )

@@ -116,7 +116,7 @@ def test_the_copy_in_json_is_the_same_study_until_the_file_is_changed(tmp_path: 
     path.with_suffix(".json").write_text(dump_copy(frozen, text).replace('"r1"', '"copy"'))
     copied = load_frozen(path)
     assert copied == frozen.model_copy(update={"run": "copy"})
-    assert repr(copied.study) == repr(frozen.study)  # 2 is no 2.0
+    assert repr(copied.study) == repr(frozen.study)  # 2 stays 2, not 2.0
     path.write_text(text.replace("run: r1", "run: r2"))
     assert load_frozen(path).run == "r2"
 

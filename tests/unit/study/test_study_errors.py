@@ -134,7 +134,7 @@ def test_a_misspelt_key_hides_no_other_problem(folder: Path) -> None:
     message = error_of(folder, MINIMAL + "gate: {approve: perhaps}\n")
     assert ":9: gate.approve: must be true or false (got 'perhaps')" in message
     message = error_of(folder, with_line("metric: ", "metrik: "))
-    assert len(message.splitlines()) == 1  # "metric" is not told to be missing
+    assert len(message.splitlines()) == 1  # "metric" is not reported as missing
     message = error_of(folder, with_line("low: 0.0, high", "min: 0.0, max"))
     assert ["'min'" in message, "'max'" in message] == [True, True]
 

@@ -12,7 +12,7 @@ from trialfleet.errors import InputError
 from trialfleet.workflows.study.loading import load_fleet, load_study
 from trialfleet.workflows.study.spec import Study
 
-# Each letter is twice the one before: 26 lines that stand for 67 million values.
+# Each letter is twice the one before: 26 lines with 67 million values.
 LAUGHS = "a: &a [x, x]\n" + "".join(
     f"{chr(i + 1)}: &{chr(i + 1)} [*{chr(i)}, *{chr(i)}]\n" for i in range(ord("a"), ord("z"))
 )

@@ -125,7 +125,7 @@ def test_one_region_without_a_model_keeps_no_other_back_where_another_has_one(
 @pytest.mark.parametrize(
     ("line", "is_noted"),
     [
-        ("model = fit(x)", True),  # what fits a model may save none
+        ("model = fit(x)", True),  # code that fits a model may save none
         ("if t.mode == 'final': save()", False),
         ("torch.save(net, t.model / 'weights')", False),
         ("cp weights model/", False),

@@ -109,7 +109,7 @@ def test_every_way_has_its_epochs_order_drawn_beside_the_training(
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore")  # what torch.compile imports
+@pytest.mark.filterwarnings("ignore")  # by torch.compile's imports
 def test_what_torch_compiles_of_a_step_comes_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     found = all_ways(torch.compile, monkeypatch)
     assert found == {name: pytest.approx(found["ours"], rel=1e-4) for name in rivals.WAYS}

@@ -106,7 +106,7 @@ class Pair:
     def assert_same(self) -> None:
         self.ours.settle()
         (m,), (v,) = self.dense.m, self.dense.v
-        # Beside float64 the dense optimiser's own rounding of hundreds of steps is as much.
+        # The dense optimiser's own rounding over hundreds of steps differs from float64 as much.
         near(self.ours.table, self.whole.detach(), rtol=1e-5, atol=1e-5)
         near(self.ours.m, m, rtol=1e-4, atol=float(m.abs().max()) * 1e-6)
         near(self.ours.v, v, rtol=1e-4, atol=float(v.abs().max()) * 1e-6)
@@ -208,7 +208,7 @@ def test_a_row_never_wanted_only_decays(name: str) -> None:
 
 
 @pytest.mark.parametrize("ratio", [7.3, 1.0])
-@pytest.mark.parametrize("root", [1e-3, 1e-8, 1e-10])  # beside ε
+@pytest.mark.parametrize("root", [1e-3, 1e-8, 1e-10])  # compared with ε
 def test_the_series_is_the_steps_one_by_one(root: float, ratio: float) -> None:
     rate, begin, steps = 1.0, 1000, 400
     missed = MissedSteps(Settings(), lambda _: rate)

@@ -440,7 +440,7 @@ def test_an_unknown_category_has_no_part_in_the_output() -> None:
     joined = torch.zeros(1, 1 + 2 * 3)
     assert torch.equal(unknown, network.layers(joined))
 
-    known.sum().backward()  # each value of each column has a row of its own in the embedding
+    known.sum().backward()  # each value of each column has its own row in the embedding
     gradient = dict(network.named_parameters())["embedding.weight"].grad
     assert gradient is not None
     assert gradient.abs().sum(1).nonzero().flatten().tolist() == [2, 3 + 1]

@@ -24,7 +24,7 @@ from trialfleet.nodes.tabular import ranks
 
 pytestmark = pytest.mark.slow
 
-# The trainer itself, but for the device: in the launching process and in every rank.
+# The trainer itself, except for the device: in the launching process and in every rank.
 ON_CPU = """\
 import as_package
 import torch
@@ -186,7 +186,7 @@ def test_a_rank_that_is_killed_is_named_and_not_the_one_that_misses_it(sandbox: 
     ("codes", "shown", "blamed"),
     [
         ({0: 1}, "1 1", "rank 1 of 2 failed with exit code 1"),  # which ends after the other
-        ({0: -6, 1: 1}, "1 1", "rank 1 of 2 failed with exit code 1"),  # an abort for want of it
+        ({0: -6, 1: 1}, "1 1", "rank 1 of 2 failed with exit code 1"),  # an abort for lack of it
         ({0: 1, 1: -9}, "0 1", "rank 1 of 2 failed with exit code -9"),  # which could not say so
         ({1: -6}, None, "rank 1 of 2 failed with exit code -6"),
     ],

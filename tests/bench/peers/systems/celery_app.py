@@ -14,7 +14,7 @@ from tests.bench.peers.workload import train
 SOCKET = os.environ["PEERS_REDIS"]  # a path
 
 app = Celery("peers", broker=f"redis+socket://{SOCKET}", backend=f"redis+socket://{SOCKET}")
-# What its documentation advises where a task may be done twice but not be lost.
+# Its documentation's advice for tasks that may be done twice but not be lost.
 app.conf.task_acks_late = True
 app.conf.task_reject_on_worker_lost = True
 app.conf.worker_prefetch_multiplier = 1

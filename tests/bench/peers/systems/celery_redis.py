@@ -25,7 +25,7 @@ from tests.bench.peers.workload import LANES, REGIONS, SPACE, plain
 from trialfleet.optimizer.sampling.former import domain_of
 from trialfleet.optimizer.space import SearchSpace
 
-GRID = 9  # its grid has two to the power of so many points
+GRID = 9  # its grid has two to this power of points
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from trialfleet import Run, Study, plan
 from trialfleet.infra.pool.connection import use
 from trialfleet.infra.pool.embedded import Pool
 
-# It stays: a lane's trials are trained by one process, as the guide for trainers has it.
+# It stays: a lane's trials are trained by one process, as the guide for trainers says.
 _TRAINER = """\
 import json
 import sys
