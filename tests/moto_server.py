@@ -26,7 +26,7 @@ def moto_server() -> Iterator[str]:
 
 
 def s3_with_bucket(address: str, bucket: str, monkeypatch: pytest.MonkeyPatch) -> S3Client:
-    """Return a client of an empty account's only bucket; boto3 finds that account until undone."""
+    """Return a client of an empty account's only bucket; boto3 finds it until the patch ends."""
     empty_account(address)
     for name, value in {
         "AWS_ENDPOINT_URL": address,

@@ -126,7 +126,7 @@ def bench_status(base: Path) -> None:
 
 
 def finish_trials(run: Run, number: int) -> None:
-    """Put so many complete trials into each region's study, as the optimiser's service does."""
+    """Put this number of complete trials into each region's study, as the service does."""
     storage = open_storage(sqlite_url(RunFolder(run.folder).database))
     for region in run.study.region_table:
         settings = RegionSettings(

@@ -1,4 +1,4 @@
-"""`python -m tests.docs`: writes anew what of docs/ is made from code, or says what is stale."""
+"""`python -m tests.docs`: writes the generated parts of docs/, or names the stale ones."""
 
 from __future__ import annotations
 

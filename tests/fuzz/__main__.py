@@ -1,7 +1,7 @@
 """`python -m tests.fuzz`: rounds of new examples until the time is over.
 
 A round is a share of each kind of generated case, then every property of the tests with a seed of
-its own. At least one round is run to its end. What failed is told at once, with the command that
+its own. At least one round is run to its end. A failure is printed at once, with the command that
 shows it again, and once more at the end; the exit code is then 1.
 """
 

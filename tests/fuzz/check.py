@@ -301,7 +301,7 @@ def run_case(kind: str, seed: int, number: int, folder: Path) -> None:
 def keep_inside() -> None:
     """Let commands that reach beyond their folder read their arguments and do nothing.
 
-    A day that has to wait for a pool gives up: none ever comes here.
+    A day that has to wait for a pool stops: none ever comes here.
     """
 
     def close(command: click.Command) -> None:

@@ -1,6 +1,6 @@
 """A plugin of pytest: how the tests of a GPU went, kept after each; so a hung one has a name.
 
-TRIALFLEET_GPU_TESTS names the file. In a dry run torch is told that there is a GPU while the tests
+TRIALFLEET_GPU_TESTS names the file. In a dry run torch reports a GPU while the tests
 are only listed: all that they import and are made of is there then.
 """
 

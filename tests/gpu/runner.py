@@ -1,4 +1,4 @@
-"""Runs steps one after the other, and keeps what they found in one file, anew after each.
+"""A runner of steps, one after the other, that rewrites one file of results after each.
 
 Each step is a process group of its own. At its limit it is ended and the next one begins; what it
 has found until then is kept. The standard library alone: torch may be what is broken.

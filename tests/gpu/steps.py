@@ -168,7 +168,7 @@ def module(name: str, *words: str) -> tuple[str, ...]:
 
 
 def find_tool(name: str) -> str | None:
-    """Return the path of one of NVIDIA's programs, which often lie beside PATH."""
+    """Return the path of one of NVIDIA's programs, which are often not in PATH."""
     beside = (str(path) for folder in TOOLS for path in Path("/").glob(folder.lstrip("/")))
     return shutil.which(name) or next(
         filter(None, (shutil.which(name, path=p) for p in beside)), None

@@ -1,7 +1,7 @@
 """Every operation of the kernels as a function of numpy arrays: allocates, launches, returns.
 
 Values are float arrays; a function rounds them to `kind` first, so a reference has to do the same.
-`offsets` moves the arrays, in the order of the launcher's arguments, by so many elements off the
+`offsets` moves the arrays, in the order of the launcher's arguments, by this many elements off the
 addresses at which 16 bytes may be read.
 """
 

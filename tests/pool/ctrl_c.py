@@ -71,7 +71,7 @@ def press(pool: Pool, study: Path, out: Path, delay: float) -> tuple[str, str]:
 
 
 def read(terminal: int, seconds: float) -> str:
-    """Return what is written to a terminal within so many seconds, or until its program ends."""
+    """Return the output to a terminal in this number of seconds, or until its program ends."""
     deadline, chunks = time.monotonic() + seconds, []
     with selectors.DefaultSelector() as selector:
         selector.register(terminal, selectors.EVENT_READ)

@@ -1,4 +1,4 @@
-"""Trials that are told to stop early, on a real pool: by chirp, whatever their trainers are."""
+"""Trials that are stopped early, on a real pool: by chirp, with any trainer."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_service_killed_after_its_decision_loses_nothing(
 def test_a_run_that_is_stopped_after_a_decision_can_be_resumed(
     make_run: MakeRun, wait_for: WaitFor
 ) -> None:
-    """The job of a trial that was told is removed before it leaves: it is not trained again."""
+    """The job of a trial with an order is removed before it leaves: it is not trained again."""
     stopping = {**SETTINGS, "grace_seconds": 3600}
     run = curves(make_run, "deaf", early_stopping=stopping, budget=A_JOB_EACH)
     run.submit()

@@ -1,4 +1,4 @@
-"""The gate on a real pool: a day's new model against the one in force."""
+"""The gate on a real pool: a day's new model against the current one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A test run that is killed, or interrupted until it gives up, leaves no pool behind."""
+"""A test run that is killed, or interrupted until it ends, leaves no pool behind."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Twenty nights that nobody watches, with ten kinds of trouble, drawn by a seed.
 
-Each region's day ends as it should, each trouble is told once and is in the views, and nobody's
+Each region's day ends as it should, each trouble is reported once and is in the views, and nobody's
 hand is needed.
 """
 

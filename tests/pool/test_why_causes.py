@@ -290,7 +290,7 @@ def test_days_without_data_and_with_the_same(work: Path, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def own_pool(make_pool: MakePool) -> Iterator[Pool]:
-    """A pool with one slot, in which nobody mends what stands still."""
+    """A pool with one slot and without a supervisor, so that stalled runs stay."""
     knobs = {"SUPERVISOR": "/bin/sleep", "SUPERVISOR_ARGS": "100000", "DAGMAN_HOLD_CLAIM_TIME": "0"}
     with active(make_pool(cpus=1, knobs=knobs)) as pool:
         yield pool

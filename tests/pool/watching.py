@@ -79,7 +79,7 @@ def services(run: Run) -> list[psutil.Process]:
 
 
 def assert_exactly_once(run: Run, trials: int) -> None:
-    """Every trial is told once: numbers without gaps, nodes without doubles, values as computed."""
+    """Check that trials are recorded once: no gaps, nodes without doubles, values as computed."""
     for region in run.study.region_table:
         records = run.trials(region)
         assert [r.trial for r in records] == list(range(trials))

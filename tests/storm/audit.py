@@ -30,10 +30,10 @@ class Audit:
         unended: runs that did not end by themselves.
         persons: how often a person was needed.
         evidence: each finding in words.
-        trials: how many were told.
+        trials: number of recorded trials.
         stopped: how many of them were stopped early.
         trainings: how many ran for them and for the full trainings; the rest is repeated work.
-        mends: what the supervisor mended, by fault.
+        mends: the supervisor's repairs, by fault.
     """
 
     lost: int = 0

@@ -96,7 +96,7 @@ class Clock:
         return self._file is not None and self._count + 2 <= SETTINGS
 
     def set(self, wrong: int) -> None:
-        """Set it, by so many seconds ahead of the right time; back, if negative."""
+        """Set it this number of seconds ahead of the right time; back, if negative."""
         assert self._file is not None, "there is no clock of our own"
         right = int(time.time()) - self.wrong
         with self._file.open("r+b", buffering=0) as file:

@@ -1,6 +1,6 @@
 """The fleet's lab as a storm's ground: nodes that are cut off, lost, taken back; processes killed.
 
-A node whose process dies is mended by its own systemd, one that is lost is replaced by the run's
+A node whose process dies is restarted by its own systemd, one that is lost is replaced by the run's
 autoscaler. Nobody else does anything: that is what is to be shown.
 """
 

@@ -108,7 +108,7 @@ class Storm:
         return seconds
 
     def _until_the_end(self) -> None:
-        """Wait until the run is done; where it stands still, be the person that it needs."""
+        """Wait until the run is done; if it stalls, act as the person that it needs."""
         for _ in range(PERSONS):
             while not self._seen.is_done and not self._stands_still():
                 self._pass(1.0)
@@ -162,7 +162,7 @@ class Storm:
     # --- Time -------------------------------------------------------------------------------------
 
     def _pass(self, seconds: float) -> None:
-        """Let time pass: what is due ends, a machine's systemd lives, progress is told."""
+        """Let time pass: end due strikes, act as a machine's systemd, and print the progress."""
         until = time.monotonic() + seconds
         while True:
             now = time.monotonic()

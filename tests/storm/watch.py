@@ -30,7 +30,7 @@ class Seen:
         is_done: whether it has ended as it should.
         has_ended: whether it has ended at all.
         message: what its status says, in words; of what is out of reach, why.
-        mends: how often the supervisor has mended it.
+        mends: number of the supervisor's repairs.
     """
 
     progress: Progress

@@ -225,7 +225,7 @@ def number(ad: Any, name: str) -> float:
 
 
 def cost_of_handshakes(pool: Pool, count: int) -> float:
-    """Return the collector's seconds for each of some tools that prove anew who they are."""
+    """Return the collector's seconds for each of some tools that authenticate again."""
     before = processor_time(pool)["condor_collector"]
     for _ in range(count):
         subprocess.run(["condor_status", "-limit", "1"], check=True, capture_output=True)

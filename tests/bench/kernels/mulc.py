@@ -107,7 +107,7 @@ VARIANTS: Mapping[str, Callable[[Tensor, Meter], Call]] = {
 
 
 def multiplies(meter: Meter, x: Tensor, action: Call, calls: int) -> bool:
-    """Say whether an action that makes so many calls really multiplies x by the constant each time.
+    """Return whether an action of this number of calls multiplies x by the constant each time.
 
     It begins with numbers from 1 to 2 that differ, as equal ones ask less of a GPU. float32 rounds
     once in a product or a quotient, by half a unit in the last place at most: 2^-24.

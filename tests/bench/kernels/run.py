@@ -104,7 +104,7 @@ def rows_of(
         blank: the row but for the measurement.
         make: returns the call.
         budget: seconds for a row.
-        right: says of an action whether it did its so many calls.
+        right: returns whether an action made its number of calls.
     """
     call: Call | None = None
     for manner, repeat in meter.manners.items():

@@ -58,7 +58,7 @@ class Meter:
 
     Attributes:
         device: where.
-        manners: the ways of making a call so many times, by name: "called"; on a GPU also "graph".
+        manners: the ways of repeating a call, by name: "called"; on a GPU also "graph".
         warm_up: seconds of calls before the first that counts: clocks rise, caches fill.
     """
 
@@ -108,7 +108,7 @@ class CudaMeter(Meter):
         return tuple(begin.elapsed_time(end) / 1000 for begin, end in pairwise(marks))
 
     def captured(self, call: Call, calls: int) -> Call:
-        """Return the launch of a CUDA graph of so many calls; one must have been made before."""
+        """Return the launch of a CUDA graph of this number of calls, after at least one call."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=self.stream):
             for _ in range(calls):
@@ -117,7 +117,7 @@ class CudaMeter(Meter):
 
 
 def repeated(call: Call, calls: int) -> Call:
-    """Return an action that makes a call so many times."""
+    """Return an action that repeats a call this number of times."""
 
     def action() -> None:
         for _ in range(calls):

@@ -98,7 +98,7 @@ def measured(
     regions: int,
     per_job: Literal["all"] | int,
 ) -> Cost:
-    """Let jobs train at once, first without any end, then with ends for so many minutes."""
+    """Let jobs train at once, first without any end, then with ends for this number of minutes."""
     lanes = math.ceil(jobs / regions)
     jobs = lanes * regions
     nap = 0.5 * given.nap, 1.5 * given.nap
@@ -175,13 +175,13 @@ def growth(
 
 
 def wait_for(run: Run, jobs: int) -> None:
-    """Return once so many agents have begun a trial."""
+    """Wait until this number of agents has begun a trial."""
     while sum(1 for _ in run.folder.glob("regions/*/trials/*/words/agent.json")) < jobs:
         time.sleep(2.0)
 
 
 def finished(run: Run) -> int:
-    """Trials that are told, of all regions."""
+    """Return the number of recorded trials of all regions."""
     return sum(trial.value is not None for trial in run.trials())
 
 

@@ -101,7 +101,7 @@ def _means(found: list[Outcome]) -> list[str]:
 
 
 def outcome_of(way: str, ranks: int, table: Path, params: Mapping[str, Any], seed: int) -> Outcome:
-    """Train by so many processes, in folders that are removed."""
+    """Train with this number of processes, in folders that are removed."""
     with trained(ranks, table, params, PROGRAM, seed) as (first, *_):
         metrics = json.loads((first / "result.json").read_text())["metrics"]
         counted = json.loads((first / "counted.json").read_text())

@@ -1,6 +1,6 @@
 """Memory of a rank's model, whole and sharded: `make bench-ranks-memory`.
 
-The table has many codes, so embeddings are nearly all of the model. What is told of a rank is the
+The table has many codes, so embeddings are nearly all of the model. The figure of a rank is the
 most that it had resident from the making of the network to the end of a training, above what it had
 before: weights, gradients, the optimiser's means, the best epoch's weights, activations; and, where
 it saved, what it saved. "Held" are the weights, gradients and means that would lie on its GPU.

@@ -19,7 +19,7 @@ from tests.unit.tabular.small_trials import copy_trainer
 def trained(
     ranks: int, table: Path, params: Mapping[str, Any], program: Path, seed: int = 0
 ) -> Iterator[list[Path]]:
-    """Train by so many processes; give their sandboxes, or leave with what they said.
+    """Train with this number of processes; return their sandboxes, or exit with their output.
 
     Args:
         ranks: how many.

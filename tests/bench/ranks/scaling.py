@@ -98,7 +98,7 @@ def write_rows(path: Path) -> None:
 
 
 def measure_sums(path: Path) -> dict[int, float]:
-    """Return the seconds that two ranks take to add up arrays of so many bytes."""
+    """Return the seconds that two ranks take to add up arrays, by their bytes."""
     with trained(2, path, {}, LINKED) as (folder, _):
         linked = json.loads((folder / "linked.json").read_text())
     return {int(size): quartile(times) for size, times in linked.items()}

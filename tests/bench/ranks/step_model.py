@@ -65,7 +65,7 @@ class Traffic:
 
 
 def summed(gradients: float) -> Traffic:
-    """Return the traffic of ranks that all hold the network, with gradients of so many bytes."""
+    """Return the traffic of ranks that all hold the network, with this size of gradients."""
     return Traffic(
         sent=lambda ranks: 2 * (ranks - 1) / ranks * gradients,
         messages=lambda ranks: 2 * (ranks - 1),
@@ -96,7 +96,7 @@ class Step:
     grows: bool = False
 
     def seconds(self, ranks: int, link: Link) -> float:
-        """Return the seconds of a step on so many ranks."""
+        """Return the seconds of a step on this number of ranks."""
         compute = self.compute if self.grows else self.compute / ranks
         waiting = max(0.0, self.traffic.seconds(ranks, link) - self.overlap * compute)
         return self.overhead + compute + waiting / self.local_steps

@@ -48,7 +48,7 @@ class Pace:
     Attributes:
         window: seconds of steps between two looks at the clock.
         windows: how many there are; their median counts.
-        limit: seconds to come to ours' loss; then it is given up. 0: nobody has to.
+        limit: seconds to reach ours' loss; then it is abandoned. 0: this is not measured.
         repeats: of each ceiling, the best of which counts.
     """
 

@@ -33,7 +33,7 @@ class Way(Protocol):
     network: Network
 
     def advance(self, steps: int) -> None:
-        """Take so many steps, and wait until they are done."""
+        """Take this number of steps, and wait until they are done."""
 
 
 def network_of(data: dataset.Dataset, workload: Workload, device: torch.device) -> Network:

@@ -89,7 +89,7 @@ class Ceilings:
 
 
 def measure_ceilings(device: torch.device, dtype: torch.dtype, repeats: int) -> Ceilings:
-    """Measure a copy, a matrix product and an empty launch, each so many times."""
+    """Measure a copy, a matrix product and an empty launch, each with this number of repeats."""
     # Random: a GPU takes less power for equal numbers, so its clocks stay higher.
     x, y = (torch.randn(COPIED[device.type] // 4, device=device) for _ in range(2))
     side = SIDE[device.type]

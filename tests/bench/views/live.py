@@ -1,7 +1,7 @@
 """Measure the CPU time of the live page of a running run: part of `make bench-views`.
 
 A run whose trials run is written (`stored.py`). HTCondor's queue is a stand-in: no machine of one's
-own has two thousand slots. Before each look at the run some trials are told and followed by others,
+own has two thousand slots. Before each look at the run some trials end and others follow,
 and some report, as they would within the two seconds between two looks. Processor time is that of
 the process.
 """

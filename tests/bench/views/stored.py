@@ -56,7 +56,7 @@ _TABLES = {
 
 
 def stored_run(place: Path, regions: int, trials: int, *, goes_on: bool = False) -> Run:
-    """Make a run of so many regions and trials of each, all over and published.
+    """Make a run with these numbers of regions and trials of each, all over and published.
 
     A running one has three fifths of its trials finished, and one running on each of two lanes.
     """

@@ -29,7 +29,7 @@ LOG = """2026-11-20T12:00:01Z driver: present
 
 
 def raised(account: Account, count: int) -> list[str]:
-    """Bring so many nodes up and return their ids."""
+    """Bring this number of nodes up and return their ids."""
     up.up(account.aws, FLEET, inputs(), [candidate()], count)
     return [instance.id for instance in inventory.instances(account.aws, FLEET)]
 

@@ -47,7 +47,7 @@ def removed(cloud: Account, **changes: Any) -> list[str]:
 
 
 def full(cloud: Account, zone: str, over: int = 0) -> None:
-    """Let a zone have no room for more than so many nodes at once."""
+    """Limit a zone's room to this number of nodes at once."""
     cloud.capacity.lack(zone, room=over)
 
 

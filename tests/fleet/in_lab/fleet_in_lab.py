@@ -56,7 +56,7 @@ class Fleet:
         return done
 
     def up(self, nodes: int, *words: str, altered: str = "") -> str:
-        """Bring it to so many nodes; return what that prints."""
+        """Bring it to this number of nodes; return the command's output."""
         done = self.call("up", "--nodes", str(nodes), *words, altered=altered)
         assert done.returncode == 0
         return done.stdout

@@ -12,7 +12,7 @@ from tests.fleet.lab.lab import Lab
 from tests.fleet.lab.project import Project
 
 pytestmark = pytest.mark.thorough
-ANEW = """
+RESET_TIMERS = """
 import logging, time
 from pathlib import Path
 from trialfleet.workflows.control.dagman.set_clock import ClockWatch
@@ -35,7 +35,7 @@ def test_the_managers_user_may_restart_its_daemons_after_a_set_clock(
 ) -> None:
     before = daemons(project)
     assert set(before) == DAEMONS
-    project.run(shlex.join([sys.executable, "-c", ANEW]))
+    project.run(shlex.join([sys.executable, "-c", RESET_TIMERS]))
     lab.wait_for(lambda: set(daemons(project)) == DAEMONS, "the daemons")
     after = daemons(project)
     assert after["condor_schedd"] != before["condor_schedd"]

@@ -68,7 +68,7 @@ class Silence:
         return time.time() - self.began
 
     def went_on(self, fate: str) -> bool:
-        """Tell whether a trial that has ended did not begin anew, and nothing twice."""
+        """Return whether a trial that has ended did not begin again, and nothing twice."""
         steps = self.works[fate].steps(FIRST)
         return list(steps) == sorted(steps) and steps[min(steps)] < self.began
 

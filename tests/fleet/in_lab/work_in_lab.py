@@ -53,7 +53,7 @@ class Work:
         return re.findall(r"executing on host: <([\d.]+):", log)
 
     def times_recorded(self, trial: str) -> int:
-        """Return how often the study was told the trial's value."""
+        """Return how often the study recorded the trial's value."""
         return self._file("scripts.log").count(f"{trial}: loss = ")
 
     def published(self) -> bool:

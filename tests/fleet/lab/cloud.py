@@ -268,7 +268,7 @@ def answered(cloud: Cloud, request: dict[str, Any]) -> dict[str, Any]:
     try:
         method = getattr(cloud, request["do"])
         return {"result": method(*request["words"], **request["named"])}
-    except Exception as error:  # noqa: BLE001  the caller is told of every one
+    except Exception as error:  # noqa: BLE001  every one goes to the caller
         return {"error": f"{type(error).__name__}: {error}"}
 
 

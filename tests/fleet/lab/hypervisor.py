@@ -97,7 +97,7 @@ class Machine:
         threading.Thread(target=self._power_off, daemon=True).start()
 
     def pull_the_plug(self) -> None:
-        """End it at once, so that nobody is told: the network is cut before the kernel could."""
+        """End it at once, without notice: the network is cut before the kernel could send any."""
         self.lost = True
         switch.cut(self.spec.address)
         self._kill(signal.SIGKILL)

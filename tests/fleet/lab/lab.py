@@ -159,7 +159,7 @@ class Machine:
             raise LabError(f"{error}; its console:\n{self.log()}") from error
 
     def kill(self) -> None:
-        """Lose the machine as by a broken power supply: nobody is told, not even AWS."""
+        """Lose the machine as by a broken power supply: without notice, even to AWS."""
         self.lab.ask("kill", self.id)
 
     def power_off(self) -> None:

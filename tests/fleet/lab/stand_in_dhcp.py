@@ -42,7 +42,7 @@ def serve(addresses: Callable[[], dict[str, str]]) -> None:
 
 
 def reply_to(packet: bytes, addresses: dict[str, str]) -> bytes | None:
-    """Return what a machine is told that asks for an address; None where nothing is."""
+    """Return the answer to a machine that asks for an address; None if there is none."""
     if len(packet) < HEADER.size + len(COOKIE) or packet[0] != REQUEST:
         return None
     fields = HEADER.unpack_from(packet)

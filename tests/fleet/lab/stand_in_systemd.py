@@ -141,7 +141,7 @@ class Manager:
         return immediately(*self.answer_to(verb, names, rest))
 
     def do(self, verb: str, name: str) -> None:
-        """Begin to start, stop, restart, reload or kill a unit, whose files are read anew."""
+        """Begin to start, stop, restart, reload or kill a unit, whose files are read again."""
         unit = units.read(name)
         service = self.services.setdefault(unit.name, Service(unit))
         service.unit = unit

@@ -62,7 +62,7 @@ def unplug(address: str) -> None:
 
 
 def cut(address: str) -> None:
-    """Lose every packet from and to a machine; neither side is told."""
+    """Lose every packet from and to a machine; neither side gets a notice."""
     ip(f"link set {cable(address)} nomaster")
 
 

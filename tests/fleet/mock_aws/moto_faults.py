@@ -75,11 +75,11 @@ class Faults:
         status: int = 400,
         aws_region: str = "",
     ) -> None:
-        """Answer an operation with an error, so many times (or always), in a region (or all)."""
+        """Answer an operation with an error, `times` times (or always), in a region (or all)."""
         self._refusals.append(_Refusal(operation, code, message, status, when, times, aws_region))
 
     def throttle(self, operation: str, times: int) -> None:
-        """Let the first so many tries of an operation exceed the request limit."""
+        """Let an operation's first tries exceed the request limit."""
         self.answer(operation, *[_THROTTLED] * times)
 
     def answer(self, operation: str, *answers: tuple[str, int]) -> None:
@@ -87,7 +87,7 @@ class Faults:
         self._answers[operation] = list(answers)
 
     def kill_after(self, calls: int) -> None:
-        """Kill the program when so many calls have been answered, counted from here; 0: never."""
+        """Kill the program after this number of answered calls, counted from here; 0: never."""
         self.calls.clear()
         self._kill_after = calls
 

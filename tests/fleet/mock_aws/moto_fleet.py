@@ -61,7 +61,7 @@ class Capacity:
         times: int = -1,
         silent: bool = False,
     ) -> None:
-        """Let pools have `room` for so many living nodes, for a number of requests (or always).
+        """Limit pools to `room` living nodes, for a number of requests (or always).
 
         With `silent` the answer has no reason.
         """

@@ -1,4 +1,4 @@
-"""Nodes for gangs: so many that one begins, or none."""
+"""Nodes for gangs: enough for one to begin, or none."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ OPERATIONS = ("DescribeInstances", "CreateTags", "TerminateInstances", "CreateFl
 
 @contextmanager
 def three_regions(each: int, **changes: Any) -> Iterator[World]:
-    """A world with so many nodes in each of three AWS regions, which have joined and are busy."""
+    """A world with joined, busy nodes in each of three AWS regions."""
     images = dict.fromkeys(REGIONS, IMAGE)
     nodes = {"max": 3 * each}
     usual: dict[str, Any] = {"aws_regions": [*REGIONS], "zones": [], "ami": images, "nodes": nodes}
@@ -99,7 +99,7 @@ def test_a_step_makes_few_calls_and_a_quiet_one_lists_the_nodes_alone(
 
 @contextmanager
 def empty_account(**changes: Any) -> Iterator[World]:
-    """A world of three AWS regions in which nothing was ever made; all that trials want is told."""
+    """A world of three empty AWS regions; the trials' demand is given."""
     images = dict.fromkeys(REGIONS, IMAGE)
     usual: dict[str, Any] = {"aws_regions": [*REGIONS], "zones": [], "ami": images}
     with world(**{**usual, "nodes": {"max": 999}, **changes}) as here:

@@ -1,6 +1,6 @@
 """A trainer for tests whose curve is (x - 0.3)² + 1/step, and which waits where x is bad.
 
-A trial with x > 0.6 stays at step WAITS_AT until it is told to stop, and fails if it isn't: so a
+A trial with x > 0.6 stays at step WAITS_AT until its order to stop, and fails without one: so a
 test of early stopping never depends on who is faster. `mood` says how it listens:
 
 listens, deaf    looks, or never looks, whether it is to stop

@@ -1,4 +1,4 @@
-"""Runs, models and regions by name: what is found, what is told, what the shell completes."""
+"""Runs, models and regions by name: matches, messages, and the shell's completion."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def test_a_region_is_no_model_to_promote_and_its_runs_are_told(models: Path, nam
 
 @pytest.fixture
 def two_studies(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A region of one name in two studies, each with a model in force."""
+    """A region of one name in two studies, each with a current model."""
     monkeypatch.chdir(work)
     for time, study in enumerate(("sales", "own"), 1):
         run = make_run(run="r1", out=work / "runs" / study / "r1", name=study, regions=["Nordics"])

@@ -21,7 +21,7 @@ from trialfleet.workflows.views.terminal.status_view import next_steps
 
 
 def ended(run: Run) -> Run:
-    """Have a run look as if it was submitted, and every region had given up."""
+    """Make a run look submitted, with all regions abandoned."""
     run.folder.joinpath("study.dag.condor.sub").touch()
     for region in run.folder.glob("regions/*"):
         region.joinpath("stopped.json").write_text(json.dumps({"reason": "no trial can succeed"}))

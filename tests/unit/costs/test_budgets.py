@@ -151,7 +151,7 @@ class Scripts:
         return ""
 
     def finish(self, node: str, usd: float) -> None:
-        """End the job of a trial, which has cost so many dollars, one each second."""
+        """End the job of a trial of this cost in dollars, one each second."""
         region = node.partition(".")[0]
         place = self.place(node)
         text = EVENTS.format(began=NOON.isoformat(" ", "milliseconds"))

@@ -1,4 +1,4 @@
-"""Days whose slots do half of the regions' work: how old the oldest model in force becomes.
+"""Days whose slots do half of the regions' work: the greatest age of a current model.
 
 Clock and slots are simulated; priorities, graphs, the deadline and `latest` are the project's own.
 Regions begin as DAGMan begins them, a trial is asked for when its turn in its lane has come, a slot
@@ -147,7 +147,7 @@ def study_of(file: Path, hours: dict[str, float], parallel_regions: int | None) 
 
 
 def oldest(study: Study, hours: dict[str, float], order: Order) -> float:
-    """Return how many days old the oldest model in force was in two weeks, at its oldest."""
+    """Return the greatest age in days of a current model in two weeks."""
     assert study.daily
     worst, free = timedelta(), datetime.min.replace(tzinfo=UTC)
     begun = study.daily.begins(DAYS[0])
@@ -169,7 +169,7 @@ def oldest(study: Study, hours: dict[str, float], order: Order) -> float:
 
 
 def publish(study: Study, region: str, day: RunsDay, planned: datetime) -> datetime:
-    """Publish a model as a run does; return how new the one in force is."""
+    """Publish a model as a run does; return the newness of the current one."""
     model = models_folder_of(study, region) / str(day.date)
     model.mkdir(parents=True)
     as_of = min(planned, day.end)

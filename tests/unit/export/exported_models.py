@@ -45,7 +45,7 @@ def add_model(models_folder: Path, run: str, day: int, weights: str = "") -> Pat
 
 
 def publish_models(root: Path, *runs: str, region: str = "A") -> Path:
-    """Publish a model of each run, a day after the other; the last is in force."""
+    """Publish a model of each run, a day after the other; the last is current."""
     models_folder = root / "models" / "demo" / region
     for day, run in enumerate(runs):
         publish_model(models_folder, run, day)
@@ -53,7 +53,7 @@ def publish_models(root: Path, *runs: str, region: str = "A") -> Path:
 
 
 def publish_model(models_folder: Path, run: str, day: int, weights: str = "") -> None:
-    """Publish a model; it is in force if none is newer."""
+    """Publish a model; it is current if none is newer."""
     switch_to_newest(add_model(models_folder, run, day, weights), MONDAY + timedelta(days=day))
 
 

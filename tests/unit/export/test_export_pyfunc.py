@@ -1,4 +1,4 @@
-"""Models as MLflow loads them: what it is told of them, and that they predict as they do here."""
+"""Models as MLflow loads them: their description, and equal predictions."""
 
 from __future__ import annotations
 

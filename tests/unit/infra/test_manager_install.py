@@ -205,7 +205,7 @@ def test_another_configuration_restarts_the_daemons_and_keeps_the_key(computer: 
     assert (computer.root / "etc/condor/passwords.d/trialfleet").read_bytes() == key
 
 
-def test_a_token_near_its_end_or_older_than_the_key_is_made_anew(computer: Computer) -> None:
+def test_a_token_near_its_end_or_older_than_the_key_is_renewed(computer: Computer) -> None:
     computer.go(SETTINGS)
     token = computer.root / "etc/trialfleet/node.token"
     soon = json.dumps({"exp": time.time() + 13 * 86_400}).encode()

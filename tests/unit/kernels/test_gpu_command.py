@@ -181,7 +181,7 @@ def test_without_nvidia_smi_nothing_is_said_of_the_gpu(
 # Seconds as they are guessed for a GPU's machine, rather too many
 START = 12.0  # a process: torch, CUDA, the kernels' library
 COMPILED = 2.0  # by torch.compile, from the cache of another process
-COMPILED_ANEW = 10.0
+COMPILED_WITHOUT_CACHE = 10.0
 CALL = 100e-6  # launched by Python, so that the budget bounds a row
 CAPTURED = 25e-6  # a call, captured in a graph
 SANITIZER = 18.0
@@ -258,7 +258,7 @@ def guessed_trainer(wanted: Step) -> float:
     words = dict(zip(wanted.command[3:], wanted.command[4:], strict=False))
     ways, pace = words["--ways"].split(","), train_bench.QUICK
     assert "--quick" in words
-    compiled = COMPILED_ANEW * sum(way not in {"ours", "eager"} for way in ways)
+    compiled = COMPILED_WITHOUT_CACHE * sum(way not in {"ours", "eager"} for way in ways)
     windows = len(ways) * (pace.windows + 3) * pace.window  # 3: until it is known how many steps
     tables, ceilings = 6.0, 3.0  # made up, and measured
     return START + ceilings + wanted.command.count("--only") * (tables + compiled + windows)
@@ -273,7 +273,7 @@ def test_by_guessed_times_every_step_ends_whole_within_its_share(
     assert sum(each.seconds for each in wanted.values()) <= 480
     guessed = OTHERS | {"memcheck": SANITIZER, "racecheck": SANITIZER}
     # Each operation in a process of its own, for both sizes; two processes share a core at worst.
-    guessed["compiled"] = START + 2 * 2 * COMPILED_ANEW / 2
+    guessed["compiled"] = START + 2 * 2 * COMPILED_WITHOUT_CACHE / 2
     for name in ("mulc", "fused"):
         with monkeypatch.context() as patch:
             guessed[name] = guessed_kernels(wanted[name], patch)

@@ -96,7 +96,7 @@ def test_activation_keeps_what_is_not_a_number() -> None:
     )
 
 
-def test_dropout_drops_its_share_anew_at_each_step_and_layer() -> None:
+def test_dropout_drops_another_share_at_each_step_and_layer() -> None:
     ones, bias = torch.ones(200, 500), torch.zeros(500)
     masks = [
         ops.bias_relu_dropout(ones, bias, torch.tensor([seed, step]), layer, 0.3) > 0

@@ -56,7 +56,7 @@ def columns_of(task: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module", params=["binary", "multiclass", "regression"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a barely trained model; its table lies beside it."""
+    """The folder of a barely trained model; its table is next to it."""
     folder = tmp_path_factory.mktemp(request.param)
     table.write_table(
         folder / "t.npz",

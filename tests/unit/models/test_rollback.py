@@ -1,4 +1,4 @@
-"""Back to the model that was in force before, and what is known of those that were."""
+"""Rollback to the previous current model, and the history of current models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trialfleet.workflows.formatting import rough_duration
 
 @pytest.fixture
 def models_folder(tmp_path: Path) -> Path:
-    """A models folder with five models, none of them in force yet."""
+    """A models folder with five models, none of them current yet."""
     models_folder = tmp_path / "models" / "demo" / "A"
     for number in range(1, 6):
         model = models_folder / f"r{number}"
@@ -253,7 +253,7 @@ changes = {
 died = {run: [0, 0] for run in changes}  # before and behind the switch
 for number in range(times):
     run, (change, then) = list(changes.items())[number % 3]
-    for file in (models_folder / ".history.json", link):  # all begins anew
+    for file in (models_folder / ".history.json", link):  # everything begins again
         file.unlink(missing_ok=True)
     for each in ("r1", "r2", "r3"):
         promote(models_folder / each)

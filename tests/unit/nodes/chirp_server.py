@@ -18,7 +18,7 @@ class ChirpServer(socketserver.ThreadingTCPServer):
         folder: what paths are relative to.
         is_away: no request is answered.
         is_full: writes are refused.
-        room: so many bytes one write takes.
+        room: number of bytes that one write takes.
         kills: requests of which HTCondor's starter would have died.
         refused: the name of requests that are answered with an error.
         attributes: of the job's ad, as it set them.

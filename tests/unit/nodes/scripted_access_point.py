@@ -110,7 +110,7 @@ class AccessPoint:
             threading.Timer(self.delay, self.order, kwargs=order).start()
 
     def recorded(self) -> list[tuple[str, int]]:
-        """Return the trials that were told, with their codes."""
+        """Return the trials with a reported end, with their codes."""
         return [(said["trial"], said["code"]) for said in self.said if said["say"] == "told"]
 
     def left(self, trial: str, what: str = "result") -> dict[str, str]:

@@ -76,7 +76,7 @@ class StandIn(Condor):
 
 
 class Node:
-    """A node whose clock stands still unless the test moves it."""
+    """A node whose clock moves only by the test."""
 
     def __init__(self, folder: Path) -> None:
         self.metadata, self.condor = Metadata(), StandIn()

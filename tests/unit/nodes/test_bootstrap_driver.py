@@ -84,7 +84,7 @@ def changes(calls: list[str]) -> list[str]:
 
 
 def reboot(bench: Bench) -> None:
-    """Load the driver anew, as a boot does."""
+    """Load the driver again, as a boot does."""
     (bench.root / "proc/driver/nvidia/params").unlink()
     host = Host(bench.root)
     host.run("modprobe", "nvidia")

@@ -322,7 +322,7 @@ def test_an_unreachable_access_point_is_waited_for(point: AccessPoint) -> None:
 def test_a_job_whose_files_htcondor_removes_reports_no_end(
     point: AccessPoint, removed: str
 ) -> None:
-    """A startd that was started anew removes them; without them a result would be no result."""
+    """A restarted startd removes them; without them a result would be incomplete."""
     point.first(train("A.t1", last=True))
     script = "while [ ! -e go ]; do sleep 0.01; done; echo '{}' > result.json"
     with point.start("sh", "-c", script) as agent:

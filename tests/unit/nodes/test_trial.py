@@ -1,4 +1,4 @@
-"""The helper for Python trainers: what a trainer is told, what it tells, how it is interrupted."""
+"""The helper for Python trainers: a trainer's inputs, its reports, and its interruption."""
 
 from __future__ import annotations
 

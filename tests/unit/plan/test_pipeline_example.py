@@ -39,7 +39,7 @@ def sandboxes(place: Path, ranks: int) -> list[Path]:
 
 
 def trained(folders: list[Path]) -> dict[str, float]:
-    """Train by so many processes; what rank 0 tells."""
+    """Train with this number of processes; return rank 0's report."""
     processes = gang_rank.start(folders)
     for process in processes:
         process.join(60)

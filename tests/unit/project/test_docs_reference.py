@@ -1,4 +1,4 @@
-"""Generated parts of docs/ agree with the code, and the code explains all of them."""
+"""Generated parts of docs/: equal to the code's text, and all of it explained by the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make fuzz` itself: what it generates can be generated again, and a finding is told."""
+"""`make fuzz` itself: its cases can be generated again, and findings are printed."""
 
 from __future__ import annotations
 

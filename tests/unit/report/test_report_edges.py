@@ -1,4 +1,4 @@
-"""Best settings at the ends of their ranges are told in a line, where many regions have them."""
+"""One line on best settings at the ends of their ranges, where many regions have them."""
 
 from __future__ import annotations
 

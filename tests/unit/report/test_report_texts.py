@@ -59,7 +59,7 @@ def test_the_summary_has_a_row_per_region_with_its_numbers(tuned: Report) -> Non
 
 
 def stopped_at(last: int, *, seconds: float) -> Report:
-    """Two trials, of which one was told at step 5 of 20 and reported `last` before it left."""
+    """Return two trials; one was stopped at step 5 of 20 and reported `last` before it left."""
     order = {"step": 5, "max_steps": 20, "predicted": 0.4}
     notes = {"stopped": order, "seconds": seconds}
     reports = dict.fromkeys(range(1, last + 1), 0.4)

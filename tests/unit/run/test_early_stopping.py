@@ -1,4 +1,4 @@
-"""The service's looks at trials' reports, and what becomes of trials that were told to stop."""
+"""The service's checks of trials' reports, and the ends of trials with an order to stop."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_trial_whose_reports_are_bad_gets_an_order(service: Service) -> None:
 def test_a_trial_that_was_not_stopped_is_judged_again_without_new_reports(
     service: Service,
 ) -> None:
-    """Of two only one is told at once; and a result of another may show that a trial is behind."""
+    """Of two only one is stopped at once; and another's result may show that a trial is behind."""
     places = [service.ask("A.l2.t01"), service.ask("A.l2.t02")]
     for place in places:
         report(place.reports, 0.8, 8)

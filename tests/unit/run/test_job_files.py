@@ -270,7 +270,7 @@ def test_a_gang_that_sends_more_than_its_disk_has_failed(place: TrialFolder, nam
 def test_jobs_of_a_gang_that_an_earlier_release_began_are_removed(
     place: TrialFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They wait for a keeper that speaks as it did then; their node's retry begins anew."""
+    """They wait for a keeper with the older protocol; their node's retry begins again."""
     acts: list[tuple[str, str, str]] = []
     monkeypatch.setattr(schedd, "act", lambda *words: acts.append(words))
     ads = [

@@ -1,4 +1,4 @@
-"""`trialfleet run --run-id` of a run that is there: nothing is planned or trained anew."""
+"""`trialfleet run --run-id` of an existing run: nothing is planned or trained again."""
 
 from __future__ import annotations
 

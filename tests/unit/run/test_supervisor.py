@@ -439,7 +439,7 @@ def test_a_run_whose_dagman_was_lost_before_its_report_is_submitted_again(
 def test_a_run_whose_dagman_ended_before_its_report_is_submitted_again(
     folder: RunFolder, dag_status: int, report: str, goes_on: bool
 ) -> None:
-    """Its last region was mended alone: nobody else writes the report."""
+    """Its last region was repaired alone: no other process writes the report."""
     folder.region("A").published.write_text("{}")
     folder.dag_files.metrics.write_text(json.dumps({"exitcode": 1, "DagStatus": dag_status}))
     number = {"STATUS_NOT_READY": 0, "STATUS_ERROR": 6}[report]

@@ -130,7 +130,7 @@ LOST = Fault(region=None, job=None, what="the queue lost it", remedy=Remedy.SUBM
 
 
 def a_run(**changes: Any) -> RunFacts:
-    """Our run, but for some of what stands in its study, its status or another witness's word."""
+    """Return our run with changes to its study, its status or another source."""
 
     def changed(of: Any) -> Any:
         names = {each.name for each in fields(of)} & {*changes}

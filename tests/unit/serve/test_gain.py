@@ -33,7 +33,7 @@ NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 @pytest.fixture
 def run(make_run: MakeRun) -> Iterator[StoredRun]:
-    """A run that tunes, in whose region another run's model is in force."""
+    """A run that tunes, in whose region another run's model is current."""
     with stored(make_run(regions=["A"], budget={"trials": 8, "lanes": 2})) as opened:
         for at, (node, start) in enumerate(turns(opened.graph["A"], 2, BEGAN)):
             opened.add("A", stored_trial(node, start, (0.75, 0.5)[at], baseline=at == 0))

@@ -1,4 +1,4 @@
-"""Study files for the tests: a small valid one, and what a changed one is told."""
+"""Study files for the tests: a small valid one, and the errors of a changed one."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ EFA_400 = Link(bandwidth=50e9, latency=50e-6)  # a p4d's
 def borders(sent: float, messages: float) -> Traffic:
     """Return the traffic of ranks that each compute a part of the network.
 
-    At a part's borders activations and their gradients of so many bytes go in so many messages, one
+    At a part's borders activations and their gradients, `sent` bytes, go in `messages`, one
     after the other.
     """
     return Traffic(sent=lambda _: sent, messages=lambda _: messages)

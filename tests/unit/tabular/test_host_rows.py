@@ -76,7 +76,7 @@ class Pair:
         return host
 
     def again(self, done: int) -> None:
-        """Say that so many steps have been taken, by which the table was not moved."""
+        """Record this number of steps, which did not move the table."""
         self.done = self.dense.steps = self.sparse.steps = done
         table = self.whole.detach()
         self.load(table, self.dense.m[0], self.dense.v[0])

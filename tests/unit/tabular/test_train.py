@@ -374,7 +374,7 @@ def test_outputs_that_are_no_numbers_have_no_metrics(tmp_path: Path) -> None:
 def test_a_wide_network_is_evaluated_on_fewer_rows_at_once(
     monkeypatch: pytest.MonkeyPatch, hidden: int, layers: int, rows: int
 ) -> None:
-    """Of its widest layer no more numbers than so many lie in memory: here 1024."""
+    """At most this number of values of its widest layer is in memory: here 1024."""
     monkeypatch.setattr(network_module, "EVALUATION_NUMBERS", 1024)
     columns = table.Columns(
         numeric=["a", "b"], categorical={}, target="t", task="regression", classes=[]

@@ -257,7 +257,7 @@ def test_a_step_of_one_rank_of_two_looks_at_no_value_either(tmp_path: Path) -> N
 
 
 def on_cpu(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, chunk: int = 0) -> None:
-    """Make the trainer take the GPU's way on this CPU, its rows streamed by so many bytes."""
+    """Make the trainer take the GPU's way on this CPU, and stream its rows in this many bytes."""
 
     def steps_of(
         t: trial.Trial,

@@ -67,7 +67,7 @@ class Gang:
         return [process.exitcode for process in self.processes]
 
     def call_back(self, after: int) -> None:
-        """Have rank 0 save and leave once it has seen so many epochs, as a gang's keeper does."""
+        """Have rank 0 save and leave after this number of epochs, as a gang's keeper does."""
         while not (self.first / "progress.jsonl").exists() or len(progress(self.first)) < after:
             assert self.processes[0].is_alive(), (self.first / "err").read_text()
             time.sleep(0.005)

@@ -26,7 +26,7 @@ class Clock:
 
 
 def looks(steps: int, step_seconds: float, most: int) -> list[int]:
-    """At which of so many steps there is a look."""
+    """Return the steps with a look, out of this number."""
     clock = Clock()
     counted, found = Pace(most, clock), []
     for step in range(steps):

@@ -196,7 +196,7 @@ def test_another_share_of_the_rows_is_another_table(sandbox: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["replaced", "rewritten"])
-def test_a_table_that_changed_is_read_anew(sandbox: Path, way: str) -> None:
+def test_a_table_that_changed_is_read_again(sandbox: Path, way: str) -> None:
     before = loader.rows_of(a_trial(), settings.Settings(), CPU)
     if way == "replaced":
         make_table(sandbox / "r.npz", "regression")
