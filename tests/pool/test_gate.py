@@ -74,6 +74,7 @@ def test_no_champion_then_kept_promoted_and_a_gate_that_fails(make_run: MakeRun)
     assert RunFolder(broken.folder).region("A").gate.log.exists()
 
 
+@pytest.mark.thorough
 def test_a_model_that_passed_waits_for_approval_and_the_next_meets_the_current_one(
     make_run: MakeRun,
 ) -> None:

@@ -264,7 +264,7 @@ def kills(every: int, act: Any, *before: Any) -> Iterator[tuple[Account, str]]:
                 return
 
 
-each_call = pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.thorough)])
+each_call = pytest.mark.parametrize("every", [17, pytest.param(1, marks=pytest.mark.thorough)])
 
 
 @each_call

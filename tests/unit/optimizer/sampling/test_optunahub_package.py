@@ -93,6 +93,7 @@ def test_it_proposes_what_our_own_sampler_does(registry: Path) -> None:
     assert json.loads(python(registry, "-c", code)) == ours
 
 
+@pytest.mark.thorough
 def test_it_passes_optunas_cases(registry: Path, tmp_path: Path) -> None:
     code = LOAD.format(root=str(registry)) + "module = load()\n" + textwrap.dedent(CASES)
     path = tmp_path / "test_cases.py"
