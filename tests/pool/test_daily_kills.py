@@ -99,7 +99,7 @@ def data_of(day: date, region: str) -> str:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(3600)
-def test_two_weeks_of_41_regions_with_nobody_watching(here: Path, make_pool: MakePool) -> None:
+def test_two_weeks_of_41_regions_without_a_person(here: Path, make_pool: MakePool) -> None:
     with active(make_pool(cpus=CPUS)) as pool:
         two_weeks(here, pool)
 

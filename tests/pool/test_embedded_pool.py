@@ -163,7 +163,7 @@ def test_jobs_start_without_the_wait_of_five_seconds(pool: Pool, work: Path) -> 
     assert max(map(int, durations)) < 4
 
 
-def test_a_vacated_job_goes_on_from_its_checkpoint(pool: Pool, work: Path) -> None:
+def test_a_vacated_job_continues_from_its_checkpoint(pool: Pool, work: Path) -> None:
     program = """
     trap 'echo saved >> state; exit 85' TERM
     if [ -s state ]; then cat state; exit 0; fi

@@ -27,7 +27,7 @@ def call(work: Path, *words: str) -> str:
     "name",
     [TRAINERS[0], *(pytest.param(name, marks=pytest.mark.thorough) for name in TRAINERS[1:])],
 )
-def test_each_trainer_runs_as_it_stands(name: str, work: Path) -> None:
+def test_each_trainer_runs_unchanged(name: str, work: Path) -> None:
     if name in LACKING:
         pytest.skip(LACKING[name])
     call(work, "init", "mine", "--example", name)
@@ -52,7 +52,7 @@ def test_each_trainer_runs_as_it_stands(name: str, work: Path) -> None:
 @pytest.mark.thorough  # the main path without a pool: tests/unit/plan/test_examples.py
 @pytest.mark.usefixtures("pool")
 @pytest.mark.parametrize("name", ["first", *TRAINERS])
-def test_a_gate_works_with_each_trainer_as_it_stands(name: str, work: Path) -> None:
+def test_a_gate_works_with_each_trainer_unchanged(name: str, work: Path) -> None:
     if name in LACKING:
         pytest.skip(LACKING[name])
     call(work, "init", "mine", "--example", name)

@@ -183,7 +183,7 @@ def test_a_disturbed_gang_has_the_same_result(
 
 
 @pytest.mark.thorough
-def test_a_gang_that_lost_a_rank_goes_on_from_a_checkpoint_in_s3(
+def test_a_gang_that_lost_a_rank_continues_from_a_checkpoint_in_s3(
     make_gang: MakeGang, wait_for: WaitFor, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (keys := work / "credentials").write_text(

@@ -84,7 +84,7 @@ def test_lanes_train_and_a_model_is_published_in_an_image(
 
 
 @pytest.mark.usefixtures("pool_with_apptainer")
-def test_an_evicted_trial_saves_and_goes_on_in_its_image(
+def test_an_evicted_trial_saves_and_continues_in_its_image(
     make_run: MakeRun, image: Path, wait_for: WaitFor
 ) -> None:
     run = make_run(

@@ -181,7 +181,9 @@ def test_the_user_of_the_manager_may_do_everything(manager: Machine, node: Machi
 
 
 @pytest.mark.usefixtures("node")
-def test_the_user_drains_a_node_that_knows_nobody(manager: Machine, wait_for: WaitFor) -> None:
+def test_the_user_drains_a_node_without_authorized_users(
+    manager: Machine, wait_for: WaitFor
+) -> None:
     drained = manager.run("condor_drain", "-graceful", "-reason", "a test", SLOT)
     assert drained.returncode == 0, drained.stderr
     wait_for(lambda: slots(manager)[SLOT] == "Drained", 30)

@@ -176,7 +176,7 @@ def test_requirements_of_a_study_come_on_top_of_has_gpu(work: Path) -> None:
         (0.5, 1, {"TrialfleetTrialsPerGpu": 2, "HAS_GPU": False}, False),
     ],
 )
-def test_a_share_goes_only_where_gpus_are_divided_so(
+def test_a_share_matches_only_gpus_divided_into_such_shares(
     work: Path, gpus: object, asked: int, divided: dict[str, object], fits: bool
 ) -> None:
     study = make_study(work, accelerator="gpu", resources={"gpus": gpus})

@@ -43,7 +43,7 @@ def test_by_hand_condor_submit_dag_is_enough(make_run: MakeRun, tmp_path: Path) 
 
 
 @pytest.mark.thorough
-def test_by_hand_a_run_is_stopped_and_goes_on(
+def test_by_hand_a_run_is_stopped_and_resumed(
     make_run: MakeRun, wait_for: Callable[..., None]
 ) -> None:
     """As docs/by-hand.md says it."""

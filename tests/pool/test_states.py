@@ -167,7 +167,7 @@ def test_one_regions_dag_alone_is_enough_to_tune(make_run: MakeRun, wait_for: Wa
 
 
 @pytest.mark.thorough
-def test_a_trainer_that_ignores_its_mode_is_told_so_after_one_full_training(
+def test_a_trainer_that_ignores_its_mode_is_reported_after_one_full_training(
     make_run: MakeRun, work: Path
 ) -> None:
     trainer = work / "quick.sh"

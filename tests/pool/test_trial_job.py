@@ -106,7 +106,7 @@ def test_a_job_trains_one_trial_after_another(work: Path, wait_for: WaitFor) -> 
     assert [job.left(f"A.t{number}", "out") for number in range(1, 10)] == ["rows\n"] * 9
 
 
-def test_an_evicted_trial_goes_on_from_its_checkpoint(work: Path, wait_for: WaitFor) -> None:
+def test_an_evicted_trial_continues_from_its_checkpoint(work: Path, wait_for: WaitFor) -> None:
     script = """
         cat checkpoint/step && exit
         trap 'echo 7 > checkpoint/step; exit 85' TERM; echo > ready; echo 1 >> progress.jsonl

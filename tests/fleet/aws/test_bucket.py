@@ -34,7 +34,7 @@ def test_the_own_bucket_is_encrypted_closed_and_forgets_logs(cloud: Account, hom
     ]
 
 
-def test_a_bucket_that_is_right_is_only_looked_at(cloud: Account) -> None:
+def test_a_correct_bucket_is_not_changed(cloud: Account) -> None:
     bucket.ensure(cloud.aws, fleet(), ACCOUNT)
     cloud.faults.calls.clear()
     bucket.ensure(cloud.aws, fleet(), ACCOUNT)

@@ -29,7 +29,7 @@ def test_the_role_is_taken_by_ec2_and_may_do_what_the_policy_says(cloud: Account
     assert [role["RoleName"] for role in profile["Roles"]] == [name]
 
 
-def test_a_role_that_is_right_is_only_looked_at(cloud: Account) -> None:
+def test_a_correct_role_is_not_changed(cloud: Account) -> None:
     identity.ensure(cloud.aws, fleet(), POLICY, TRUST)
     cloud.faults.calls.clear()
     identity.ensure(cloud.aws, fleet(), POLICY, TRUST)

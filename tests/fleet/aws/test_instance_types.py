@@ -20,7 +20,7 @@ def resolved(cloud: Account, aws_region: str = HOME, **changes: Any) -> list[Ins
     return instance_types.resolve(cloud.aws, moto_account.fleet(**changes), aws_region)
 
 
-def test_a_listed_type_is_what_aws_says_of_it(cloud: Account) -> None:
+def test_a_listed_type_has_the_properties_that_aws_lists(cloud: Account) -> None:
     (kind,) = resolved(cloud, instance_types=["g5.12xlarge"])
     assert kind == InstanceType(
         name="g5.12xlarge",

@@ -188,7 +188,7 @@ def test_a_rule_that_somebody_added_is_taken_away(
     assert rules(cloud, group) == [("tcp", 9618, 9618, [group], [])]
 
 
-def test_a_group_that_is_right_is_only_looked_at(cloud: Account) -> None:
+def test_a_correct_group_is_not_changed(cloud: Account) -> None:
     made(cloud)
     cloud.faults.calls.clear()
     made(cloud)

@@ -62,13 +62,13 @@ def test_a_node_that_is_gone_keeps_no_other_from_its_lease(
     assert expiries(cloud) == [NOW + timedelta(minutes=30)] * 2
 
 
-def test_a_refusal_of_another_kind_is_told(cloud: Account, nodes: list[Instance]) -> None:
+def test_a_refusal_of_another_kind_is_reported(cloud: Account, nodes: list[Instance]) -> None:
     cloud.faults.refuse("CreateTags", "TagLimitExceeded")
     with pytest.raises(FleetError, match="TagLimitExceeded"):
         lease.renew(cloud.aws, SPEC, nodes)
 
 
-def test_what_outlived_its_lease_is_terminated_in_any_fleet(
+def test_instances_that_outlived_their_lease_are_terminated_in_any_fleet(
     cloud: Account, nodes: list[Instance]
 ) -> None:
     lease.renew(cloud.aws, lasting(120), nodes[:1], now=NOW)

@@ -124,7 +124,7 @@ def test_the_launch_template_closes_what_can_be_closed(cloud: Account) -> None:
     assert data["ImageId"] == IMAGE
 
 
-def test_the_token_stands_in_ssm_and_nowhere_else(cloud: Account) -> None:
+def test_the_token_is_in_ssm_and_nowhere_else(cloud: Account) -> None:
     messages: list[str] = []
     raise_fleet(cloud, messages=messages)
     asked = [

@@ -278,7 +278,7 @@ def imds(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     server.server_close()
 
 
-def test_the_program_goes_on_after_kill_9_and_ends_the_machine_whose_lease_is_over(
+def test_the_agent_continues_after_kill_9_and_ends_the_machine_whose_lease_is_over(
     make_pool: Callable[..., Pool],  # noqa: F811
     work: Path,  # noqa: F811
     imds: dict[str, str],

@@ -41,12 +41,12 @@ def test_another_configuration_gives_another_bundle() -> None:
     assert bundle.build("A = 1\n").sha256 != bundle.build("A = 2\n").sha256
 
 
-def test_its_key_names_its_content() -> None:
+def test_a_bundles_key_names_its_content() -> None:
     built = bundle.build("")
     assert built.key("demo") == f"fleet/demo/bundle-{built.sha256}.tar.gz"
 
 
-def test_it_holds_what_a_node_runs_and_nothing_of_the_manager(tmp_path: Path) -> None:
+def test_a_bundle_holds_a_nodes_programs_and_nothing_of_the_manager(tmp_path: Path) -> None:
     lib = unpack(bundle.build("A = 1\n"), tmp_path) / "lib"
     files = {str(file.relative_to(lib)) for file in lib.rglob("*") if file.is_file()}
     assert {"trialfleet/__init__.py", "trialfleet/nodes/bootstrap/__main__.py"} <= files
@@ -56,7 +56,7 @@ def test_it_holds_what_a_node_runs_and_nothing_of_the_manager(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("module", ["bootstrap.steps", "bootstrap.__main__"])
-def test_a_bare_python_can_import_it(tmp_path: Path, module: str) -> None:
+def test_a_bare_python_can_import_a_bundle(tmp_path: Path, module: str) -> None:
     unpack(bundle.build(""), tmp_path)
     command = [sys.executable, "-S", "-c", f"import trialfleet.nodes.{module}"]
     done = subprocess.run(

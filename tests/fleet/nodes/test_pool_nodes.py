@@ -64,7 +64,7 @@ def test_a_slot_that_is_claimed_but_runs_nothing_is_not_idle() -> None:
     assert (node.idle_since, node.jobs) == (None, ())
 
 
-def test_runs_of_one_id_are_told_apart_by_their_folders() -> None:
+def test_runs_of_one_id_are_distinguished_by_their_folders() -> None:
     jobs = [job_ad(TrialfleetFolder=f"/runs/{study}/r1") for study in ("one", "one", "other")]
     assert of_run(jobs, "r1", "/runs/other/r1") == jobs[2:]
     assert of_run(jobs[:2], "r1") == jobs[:2]

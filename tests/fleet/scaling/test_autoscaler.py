@@ -89,7 +89,7 @@ def test_an_idle_node_is_drained_and_then_terminated() -> None:
         }
 
 
-def test_the_end_of_a_run_lets_go_of_nodes_that_nobody_needs() -> None:
+def test_the_end_of_a_run_ends_nodes_that_are_no_longer_needed() -> None:
     with world(nodes={"min": 0, "max": 6}) as here:
         scaler = leaver(here)
         here.waiting = 5
@@ -112,7 +112,7 @@ def test_the_end_of_a_run_lets_go_of_nodes_that_nobody_needs() -> None:
         assert alive == {busy, refusing, needed}
 
 
-def test_a_fleet_that_was_taken_down_gets_no_node_until_somebody_asks_for_it(
+def test_a_fleet_that_was_taken_down_gets_no_node_until_a_person_asks_for_it(
     cache: Path,
 ) -> None:
     with world(nodes={"min": 1, "max": 4}, lease_minutes=30) as here:
@@ -348,7 +348,7 @@ def test_a_region_that_does_not_answer_keeps_no_lease_of_another_from_renewal() 
         assert left[HOME] < timedelta(minutes=25) < timedelta(minutes=29) < left[AWAY]
 
 
-def test_what_aws_refuses_of_one_node_keeps_no_other_from_its_end() -> None:
+def test_a_refusal_for_one_node_does_not_prevent_the_end_of_others() -> None:
     with world(idle_minutes=5, nodes={"max": 2}) as here:
         scaler = here.autoscaler()
         here.waiting = 2

@@ -78,7 +78,7 @@ def by_run(items: tuple[Item, ...]) -> dict[str, float]:
     return {one.key["run"]: one.usd or 0.0 for one in sums(items, ["run"])}
 
 
-def test_what_runs_cost_adds_up_to_the_fleets_record(on_fleet: Plan) -> None:
+def test_the_costs_of_runs_add_up_to_the_fleets_record(on_fleet: Plan) -> None:
     with world() as here:
         runs = {name: on_fleet(here, name) for name in ("r1", "r2")}
         scaler = here.autoscaler("r1")

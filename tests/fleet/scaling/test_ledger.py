@@ -34,7 +34,7 @@ def test_an_instance_that_aws_forgot_still_counts() -> None:
     assert record.cost(later) == pytest.approx(0.61)
 
 
-def test_an_end_is_no_later_than_the_lease_where_nobody_looked() -> None:
+def test_an_end_that_was_not_seen_is_no_later_than_the_lease() -> None:
     lease_end = NOW + timedelta(minutes=30)
     later = NOW + timedelta(hours=9)
     record = after((NOW, [instance(expires=lease_end)]), (later, []))

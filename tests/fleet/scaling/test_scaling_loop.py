@@ -82,7 +82,7 @@ def loop(scripted: Scripted, report: Path, messages: list[str], **more: object) 
     return made
 
 
-def test_the_end_of_a_run_lets_go_of_its_nodes_and_the_report_has_it(tmp_path: Path) -> None:
+def test_the_end_of_a_run_ends_its_nodes_and_is_in_the_report(tmp_path: Path) -> None:
     messages: list[str] = []
     last = Step(**{**vars(STEP), "notes": ("one node stays",)})
     report = tmp_path / "fleet.json"

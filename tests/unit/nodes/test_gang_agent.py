@@ -333,7 +333,7 @@ def test_a_gang_without_a_keeper_releases_its_slot(gang: Gang) -> None:
 
 
 @pytest.mark.slow
-def test_checkpoints_travel_by_s3_where_the_study_wants_it(
+def test_checkpoints_are_sent_by_s3_if_the_study_asks_for_it(
     access_point: ChirpServer, tmp_path: Path, s3: S3Client
 ) -> None:
     store = GangStore()

@@ -201,7 +201,9 @@ def test_after_a_checkpoint_the_command_starts_again_in_the_same_folder(
     assert point.left("A.t1")["out"] == "life\nlife\n"
 
 
-def test_a_trial_goes_on_from_its_checkpoint_elsewhere(point: AccessPoint, tmp_path: Path) -> None:
+def test_a_trial_continues_from_its_checkpoint_on_another_machine(
+    point: AccessPoint, tmp_path: Path
+) -> None:
     point.first(train("A.t1"))
     trap = "trap 'echo 7 > checkpoint/step; exit 85' TERM; echo ready > ready; sleep 8732 & wait"
     script = f"echo life; cat checkpoint/step && exit; {trap}"

@@ -51,7 +51,7 @@ def test_a_failed_region_shows_the_cause_of_most_attempts(region: RegionFolder) 
     assert str(cause) == f"5 of 6 failed attempts: {NO_MODULE}; see {region.trial('b').err}"
 
 
-def test_a_log_is_named_as_a_shell_takes_it(tmp_path: Path) -> None:
+def test_a_log_is_named_with_its_quotes_for_a_shell(tmp_path: Path) -> None:
     folder = RegionFolder(tmp_path / "my work")
     folder.trial("a").root.mkdir(parents=True)
     folder.trial("a").err.write_text("a traceback\n")

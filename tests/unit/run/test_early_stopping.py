@@ -303,7 +303,7 @@ def test_every_view_says_stopped_early(service: Service) -> None:
     assert "at step 8 of 20 the prediction for its end was 0.8" in " ".join(why.split())
 
 
-def test_what_the_courier_brought_counts_where_the_job_brought_nothing(service: Service) -> None:
+def test_reports_of_the_courier_count_if_the_job_brought_none(service: Service) -> None:
     place = service.ask("A.l2.t01")
     report(place.reports, 0.8, 8)
     service.look()

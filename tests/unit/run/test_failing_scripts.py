@@ -211,7 +211,7 @@ def test_a_service_that_does_not_answer_is_reported_until_it_answers(folder: Run
     assert troubles(folder) == ()
 
 
-def test_the_record_of_a_region_that_goes_on_is_part_of_the_json(folder: RunFolder) -> None:
+def test_the_record_of_a_region_under_way_is_part_of_the_json(folder: RunFolder) -> None:
     note_failure(folder.region("A").failing, "A.l1.t01", "ask", "an error")
     content = Run(folder.root).status().to_json()
     assert content["regions"][0]["failing"][0]["error"] == "an error"

@@ -215,7 +215,7 @@ def hopeless(folder: RunFolder, *jobs: dict[str, Any]) -> list[str | None]:
         pytest.param([], 5, False, id="soon to be sent"),
     ],
 )
-def test_a_trial_that_waits_for_files_which_nobody_sends_is_found(
+def test_a_trial_that_waits_for_files_without_a_sender_is_found(
     folder: RunFolder, events: list[tuple[str, float]], seconds: float, is_hopeless: bool
 ) -> None:
     transfers(folder, *events)
