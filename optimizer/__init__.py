@@ -1,6 +1,6 @@
-"""The sampler on the manager: search space, ask and tell, storage, resident service, client.
+"""The optimiser on the manager: search space, ask and tell, storage, resident service, client.
 
-`RegionSampler` is what any Optuna study may use, too.
+Any Optuna study may use `RegionSampler`, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["RegionSampler"]
 
 
 def __getattr__(name: str) -> object:
-    """Import the sampler when it is first used: the client, a process per trial, needs none."""
+    """Import the sampler at its first use; the client, one process per trial, does not need it."""
     if name == "RegionSampler":
         from trialfleet.optimizer.sampling.region_sampler import RegionSampler
 

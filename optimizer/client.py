@@ -1,18 +1,20 @@
-"""Ask the optimiser's service of a run; start it first where none is running.
+"""Send a request to the optimiser's service of a run; start the service if none is running.
 
     trialfleet.programs ask-service --folder RUN --start PROGRAM [ARGUMENT...] -- WORD...
 
-prints the service's message and exits with the code that it says; without a service, with 75 for
-ten minutes, and as long as it may pass (EX_TEMPFAIL of sysexits.h: try again later), then with 1.
-DAGMan runs this before and after every trial, so it starts as fast as Python itself: one file of
-the standard library, without its slower modules (socket, json and contextlib take 14 ms here).
+The client prints the service's message and exits with the service's exit code. If no service
+answers, the exit code is 75 (EX_TEMPFAIL of sysexits.h: try again later) for the first ten minutes,
+and longer if the cause is temporary; after that it is 1. DAGMan runs the client before and after
+every trial, so it must start as fast as Python itself: it is one file and imports only the fast
+modules of the standard library (socket, json and contextlib take 14 ms here).
 
-A request is the length of what follows and a newline, then the words, a NUL after each. A reply
-is exit code, length and a newline, then the message. Both are UTF-8. A service that dies before
-it replies in full is started again and asked again: its operations are idempotent.
+A request is the length of its content and a newline, then the words, each followed by a NUL. A
+reply is the exit code, the length and a newline, then the message. Both are UTF-8. If a service
+dies before it has sent the whole reply, the client starts another one and repeats the request: the
+service's operations are idempotent.
 
-Of many clients that find no service, the one that gets the service's lock starts it and hands the
-lock over as its standard input; the others wait for it to listen.
+If several clients find no service, the one that acquires the service's lock starts the service and
+passes it the lock as standard input. The others wait until the service listens.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from _socket import AF_UNIX, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET  # socket's own part in C
+from _socket import AF_UNIX, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET  # the C part of socket
 from _socket import socket as Socket  # noqa: N812
 
 TYPE_CHECKING = False  # typing and subprocess are slow to import
@@ -31,38 +33,38 @@ if TYPE_CHECKING:
 SOCKET = "service.sock"
 LOCK = "service.lock"  # held by the service, and by the client that starts it
 LOG = "service.log"
-TROUBLE = "service.trouble.json"  # why the service does not answer; absent while it does
+TROUBLE = "service.trouble.json"  # why the service does not answer; absent while it answers
 POLL_SECONDS = 0.02
-START_SECONDS = 120.0  # for a service to listen, its imports included
-RESTART_SECONDS = 1.0  # before another start, when the started one ended without listening
+START_SECONDS = 120.0  # until a started service listens, its imports included
+RESTART_SECONDS = 1.0  # before another start, if the last service ended without listening
 FAILED_STARTS = 3
 REPLY_SECONDS = 600.0
-NOTE_SECONDS = 20.0  # of silence, after which a client notes it
+NOTE_SECONDS = 20.0  # without an answer until a client records that
 ATTEMPTS = 5
-PATIENCE_SECONDS = 600.0  # with a service that can't be started
+PATIENCE_SECONDS = 600.0  # of retries while the service can't be started
 EXIT_NO_SERVICE = 75
-FULL = {errno.ENOSPC, errno.EDQUOT}  # a disk: that may pass by itself
-DYING_SECONDS = 0.1  # a killed process may accept connections for a moment
+FULL = {errno.ENOSPC, errno.EDQUOT}  # the disk is full: may be temporary
+DYING_SECONDS = 0.1  # a killed process may still accept connections for a moment
 LOG_TAIL_BYTES = 2000
 USAGE = "usage: ask-service --folder RUN --start PROGRAM [ARGUMENT...] -- WORD..."
 
 
 class ServiceError(Exception):
-    """No service could be started, or none replied; `for_now` when that may pass by itself."""
+    """No service could be started, or none replied; `for_now` if the cause may be temporary."""
 
     def __init__(self, message: str, *, for_now: bool = False) -> None:
         super().__init__(message)
         self.for_now = for_now
 
 
-class NobodyWaitsError(ServiceError):
-    """The DAGMan whose script this is has ended: that says nothing of the service."""
+class DagmanEndedError(ServiceError):
+    """The DAGMan that started this client has ended, which is not the service's fault."""
 
 
 def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
-    """Return the exit code and the message with which the service of a run's folder replies.
+    """Return the exit code and the message of the reply from the service of a run's folder.
 
-    Where none runs, the command `start` starts one in the background.
+    If none is running, start one in the background with the command `start`.
 
     Raises:
         ServiceError: the folder is missing, no service can be started, or none replies.
@@ -75,8 +77,8 @@ def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
             time.sleep(DYING_SECONDS * attempt)
         connection = _connect(folder) or _start_and_connect(folder, start)
         try:
-            if os.getppid() != parent:  # its successor asks for itself, and may be further on
-                raise NobodyWaitsError("the DAGMan whose script this is has ended")
+            if os.getppid() != parent:  # the next DAGMan sends its own requests and may be ahead
+                raise DagmanEndedError("the DAGMan that started this script has ended")
             reply = _exchange(connection, words, folder)
         finally:
             connection.close()
@@ -94,14 +96,14 @@ def is_served(folder: str) -> bool:
 
 
 def _connect(folder: str) -> Socket | None:
-    """Return a connection to the service, None if nobody listens."""
+    """Return a connection to the service; None if no service listens."""
     try:
         descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     except OSError as error:
-        raise ServiceError(f"no folder of a run: {error}") from error
+        raise ServiceError(f"can't open the run's folder: {error}") from error
     connection = Socket(AF_UNIX, SOCK_STREAM)
     try:
-        # an address has room for 107 bytes, a path for 4095
+        # a socket address holds 107 bytes, a path 4095
         connection.connect(f"/proc/self/fd/{descriptor}/{SOCKET}")
     except (FileNotFoundError, ConnectionError):
         connection.close()
@@ -115,7 +117,7 @@ def _connect(folder: str) -> Socket | None:
 
 
 def _exchange(connection: Socket, words: list[str], folder: str) -> tuple[int, str] | None:
-    """Return the reply to `words`, None if the service ended before it replied in full."""
+    """Return the reply to `words`; None if the service ended before the reply was complete."""
     content = b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
     received = b""
     try:
@@ -132,7 +134,7 @@ def _exchange(connection: Socket, words: list[str], folder: str) -> tuple[int, s
 
 
 def _receive(connection: Socket, words: list[str], folder: str) -> bytes:
-    """Return what the service sends next; while it is silent, note that again and again.
+    """Return the next bytes from the service; record every `NOTE_SECONDS` that it is silent.
 
     Raises:
         ServiceError: the service sends nothing for too long.
@@ -153,14 +155,14 @@ def _receive(connection: Socket, words: list[str], folder: str) -> bytes:
 
 
 def _process_of(connection: Socket) -> int:
-    """Return the number of the process that listens at the other end."""
+    """Return the process ID of the service."""
     size = 4
     found = connection.getsockopt(SOL_SOCKET, SO_PEERCRED, 3 * size)
     return int.from_bytes(found[:size], sys.byteorder)
 
 
 def _logs(folder: str) -> bool:
-    """Return whether the service has logged anything lately: it may have others to answer."""
+    """Return whether the service logged anything recently: it may be answering other clients."""
     import time
 
     try:
@@ -171,15 +173,17 @@ def _logs(folder: str) -> bool:
 
 
 def _note(folder: str, error: str, *, waiting: bool = False) -> float:
-    """Note why the service does not answer, and whether a client waits at this moment.
+    """Record why the service does not answer, and whether a client is waiting for it.
 
-    For how many seconds it hasn't is returned; infinity where nothing can be noted.
+    Returns:
+        The number of seconds since the service last answered; infinity if the file can't be
+        written.
     """
     import json
     import time
 
     path, now = os.path.join(folder, TROUBLE), time.time()  # noqa: PTH118
-    beside = f"{path}.{os.getpid()}"
+    temporary = f"{path}.{os.getpid()}"
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123
             since = min(float(json.load(file)["since"]), now)
@@ -187,13 +191,13 @@ def _note(folder: str, error: str, *, waiting: bool = False) -> float:
         since = now
     noted = {"error": error, "waiting": waiting, "time": now, "since": since}
     try:
-        with open(beside, "w", encoding="utf-8") as file:  # noqa: PTH123
+        with open(temporary, "w", encoding="utf-8") as file:  # noqa: PTH123
             json.dump(noted, file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, path)  # noqa: PTH105
+        os.replace(temporary, path)  # noqa: PTH105
     except OSError:
-        _remove(beside)
+        _remove(temporary)
         return float("inf")
     return now - since
 
@@ -216,13 +220,15 @@ def _start_and_connect(folder: str, start: list[str]) -> Socket:
         if time.monotonic() >= next_note:
             next_note = deadline
             waited = time.monotonic() - begin
-            _note(folder, f"no optimiser's service has listened for {waited:.0f} s", waiting=True)
+            _note(
+                folder, f"the optimiser's service has not started for {waited:.0f} s", waiting=True
+            )
         if service is None and time.monotonic() >= next_start:
             service = _start(folder, start)
         elif service is not None and service.poll() is not None:
-            if code := service.returncode:  # 0: it was asked to end before it listened
+            if code := service.returncode:  # 0: a signal stopped it before it listened
                 failed += 1
-                message = f"the service ends with exit code {code}{_log_tail(folder)}"
+                message = f"the service ended with exit code {code}{_log_tail(folder)}"
                 _note(folder, message)
                 if failed == FAILED_STARTS:
                     raise ServiceError(message, for_now=code == EXIT_NO_SERVICE)
@@ -231,13 +237,16 @@ def _start_and_connect(folder: str, start: list[str]) -> Socket:
         if connection is not None:
             return connection
         time.sleep(POLL_SECONDS)
-    raise ServiceError(f"no service within {START_SECONDS:g} s{_log_tail(folder)}", for_now=True)
+    raise ServiceError(
+        f"the service did not start within {START_SECONDS:g} s{_log_tail(folder)}", for_now=True
+    )
 
 
 def _start(folder: str, command: list[str]) -> subprocess.Popen[bytes] | None:
-    """Start the service, None if its lock is taken: another one is there, or about to be.
+    """Start the service; return None if its lock is taken: another service runs or is starting.
 
-    It is in a session of its own, its output appended to the folder's log, the lock its stdin.
+    The service runs in a new session, appends its output to the folder's log, and has the lock as
+    its standard input.
     """
     import fcntl
 
@@ -247,7 +256,7 @@ def _start(folder: str, command: list[str]) -> subprocess.Popen[bytes] | None:
             open(os.path.join(folder, LOG), "ab") as log,  # noqa: PTH118, PTH123
         ):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            import subprocess  # slow, and of many clients only one gets here
+            import subprocess  # slow to import; only the client that holds the lock needs it
 
             return subprocess.Popen(
                 command, stdin=lock, stdout=log, stderr=log, start_new_session=True
@@ -260,14 +269,14 @@ def _start(folder: str, command: list[str]) -> subprocess.Popen[bytes] | None:
 
 
 def open_lock(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open the lock, as `files.open_lock` does, which is out of this program's reach."""
+    """Open the lock as `files.open_lock` does, which this program can't import."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     os.fchmod(descriptor, 0o600)
     return os.fdopen(descriptor, "r+b")
 
 
 def _log_tail(folder: str) -> str:
-    """Return the end of the service's log, as an ending of an error message."""
+    """Return the end of the service's log, to be appended to an error message."""
     path = os.path.join(folder, LOG)  # noqa: PTH118
     try:
         with open(path, "rb") as log:  # noqa: PTH123
@@ -278,7 +287,7 @@ def _log_tail(folder: str) -> str:
 
 
 def _parse(arguments: list[str]) -> tuple[str, list[str], list[str]]:
-    """Return folder, start command and words (argparse would take longer than the request)."""
+    """Return folder, start command and words; argparse would take longer than the request."""
     end = arguments.index("--")
     match arguments[:end]:
         case ["--folder", folder, "--start", _, *_] if arguments[end + 1 :]:
@@ -287,7 +296,7 @@ def _parse(arguments: list[str]) -> tuple[str, list[str], list[str]]:
 
 
 def main() -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line and return the exit code."""
     try:
         folder, start, words = _parse(sys.argv[1:])
     except ValueError:
@@ -296,12 +305,12 @@ def main() -> int:
     try:
         code, message = request(folder, words, start)
     except ServiceError as error:
-        is_asked = not isinstance(error, NobodyWaitsError)
+        is_asked = not isinstance(error, DagmanEndedError)
         may_pass = is_asked and _note(folder, str(error)) < PATIENCE_SECONDS
         code, message = EXIT_NO_SERVICE if error.for_now or may_pass else 1, f"trialfleet: {error}"
     else:
         _remove(os.path.join(folder, TROUBLE))  # noqa: PTH118
-    if message:  # in whatever locale DAGMan runs scripts
+    if message:  # UTF-8 in every locale: DAGMan may run scripts in any
         (sys.stderr if code else sys.stdout).buffer.write(
             message.encode("utf-8", "backslashreplace") + b"\n"
         )

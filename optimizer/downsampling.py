@@ -1,4 +1,4 @@
-"""Fewer points of a curve."""
+"""Downsampling of curves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Point = TypeVar("Point")
 
 
 def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:
-    """At most so many (two or more) of the points, evenly by place: the ends remain."""
+    """Return at most `most` points (two or more), evenly spaced; both ends are kept."""
     if len(points) <= most:
         return points
     last = len(points) - 1

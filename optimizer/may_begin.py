@@ -1,6 +1,6 @@
-"""Every reason against beginning a trial, a full training or a gate, in order of precedence. Pure.
+"""Reasons not to begin a trial, a full training or a gate, in order of precedence. Pure.
 
-Callers gather `Facts`; those that they leave out refuse nothing.
+Callers gather `Facts`; a fact that is left out refuses nothing.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Literal, NamedTuple
 
 from trialfleet.optimizer.region_types import Kind, Refused, Stopped
 
-RESERVE = 64 << 20  # bytes that are left to HTCondor's logs: with less, nothing begins
+RESERVE = 64 << 20  # bytes kept free for HTCondor's logs: with less, nothing begins
 
-What = Literal["anything", "attempt", "trial", "region", "full training", "gate"]
-_KINDS: Mapping[What, tuple[Kind, ...]] = {
+Activity = Literal["anything", "attempt", "trial", "region", "full training", "gate"]
+_KINDS: Mapping[Activity, tuple[Kind, ...]] = {
     "anything": ("space",),
-    "attempt": ("space", "money", "deadline"),  # another one at a trial that has begun
+    "attempt": ("space", "money", "deadline"),  # another attempt at a trial that has begun
     "trial": ("space", "money", "deadline", "failures", "trials", "hours", "usd"),
     "region": ("failures",),
     "full training": ("space", "all money", "failures"),
@@ -28,12 +28,12 @@ _ROUNDING = 1e-9  # of sums in USD
 
 
 class UsdBudget(NamedTuple):
-    """A budget in USD, and what counts against it: see `workflows.rules.budget`."""
+    """A budget in USD and the amounts that count against it: see `workflows.rules.budget`."""
 
     name: str
     usd: float
     spent: float
-    bound: float
+    reserved: float
     trial: float
 
 
@@ -42,23 +42,25 @@ class Facts:
     """The facts that decide whether something begins."""
 
     free: float = math.inf  # bytes on the disk
-    folder: str = ""  # whose disk that is
-    unpaid: Mapping[str, str] = field(default_factory=dict)  # why the fleet's cap is spent, by mode
+    folder: str = ""  # on that disk
+    unpaid: Mapping[str, str] = field(
+        default_factory=dict
+    )  # reason by mode: the fleet's cap is spent
     deadline: datetime | None = None  # of the run's day
     now: datetime | None = None
-    failed: int = 0  # trials of the region, for good
-    failures: float = math.inf  # that it may have
-    last_failure: str = ""  # its trial and error
+    failed: int = 0  # trials of the region that failed for good
+    failures: float = math.inf  # failed trials that are allowed
+    last_failure: str = ""  # trial and error
     begun: int = 0  # trials of the region
-    trials: float = math.inf  # that it may have
+    trials: float = math.inf  # trials that are allowed
     age_hours: float = 0.0  # since its first trial began
-    hours: float | None = None  # that it may last
-    budgets: Callable[[], Iterable[UsdBudget]] = tuple  # gathers them where nothing else refuses
+    hours: float | None = None  # that the region may take
+    budgets: Callable[[], Iterable[UsdBudget]] = tuple  # called only if nothing else refuses
 
 
-def refusal(what: What, facts: Facts) -> Refused | None:
-    """Return the first reason why something does not begin; None if it may."""
-    return next((one for one in _reasons(facts) if one.kind in _KINDS[what]), None)
+def refusal(activity: Activity, facts: Facts) -> Refused | None:
+    """Return the first reason not to begin an activity; None if it may begin."""
+    return next((one for one in _reasons(facts) if one.kind in _KINDS[activity]), None)
 
 
 def _reasons(facts: Facts) -> Iterator[Refused]:
@@ -81,21 +83,23 @@ def _reasons(facts: Facts) -> Iterator[Refused]:
         yield Refused(f"the budget of {facts.trials} trials is used up", "trials")
     if facts.hours is not None and facts.age_hours >= facts.hours:
         yield Refused(f"the budget of {facts.hours:g} hours is used up", "hours")
-    yield from (Refused(why, "usd") for why in map(_why_used_up, facts.budgets()) if why)
+    yield from (Refused(why, "usd") for why in map(_used_up_reason, facts.budgets()) if why)
 
 
-def _why_used_up(budget: UsdBudget) -> str | None:
-    name, usd, spent, bound, trial = budget
-    if spent < usd and spent + bound + trial <= usd + _ROUNDING:
+def _used_up_reason(budget: UsdBudget) -> str | None:
+    name, usd, spent, reserved, trial = budget
+    if spent < usd and spent + reserved + trial <= usd + _ROUNDING:
         return None
     parts = [f"{_amount(spent)} USD are spent"]
-    if bound:
-        parts.append(f"{_amount(bound)} bound by jobs under way and full trainings to come")
+    if reserved:
+        parts.append(
+            f"{_amount(reserved)} reserved for running jobs and for full trainings to come"
+        )
     if spent < usd:
         parts.append(f"a trial costs about {_amount(trial)}")
     return f"{name} of {_amount(usd)} USD is used up: {', '.join(parts)}"
 
 
 def _amount(usd: float) -> str:
-    """An amount to the cent, as 8 and not 7.999; with two digits below ten cents."""
+    """Format an amount to the cent, 8 in place of 7.999; below ten cents with two digits."""
     return f"{round(usd, 2):.12g}" if usd >= 0.1 else f"{usd:.2g}"

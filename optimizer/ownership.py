@@ -1,8 +1,9 @@
-"""Who writes a run's studies: one manager, recorded beside them in their storage.
+"""Ownership of a run's studies: one manager writes them; the storage records it.
 
-A run's lock keeps a second service away on one machine. In a database that several machines use,
-two managers that planned a run of the same name would write the same studies. So the first to write
-records itself, in one transaction, and every write looks whose the run is; a person hands it over.
+On one machine the service's lock prevents a second service. In a database that several machines
+use, two managers that planned a run of the same name would write the same studies. So the first
+manager to write records itself as the owner, in one transaction, and every write checks the owner.
+A user can transfer the ownership.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sqlalchemy.schema import CreateTable
 from trialfleet.optimizer.storage import SCHEMA_LOCK, storage_errors
 from trialfleet.optimizer.trial_rows import TrialStorage
 
-MACHINE_ID = Path("/etc/machine-id")  # made when the system was installed; reboots keep it
+MACHINE_ID = Path("/etc/machine-id")  # created at the system's installation; unchanged by reboots
 
 _OWNERS = sqlalchemy.Table(
     "trialfleet_owners",
@@ -38,10 +39,10 @@ class Owner:
     """A manager that writes a run's studies: a run's folder on a machine.
 
     Attributes:
-        machine: what identifies the machine.
+        machine: an identifier of the machine.
         folder: the run's folder there.
-        host: the machine's name, for people.
-        since: when it was recorded, UTC in ISO 8601.
+        host: the machine's name, for messages.
+        since: time of the record, UTC in ISO 8601.
     """
 
     machine: str
@@ -60,7 +61,7 @@ def here(folder: Path) -> Owner:
 
 
 def _machine(host: str) -> str:
-    """What identifies this machine; its id is nobody else's business, so a digest of it."""
+    """Return an identifier of this machine: a digest, because the machine's id is private."""
     identity = ""
     with suppress(OSError):
         identity = MACHINE_ID.read_text().strip()
@@ -74,24 +75,24 @@ class Ownership:
     """
 
     def __init__(self, storage: TrialStorage, run: str, own: Owner) -> None:
-        """Nothing is read or written yet; the run's name is unique in the storage."""
+        """Read and write nothing yet; the run's name is unique in the storage."""
         self._engine = storage.engine
         self._run = run
         self._own = own
         self._has_table = False
 
     def owner(self) -> Owner:
-        """Return who owns the run: we, from now on, if nobody did."""
+        """Return the run's owner; become the owner if there is none."""
         with self._storage_errors():
             return self._read() or self._claim()
 
     def other(self) -> Owner | None:
-        """Return who else owns the run; None if we do, from now on if nobody did."""
+        """Return another owner of the run, or None; become the owner if there is none."""
         owner = self.owner()
         return None if self.is_ours(owner) else owner
 
     def known_other(self) -> Owner | None:
-        """Return who else is known to own the run. Nothing is written."""
+        """Return another recorded owner of the run, or None; write nothing."""
         with self._storage_errors():
             if not sqlalchemy.inspect(self._engine).has_table(_OWNERS.name):
                 return None
@@ -99,17 +100,17 @@ class Ownership:
         return None if owner is None or self.is_ours(owner) else owner
 
     def is_ours(self, owner: Owner) -> bool:
-        """Whether that is this folder on this machine, whatever the time and the host's name."""
+        """Return whether the owner is this folder on this machine; ignore time and host name."""
         return (owner.machine, owner.folder) == (self._own.machine, self._own.folder)
 
     def take_over(self) -> Owner | None:
-        """Become the owner; returns who was it, None if nobody was."""
+        """Become the owner and return the previous one, or None."""
         with self._storage_errors():
-            former = self._read() or self._claim()
+            previous = self._read() or self._claim()
             with self._engine.begin() as connection:
                 change = sqlalchemy.update(_OWNERS).where(_OWNERS.c.run == self._run)
                 connection.execute(change.values(**vars(self._own)))
-        return None if former == self._own else former
+        return None if previous == self._own else previous
 
     def _storage_errors(self) -> AbstractContextManager[None]:
         return storage_errors(f"the storage of run {self._run!r}")
@@ -123,7 +124,7 @@ class Ownership:
         return Owner(*row) if row else None
 
     def _claim(self) -> Owner:
-        """Record ourselves, unless somebody else was faster; returns the owner."""
+        """Record ourselves unless another manager was faster; return the owner."""
         with suppress(sqlalchemy.exc.IntegrityError), self._engine.begin() as connection:
             connection.execute(sqlalchemy.insert(_OWNERS).values(run=self._run, **vars(self._own)))
         owner = self._read()
@@ -135,7 +136,7 @@ class Ownership:
             self._has_table = True
             return
         with self._engine.begin() as connection:
-            if connection.dialect.name == "postgresql":  # IF NOT EXISTS alone may fail there
+            if connection.dialect.name == "postgresql":  # where IF NOT EXISTS alone may fail
                 lock = sqlalchemy.func.pg_advisory_xact_lock(SCHEMA_LOCK)
                 connection.execute(sqlalchemy.select(lock))
             connection.execute(CreateTable(_OWNERS, if_not_exists=True))

@@ -1,8 +1,8 @@
-"""One tunable parameter: its range or choices, as a study file gives them.
+"""One tunable parameter: its range or choices, as in a study file.
 
-A parameter is *finite* when its values can be counted (int, categorical, float with a step); its
-i-th value is then `nth(i)`. `at(u)` maps the unit interval onto the values, evenly (in the log
-domain where `log` is set), and `resolve(x)` is the parameter's own value that equals x, if any.
+A parameter is *finite* if its values can be counted (int, categorical, float with a step); its
+i-th value is then `nth(i)`. `from_unit(u)` maps the unit interval onto the values, evenly (in the
+log domain if `log` is set). `resolve(x)` is the parameter's own value that equals x, if any.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from pydantic_core import PydanticCustomError
 from trialfleet.objective import is_number
 from trialfleet.sections import Section, refuse
 
-if TYPE_CHECKING:  # optuna takes a second to import: reading a study file needs none of it
+if TYPE_CHECKING:  # optuna takes a second to import; reading a study file does not need it
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-MOST_CHOICES = 1_000  # the model has an input for each: with 10,000 a suggestion takes minutes
+MOST_CHOICES = 1_000  # the model has one input per choice: with 10,000 a suggestion takes minutes
 Scalar = str | bool | int | float
 
 
 def _scalar(given: object) -> Scalar:
-    """Return `given` unchanged: a pydantic union would report one error per member."""
+    """Return `given` unchanged; unlike a pydantic union, report one error, not one per member."""
     if not isinstance(given, Scalar):
         raise PydanticCustomError("scalar", "must be text, a number, true or false")
     if problem := scalar_problem(given):
@@ -37,14 +37,14 @@ def _scalar(given: object) -> Scalar:
 
 
 def scalar_problem(given: Scalar) -> LiteralString | None:
-    """Return why storages and samplers can't keep a value; None: they can."""
+    """Return why storages and samplers can't represent a value; None if they can."""
     if isinstance(given, str):
         is_text = not any("\ud800" <= letter <= "\udfff" for letter in given)
-        return None if is_text else "must be Unicode text: half of a surrogate pair is none"
+        return None if is_text else "must be Unicode text without unpaired surrogates"
     try:
         return None if math.isfinite(given) else "must be finite"
     except OverflowError:
-        return "must be finite: there is no double as large as this integer"
+        return "must be finite: this integer is too large for a double"
 
 
 GivenScalar = Annotated[Scalar, PlainValidator(_scalar, json_schema_input_type=Scalar)]
@@ -65,10 +65,10 @@ Condition = Annotated[
     ),
 ]
 
-LARGEST_INT = 2**53  # beyond it a double, which is what storages and samplers keep, skips integers
-FINEST_STEP = 1e-7  # of the larger bound: doubles round finer steps to others
-NARROWEST = 1e-12  # of the larger bound: a narrower range holds a few doubles only
-ON_GRID = 1e-6  # of a step: 0.1 + 0.2 counts as 0.3
+LARGEST_INT = 2**53  # storages and samplers keep doubles, which skip integers beyond it
+FINEST_STEP = 1e-7  # relative to the larger bound: doubles can't represent finer steps
+NARROWEST = 1e-12  # relative to the larger bound: a narrower range has only a few doubles
+ON_GRID = 1e-6  # relative to a step: 0.1 + 0.2 counts as 0.3
 
 
 BOUNDS = {"min": "low", "minimum": "low", "lower": "low", "start": "low", "from": "low"} | {
@@ -77,23 +77,24 @@ BOUNDS = {"min": "low", "minimum": "low", "lower": "low", "start": "low", "from"
 
 
 def same(left: Scalar, right: Scalar) -> bool:
-    """Return whether two values are one value to a user: 1 is 1.0, and `true` is not 1."""
+    """Return whether two values are equal to a user: 1 equals 1.0, and `true` does not equal 1."""
     return isinstance(left, bool) == isinstance(right, bool) and left == right
 
 
 class Parameter(Section, ABC):
-    """What the three kinds of parameter have in common.
+    """The base of the three kinds of parameter.
 
-    Each has `resolve`, `nearest`, `fallback`, `outermost` and `distribution`, too, by its own type.
+    Each kind also has `resolve`, `nearest`, `fallback`, `outermost` and `distribution`, with its
+    own types.
     """
 
-    if TYPE_CHECKING:  # declared in each kind, where it comes last when dumped
+    if TYPE_CHECKING:  # declared in each kind, so that it is the last field in a dump
         when: Condition | None
 
     @property
     @abstractmethod
     def count(self) -> int | None:
-        """Number of values, None when they can't be counted."""
+        """Number of values; None if they can't be counted."""
 
     @abstractmethod
     def nth(self, index: int) -> Scalar:
@@ -101,9 +102,9 @@ class Parameter(Section, ABC):
 
     @abstractmethod
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield what is wrong: the field and a sentence."""
+        """Yield each fault: the field and a sentence."""
 
-    def at(self, u: float) -> Scalar:
+    def from_unit(self, u: float) -> Scalar:
         """Return the value at u of the unit interval [0, 1)."""
         assert self.count is not None
         return self.nth(min(int(u * self.count), self.count - 1))
@@ -132,7 +133,7 @@ class FloatParameter(Parameter):
 
     @property
     def count(self) -> int | None:
-        """Number of values, None without a step."""
+        """Number of values; None without a step."""
         if self.step is None:
             return None
         return int((_exact(self.high) - _exact(self.low)) / _exact(self.step)) + 1
@@ -142,16 +143,16 @@ class FloatParameter(Parameter):
         assert self.step is not None
         return float(_exact(self.low) + index * _exact(self.step))
 
-    def at(self, u: float) -> Scalar:
+    def from_unit(self, u: float) -> Scalar:
         """Return the value at u of the unit interval [0, 1)."""
         if self.step is not None:
-            return super().at(u)
+            return super().from_unit(u)
         if not self.log:
             return self._clip(self.low * (1 - u) + self.high * u)
         return self._clip(math.exp(math.log(self.low) * (1 - u) + math.log(self.high) * u))
 
     def resolve(self, value: object) -> float | None:
-        """Return `value` as a float on the grid, or None if it isn't in range and on it."""
+        """Return `value` as a float on the grid; None if it is out of range or off the grid."""
         if not is_number(value):
             return None
         nearest = self.nearest(value)
@@ -168,10 +169,10 @@ class FloatParameter(Parameter):
         return self.nth(min(max(index, 0), self.count - 1))
 
     def fallback(self) -> float:
-        """Return the default given, else the midpoint (of the logarithms, with `log`)."""
+        """Return the given default, else the midpoint (of the logarithms, with `log`)."""
         if self.default is not None:
             return self.nearest(self.default)
-        middle = self.at(0.5)
+        middle = self.from_unit(0.5)
         return self.nearest(float(f"{middle:.12g}"))  # 0.001, not 0.0010000000000000002
 
     def outermost(self) -> Sequence[Scalar]:
@@ -185,23 +186,23 @@ class FloatParameter(Parameter):
         return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield what is wrong: the field and a sentence."""
+        """Yield each fault: the field and a sentence."""
         yield from _range_problems(self, self.step is not None, self._double_problems())
         if self.log and self.low <= 0:
             yield "low", f"must be above 0 with log: true, not {self.low}"
 
     def _double_problems(self) -> Iterator[tuple[str, str]]:
-        """A sampler computes with the range's width, and with the places of values in it."""
+        """Yield faults of the range's width or step, which a sampler can't compute with."""
         largest, step = max(abs(self.low), abs(self.high)), self.step or 0.0
         if not math.isfinite(self.high - self.low + step):
             most = f"{sys.float_info.max:.2g}"
-            yield "high", f"{self.high} is too far from low, {self.low}: less than {most} apart"
+            yield "high", f"must be less than {most} above low, {self.low}, not {self.high}"
         elif self.high - self.low < max(NARROWEST * largest, sys.float_info.min):
             least = f"{max(NARROWEST * largest, sys.float_info.min):.2g}"
-            yield "high", f"{self.high} is too close to low, {self.low}: {least} or more apart"
+            yield "high", f"must be at least {least} above low, {self.low}, not {self.high}"
         elif 0 < step < FINEST_STEP * largest:
             least = f"{FINEST_STEP * largest:.2g}"
-            yield "step", f"{step} is too fine for this range: {least} or more, or no step at all"
+            yield "step", f"{step} is too fine for this range: use {least} or more, or no step"
 
     def _clip(self, value: float) -> float:
         return min(max(value, self.low), self.high)
@@ -230,15 +231,15 @@ class IntParameter(Parameter):
         """Return low + index steps."""
         return self.low + index * self._stride
 
-    def at(self, u: float) -> Scalar:
+    def from_unit(self, u: float) -> Scalar:
         """Return the value at u of the unit interval [0, 1)."""
         if not self.log:
-            return super().at(u)
+            return super().from_unit(u)
         lowest, highest = math.log(self.low - 0.5), math.log(self.high + 0.5)
         return self.nearest(math.exp(lowest * (1 - u) + highest * u))
 
     def resolve(self, value: object) -> int | None:
-        """Return `value` as an int, or None if it isn't in range and on the grid."""
+        """Return `value` as an int; None if it is out of range or off the grid."""
         if not is_number(value):
             return None
         return self.nearest(value) if self.nearest(value) == value else None
@@ -249,7 +250,7 @@ class IntParameter(Parameter):
         return self.nth(round((clipped - self.low) / self._stride))
 
     def fallback(self) -> int:
-        """Return the default given, else the midpoint (of the logarithms, with `log`)."""
+        """Return the given default, else the midpoint (of the logarithms, with `log`)."""
         if self.default is not None:
             return self.default
         if self.log:
@@ -267,15 +268,15 @@ class IntParameter(Parameter):
         return IntDistribution(self.low, self.high, log=self.log, step=self._stride)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield what is wrong: the field and a sentence."""
+        """Yield each fault: the field and a sentence."""
         yield from _range_problems(self, self.step not in {None, 1}, self._width_problems())
         if self.log and self.low < 1:
             yield "low", f"must be at least 1 with log: true, not {self.low}"
 
     def _width_problems(self) -> Iterator[tuple[str, str]]:
         if self.high - self.low > LARGEST_INT:
-            most = f"at most {LARGEST_INT} apart"
-            yield "high", f"{self.high} is too far from low, {self.low}: {most}"
+            text = f"must be at most {LARGEST_INT} above low, {self.low}, not {self.high}"
+            yield "high", text
 
     @property
     def _stride(self) -> int:
@@ -301,19 +302,19 @@ class CategoricalParameter(Parameter):
         return self.choices[index]
 
     def resolve(self, value: object) -> Scalar | None:
-        """Return the choice that equals `value`, or None if there is none."""
+        """Return the choice that equals `value`, or None."""
         if not isinstance(value, str | int | float):
             return None
         return next((choice for choice in self.choices if same(choice, value)), None)
 
     def nearest(self, value: Scalar) -> Scalar:
-        """Return the choice that `value` is."""
+        """Return the choice that equals `value`."""
         choice = self.resolve(value)
-        assert choice is not None, f"{value!r} is none of {self.choices}"
+        assert choice is not None, f"{value!r} is not in {self.choices}"
         return choice
 
     def fallback(self) -> Scalar:
-        """Return the default given, else the first choice."""
+        """Return the given default, else the first choice."""
         return self.choices[0] if self.default is None else self.nearest(self.default)
 
     def outermost(self) -> Sequence[Scalar]:
@@ -327,19 +328,22 @@ class CategoricalParameter(Parameter):
         return CategoricalDistribution(self.choices)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield what is wrong: the field and a sentence."""
+        """Yield each fault: the field and a sentence."""
         if len(self.choices) < 2:
-            yield "choices", "needs two values or more; a single value is given bare, as a constant"
+            yield (
+                "choices",
+                "needs two values or more; write a single value as a constant",
+            )
         if (count := len(self.choices)) > MOST_CHOICES:
-            most = f"{MOST_CHOICES:,} at most, as the optimiser learns each by itself"
+            most = f"at most {MOST_CHOICES:,}, because the optimiser learns each choice separately"
             yield "choices", f"has {count:,} choices; {most}"
-        # Optuna finds a choice by ==, so that it would take 1 for true and 1.0 for 1
+        # Optuna finds a choice by ==, which makes 1 equal to true, and 1.0 to 1
         first = {x: i for i, x in reversed(list(enumerate(self.choices)))}
         twice = [x for i, x in enumerate(self.choices) if first[x] != i]
         if twice:
-            yield "choices", f"must all differ (true and 1 count as one here): {twice[0]!r} repeats"
+            yield "choices", f"must all differ (true equals 1 here): {twice[0]!r} repeats"
         if self.default is not None and self.resolve(self.default) is None:
-            yield "default", f"{self.default!r} is none of the choices {self.choices}"
+            yield "default", f"{self.default!r} is not one of the choices {self.choices}"
 
 
 def _exact(number: float) -> Decimal:
@@ -349,9 +353,9 @@ def _exact(number: float) -> Decimal:
 def _range_problems(
     given: FloatParameter | IntParameter, stepped: bool, of_width: Iterator[tuple[str, str]]
 ) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with bounds, step or default."""
+    """Yield the first fault of bounds, step or default."""
     if given.low >= given.high:
-        yield "high", f"must be above low, which is {given.low}; a fixed value is given bare"
+        yield "high", f"must be above low, which is {given.low}; write a fixed value as a constant"
         return
     if given.step is not None and given.step <= 0:
         yield "step", f"must be above 0, not {given.step}"

@@ -1,14 +1,14 @@
-"""PED-ANOVA: how much a parameter decided whether a trial was among the best.
+"""PED-ANOVA: the importance of a parameter for being among the best trials.
 
 Watanabe et al. 2023, arXiv 2304.10255; conditional parameters by theorem 4.2 of arXiv 2601.20800.
-The values are counted on a grid, smoothed, and the best trials' compared with all trials':
+The values are counted on a grid and smoothed; the best trials are compared with all trials:
 
     n       cells of the grid, 0 … n-1; of a categorical parameter, its choices
-    c, w    cells that have values, and how many
+    c, w    cells that have values, and the numbers of their values
     sigma   bandwidth of the kernels by Scott's rule, in cells
     p, q    smoothed shares of the best trials, and of all, by cell; both sum to 1
 
-Optuna computes the same, from studies of its own. A test compares the two.
+Optuna computes the same from Optuna studies. A test compares the two.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 _CELLS = 50
-_LEAST_SIGMA = 0.5 / 1.64  # nine tenths of a kernel lie within its cell
+_LEAST_SIGMA = 0.5 / 1.64  # nine tenths of a kernel are within its cell
 _TINY = 1e-12
 
 
@@ -57,7 +57,7 @@ def _density(
 
 
 def _counts(parameter: FloatParameter | IntParameter, values: Array) -> NDArray[np.intp]:
-    """How many of the values fall into each cell; on the edge of two, into the lower one."""
+    """Return the number of values in each cell; on an edge, the lower cell counts."""
     low, high = float(parameter.low), float(parameter.high)
     cells = min(_CELLS, parameter.count or _CELLS)
     if isinstance(parameter, IntParameter) and parameter.log:
@@ -69,7 +69,7 @@ def _counts(parameter: FloatParameter | IntParameter, values: Array) -> NDArray[
 
 
 def _of_choices(counts: NDArray[np.intp]) -> Array:
-    """A kernel on each choice that has values, and one of a value's weight on all alike."""
+    """Return the density: a kernel on each choice with values, and a uniform one of weight 1."""
     seen = np.flatnonzero(counts)
     prior = 1 / (len(seen) + 1)
     each = np.full((len(seen), len(counts)), prior)
@@ -80,7 +80,7 @@ def _of_choices(counts: NDArray[np.intp]) -> Array:
 
 
 def _of_cells(counts: NDArray[np.intp]) -> Array:
-    """A normal kernel on each cell that has values, and a wide one of a value's weight on all."""
+    """Return the density: a normal kernel on each cell with values, and a wide one of weight 1."""
     n, seen = len(counts), np.flatnonzero(counts)
     weights, grid = counts[seen], np.arange(n)
     sums = _normal(np.arange(-n, n + 1) - 0.5, _sigma(seen, weights))  # by the distance to a cell
@@ -93,7 +93,7 @@ def _of_cells(counts: NDArray[np.intp]) -> Array:
 
 
 def _sigma(seen: NDArray[np.intp], weights: NDArray[np.intp]) -> float:
-    """Scott's rule: 1.059 · min(interquartile range / 1.34, standard deviation) · Σw^(-1/5)."""
+    """Return Scott's rule: 1.059 · min(interquartile range / 1.34, deviation) · Σw^(-1/5)."""
     whole, below = int(weights.sum()), np.cumsum(weights)
     mean = (seen @ weights) / whole
     deviation = math.sqrt(((seen - mean) ** 2 @ weights) / max(1, whole - 1))
@@ -104,5 +104,5 @@ def _sigma(seen: NDArray[np.intp], weights: NDArray[np.intp]) -> float:
 
 
 def _normal(distances: NDArray[Any], sigma: float) -> Array:
-    """The normal distribution's share below each of the distances from its mean."""
+    """Return the normal distribution's share below each distance from its mean."""
     return np.array([0.5 * (1 + math.erf(x)) for x in distances / (sigma * math.sqrt(2))])

@@ -1,12 +1,12 @@
-"""One region's study: asks and tells that happen exactly once, whatever crashes between them.
+"""One region's study: each ask and tell takes effect exactly once, despite crashes.
 
-The identity of a trial is its node, the name of a DAG node. A suggestion is a pure function of
-what the storage holds (`suggest`), so an ask first computes, storing nothing, and then creates the
-trial with node, parameters and seed in one transaction: there is no half-asked trial. A tell
-writes all that is told in one transaction: there is no half-told trial.
+A trial is identified by its node, the name of a DAG node. A suggestion is a pure function of the
+storage's content (`suggest`). So an ask first computes, storing nothing, and then creates the trial
+with node, parameters and seed in one transaction. A tell stores the outcome in one transaction. No
+ask or tell is stored in part.
 
-One process at a time may write a study; the service's lock sees to that, and `ownership` where
-several machines use one storage.
+One process at a time may write a study. The service's lock ensures that on one machine, and
+`ownership` if several machines use one storage.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from trialfleet.errors import TrialfleetError
 from trialfleet.optimizer.downsampling import thinned
 from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.optimizer.region_types import (
+    Abandoned,
     Assignment,
     Complete,
     Failed,
-    GivenUp,
     Outcome,
     Refused,
     RegionSettings,
     StoppedEarly,
     TrialExecution,
 )
-from trialfleet.optimizer.sampling.former import FormerTasks
+from trialfleet.optimizer.sampling.previous import PreviousTasks
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.sampling.suggest import Suggestion, suggest
 from trialfleet.optimizer.space import SearchSpace
@@ -45,14 +45,14 @@ from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, best_trial, is
 from trialfleet.optimizer.trial_rows import TrialStorage
 
 NO_FACTS = Facts()
-MOST_REPORTS = 50  # that are stored of a trial: a learning curve needs no more points
+MOST_REPORTS = 50  # stored per trial: a learning curve needs no more points
 
 
 class RegionStudy:
     """A region's study in a storage.
 
-    Not thread-safe. Keeps what it read: any error makes it read the storage again. Each method
-    raises OptimizerError where the storage can't be used.
+    Not thread-safe. Caches the trials; after any error it reads the storage again. Each method
+    raises OptimizerError if the storage can't be used.
     """
 
     def __init__(
@@ -62,27 +62,27 @@ class RegionStudy:
         space: SearchSpace,
         settings: RegionSettings,
         *,
-        former: FormerTasks | None = None,
+        previous: PreviousTasks | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         """Load the study called `name`, or create it.
 
         Args:
-            storage: where it is kept.
+            storage: the storage of the study.
             name: of the study; unique in the storage.
-            space: its search space, the same at every call for one name.
+            space: its search space; must not change for a name.
             settings: metric, direction, seed and budgets.
-            former: what it learns from, the same at every call for one name.
-            now: returns the time in unix seconds.
+            previous: previous results that it learns from; must not change for a name.
+            now: returns the time in Unix seconds.
 
         Raises:
-            TrialfleetError: the study there is another one.
+            TrialfleetError: the storage has a different study of that name.
         """
         self.name = name
         self._storage = storage
         self._space = space
         self._settings = settings
-        self._former = former
+        self._previous = previous
         self._now = now
         self._cached: list[FrozenTrial] | None = None
         self._ahead: tuple[object, Suggestion] | None = None
@@ -90,9 +90,9 @@ class RegionStudy:
             self._study_id = self._load_or_create()
 
     def ask(self, node: str) -> Assignment | Refused:
-        """Return what `node` is to train; asking again returns the same, until it is told.
+        """Return the assignment of `node`; repeated asks return the same one until the tell.
 
-        Nothing or all of an ask is stored.
+        An ask is stored completely or not at all.
         """
         with self._storage_errors():
             known = self._find(node)
@@ -105,11 +105,11 @@ class RegionStudy:
             return self._assignment(self._create(node))
 
     def refusal(self, facts: Facts = NO_FACTS) -> Refused | None:
-        """Return why no other trial may begin, if so, by the study and what else is known."""
+        """Return why no other trial may begin, or None; judge by the study and by `facts`."""
         return refusal("trial", self._facts(facts))
 
     def _facts(self, facts: Facts) -> Facts:
-        """Facts with those of the study."""
+        """Return the facts with the study's own facts added."""
         trials, settings = self.trials(), self._settings
         failed = [trial.user_attrs for trial in trials if trial.state == TrialState.FAIL]
         return replace(
@@ -124,16 +124,16 @@ class RegionStudy:
         )
 
     def tell(self, node: str, outcome: Outcome, **execution: Unpack[TrialExecution]) -> None:
-        """Store the outcome of `node` for good; a trial that was told already stays as it is.
+        """Record the outcome of `node`; a trial whose outcome is already recorded stays unchanged.
 
-        Of a node that was never asked nothing is given up.
+        The outcome `Abandoned` of a node that was never asked is ignored.
 
         Raises:
             TrialfleetError: the node was never asked.
         """
         with self._storage_errors():
             trial = self._find(node)
-            if trial is None and isinstance(outcome, GivenUp):
+            if trial is None and isinstance(outcome, Abandoned):
                 return
             if trial is None:
                 raise TrialfleetError(f"node {node!r} of study {self.name!r} was never asked")
@@ -143,11 +143,11 @@ class RegionStudy:
             attributes |= {key: content for key, content in execution.items() if key != "reports"}
             reports = execution.get("reports", {})
             kept = {step: reports[step] for step in thinned(sorted(reports), MOST_REPORTS)}
-            told = self._storage.finish(trial, state, value, attributes, kept)
-            self._trials()[self._trials().index(trial)] = told
+            finished = self._storage.finish(trial, state, value, attributes, kept)
+            self._trials()[self._trials().index(trial)] = finished
 
     def _as_stored(self, outcome: Outcome) -> tuple[TrialState, float | None, dict[str, Any]]:
-        """The state, the value and the attributes of a trial with an outcome."""
+        """Return the state, the value and the attributes that store an outcome."""
         stored = {**vars(outcome)}
         match outcome:
             case Complete():
@@ -163,13 +163,13 @@ class RegionStudy:
     def note_failure(
         self, node: str, *, attempt: int, error: str, **more: str
     ) -> dict[str, dict[str, str]]:
-        """Keep why an attempt at `node` failed, whether or not it is tried again.
+        """Record why an attempt at `node` failed, whether or not the trial is retried.
 
-        Noting it again changes nothing, and so does another failure of the same `job`; of a trial
-        that was told there is nothing left to note.
+        A repeated call changes nothing, and neither does another failure of the same `job`, or a
+        failure of a trial whose outcome is recorded.
 
         Returns:
-            What is noted of the trial's attempts, by their numbers: time, error and `more` of each.
+            The trial's failed attempts by their numbers: time, error and `more` of each.
         """
         with self._storage_errors():
             trial = self._find(node)
@@ -188,13 +188,13 @@ class RegionStudy:
             return noted
 
     def failures(self, node: str) -> dict[str, dict[str, str]]:
-        """Return what is noted of the attempts at `node` that failed, by their numbers."""
+        """Return the recorded failures of attempts at `node`, by their numbers."""
         with self._storage_errors():
             trial = self._find(node)
             return dict(trial.user_attrs.get(FAILURES, {})) if trial else {}
 
     def trials(self) -> list[FrozenTrial]:
-        """Return every trial in the order in which they were asked."""
+        """Return all trials in the order of their asks."""
         with self._storage_errors():
             return list(self._trials())
 
@@ -204,25 +204,25 @@ class RegionStudy:
         return self._assignment(best) if best else None
 
     def stopped(self) -> Refused | None:
-        """Return why the region is given up, if it is: too many trials failed for good."""
+        """Return why the region is stopped, or None: too many trials failed for good."""
         return refusal("region", self._facts(NO_FACTS))
 
     def nodes(self) -> set[str]:
-        """Return the names of its trials."""
+        """Return the nodes of all trials."""
         return {str(trial.user_attrs["node"]) for trial in self.trials()}
 
     def running(self) -> list[str]:
-        """Return the names of those that are asked and not told, in that order."""
+        """Return the nodes of the running trials, in the order of their asks."""
         running = (trial for trial in self.trials() if trial.state == TrialState.RUNNING)
         return [str(trial.user_attrs["node"]) for trial in running]
 
     def ask_ahead(self) -> bool:
-        """Compute the next suggestion, unless it is known or none is needed.
+        """Compute the next suggestion, unless it is known or not needed.
 
-        Results never depend on whether or when this is called.
+        No result depends on this call.
 
         Returns:
-            Whether there was something to compute.
+            True if a suggestion was computed.
         """
         with self._storage_errors():
             before = self._ahead
@@ -240,8 +240,8 @@ class RegionStudy:
         if found != [wanted]:
             names = ", ".join(direction.name.lower() for direction in found)
             raise TrialfleetError(
-                f"study {self.name!r} in the storage is another one: its direction is {names}, "
-                f"not {self._settings.direction}"
+                f"study {self.name!r} is already in the storage, and its direction is {names}, "
+                f"not {self._settings.direction}; use another name or storage"
             )
         return study_id
 
@@ -252,9 +252,9 @@ class RegionStudy:
         return self._cached
 
     def _once_each(self, trials: list[FrozenTrial]) -> list[FrozenTrial]:
-        """Return one trial per node, by number; another that still runs is closed as PRUNED.
+        """Return one trial per node, by number; close a second running one as PRUNED.
 
-        Where a database's answer to a commit was lost, Optuna has committed the same trial again.
+        If a database's reply to a commit is lost, Optuna commits the same trial again.
         """
         kept: dict[str, FrozenTrial] = {}
         for trial in sorted(trials, key=lambda t: (not t.state.is_finished(), t.number)):
@@ -273,7 +273,7 @@ class RegionStudy:
         return Assignment(trial.number, params, trial.user_attrs["seed"])
 
     def _age_hours(self) -> float:
-        """Return hours since the first ask."""
+        """Return the hours since the first ask."""
         first = next((t.datetime_start for t in self._trials() if t.datetime_start), None)
         return (self._now() - first.timestamp()) / 3600 if first else 0.0
 
@@ -296,13 +296,13 @@ class RegionStudy:
         )
         trial = self._storage.begin(self._study_id, template)  # one transaction
         if trial.number != len(trials):
-            self._cached = None  # there is another of this node
+            self._cached = None  # the storage has another trial of this node
             return next(t for t in self._trials() if t.user_attrs["node"] == node)
         trials.append(trial)
         return trial
 
     def _suggestion(self) -> Suggestion:
-        # What it depends on: parameters never change once a trial is there.
+        # The suggestion depends on these alone: parameters of a stored trial never change.
         history = [(trial.number, trial.state, trial.value) for trial in self._trials()]
         if self._ahead is None or self._ahead[0] != history:
             suggestion = suggest(
@@ -312,7 +312,7 @@ class RegionStudy:
                 seed=stable_seed(self._settings.seed, self._settings.region),
                 startup_trials=self._settings.startup_trials,
                 sampler=self._settings.sampler,
-                former=self._former,
+                previous=self._previous,
             )
             self._ahead = (history, suggestion)
         return self._ahead[1]
@@ -323,5 +323,5 @@ class RegionStudy:
             with storage_errors(f"the storage of study {self.name!r}"):
                 yield
         except BaseException:
-            self._cached = None  # what was written is unknown: read it again
+            self._cached = None  # unknown what was written: read the storage again
             raise

@@ -1,4 +1,4 @@
-"""What a region's study is set to, what it answers to an ask, and what it is told of a trial."""
+"""Types of a region's study: settings, replies to an ask, outcomes of a trial."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Kind = Literal["space", "money", "all money", "deadline", "failures", "trials", 
 
 @dataclass(frozen=True, kw_only=True)
 class RegionSettings:
-    """What a region's study needs to know besides its search space.
+    """Settings of a region's study besides its search space.
 
     Attributes:
-        metric: name of the metric that decides.
-        direction: whether a small or a large value of it is good.
-        region: the region's name: with the seed it decides the suggestions, whatever the run.
+        metric: name of the metric that is optimized.
+        direction: minimize or maximize.
+        region: the region's name; name and seed determine the suggestions in every run.
         seed: of the whole study.
-        trials: budget of trials, failed ones included.
-        startup_trials: trials before the model proposes, the default settings among them.
-        max_failures: so many trials may fail for good; one more stops the region.
-        hours: budget of time from the first ask on, None for none.
-        sampler: what proposes after the start-up trials.
+        trials: budget of trials, including failed ones.
+        startup_trials: trials before the model proposes, including the default settings.
+        max_failures: number of trials that may fail for good; one more stops the region.
+        hours: budget of time since the first ask; None for no limit.
+        sampler: the sampler after the start-up trials.
     """
 
     metric: str
@@ -41,7 +41,7 @@ class RegionSettings:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a node is to train: complete parameters (active ones and constants) and a seed."""
+    """The reply to an ask: complete parameters (active ones and constants) and a seed."""
 
     number: int
     params: dict[str, Any]
@@ -50,23 +50,23 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Refused:
-    """Something does not begin, such as a trial of a node whose own is finished."""
+    """A refusal to begin something, such as a trial of a node that is finished."""
 
     reason: str
     kind: Kind | None = field(default=None, compare=False)
 
 
 class Stopped(Refused):
-    """No node of the region gets one: more trials failed for good than the study allows."""
+    """A refusal of all trials: more trials of the region failed for good than allowed."""
 
 
 class TrialExecution(TypedDict, total=False):
-    """How a trial ran, whatever came of it: what is stored of it beside its outcome.
+    """The execution of a trial, stored with its outcome, whatever the outcome is.
 
-    attempts: how often its job was started.
-    job: what else is known of the job, as plain data.
-    reports: the study's metric by step, as the trial reported it; infinite or NaN where it was.
-        They are stored as Optuna's intermediate values.
+    attempts: number of attempts.
+    job: other facts about the job, as plain data.
+    reports: the study's metric by step, as the trial reported it; may be infinite or NaN. They are
+        stored as Optuna's intermediate values.
     """
 
     attempts: int
@@ -76,12 +76,12 @@ class TrialExecution(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Complete:
-    """An attempt succeeded, and with it the trial.
+    """Success of an attempt, and so of the trial.
 
     Attributes:
-        metrics: every one, finite; the study's own is among them, and decides.
-        seconds: how long it trained, if it said so.
-        device: what it trained on, if it said so.
+        metrics: all metrics, finite; the study's own is the trial's value.
+        seconds: duration of the training, if reported.
+        device: device of the training, if reported.
     """
 
     metrics: dict[str, float]
@@ -91,16 +91,16 @@ class Complete:
 
 @dataclass(frozen=True, kw_only=True)
 class StoppedEarly:
-    """The trial was told to stop, and is over without a result of its own.
+    """Early stopping of the trial, which has no measured result.
 
-    It is PRUNED, as Optuna calls it, with the predicted result as its value: the sampler
-    learns from that, and nothing that looks for a best trial ever finds it.
+    Its state is PRUNED, with the predicted result as its value: the sampler learns from the value,
+    and no search for a best trial returns it.
 
     Attributes:
-        order: what it was told, as `stop.json` has it: the `predicted` result, and why.
-        metrics: what it said when it stopped; the study's own need not be among them.
-        seconds: how long it trained, if it said so.
-        device: what it trained on, if it said so.
+        order: the stop order as in `stop.json`: the `predicted` result, and why.
+        metrics: metrics that it reported when it stopped; the study's own may be missing.
+        seconds: duration of the training, if reported.
+        device: device of the training, if reported.
     """
 
     order: Mapping[str, Any]
@@ -111,14 +111,14 @@ class StoppedEarly:
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """An attempt failed.
+    """Failure of an attempt.
 
     Attributes:
         error: why.
-        final: another with the same parameters would fail too.
+        final: another attempt with the same parameters would fail too.
         never_began: the trainer's command could not be run.
-        by_machine: the machine is to blame, or HTCondor, by what the job left.
-        got_nowhere: its job was started in vain again and again, or stayed in a state.
+        by_machine: the job's files show a fault of the machine or of HTCondor.
+        got_nowhere: its job was started repeatedly without progress, or stayed in one state.
     """
 
     error: str
@@ -129,8 +129,8 @@ class Failed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GivenUp:
-    """The trial is not trained to its end, through no fault of its parameters.
+class Abandoned:
+    """End of a trial before its training is complete, through no fault of its parameters.
 
     It counts neither as a failure nor as a result.
     """
@@ -138,8 +138,8 @@ class GivenUp:
     error: str
 
 
-class Unpaid(GivenUp):
-    """The fleet's autoscaler ended the attempt: nothing pays for it any more."""
+class Unpaid(Abandoned):
+    """End of an attempt by the fleet's autoscaler, because the cost cap is reached."""
 
 
-Outcome = Complete | StoppedEarly | Failed | GivenUp  # Unpaid among these
+Outcome = Complete | StoppedEarly | Failed | Abandoned  # Unpaid among these

@@ -1,9 +1,9 @@
 """The resident service of a run: one process, one thread, one request at a time.
 
-It listens on a Unix socket in the run's folder and holds an exclusive lock on a file beside it, so
-that a run has at most one and the studies one writer. It may be killed at any moment: the lock
-goes with the process, and the next client starts another service, handing it the lock as its
-standard input. See `client` for the protocol.
+It listens on a Unix socket in the run's folder and holds an exclusive lock on a file in the same
+folder. So a run has at most one service, and its studies have one writer. The service may be killed
+at any moment: the lock is released with the process, and the next client starts another service and
+passes it the lock as standard input. See `client` for the protocol.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from trialfleet.updates import Updates
 
 LARGEST_HEAD = 7  # digits of a request's length
 LARGEST_REQUEST = 1 << 20  # bytes
-SILENT_SECONDS = 60.0  # a client that has sent no request by then is dropped
-SEND_SECONDS = 5.0  # a client that doesn't read its reply by then is dropped
-QUIET_SECONDS = 0.1  # without a request before background work: scripts come in bursts
-TICK_SECONDS = 1.0  # between looks at the clock, at the socket's file and for a signal
+SILENT_SECONDS = 60.0  # after which a client without a request is disconnected
+SEND_SECONDS = 5.0  # after which a client that does not read its reply is disconnected
+QUIET_SECONDS = 0.1  # without a request before background work: requests come in bursts
+TICK_SECONDS = 1.0  # between checks of the clock, of the socket's file and for signals
 BACKLOG = 4096
-STDIN = 0  # its descriptor
+STDIN = 0  # file descriptor
 SINGLE_THREADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 log = logging.getLogger(__name__)
@@ -45,33 +45,33 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Reply:
-    """What the client prints and the code that it exits with."""
+    """The client's output and exit code."""
 
     exit_code: int
     message: str = ""
 
 
 class Handler(Protocol):
-    """What a service does; called from one thread, never twice at a time."""
+    """The operations of a service. One thread calls them, one at a time."""
 
     def handle(self, words: list[str]) -> Reply:
-        """Serve a request. It must be idempotent: a client repeats it when the service dies."""
+        """Serve a request. Must be idempotent: a client repeats it if the service dies."""
 
     def idle(self) -> bool:
-        """Do one piece of background work; returns whether there may be more."""
+        """Do one piece of background work and return whether there may be more."""
 
     def due(self) -> bool:
-        """Whether background work has come up that no request brought; asked every second."""
+        """Return whether there is background work without a request; called every second."""
 
     def is_watching(self) -> bool:
-        """Whether to stay although nobody has asked anything for long."""
+        """Return whether to keep running after the idle timeout."""
 
     @property
     def descriptor(self) -> int | None:
-        """A file that can be read once something is to be noticed; None: there is none."""
+        """Descriptor of a file that becomes readable on an event; None if there is none."""
 
     def noticed(self) -> None:
-        """Do what has come up since that file can be read; it must be idempotent."""
+        """Handle the events announced by that file. Must be idempotent."""
 
 
 def serve(
@@ -81,29 +81,31 @@ def serve(
     idle_timeout: float | None,
     wait_for_lock: bool,
 ) -> None:
-    """Be the service of `folder` until SIGTERM, SIGINT or `idle_timeout`.
+    """Run the service of `folder` until SIGTERM, SIGINT or `idle_timeout`.
 
-    To be called from the main thread of a process of its own: it takes over its signals and its
-    logging, which goes to stderr.
+    Call it from the main thread of a separate process: it takes over the process's signals and
+    its logging, which goes to stderr.
 
     Args:
         folder: the run's folder.
-        make_handler: does the heavy imports; called once the lock is held.
-        idle_timeout: seconds without a request after which to end, None for never.
-        wait_for_lock: whether to wait for another service's end, or to return at once if there
-            is one.
+        make_handler: makes the handler, with its slow imports; called once the lock is held.
+        idle_timeout: seconds without a request until the service ends; None for never.
+        wait_for_lock: wait until another service has ended; otherwise return at once if one
+            runs.
 
     Raises:
         OSError: the folder is missing or not writable.
-        SystemExit: `make_handler` raised OptimizerError, which may pass: exit code 75.
-        TrialfleetError: whatever else it raises.
+        SystemExit: `make_handler` raised OptimizerError, which may be temporary: exit code 75.
+        TrialfleetError: `make_handler` raised another one.
     """
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
         format="%(asctime)s %(process)d %(levelname)s %(message)s",
     )
-    for name in SINGLE_THREADED:  # more threads gain the sampler nothing; before numpy and torch
+    for (
+        name
+    ) in SINGLE_THREADED:  # more threads do not help the sampler; set before numpy and torch load
         os.environ.setdefault(name, "1")
     updates, stop = Updates(), _Stop()
     with taken_by(stop), _locked(folder, wait=wait_for_lock) as is_locked:
@@ -112,8 +114,10 @@ def serve(
         log.info("starting in %s", folder)
         try:
             handler = make_handler()
-        except OptimizerError as error:  # the storage is away: whoever asks may come back later
-            log.error("%s", error)  # noqa: TRY400 - its message is the whole story
+        except (
+            OptimizerError
+        ) as error:  # the storage is unreachable: the client may try again later
+            log.error("%s", error)  # noqa: TRY400 - the message is enough
             sys.exit(EXIT_NO_SERVICE)
         with _listening(folder) as listener:
             stop.is_graceful = True
@@ -124,10 +128,10 @@ def serve(
 
 @dataclass
 class _Stop:
-    """Whether a signal asked the service to end; seen within a tick."""
+    """The request of a signal to end the service; noticed within a tick."""
 
     requested: bool = False
-    is_graceful: bool = False  # before the service listens there is nothing to finish
+    is_graceful: bool = False  # before the service listens no request is in progress
 
     def __call__(self, number: int, frame: object) -> None:
         del frame
@@ -139,7 +143,7 @@ class _Stop:
 
 @contextmanager
 def _locked(folder: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold the folder's lock; yields False if another process holds it and `wait` is not set."""
+    """Hold the folder's lock; yield False if another process holds it and `wait` is not set."""
     with open_lock(folder / LOCK) as file:
         is_handed_over = os.path.sameopenfile(STDIN, file.fileno())
         try:
@@ -154,14 +158,14 @@ def _locked(folder: Path, *, wait: bool) -> Iterator[bool]:
 
 @contextmanager
 def _listening(folder: Path) -> Iterator[socket.socket]:
-    """Listen on the folder's socket, for this user alone; a dead service's socket is replaced."""
+    """Listen on the folder's socket, for this user only; replace the socket of a dead service."""
     path = folder / SOCKET
-    path.unlink(missing_ok=True)  # the lock is held: nobody else listens on it
+    path.unlink(missing_ok=True)  # the lock is held: no other service listens on it
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o177)
     try:
-        # an address has room for 107 bytes, a path for 4095
+        # a socket address holds 107 bytes, a path 4095
         listener.bind(f"/proc/self/fd/{descriptor}/{SOCKET}")
     finally:
         os.umask(mask)
@@ -179,7 +183,7 @@ def _listening(folder: Path) -> Iterator[socket.socket]:
 
 
 class _Loop:
-    """Takes in requests as they come, and answers one at a time."""
+    """A loop that accepts requests as they arrive and answers one at a time."""
 
     def __init__(
         self,
@@ -201,9 +205,9 @@ class _Loop:
         self._updates = updates
 
     async def run(self, listener: socket.socket) -> None:
-        """Serve until asked to stop, idle for too long, or out of reach.
+        """Serve until stopped, idle for too long, or unreachable.
 
-        Whoever waits then is dropped: their clients ask the next service.
+        Clients that still wait are disconnected and ask the next service.
         """
         if (descriptor := self._handler.descriptor) is not None:
             asyncio.get_running_loop().add_reader(descriptor, self._notice)
@@ -213,7 +217,7 @@ class _Loop:
         server.close()
 
     async def _take_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take in a client's request."""
+        """Receive a client's request."""
         self._heard.set()
         received, words = b"", None
         try:
@@ -221,10 +225,10 @@ class _Loop:
                 while words is None and (part := await reader.read(1 << 16)):
                     received += part
                     words = _parse(received)
-        except OSError:  # it is silent, or gone
+        except OSError:  # the client is silent or gone
             words = None
         except ValueError as error:
-            await _send(writer, Reply(1, f"not a request: {error}"))
+            await _send(writer, Reply(1, f"invalid request: {error}"))
             return
         if words is None:
             writer.close()
@@ -233,7 +237,7 @@ class _Loop:
             self._heard.set()
 
     async def _turn(self) -> bool:
-        """Take in what has arrived, then do one thing; returns whether to go on."""
+        """Wait for requests, then do one thing; return whether to continue."""
         with suppress(TimeoutError):
             async with asyncio.timeout(0 if self._requests else self._pause()):
                 await self._heard.wait()
@@ -241,7 +245,7 @@ class _Loop:
         self._heard.clear()
         if self._stop.requested:
             return False
-        self._updates.follow()  # whoever waits for a reply asks again
+        self._updates.follow()  # clients that wait for a reply ask again
         if self._requests:
             await self._serve(*self._requests.popleft())
             self._may_work = True
@@ -253,7 +257,7 @@ class _Loop:
         return True
 
     def _pause(self) -> float:
-        """Return how long to wait for a request before looking around."""
+        """Return the seconds to wait for a request before the next checks."""
         if self._may_work:
             return QUIET_SECONDS
         if self._idle_timeout is None:
@@ -262,7 +266,7 @@ class _Loop:
         return min(max(left, 0.0), TICK_SECONDS)
 
     def _is_over(self) -> bool:
-        """Return whether to end: without requests for too long, or without a socket to be found."""
+        """Return whether to end: idle for too long, or the socket's file is gone."""
         idle = time.monotonic() - self._last_request
         if self._idle_timeout is not None and idle >= self._idle_timeout:
             if self._handler.is_watching():
@@ -278,8 +282,8 @@ class _Loop:
         return not is_ours
 
     async def _serve(self, writer: asyncio.StreamWriter, words: list[str]) -> None:
-        if _has_left(writer):  # it gave up, or was killed with its DAGMan: another will ask
-            log.info("%s: nobody waits for it any longer", json.dumps(words))
+        if _has_left(writer):  # it timed out or was killed with its DAGMan: another will ask
+            log.info("%s: its client is gone", json.dumps(words))
             writer.close()
             return
         begin = time.monotonic()
@@ -295,7 +299,7 @@ class _Loop:
         except TrialfleetError as error:
             log.warning("%s: %s", json.dumps(words), error)
             return Reply(1, str(error))
-        except Exception as error:  # the service outlives a mistake in one request
+        except Exception as error:  # an error in one request must not end the service
             log.exception("%s", json.dumps(words))
             return Reply(1, f"{type(error).__name__}: {error} (traceback in the service's log)")
 
@@ -304,11 +308,11 @@ class _Loop:
         self._heard.set()
         try:
             self._handler.noticed()
-        except Exception:  # what is not done is due later
-            log.exception("what has come up")
+        except Exception:  # the work stays due
+            log.exception("event")
 
     def _done(self, background_work: Callable[[], bool]) -> bool:
-        """What background work returns, which is never needed: False where it fails."""
+        """Return the result of background work, which is optional; False if it fails."""
         try:
             return background_work()
         except Exception:
@@ -317,10 +321,10 @@ class _Loop:
 
 
 def _parse(received: bytes) -> list[str] | None:
-    """Return the words of a request, None if it isn't whole yet.
+    """Return the words of a request; None if it isn't complete yet.
 
     Raises:
-        ValueError: it will never be one.
+        ValueError: it is invalid.
     """
     head, newline, content = received.partition(b"\n")
     if len(head) > LARGEST_HEAD or not (head or b"0").isdigit():
@@ -338,7 +342,7 @@ def _parse(received: bytes) -> list[str] | None:
 
 
 def _has_left(writer: asyncio.StreamWriter) -> bool:
-    """Return whether the client has closed its end, and not only stopped sending."""
+    """Return whether the client has closed the connection, not only its sending side."""
     descriptor = writer.get_extra_info("socket").fileno()
     poll = select.poll()
     if descriptor >= 0:
@@ -353,6 +357,6 @@ async def _send(writer: asyncio.StreamWriter, reply: Reply) -> None:
             writer.write(b"%d %d\n%b" % (reply.exit_code, len(message), message))
             writer.close()
             await writer.wait_closed()
-    except OSError as error:  # the client's loss: it will ask again
-        log.warning("a client is gone before its reply: %s", error)
+    except OSError as error:  # the client will ask again
+        log.warning("a client closed the connection before its reply: %s", error)
         writer.transport.abort()

@@ -1,11 +1,11 @@
-"""The search space of a study: parameters, constants, and which parameters are active when.
+"""The search space of a study: parameters, constants, and the conditions of parameters.
 
-Three forms of one point of the space:
+A point of the space has three forms:
 
-active     the parameters that mean something together: those whose `when` holds
-canonical  every parameter, the inactive ones at their default: what the sampler's model sees, so
+active     the parameters whose `when` holds
+canonical  every parameter, inactive ones at their default: the input of the sampler's model, so
            that two points that train the same model are one point to it
-complete   the active ones and the study's constants: what a trial receives
+complete   the active parameters and the study's constants: the parameters of a trial
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CategoricalParameter", "FloatParameter", "IntParameter", "Scalar", "SearchSpace"]
 
-_NAMED = 10  # choices in a message
+_NAMED = 10  # choices listed in a message
 Tunable = FloatParameter | IntParameter | CategoricalParameter
 KINDS: dict[str, type[Tunable]] = {
     "float": FloatParameter,
@@ -46,13 +46,13 @@ KINDS: dict[str, type[Tunable]] = {
 OTHER_KINDS = {"double": "float", "real": "float", "number": "float", "uniform": "float"} | {
     "integer": "int", "choice": "categorical", "enum": "categorical", "bool": "categorical"
 }  # fmt: skip
-MOST_PARAMETERS = 200  # that are tuned: far beyond what some hundred trials tell apart
+MOST_PARAMETERS = 200  # tuned ones: far more than a few hundred trials can distinguish
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 Problem = tuple[tuple[str | int, ...], str, object]
 
 
 def _parse(given: Any) -> Any:
-    """Return a parameter or a constant; errors carry no union member in their place."""
+    """Return a parameter or a constant; no union member is part of an error's location."""
     if isinstance(given, Parameter):
         return given
     if isinstance(given, Mapping):
@@ -70,7 +70,7 @@ def _parse(given: Any) -> Any:
     return given
 
 
-# Any: pydantic would otherwise serialize by its own guess at the union's member, with warnings
+# Any: otherwise pydantic guesses the union's member when it serializes, and warns
 Entry = Annotated[Any, PlainValidator(_parse, json_schema_input_type=Tunable | Scalar)]
 
 
@@ -78,24 +78,24 @@ class SearchSpace(RootModel[dict[str, Entry]]):
     """Parameters and constants by name, in the order of the study file.
 
     Raises:
-        ValidationError: one error per problem, its place being the key that is wrong.
+        ValidationError: one error per fault, located at the wrong key.
     """
 
     @cached_property
     def parameters(self) -> dict[str, Tunable]:
-        """Every parameter that is tuned, conditional ones included."""
+        """All tuned parameters, conditional ones included."""
         return {name: entry for name, entry in self.root.items() if isinstance(entry, Tunable)}
 
     def constants(self) -> dict[str, Scalar]:
-        """Return what every trial receives unchanged."""
+        """Return the constants, which every trial receives unchanged."""
         return {name: x for name, x in self.root.items() if not isinstance(x, Parameter)}
 
     def distributions(self) -> dict[str, BaseDistribution]:
-        """Return Optuna's distribution of every parameter, conditional ones included."""
+        """Return Optuna's distribution of each parameter, conditional ones included."""
         return {name: entry.distribution() for name, entry in self.parameters.items()}
 
     def defaults(self) -> dict[str, Scalar]:
-        """Return every parameter's default: the one given, or else its middle or first value."""
+        """Return each parameter's default: the given one, else its middle or first value."""
         return dict(self._defaults)
 
     @cached_property
@@ -110,10 +110,10 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         """Return the parameters whose conditions hold under `values`.
 
         Args:
-            values: a value per parameter; one that is missing counts as its default.
+            values: a value per parameter; a missing one is at its default.
 
         Returns:
-            The active parameters' values in the order of the file; other names are dropped.
+            The active parameters' values in the order of the file, without other names.
         """
         full = self.defaults() | dict(values)
         if not self._has_conditions:
@@ -131,7 +131,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         return {name: known[name] for name in self.root if name in known}
 
     def conditions(self) -> dict[str, dict[str, list[Scalar]]]:
-        """Return which values of others each conditional parameter needs, as the others' own."""
+        """Return for each conditional parameter the values of other parameters that it needs."""
         return {
             name: {other: self._resolved(other, options) for other, options in entry.when.items()}
             for name, entry in self.parameters.items()
@@ -139,7 +139,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         }
 
     def size(self) -> int | None:
-        """Return the number of combinations of all parameters, None when it is infinite."""
+        """Return the number of combinations of all parameters; None if it is infinite."""
         counts = [entry.count for entry in self.parameters.values()]
         return None if None in counts else math.prod(count or 0 for count in counts)
 
@@ -160,9 +160,9 @@ class SearchSpace(RootModel[dict[str, Entry]]):
     @model_validator(mode="after")
     def _check(self) -> Self:
         problems = list(self._size_problems())
-        if not problems:  # or going through them all takes too long
+        if not problems:  # too many parameters would take too long
             problems = [*self._name_problems(), *self._reference_problems()]
-        if not problems:  # the rest takes names for granted
+        if not problems:  # the other checks rely on valid names
             problems = list(self._cycle_problems()) or list(self._reach_problems())
         if problems:
             refuse("SearchSpace", problems)
@@ -170,12 +170,12 @@ class SearchSpace(RootModel[dict[str, Entry]]):
 
     def _size_problems(self) -> Iterator[Problem]:
         if (count := len(self.parameters)) > MOST_PARAMETERS:
-            yield (), f"has {count:,} parameters; {MOST_PARAMETERS} at most can be tuned", None
+            yield (), f"has {count:,} parameters; at most {MOST_PARAMETERS} can be tuned", None
 
     def _name_problems(self) -> Iterator[Problem]:
         for name in self.root:
             if not NAME.fullmatch(name):
-                text = "a name is a letter, then letters, digits, '_', '-', '.'; 100 at most"
+                text = "must be a letter, then letters, digits, '_', '-', '.', at most 100 in all"
                 yield (name,), text, name
         if not self.parameters:
             yield (), "nothing to tune: give at least one parameter with a type", self.root
@@ -185,7 +185,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
             for other, options in (entry.when or {}).items():
                 place = (name, "when", other)
                 if other not in self.parameters:
-                    kind = "a constant" if other in self.root else "no parameter of the space"
+                    kind = "a constant" if other in self.root else "not a parameter of the space"
                     yield place, f"{other!r} is {kind}{self._others(name, other)}", options
                     continue
                 for i, option in enumerate(options):
@@ -194,19 +194,19 @@ class SearchSpace(RootModel[dict[str, Entry]]):
                         yield (*place, i), text, option
 
     def _others(self, name: str, meant: str) -> str:
-        """What a condition of `name` may be about, for a message."""
+        """Return the parameters that a condition of `name` may name, for a message."""
         others = [x for x in self.parameters if x != name]
         if not others:
-            return ", and there is no other parameter that a condition could name"
+            return ", and the space has no other parameter for a condition"
         return f"{did_you_mean(meant, others)}; choices: {', '.join(others)}"
 
     def _values(self, name: str) -> str:
-        """What a parameter may be, for a message."""
+        """Return the values of a parameter, for a message."""
         entry = self.parameters[name]
         known = [repr(value) for value in entry.outermost()]
         if isinstance(entry, CategoricalParameter):
             return f"; choices: {first_of(known, _NAMED)}"
-        return f"; it goes from {known[0]} to {known[-1]}"
+        return f"; its range is {known[0]} to {known[-1]}"
 
     def _cycle_problems(self) -> Iterator[Problem]:
         for name, entry in self.parameters.items():
@@ -224,7 +224,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         return found
 
     def _reach_problems(self) -> Iterator[Problem]:
-        """A condition is a conjunction of memberships: it can hold if no intersection is empty."""
+        """Yield conditions that can never hold: they require disjoint sets of values."""
         for name, entry in self.parameters.items():
             allowed: dict[str, list[Scalar]] = {}
             for dependent in [name, *self._ancestors(name)]:
@@ -234,5 +234,5 @@ class SearchSpace(RootModel[dict[str, Entry]]):
                     allowed[other] = [x for x in before if any(same(x, y) for y in values)]
             empty = [other for other, values in allowed.items() if not values]
             if empty:
-                text = f"can never hold: it asks two different values of {empty[0]!r}"
+                text = f"can never hold: it requires two different values of {empty[0]!r}"
                 yield (name, "when"), text, entry.when

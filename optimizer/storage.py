@@ -1,7 +1,7 @@
-"""Where the studies of a run are kept: SQLite by default, any database of Optuna's by URL.
+"""The storage of a run's studies: SQLite by default, any database that Optuna supports by URL.
 
-InputError: no URL, or of a kind without a driver here. OptimizerError: the database can't
-be reached, opened or used; it names the URL.
+InputError: the URL is invalid, or no driver for its database is installed. OptimizerError: the
+database can't be reached, opened or used; the message names the URL.
 """
 
 from __future__ import annotations
@@ -31,20 +31,22 @@ from trialfleet.optimizer.stored_trials import LOCK_WAIT_SECONDS
 from trialfleet.optimizer.trial_rows import TrialStorage
 
 CONNECT_SECONDS = 10
-SCHEMA_LOCK = 0x7472_6961_6C66  # PostgreSQL's advisory lock while tables are made: b"trialf"
+SCHEMA_LOCK = 0x7472_6961_6C66  # PostgreSQL's advisory lock while tables are created: b"trialf"
 
-optuna.logging.set_verbosity(optuna.logging.WARNING)  # or each new study is announced on stderr
+optuna.logging.set_verbosity(
+    optuna.logging.WARNING
+)  # otherwise Optuna logs each new study to stderr
 
 
 def open_storage(url: str) -> TrialStorage:
-    """Open the storage at `url`; its tables are made where they are missing.
+    """Open the storage at `url`; create missing tables.
 
-    SQLite is used with a write-ahead log: a reader, even a stopped one, never blocks the service
+    SQLite uses a write-ahead log: a reader, even a suspended one, never blocks the service
     and never sees half a transaction, and every commit is on the disk before it returns.
 
     Args:
         url: `sqlite:///PATH`, `postgresql+psycopg://USER:PASSWORD@HOST/DATABASE`, or another
-            database that SQLAlchemy and Optuna know. See `sqlite_url` for paths.
+            database that SQLAlchemy and Optuna support. See `sqlite_url` for paths.
     """
     parsed = _parsed(url)
     dialect = parsed.get_backend_name()
@@ -57,9 +59,9 @@ def open_storage(url: str) -> TrialStorage:
 
 
 def open_to_read(url: str) -> TrialStorage | None:
-    """Open the storage at `url` to read it; None if it was never made.
+    """Open the storage at `url` to read it; return None if it does not exist.
 
-    Nothing is made or changed: neither a SQLite file nor Optuna's tables.
+    Nothing is created or changed: neither a SQLite file nor Optuna's tables.
     """
     parsed = _parsed(url)
     waits = {"connect_args": {"timeout": LOCK_WAIT_SECONDS}}
@@ -69,18 +71,18 @@ def open_to_read(url: str) -> TrialStorage | None:
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
-    """Make `target` a copy of a SQLite file as it is at one moment, whoever writes it."""
+    """Copy a SQLite file to `target` as of one moment, even while others write it."""
     read, write = sqlite3.connect(source), sqlite3.connect(target)
     with closing(read), closing(write):
         read.backup(write)
 
 
 def copy_studies(url: str, names: Iterable[str], target: Path) -> bool:
-    """Copy studies into a new SQLite file; False, and no file, if the storage has none of them.
+    """Copy studies into a new SQLite file; return False, without a file, if none exists.
 
     Args:
-        url: the storage, which stays as it is.
-        names: of the studies; those that it doesn't have are left out.
+        url: the storage, which stays unchanged.
+        names: of the studies; missing ones are skipped.
         target: the file.
     """
     source = open_to_read(url)
@@ -107,16 +109,16 @@ def close_storage(storage: TrialStorage) -> None:
 
 
 @contextmanager
-def storage_errors(what: str, *, secrets: Iterable[str] = ()) -> Iterator[None]:
-    """Turn whatever a database raises into an error for people.
+def storage_errors(subject: str, *, secrets: Iterable[str] = ()) -> Iterator[None]:
+    """Turn every error of a database into an error with a readable message.
 
     Args:
-        what: beginning of the message.
-        secrets: what to leave out, should the database repeat it.
+        subject: beginning of the message.
+        secrets: texts to remove from the database's message.
 
     Raises:
-        OptimizerError: in place of a database's error, which no traceback then shows: it may
-            repeat the secrets.
+        OptimizerError: in place of a database's error, which no traceback shows: it may repeat
+            the secrets.
     """
     try:
         yield
@@ -126,7 +128,7 @@ def storage_errors(what: str, *, secrets: Iterable[str] = ()) -> Iterator[None]:
         UnicodeError,
         OSError,
     ) as error:
-        raise OptimizerError(f"{what} can't be used: {_reason(error, secrets)}") from None
+        raise OptimizerError(f"{subject} can't be used: {_reason(error, secrets)}") from None
 
 
 def _errors_of(url: URL) -> AbstractContextManager[None]:
@@ -134,7 +136,7 @@ def _errors_of(url: URL) -> AbstractContextManager[None]:
 
 
 def _reason(error: BaseException, secrets: Iterable[str]) -> str:
-    """Return the first line of what the driver said, without the secrets."""
+    """Return the first line of the driver's message, without the secrets."""
     if isinstance(error, optuna.exceptions.StorageInternalError) and error.__cause__:
         error = error.__cause__
     original = getattr(error, "orig", None) or error
@@ -153,7 +155,7 @@ def _parsed(url: str) -> URL:
         parsed.get_dialect().import_dbapi()
     except sqlalchemy.exc.NoSuchModuleError:
         raise InputError(
-            f"storage: {redacted(parsed)} is no storage URL; write {STORAGE_FORMS}"
+            f"storage: {redacted(parsed)} is not a storage URL; write {STORAGE_FORMS}"
         ) from None
     except ImportError as error:
         raise InputError(
@@ -163,7 +165,7 @@ def _parsed(url: str) -> URL:
 
 
 def _has_tables(url: URL) -> bool:
-    """Whether Optuna's tables are there; opening them through Optuna would make them."""
+    """Return whether Optuna's tables exist; opening them through Optuna would create them."""
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
         return False
     engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
@@ -174,13 +176,13 @@ def _has_tables(url: URL) -> bool:
 
 
 def _open(url: URL, *, skip_table_creation: bool = False, **engine_options: Any) -> TrialStorage:
-    # Optuna passes the text through str.format(): a brace must stand for itself
+    # Optuna passes the text through str.format(): braces must be escaped
     text = url.render_as_string(hide_password=False).replace("{", "{{").replace("}", "}}")
     try:
         return TrialStorage(
             text, engine_kwargs=engine_options, skip_table_creation=skip_table_creation
         )
-    except RuntimeError as error:  # another release of Optuna made the tables
+    except RuntimeError as error:  # another release of Optuna created the tables
         raise OptimizerError(f"storage {redacted(url)} can't be used: {error}") from None
 
 
@@ -191,31 +193,33 @@ def _open_sqlite(url: URL) -> TrialStorage:
 
 
 def _create_sqlite(url: URL, path: Path) -> None:
-    """Make the file with its tables under another name, then give it its own if that is free.
+    """Create the file and its tables under a temporary name; rename it unless the file exists.
 
-    Two processes that make the tables of one file at a time fail each other, and a crash midway
-    leaves half of them.
+    Two processes that create the tables of one file at the same time make each other fail, and a
+    crash midway leaves half of the tables.
     """
-    beside = path.with_name(f".{secrets.token_hex(6)}.tmp")
+    temporary = path.with_name(f".{secrets.token_hex(6)}.tmp")
     try:
-        made = _open(url.set(database=str(beside)), poolclass=sqlalchemy.NullPool)
+        made = _open(url.set(database=str(temporary)), poolclass=sqlalchemy.NullPool)
         with made.engine.connect() as connection:
             connection.exec_driver_sql("PRAGMA journal_mode=WAL")  # kept in the file
         close_storage(made)
         try:
-            os.link(beside, path)
+            os.link(temporary, path)
         except FileExistsError:
-            return  # another process was faster: its file is as good
+            return  # another process was faster: its file is used
         sync(path.parent)
     finally:
         for rest in ("", "-wal", "-shm", "-journal"):
-            beside.with_name(beside.name + rest).unlink(missing_ok=True)
+            temporary.with_name(temporary.name + rest).unlink(missing_ok=True)
 
 
 def _open_postgresql(url: URL) -> TrialStorage:
     options: dict[str, Any] = {"connect_args": {"connect_timeout": CONNECT_SECONDS}}
     engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, **options)
-    with engine.connect() as connection:  # two runs may make the tables of one database at a time
+    with (
+        engine.connect() as connection
+    ):  # two runs may create the tables of one database at the same time
         connection.execute(sqlalchemy.select(sqlalchemy.func.pg_advisory_lock(SCHEMA_LOCK)))
-        # a resident service outlives the server's restarts: each connection is tried before use
+        # the resident service outlives restarts of the server: each connection is tested before use
         return _open(url, pool_pre_ping=True, **options)

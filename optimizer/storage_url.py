@@ -1,6 +1,6 @@
-"""The URL of a storage: read, checked, and shown without a secret.
+"""The URL of a storage: parse it, check it, show it without secrets.
 
-Light to import (no Optuna), as every study file with a storage is checked here.
+Fast to import (no Optuna), because it checks every study file with a storage.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sqlalchemy import make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError
 
-# Options of a PostgreSQL connection that people set; no other name is shown beside a password.
+# Common options of a PostgreSQL connection; with a password, no other name is shown.
 _OPTIONS = {
     *("application_name", "channel_binding", "client_encoding", "connect_timeout", "gssencmode"),
     *("keepalives", "keepalives_count", "keepalives_idle", "keepalives_interval", "options"),
@@ -24,7 +24,7 @@ STORAGE_FORMS = "sqlite:///PATH or postgresql+psycopg://USER:PASSWORD@HOST/DATAB
 
 
 def sqlite_url(path: Path) -> str:
-    """Return the storage URL of a SQLite file, whatever characters its path has."""
+    """Return the storage URL of a SQLite file; its path may have any characters."""
     return URL.create("sqlite", database=str(path.absolute())).render_as_string()
 
 
@@ -32,27 +32,27 @@ def parse_storage(url: str) -> URL:
     """Return the parts of a storage's URL.
 
     Raises:
-        ValueError: it has none, or an end of its password would be taken for another part; the
+        ValueError: it is invalid, or the end of its password would be read as another part; the
             message repeats nothing of it.
     """
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
-        raise ValueError(f"is no URL of a database; write {STORAGE_FORMS}") from None
+        raise ValueError(f"is not the URL of a database; write {STORAGE_FORMS}") from None
     inside = f"{parsed.host}{parsed.database}{parsed.query}"
     if parsed.get_backend_name() != "sqlite" and (url.count("@") > 1 or "@" in inside):
         raise ValueError(
-            "has an '@' beside the one before the host; in a user's name, a password or an option "
+            "has an '@' that is not the one before the host; in a user, a password or an option "
             "write %40 for '@', %2F for '/' and %3A for ':'"
         )
     return parsed
 
 
 def sqlite_file(url: str) -> Path | None:
-    """Return the file of a storage that is SQLite's, with no option that opens it in another way.
+    """Return the file of a SQLite storage; None for another one, or with options.
 
     Raises:
-        ValueError: as `parse_storage`.
+        ValueError: see `parse_storage`.
     """
     parsed = parse_storage(url)
     is_file = parsed.get_backend_name() == "sqlite" and parsed.database and not parsed.query
@@ -65,15 +65,15 @@ def redacted(url: URL) -> str:
 
 
 def secrets_of(url: URL) -> Iterator[str]:
-    """Yield what must not be shown of a URL, in each form that a driver might repeat."""
+    """Yield the secret parts of a URL, in each form that a driver might repeat."""
     for secret in filter(None, [url.password and str(url.password), *_secret_options(url)]):
         yield from {secret, quote(secret, safe=""), quote_plus(secret), repr(secret)[1:-1]}
 
 
 def _secret_options(url: URL) -> Iterator[str]:
-    """Yield the passwords among the options, and what may be the end of one.
+    """Yield passwords among the options, and parts that may be the end of a password.
 
-    Behind an '&' that isn't written as %26 it would be taken for another option.
+    After an '&' that isn't written as %26, the end of a password is read as another option.
     """
     passwords = {name for name in url.query if "pass" in name.lower()}
     for name, values in url.normalized_query.items():

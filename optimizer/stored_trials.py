@@ -1,9 +1,9 @@
-"""A study's trials as its storage holds them, read without Optuna where that is possible.
+"""Readers of a study's stored trials, without Optuna if possible.
 
 `trialfleet status` has to answer at once, and Optuna with SQLAlchemy takes a second to import. So a
-SQLite file, where studies are by default, is read by the standard library as long as its tables are
-those that this module knows (`TABLES`); any other storage, and any other version of the tables, is
-read by Optuna. Both give the same `StoredTrial`s. Nothing here writes.
+SQLite file, the default storage, is read with the standard library if its tables have the version
+that this module supports (`TABLES`). Optuna reads all other storages and versions. Both ways return
+the same `StoredTrial`s. Nothing here writes.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 TABLES = (12, "v3.2.0.a")  # the versions in Optuna's version_info and alembic_version
-LOCK_WAIT_SECONDS = 60  # how long SQLite waits for another process before "database is locked"
-FAILURES = "failures"  # the attribute that keeps why attempts at a trial failed, by their number
-STOPPED = "stopped"  # the attribute of a trial that was stopped early: what it was told, and why
+LOCK_WAIT_SECONDS = 60  # SQLite waits this long for another process before "database is locked"
+FAILURES = "failures"  # attribute of a trial: its failed attempts and reasons, by number
+STOPPED = "stopped"  # attribute of a trial that was stopped early: its stop order
 
 _DECODER = json.JSONDecoder()
 _SCAN = make_scanner(_DECODER)  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ SELECT trial_id, number, state, datetime_start, datetime_complete, value, value_
 (SELECT value_json FROM trial_user_attributes AS a WHERE a.trial_id = t.trial_id AND key = 'job')
 FROM trials AS t LEFT JOIN trial_values USING (trial_id)
 WHERE study_id = ? AND trial_id > ? ORDER BY trial_id
-"""  # with the attributes that nearly all trials have: as rows they would take twice the time
+"""  # includes the attributes that nearly all trials have: as rows they take twice the time
 _TRIAL = _TRIALS.replace("trial_id > ?", "number = ?")
 _ATTRIBUTES = """
 SELECT trial_id, key, value_json FROM trial_user_attributes
@@ -64,13 +64,13 @@ _STEPS = """
 SELECT trial_id, step, intermediate_value, intermediate_value_type
 FROM trial_intermediate_values WHERE trial_id IN ({})
 """
-_AT_ONCE = 5_000  # trials that one statement asks for
+_AT_ONCE = 5_000  # trials per statement
 
 
 class Reader(Protocol):
-    """Reads the trials of studies, by the studies' names.
+    """A reader of the trials of studies, by the studies' names.
 
-    Finished trials are read once, however often it is called. A study that isn't there has none.
+    Finished trials are read only once. A missing study has no trials.
     OptimizerError: the storage can't be read.
     """
 
@@ -78,10 +78,10 @@ class Reader(Protocol):
         """Return the trials of a study."""
 
     def all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
-        """Return the trials of studies, by their names; of one moment where that is possible."""
+        """Return the trials of studies, by their names; as of one moment if possible."""
 
     def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return one trial of each of some studies, by number, with all that is stored of it."""
+        """Return one trial per study, by its number, with everything stored about it."""
 
 
 class TrialState(IntEnum):
@@ -94,17 +94,17 @@ class TrialState(IntEnum):
     WAITING = 4
 
     def is_finished(self) -> bool:
-        """Whether the trial will never change again."""
-        return 0 < self < 4  # neither RUNNING nor WAITING; asked for each trial at each look
+        """Return whether the trial can no longer change."""
+        return 0 < self < 4  # neither RUNNING nor WAITING; called for each trial at each read
 
 
 _STATES = {state.name: state for state in TrialState}
 
 
-# Not frozen: of tens of thousands, made at once, that takes three times as long.
+# Not frozen: creating tens of thousands would take three times as long.
 @dataclass(kw_only=True)
 class StoredTrial:
-    """A trial; the names are those of Optuna's `FrozenTrial`, and so is what they mean."""
+    """A trial; its attributes have the names and meanings of Optuna's `FrozenTrial`."""
 
     number: int
     state: TrialState
@@ -116,9 +116,9 @@ class StoredTrial:
 
     @cached_property
     def ran(self) -> tuple[float, float] | None:
-        """When the job of a finished trial ran, in Unix seconds; None where that isn't known.
+        """Start and end of a finished trial's job in Unix seconds; None if unknown.
 
-        Else when it was asked for and told.
+        If the job's times are unknown, those of ask and tell are used.
         """
         job = self.user_attrs.get("job") or {}
         start, end = job.get("started"), job.get("ended")
@@ -132,7 +132,7 @@ class StoredTrial:
 
 
 class Attributes(Mapping[str, Any]):
-    """A trial's attributes, each parsed when it is asked for: most of most trials never are."""
+    """A trial's attributes, each parsed at its first use: most are never used."""
 
     def __init__(self, raw: dict[str, str]) -> None:
         self._raw = raw
@@ -143,15 +143,17 @@ class Attributes(Mapping[str, Any]):
             try:
                 self._parsed[key] = _decoded(self._raw[key])
             except ValueError as error:
-                raise OptimizerError(f"a trial's {key!r} in the storage is no JSON") from error
+                raise OptimizerError(
+                    f"a trial's {key!r} in the storage is not valid JSON"
+                ) from error
         return self._parsed[key]
 
     def text(self, key: str) -> str:
-        """Return the JSON of an attribute, not parsed; empty where there is none."""
+        """Return the JSON of an attribute, not parsed; empty if it is missing."""
         return self._raw.get(key, "")
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return an attribute; most are asked for so, and many trials lack some."""
+        """Return an attribute, or `default` if it is missing; faster than the inherited method."""
         return self[key] if key in self._raw else default
 
     def __contains__(self, key: object) -> bool:
@@ -174,10 +176,10 @@ def _decoded(text: str) -> Any:
 
 
 def is_own(trial: FrozenTrial | StoredTrial) -> bool:
-    """Tell whether a trial is one of the region's graph.
+    """Return whether a trial belongs to the region's DAG.
 
-    One that another program put into the study has no node. One that the database made twice was
-    closed; unlike one that was given up, it doesn't say why.
+    A trial that another program added to the study has no node. A trial that the database created
+    twice was closed; unlike an abandoned trial, it has no error.
     """
     attributes = trial.user_attrs
     is_closed = trial.state == TrialState.PRUNED
@@ -190,38 +192,38 @@ AnyTrial = TypeVar("AnyTrial", bound="StoredTrial | FrozenTrial")
 
 
 def best_first(trials: Iterable[AnyTrial], direction: Direction) -> list[AnyTrial]:
-    """Return the complete trials, the best first, the earliest among equals."""
+    """Return the complete trials, the best first, equal ones by number."""
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     complete.sort(key=lambda trial: trial.number)
     return ranked(complete, direction, lambda trial: trial.value)
 
 
 def best_trial(trials: Iterable[AnyTrial], direction: Direction) -> AnyTrial | None:
-    """Return the best complete trial, the earliest among equals; None without any."""
+    """Return the best complete trial, the earliest among equals; None if there is none."""
     return next(iter(best_first(trials, direction)), None)
 
 
 def count_cut_off(trials: Iterable[StoredTrial | FrozenTrial]) -> int:
-    """Return how many trials had failed attempts and were to be tried again."""
+    """Return the number of unfinished trials with failed attempts, which were to be retried."""
     return sum(bool(t.user_attrs.get(FAILURES)) and not t.state.is_finished() for t in trials)
 
 
 def is_stopped_early(trial: FrozenTrial | StoredTrial) -> bool:
-    """Whether a trial was told to stop early; its value is the predicted one then."""
+    """Return whether a trial was stopped early; its value is then the predicted one."""
     return trial.state == TrialState.PRUNED and bool(trial.user_attrs.get(STOPPED))
 
 
 def reader_of_file(path: Path, *, brief: bool = False) -> Reader:
-    """Return what reads the trials of studies from a SQLite file; it need not be there yet.
+    """Return a reader of a SQLite file, which need not exist yet.
 
-    A `brief` one may leave out most of what the storage holds: intermediate values, and attributes
-    that say neither who trained a trial nor what became of it.
+    With `brief`, the reader may omit intermediate values, and attributes that tell neither a
+    trial's job nor its outcome.
     """
     return _SqliteFile(path, brief=brief)
 
 
 def reader_of_url(url: str, *, brief: bool = False) -> Reader:
-    """Return what reads the trials of studies from the storage at `url`; `brief` as above."""
+    """Return a reader of the storage at `url`; for `brief` see `reader_of_file`."""
     from trialfleet.optimizer.storage_url import sqlite_file
 
     file = sqlite_file(url)
@@ -234,7 +236,7 @@ class _SqliteFile:
     def __init__(self, path: Path, *, brief: bool) -> None:
         self._path, self._brief = path, brief
         self._finished: dict[str, dict[int, StoredTrial]] = {}  # by study and id; no gap before
-        self._other: Reader | None = None  # reads it where the tables are not those of `TABLES`
+        self._other: Reader | None = None  # used if the tables have another version than `TABLES`
 
     def __call__(self, study: str) -> list[StoredTrial]:
         return self.all([study])[study]
@@ -271,8 +273,8 @@ class _SqliteFile:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """All that is read within it is of one moment."""
-        url = f"file:{quote(os.fsencode(self._path.absolute()))}?mode=rw"  # makes no file
+        """Open the file for reading; all reads within see the same moment."""
+        url = f"file:{quote(os.fsencode(self._path.absolute()))}?mode=rw"  # creates no file
         opened = sqlite3.connect(url, uri=True, timeout=LOCK_WAIT_SECONDS, isolation_level=None)
         with closing(opened) as database:
             database.execute("BEGIN")
@@ -298,19 +300,19 @@ class _SqliteFile:
 
 
 def _version(database: sqlite3.Connection) -> tuple[Any, ...]:
-    """The versions of the tables; empty where there are none."""
+    """Return the versions of the tables; empty if there are none."""
     if not database.execute(_HAS_TABLES).fetchone():
         return ()
     return tuple(value for (value,) in database.execute(_VERSIONS))
 
 
-_Row = tuple[Any, ...]  # as `_TRIALS` has them
+_Row = tuple[Any, ...]  # a row of `_TRIALS`
 
 
 def _trials(
     database: sqlite3.Connection, rows: Sequence[_Row], *, brief: bool
 ) -> dict[int, StoredTrial]:
-    """The trials of some rows, by id."""
+    """Return the trials of some rows, by id."""
     ids = [row[0] for row in rows]
     attributes: dict[int, dict[str, str]] = {}
     for key, name, text in _of_trials(database, _BRIEF if brief else _ATTRIBUTES, ids):
@@ -394,7 +396,7 @@ class _OptunaStorage:
 
         if opened := open_to_read(self._url):
             weakref.finalize(self, close_storage, opened)
-        # wrapped so that finished trials are fetched once
+        # the wrapper fetches finished trials only once
         return get_storage(opened) if opened else None
 
 

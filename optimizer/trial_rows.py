@@ -1,7 +1,8 @@
-"""Optuna's database with a trial written at once: when it is asked, and when it is told.
+"""Optuna's database with one transaction per ask and one per tell.
 
-Optuna writes each parameter and attribute by statements of its own, and all that is told of a trial
-by a transaction each: a service that answers thousands of jobs would do little else.
+Optuna itself writes each parameter and attribute with separate statements, and each part of a
+trial's outcome in a separate transaction. A service that answers thousands of jobs would do little
+else.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from optuna.trial import FrozenTrial, TrialState
 
 
 class TrialStorage(RDBStorage):
-    """A database of Optuna's, with the same tables and the same trials in them.
+    """Optuna's database, with the same tables and rows.
 
-    sqlalchemy.exc.SQLAlchemyError: it can't be used.
+    sqlalchemy.exc.SQLAlchemyError: the database can't be used.
     """
 
     def begin(self, study_id: int, trial: FrozenTrial) -> FrozenTrial:
-        """Store a new trial that runs, in one transaction, and return it as it is.
+        """Store a new running trial in one transaction, and return it as stored.
 
-        KeyError: there is no such study.
+        KeyError: the study does not exist.
         """
         import sqlalchemy
         from optuna.storages._rdb import models
@@ -40,7 +41,7 @@ class TrialStorage(RDBStorage):
         study = study.where(models.StudyModel.study_id == study_id).with_for_update()
         with self.engine.begin() as connection:
             if connection.execute(study).one_or_none() is None:
-                raise KeyError(f"there is no study {study_id}")
+                raise KeyError(f"study {study_id} does not exist")
             made = connection.execute(trials.insert(), {"study_id": study_id, **start})
             key: int = (made.inserted_primary_key or (0,))[0]
             number = connection.execute(before.where(trials.c.trial_id < key)).scalar_one()
@@ -65,17 +66,17 @@ class TrialStorage(RDBStorage):
         attributes: Mapping[str, Any],
         reports: Mapping[int, float],
     ) -> FrozenTrial:
-        """Write all that is told of a running trial in one transaction, and return it as it is.
+        """Store the outcome of a running trial in one transaction, and return it as stored.
 
         Args:
-            trial: as it is stored.
-            state: its last.
-            value: its objective; None: it has none.
-            attributes: of other names than those that it has.
-            reports: by step.
+            trial: the trial as stored so far.
+            state: its final state.
+            value: its objective value, or None.
+            attributes: new user attributes; none of these names may be stored yet.
+            reports: intermediate values by step.
 
         Raises:
-            UpdateFinishedTrialError: somebody else has finished it.
+            UpdateFinishedTrialError: the trial is already finished.
         """
         import sqlalchemy
         from optuna.storages._rdb import models
@@ -100,16 +101,16 @@ class TrialStorage(RDBStorage):
                 stored, kind = models.TrialValueModel.value_to_stored_repr(value)
                 values = {"trial_id": key, "objective": 0, "value": stored, "value_type": kind}
                 connection.execute(models.TrialValueModel.__table__.insert(), values)
-        told = copy.copy(trial)
-        told.state, told.datetime_complete = state, ended
-        told.values = None if value is None else [value]
-        told.user_attrs = {**trial.user_attrs, **_as_stored(attributes)}
-        told.intermediate_values = dict(reports)
-        return told
+        finished = copy.copy(trial)
+        finished.state, finished.datetime_complete = state, ended
+        finished.values = None if value is None else [value]
+        finished.user_attrs = {**trial.user_attrs, **_as_stored(attributes)}
+        finished.intermediate_values = dict(reports)
+        return finished
 
 
 def _as_stored(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes as they come back: a tuple is a list then."""
+    """Return attributes as a reader gets them: a tuple becomes a list."""
     return {name: json.loads(json.dumps(value)) for name, value in attributes.items()}
 
 

@@ -1,1 +1,1 @@
-"""Which parameters are tried next: start-up, our Gaussian process, samplers of Optuna."""
+"""Choice of the next parameters: start-up trials, our Gaussian process, Optuna's samplers."""

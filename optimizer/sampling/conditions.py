@@ -1,6 +1,6 @@
-"""Which parameters depend on which, as trials show it: a study of Optuna's declares no conditions.
+"""Conditions between parameters, derived from trials: an Optuna study does not declare them.
 
-A model that doesn't know them proposes a choice together with a value that the choice doesn't have,
+A model without the conditions proposes a choice with a parameter that the choice does not have,
 learns nothing from the trial, and proposes it again.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-_MOST_VALUES = 50  # of a parameter that others depend on
-_SEEN = 2  # trials for each of its values, on average: with fewer, chance would look like a rule
+_MOST_VALUES = 50  # of a parameter that another one may depend on
+_SEEN = 2  # average number of trials per value; with fewer, chance looks like a condition
 
 Conditions = dict[str, dict[str, list[Any]]]
 
@@ -21,12 +21,13 @@ Conditions = dict[str, dict[str, list[Any]]]
 def conditions_of(
     space: Mapping[str, BaseDistribution], trials: Sequence[FrozenTrial]
 ) -> Conditions:
-    """Return for parameters that some trials lack which values of another one go with them.
+    """Return, for parameters that some trials lack, the values of another one that they need.
 
-    One depends on a choice or a whole number that each trial with it has, and whose values differ
-    between the trials with it and the complete ones without it; values that no trial had may go
-    with it. A wrong guess ends with the first trial that contradicts it. None depends on itself:
-    each is in fewer trials than what it depends on.
+    A parameter depends on another one, a choice or a whole number, if each trial with the first
+    also has the second, and if no value of the second occurs both in trials with the first and in
+    complete trials without it. A value that no trial had is allowed. A wrong condition ends with
+    the first trial that contradicts it. No parameter depends on itself: each is in fewer trials
+    than the one that it depends on.
     """
     values = {name: found for name in space if (found := _values(space[name]))}
     having = {name: [each for each in trials if name in each.params] for name in space}
@@ -47,7 +48,7 @@ def conditions_of(
 
 
 def _values(distribution: BaseDistribution) -> Sequence[Any]:
-    """The values that a condition may name; none of a number that has too many."""
+    """Return the values that a condition may name; none if a number has too many."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices
     if isinstance(distribution, IntDistribution):
@@ -62,13 +63,13 @@ def _without(
     having: Sequence[FrozenTrial],
     lacking: Sequence[FrozenTrial],
 ) -> set[float]:
-    """The values of another parameter that never go with one, encoded; none unless that is a rule.
+    """Return the encoded values of `other` that exclude a parameter; none without a condition.
 
     Args:
-        other: the other's name.
-        distribution: of the other.
-        having: the trials that have the one.
-        lacking: the complete trials that lack it.
+        other: name of the other parameter.
+        distribution: of the other parameter.
+        having: trials that have the parameter.
+        lacking: complete trials that lack it.
     """
     if any(other not in each.params for each in having):
         return set()

@@ -1,6 +1,6 @@
-"""The samplers that a study may name: what reading a study needs to know of them.
+"""The names of the samplers that a study may choose.
 
-It is apart from what they do, because a study is read often and they take time to import.
+They are separate from the samplers: studies are read often, and the samplers are slow to import.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Suggestions by one of Optuna's own samplers, again as a pure function of what is known.
+"""Suggestions by one of Optuna's own samplers, as a pure function of the history.
 
-The sampler gets a study in memory that holds the history, and is asked once. So a sampler can be
-chosen by name if its next point depends on nothing else; those that keep their state in attributes
-of an Optuna study (CmaEsSampler, NSGAIISampler) would begin anew with every trial.
+For each ask the sampler gets a study in memory with the history. So a study may choose only
+samplers whose next point depends on the history alone. Samplers that keep their state in attributes
+of an Optuna study (CmaEsSampler, NSGAIISampler) would restart at every trial.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from trialfleet.objective import Direction, loss
-from trialfleet.optimizer.sampling.former import nearest_point
+from trialfleet.optimizer.sampling.previous import nearest_point
 
 if TYPE_CHECKING:
     from trialfleet.optimizer.space import Scalar, SearchSpace
@@ -24,15 +24,17 @@ if TYPE_CHECKING:
 Point = dict[str, "Scalar"]
 
 HUGE = 1e100
-COUNTABLE = 1000  # a parameter with more values is continuous to the model, then rounded
+COUNTABLE = 1000  # a parameter with more values is continuous for the model, then rounded
 
-optuna.logging.set_verbosity(optuna.logging.WARNING)  # or each ask announces a study on stderr
+optuna.logging.set_verbosity(
+    optuna.logging.WARNING
+)  # otherwise Optuna logs a study to stderr at each ask
 
 
 def _gp(seed: int) -> BaseSampler:
     import torch
 
-    # one thread: small matrices gain nothing from a second, and two compete with trials for cores
+    # one thread: a second does not help small matrices and takes a core from trials
     torch.set_num_threads(1)
     return optuna.samplers.GPSampler(seed=seed, n_startup_trials=1, warn_independent_sampling=False)
 
@@ -47,7 +49,7 @@ _SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
 
 
 class OptunaHistory:
-    """A history as a study in memory, for one ask of a sampler and what follows from it."""
+    """A history as a study in memory, for one ask of a sampler and its repetitions."""
 
     def __init__(
         self,
@@ -58,16 +60,22 @@ class OptunaHistory:
         direction: Direction,
         seed: int,
     ) -> None:
-        """Tell the sampler of a class a history, at least one of its trials complete.
+        """Add a history with at least one complete trial to a new study.
 
-        The `points` are the canonical ones of its trials; the seed decides what is left to chance.
+        Args:
+            name: name of the sampler.
+            space: the search space.
+            history: the trials.
+            points: canonical points of the trials.
+            direction: minimize or maximize.
+            seed: seed of the sampler.
         """
         self._space = space
         self._seen = _model_distributions(space)
         self._study = optuna.create_study(direction=direction, sampler=_SAMPLERS[name](seed))
         values = [trial.value for trial in history if trial.value is not None]
         worst = max(values, key=lambda value: loss(value, direction))
-        # samplers standardize values, so their scale is free; squares of such ones overflow
+        # samplers standardize values, so any scale will do; squares of huge values overflow
         largest = max(map(abs, values))
         scale = 1.0 if largest < HUGE else largest
         for trial, point in zip(history, points, strict=True):
@@ -80,11 +88,11 @@ class OptunaHistory:
                 self._add(TrialState.COMPLETE, point, value / scale)
 
     def add_pending(self, point: Point) -> None:
-        """Tell the sampler of a trial whose result is awaited."""
+        """Add a trial without a result yet."""
         self._add(TrialState.RUNNING, point, None)
 
     def ask(self) -> Point:
-        """Return the canonical point that the sampler proposes."""
+        """Return the canonical point of the sampler's proposal."""
         return nearest_point(self._space, self._study.ask(fixed_distributions=self._seen).params)
 
     def _add(self, state: TrialState, point: Point, value: float | None) -> None:
@@ -96,7 +104,7 @@ class OptunaHistory:
 
 
 def _model_distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
-    """Return what the sampler sees: it may list every value of a discrete parameter in memory."""
+    """Return distributions for the sampler, which may list all values of a discrete one."""
     distributions = space.distributions()
     for name, entry in space.parameters.items():
         if entry.type != "categorical" and (entry.count or 0) > COUNTABLE:

@@ -2,8 +2,8 @@
 
     study = optuna.create_study(sampler=RegionSampler(seed=0))
 
-It reads what the study's storage holds and keeps nothing: processes that share a storage need no
-more than the storage. The number of the trial decides what is left to chance.
+It reads the study's storage and keeps no state: processes that share a storage need nothing else.
+The random seed of a proposal depends on the number of the trial.
 """
 
 from __future__ import annotations
@@ -32,40 +32,40 @@ from trialfleet.optimizer.sampling.seeds import stable_seed
 
 
 class RegionSampler(BaseSampler):
-    """A Gaussian process that knows pending trials, failed ones, and conditional parameters.
+    """A Gaussian process that handles pending trials, failed trials and conditional parameters.
 
-    Which choice or whole number a conditional parameter depends on is seen from the trials.
-    Parameters that a trial doesn't have count as being at their middle. Failed trials, those pruned
-    before they reported anything, and those that break a constraint count as bad as the worst
-    result; until a trial keeps all constraints, the least violation is sought.
+    The choice or whole number that a conditional parameter depends on is derived from the trials.
+    A parameter that a trial does not have is at the middle of its range. Failed trials, trials
+    pruned before their first report, and trials that violate a constraint count as the worst
+    result. Until a trial satisfies all constraints, the total violation is minimized.
 
-    What counts for nothing: trials that a pruner ended, because what they reported is no result;
-    trials with a value outside of its parameter's latest range; and those without any parameter.
+    Ignored are trials that a pruner ended, because their reports are not results; trials with a
+    value outside the latest range of its parameter; and trials without any parameter.
 
     ValueError: the study has several objectives.
     """
 
     def __init__(self, *, seed: int | None = None, n_startup_trials: int = 10) -> None:
-        """Make a sampler.
+        """Create a sampler.
 
         Args:
-            seed: decides what is left to chance; None for another choice each time.
-            n_startup_trials: results that the model waits for. Until then trials follow a Sobol
-                sequence; the first two, whose parameters aren't known before, are random.
+            seed: random seed; None for a different one each time.
+            n_startup_trials: number of results before the model proposes. Until then, trials
+                follow a Sobol sequence; the first two, with parameters unknown before, are random.
         """
         self._seed = _any_seed() if seed is None else int(seed)
         self._startup = n_startup_trials
 
     def reseed_rng(self) -> None:
-        """Take another seed, as Optuna asks before trials go on in several threads."""
+        """Choose another seed; Optuna calls this before it starts trials in several threads."""
         self._seed = _any_seed()
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return every parameter that two or more other trials had, by its latest range.
+        """Return the parameters of two or more other trials, with their latest ranges.
 
-        A parameter that one trial had may have a name of that trial alone.
+        A parameter of a single trial is left out: its name may be unique to that trial.
         """
         found: dict[str, BaseDistribution] = {}
         counts: Counter[str] = Counter()
@@ -79,7 +79,7 @@ class RegionSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return the point to try next; nothing while no parameter is known."""
+        """Return the next point; empty while no parameter is known."""
         self._raise_error_if_multi_objective(study)
         trials = [
             each
@@ -101,7 +101,7 @@ class RegionSampler(BaseSampler):
         return _active(domain, proposals(domain, rows, values, awaited, seed).rows[0])
 
     def _startup_row(self, domain: Domain, number: int) -> Array:
-        """A point of a scrambled Sobol sequence, which covers the space more evenly than chance."""
+        """Return a point of a scrambled Sobol sequence, more even than random points."""
         sequence = Sobol(domain.size, scramble=True, rng=stable_seed(self._seed, "design"))
         return np.asarray(domain.spread(sequence.fast_forward(number).random())[0])
 
@@ -125,7 +125,7 @@ def _any_seed() -> int:
 
 
 def _losses(trials: Sequence[FrozenTrial], direction: Direction) -> Array:
-    """What finished trials, one of them complete, count as; finite, smaller is better."""
+    """Return the losses of finished trials, at least one complete; finite, smaller is better."""
     complete = [each for each in trials if each.state == TrialState.COMPLETE]
     kept = [loss(each.value, direction) for each in complete if not _violation(each)]
     if not kept:
@@ -142,18 +142,18 @@ def _losses(trials: Sequence[FrozenTrial], direction: Direction) -> Array:
 
 
 def _is_known(trial: FrozenTrial) -> bool:
-    """Tell whether a trial ended with a result, or through a fault of its parameters."""
-    given_up = trial.state == TrialState.PRUNED and not trial.intermediate_values
-    return given_up or trial.state in (TrialState.COMPLETE, TrialState.FAIL)
+    """Return whether a trial has a result, or ended through a fault of its parameters."""
+    never_reported = trial.state == TrialState.PRUNED and not trial.intermediate_values
+    return never_reported or trial.state in (TrialState.COMPLETE, TrialState.FAIL)
 
 
 def _violation(trial: FrozenTrial) -> float:
-    """By how much a trial breaks its constraints, all together; 0 if it keeps them."""
+    """Return the sum of a trial's constraint violations; 0 if it satisfies all."""
     return sum(max(value, 0.0) for value in trial.constraints.values())
 
 
 def _active(domain: Domain, row: Array) -> dict[str, Any]:
-    """The values of a row's active parameters."""
+    """Return the values of a row's active parameters."""
     active = domain.active(row[None])[0].tolist()
     point = domain.decode(row)
     return {name: point[name] for name, each in zip(domain.names, active, strict=True) if each}
@@ -164,7 +164,7 @@ def _rows(domain: Domain, trials: Sequence[FrozenTrial]) -> Array:
 
 
 def _is_inside(space: Mapping[str, BaseDistribution], params: Mapping[str, Any]) -> bool:
-    """Tell whether a point has any of the space's parameters, each within its range."""
+    """Return whether a point has a parameter of the space, and all in range."""
     common = space.keys() & params.keys()
     return bool(common) and all(_fits(space[name], params[name]) for name in common)
 

@@ -1,4 +1,4 @@
-"""Seeds that a restart, another process and another release come to again."""
+"""Seeds that are the same after a restart, in another process and in another release."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""How many trials are spread over the space before the model leads, and which one it leads first.
+"""The number of start-up trials, and the first trial that the model proposes.
 
-Optuna's GPSampler begins with 10 whatever the budget, and of 10 trials none would then follow a
-model. Ax takes two for each parameter and at most a fifth of the trials, but at least 5
-(`calculate_num_initialization_trials`, https://github.com/facebook/Ax). The rule here is Ax's, with
-two changes: the budget's part is a third, because trials in parallel are asked before the first
-results are known, and counts more than the least of 5; and 10 are enough, as for GPSampler.
+Optuna's GPSampler begins with 10 start-up trials for every budget; of 10 trials, none would then
+follow a model. Ax takes two per parameter and at most a fifth of the trials, but at least 5
+(`calculate_num_initialization_trials`, https://github.com/facebook/Ax). The rule here is Ax's with
+three changes. The part of the budget is a third, because parallel trials are asked before the first
+results are known. This part takes precedence over the least number of 5. The largest number is 10,
+as for GPSampler.
 """
 
 from __future__ import annotations
@@ -12,46 +13,48 @@ from __future__ import annotations
 import math
 
 MOST = 10  # GPSampler's own
-LEAST = 5  # Ax's, as far as a third of the budget goes
+LEAST = 5  # Ax's, but at most a third of the budget
 PER_PARAMETER = 2
-PART = 3  # of the budget: one in so many
+PART = 3  # one in three trials of the budget
 
 
 def default_startup(trials: int, parameters: int) -> int:
-    """Return the number of start-up trials where the study names none.
+    """Return the number of start-up trials for a study that does not set it.
 
     Args:
         trials: the budget.
-        parameters: how many parameters have more than one value, conditional ones among them.
+        parameters: number of parameters with more than one value, including conditional ones.
     """
     wanted = min(MOST, max(LEAST, PER_PARAMETER * parameters))
-    # one point, the defaults, says nothing of any parameter
+    # a single point, the defaults, shows the effect of no parameter
     return min(trials, max(2, min(wanted, math.ceil(trials / PART))))
 
 
-def with_former(startup: int) -> int:
-    """Return how many start-up trials are left where former runs teach the model: half of them."""
+def with_previous(startup: int) -> int:
+    """Return the number of start-up trials with previous results: half of `startup`."""
     return math.ceil(startup / 2)
 
 
 def results_awaited(startup: int) -> int:
-    """Return how many results the model waits for.
+    """Return the number of results before the model proposes.
 
-    With many lanes all start-up trials are asked before any ends, and the first results would
-    otherwise steer all further trials.
+    With many lanes all start-up trials are asked before any ends. Without this wait the first
+    results would determine all further trials.
     """
     return max(1, startup // 2)
 
 
-def first_led(startup: int, trials: int, lanes: int, *, has_former: bool = False) -> int | None:
-    """Return the first trial, counted from 1, that follows the model; None if none of them does.
+def first_model_trial(
+    startup: int, trials: int, lanes: int, *, has_previous: bool = False
+) -> int | None:
+    """Return the first trial that the model proposes, counted from 1; None if there is none.
 
     Args:
         startup: the number of start-up trials.
         trials: the budget.
-        lanes: so many trials are asked before the first result. A trial that fails puts it off.
-        has_former: whether former runs teach the model.
+        lanes: number of trials asked before the first result. Each failed trial delays the model.
+        has_previous: the model learns from previous results.
     """
-    startup = with_former(startup) if has_former else startup
+    startup = with_previous(startup) if has_previous else startup
     first = max(startup, min(lanes, trials) - 1 + results_awaited(startup)) + 1
     return first if first <= trials else None

@@ -1,16 +1,15 @@
-"""The next point to try, as a pure function of what is known.
+"""The next point to try, as a pure function of space, history and seed.
 
-Nothing is kept between two calls: the same space, history and seed give the same suggestion in
-any process. That makes a suggestion safe to compute ahead, to throw away and to repeat after a
-crash.
+No state is kept between two calls: the same space, history and seed give the same suggestion in
+any process. So a suggestion can be computed ahead, discarded, or repeated after a crash.
 
-How a history becomes what the model is told:
+The model's data by the state of a trial:
 
 COMPLETE   its value
-FAIL       the worst value seen: a point that was left out would be proposed again
-PRUNED     the value that was predicted when it was stopped early; without one
-           nothing: it was given up through no fault of its parameters
-RUNNING    pending: it is taken to come out as the model predicts
+FAIL       the worst value of all trials; without a value the point would be proposed again
+PRUNED     the predicted value if it was stopped early; nothing if it was abandoned through no
+           fault of its parameters
+RUNNING    pending: fantasized, its result is the model's prediction
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from typing import TYPE_CHECKING
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from trialfleet.objective import Direction, losses
-from trialfleet.optimizer.sampling.former import FormerTasks, domain_of, nearest_point
 from trialfleet.optimizer.sampling.names import OWN, Sampler
+from trialfleet.optimizer.sampling.previous import PreviousTasks, domain_of, nearest_point
 from trialfleet.optimizer.sampling.seeds import stable_seed
-from trialfleet.optimizer.sampling.startup_count import results_awaited, with_former
+from trialfleet.optimizer.sampling.startup_count import results_awaited, with_previous
 
 if TYPE_CHECKING:
     from trialfleet.optimizer.space import Scalar, SearchSpace
@@ -36,17 +35,17 @@ Point = dict[str, "Scalar"]
 Key = tuple[tuple[type, "Scalar"], ...]
 
 SAMPLER_TRIES = 3  # asks of one of Optuna's samplers for a point that isn't in the history
-DESIGN_TRIES = 256  # points of the design looked at for one that isn't in the history
-ENUMERABLE = 2000  # a space this small is searched to its last unseen point
+DESIGN_TRIES = 256  # points of the design searched for one that isn't in the history
+ENUMERABLE = 2000  # largest size of a space that is searched to its last unseen point
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """What to try next.
+    """A suggestion.
 
     Attributes:
-        point: canonical.
-        taught: the former tasks that the model learned from, by name, and how much each counted.
+        point: the next point, canonical.
+        taught: weights of the previous tasks that the model learned from, by name.
     """
 
     point: Point
@@ -54,7 +53,7 @@ class Suggestion:
 
 
 def warm_up(sampler: Sampler = OWN) -> None:
-    """Import what the model needs, so that no ask has to wait for it."""
+    """Import the model's modules, so that no ask has to wait for them."""
     from trialfleet.optimizer.space import SearchSpace
 
     space = SearchSpace.model_validate({"x": {"type": "float", "low": 0, "high": 1}})
@@ -73,50 +72,50 @@ def suggest(
     seed: int,
     startup_trials: int,
     sampler: Sampler = OWN,
-    former: FormerTasks | None = None,
+    previous: PreviousTasks | None = None,
 ) -> Suggestion:
     """Return the canonical point to try next.
 
-    The first is the defaults. The start-up trials after it follow a scrambled Sobol sequence: it
-    covers the space more evenly than random points and never repeats itself, whatever is pending.
-    Then the sampler proposes. A point of the history is proposed again only when the space has no
-    other. Where former tasks are known, points that did well in them take the sequence's place.
+    The first point is the defaults. The next start-up trials follow a scrambled Sobol sequence: it
+    covers the space more evenly than random points and never repeats a point, even with pending
+    trials. Then the sampler proposes. A point of the history is proposed again only if the space
+    has no other. With previous tasks, their good points replace the sequence.
 
     Args:
         space: the search space.
-        history: every trial asked so far, in order, with its active parameters.
-        direction: whether a small or a large value is good.
-        seed: of this study; the length of the history is mixed in.
-        startup_trials: trials that don't follow the model, the defaults among them.
-        sampler: what proposes after the start-up trials.
-        former: results of former runs. Only our own sampler's model learns from them.
+        history: all trials asked so far, in order, with their active parameters.
+        direction: minimize or maximize.
+        seed: seed of the study; it is combined with the length of the history.
+        startup_trials: trials without the model, including the defaults.
+        sampler: the sampler after the start-up trials.
+        previous: results of previous runs. Only our own sampler's model learns from them.
     """
     if not history:
         return Suggestion(space.canonical(space.defaults()))
     points = [space.canonical(trial.params) for trial in history]
     taken = {_key(point) for point in points}
     skip = len(history) - 1
-    if in_startup(history, with_former(startup_trials) if former else startup_trials):
-        good = former.startup_points(space, len(history) + 1) if former else iter(())
+    if in_startup(history, with_previous(startup_trials) if previous else startup_trials):
+        good = previous.startup_points(space, len(history) + 1) if previous else iter(())
         return Suggestion(_new(good, taken) or _unseen(space, taken, seed, skip=skip))
     seed_of_ask = stable_seed(seed, len(history))
     if sampler == OWN:
-        proposed, taught = _by_own(space, history, points, direction, seed_of_ask, former)
+        proposed, taught = _by_own(space, history, points, direction, seed_of_ask, previous)
     else:
         proposed, taught = _by_optuna(sampler, space, history, points, direction, seed_of_ask), {}
     return Suggestion(_new(proposed, taken) or _unseen(space, taken, seed, skip=skip), taught)
 
 
 def _new(points: Iterator[Point], taken: set[Key]) -> Point | None:
-    """The first point that isn't taken."""
+    """Return the first point that isn't taken."""
     return next((point for point in points if _key(point) not in taken), None)
 
 
 def in_startup(history: Sequence[FrozenTrial], startup_trials: int) -> bool:
     """Return whether the next point comes from the design, not from the model.
 
-    So many are asked from the design, finished or not; and the model waits for half of their
-    results, since with many lanes the first results would otherwise steer all further trials.
+    The first `startup_trials` come from the design. After them the design continues until half of
+    that number has results; see `results_awaited`.
     """
     has_value = {TrialState.COMPLETE, TrialState.PRUNED}  # measured, or predicted
     complete = sum(trial.state in has_value and bool(trial.values) for trial in history)
@@ -129,9 +128,9 @@ def _by_own(
     points: Sequence[Point],
     direction: Direction,
     seed: int,
-    former: FormerTasks | None,
+    previous: PreviousTasks | None,
 ) -> tuple[Iterator[Point], dict[str, float]]:
-    """What our Gaussian process proposes, the most promising first, and who taught it."""
+    """Return our Gaussian process's proposals, most promising first, and its teachers' weights."""
     import numpy as np
 
     from trialfleet.optimizer.sampling.gp.proposal import proposals
@@ -146,7 +145,7 @@ def _by_own(
             tried.append(point)
     values = np.array(losses([trial.value for trial in known], direction))
     rows, awaited = domain.encode(tried), domain.encode(pending)
-    names, teachers = (former and former.known(space)) or ([], None)
+    names, teachers = (previous and previous.known(space)) or ([], None)
     found = proposals(domain, rows, values, awaited, seed, teachers)
     taught = dict(zip(names, found.weights, strict=True))
     proposed = (nearest_point(space, domain.decode(row)) for row in found.rows)
@@ -161,7 +160,7 @@ def _by_optuna(
     direction: Direction,
     seed: int,
 ) -> Iterator[Point]:
-    """Yield what one of Optuna's samplers proposes, each proposal pending to the next one."""
+    """Yield proposals of one of Optuna's samplers; each is pending for the next one."""
     from trialfleet.optimizer.sampling.optuna_samplers import OptunaHistory
 
     study = OptunaHistory(sampler, space, history, points, direction, seed)
@@ -172,7 +171,7 @@ def _by_optuna(
 
 
 def _unseen(space: SearchSpace, taken: set[Key], seed: int, *, skip: int) -> Point:
-    """Return the first point of the design that isn't taken; a taken one if there is no other."""
+    """Return the first point of the design that isn't taken, or a taken one if all are."""
     design = _design(space, seed, skip)
     first = next(design)
     size = space.size()
@@ -182,14 +181,14 @@ def _unseen(space: SearchSpace, taken: set[Key], seed: int, *, skip: int) -> Poi
 
 
 def _design(space: SearchSpace, seed: int, skip: int) -> Iterator[Point]:
-    """Yield points of the study's scrambled Sobol sequence, the first `skip` left out."""
+    """Yield points of the study's scrambled Sobol sequence after the first `skip`."""
     from scipy.stats.qmc import Sobol
 
     sequence = Sobol(len(space.parameters), scramble=True, seed=stable_seed(seed, "design"))
     enough = math.ceil(math.log2(skip + DESIGN_TRIES))  # scipy wants a power of two
     for row in sequence.random_base2(enough)[skip : skip + DESIGN_TRIES]:
         at = zip(space.parameters.items(), row.tolist(), strict=True)
-        yield space.canonical({name: entry.at(u) for (name, entry), u in at})
+        yield space.canonical({name: entry.from_unit(u) for (name, entry), u in at})
 
 
 def _all_points(space: SearchSpace) -> Iterator[Point]:
@@ -199,5 +198,5 @@ def _all_points(space: SearchSpace) -> Iterator[Point]:
 
 
 def _key(point: Point) -> Key:
-    """Return what tells two points apart: `true` is not 1, though Python says that they equal."""
+    """Return a key that distinguishes points: `true` differs from 1, unlike in Python."""
     return tuple((type(value), value) for value in point.values())

@@ -1,3 +1,3 @@
-"""Early stopping: `curves` predicts where a learning curve ends, `policy` decides who is told."""
+"""Early stopping: `curves` predicts final losses, `policy` chooses the trials to stop."""
 
-FLOOR = 0.05  # of a training's steps, before a trial may be told, where a study doesn't say more
+FLOOR = 0.05  # part of a training's steps before a trial may be stopped, unless a study sets it

@@ -1,28 +1,28 @@
-"""Where a learning curve ends: a weighted combination of basis curves, in closed form.
+"""Prediction of a learning curve's end: a weighted combination of basis curves, in closed form.
 
 Notation, for one curve of n reports (smaller is better):
 
-    t     (n,)     steps, the first is 1: in units of the distance between two reports
+    t     (n,)     steps from 1 on, in units of the distance between two reports
     y     (n,)     reported values
-    T              the step at which the training ends
+    T              the last step of the training
     k              one of the basis curves, φ_k(1) = 1 and falling towards 0
     θ     (2,)     asymptote c and amplitude a of y = c + a φ_k(t) + ε,  ε ~ N(0, σ²)
     m, S  (2,), (2, 2)   the prior of θ
-    w     (K,)     how probable each basis curve is
+    w     (K,)     the probability of each basis curve
 
 The basis curves are those of Domhan, Springenberg and Hutter (IJCAI 2015, "Speeding up automatic
 hyperparameter optimization of deep neural networks by extrapolation of learning curves") whose
-shape has one parameter: power laws t^-α (their pow3) and exponentials exp(-(t - 1)/τ), here each on
-a grid of its shape. With the shape fixed the curve is linear in θ, so that posterior, evidence and
+shape has one parameter: power laws t^-α (their pow3) and exponentials exp(-(t - 1)/τ), here with
+shapes from a grid. For a fixed shape the curve is linear in θ. So posterior, evidence and
 prediction are those of Bayesian linear regression (Bishop, "Pattern Recognition and Machine
-Learning", eq. 3.50, 3.58, 3.86) instead of their Markov chain: a prediction takes a fraction of a
+Learning", eq. 3.50, 3.58, 3.86), in place of their Markov chain: a prediction takes a fraction of a
 millisecond, and the same reports give the same bits.
 
-The prior is learned from the region's complete curves, which the same data and network have made:
-for each k, m and S are the mean and the spread of the θ that fit them, w how well k explains them,
-σ² what is left. So few reports suffice where a region's curves resemble each other, and where they
-don't, the prediction says that it doesn't know. A prediction's distribution is a mixture of the
-K normal ones.
+The prior is learned from the region's complete curves, which come from the same data and network.
+For each k, m and S are the mean and the spread of the θ that fit these curves, w is how well k
+explains them, and σ² is the rest. So few reports suffice if a region's curves resemble each other.
+If they don't, the prediction has a large deviation. Its distribution is a mixture of K normal
+distributions.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ Array = npt.NDArray[np.float64]
 
 POWERS = tuple(np.geomspace(0.1, 3.0, 18).tolist())  # α
 TIMES = tuple(np.geomspace(0.02, 1.0, 10).tolist())  # τ as part of T
-MOST_REPORTS = 100  # of a curve: more say no more
-_WIDER = 1.5  # the prior's spread beside that of so few curves
-_OWN_SPREAD = 0.1  # of θ that is always possible, as part of the curves' range
-_DOUBT = 2.0  # deviations that are added to the misses: few complete curves prove little
+MOST_REPORTS = 100  # of a curve: more do not improve the prediction
+_WIDER = 1.5  # the prior's spread, relative to that of the few complete curves
+_OWN_SPREAD = 0.1  # the least spread of θ, as part of the curves' range
+_DOUBT = 2.0  # deviations added to the misses: few complete curves are weak evidence
 _LEAST_NOISE = 3e-3  # the noise's deviation as part of the curves' range: no curve is that exact
 
 
 @dataclass(frozen=True)
 class Curve:
-    """What a trial reported.
+    """The reports of a trial.
 
     Attributes:
-        steps: rising.
-        losses: the value at each, smaller being better; finite.
+        steps: in rising order.
+        losses: the value at each step; finite, smaller is better.
     """
 
     steps: Array
@@ -59,12 +59,12 @@ class Curve:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Where a curve ends: a mixture of normal distributions.
+    """The predicted end of a curve: a mixture of normal distributions.
 
     Attributes:
-        weights: of each; they sum to one.
-        means: of each.
-        deviations: the standard deviation of each.
+        weights: of the components; they sum to one.
+        means: of the components.
+        deviations: standard deviations of the components.
     """
 
     weights: Array
@@ -80,25 +80,25 @@ class Prediction:
     def deviation(self) -> float:
         """The standard deviation."""
         away = np.hypot(self.deviations, self.means - self.mean)
-        most = float(away.max())  # losses may be so large that their squares are no numbers
+        most = float(away.max())  # the squares of huge losses overflow
         return most * math.sqrt(float(self.weights @ (away / most) ** 2))
 
     def below(self, loss: float) -> float:
-        """The probability that the curve ends below a value."""
+        """Return the probability that the curve ends below a value."""
         away = (self.means - loss) / (self.deviations * math.sqrt(2))
         return float(self.weights @ [0.5 * math.erfc(each) for each in away.tolist()])
 
 
 class CurveModel:
-    """What the complete curves of a region teach of the others.
+    """A model of a region's curves, learned from the complete ones.
 
     Args:
-        complete: curves that came to their ends, two or more.
-        end: the step at which a training ends.
+        complete: two or more complete curves.
+        end: the last step of a training.
     """
 
     def __init__(self, complete: list[Curve], end: float) -> None:
-        assert len(complete) >= 2, "one curve says nothing of how curves differ"
+        assert len(complete) >= 2, "the spread of curves needs two curves"
         self._first = min(float(curve.steps[0]) for curve in complete)
         gaps = np.concatenate([np.diff(curve.steps) for curve in complete])
         self._unit = float(np.median(gaps)) if len(gaps) else 1.0
@@ -112,11 +112,11 @@ class CurveModel:
         self._learn()
 
     def predict(self, curve: Curve) -> Prediction:
-        """Return where a curve of one or more reports ends."""
+        """Predict the end of a curve with one or more reports."""
         return self._calibrated(self._predict(*self._scaled(curve)), float(curve.steps[-1]))
 
     def _predict(self, t: Array, y: Array) -> Prediction:
-        """The prediction in the model's own units."""
+        """Return the prediction in the model's units."""
         means, covariances, logs = self._posteriors(self._basis(t), y)
         at_end = _with_ones(self._basis(np.array([self._end])))[:, 0, :]  # (K, 2)
         variances = np.einsum("kp,kpq,kq->k", at_end, covariances, at_end)
@@ -129,10 +129,10 @@ class CurveModel:
         )
 
     def _calibrated(self, found: Prediction, step: float) -> Prediction:
-        """The prediction in the curve's units, as wide as the same of complete curves had to be.
+        """Return the prediction in the curve's units, widened by the errors on complete curves.
 
-        Those are predicted from as many steps; where they missed by more than they said, so may
-        this one. The fewer they are, the less that is trusted.
+        Complete curves are predicted from the same number of steps. If their errors were larger
+        than predicted, this prediction is widened as much; with fewer curves, by more.
         """
         wider = self._misses.get(step)
         if wider is None:
@@ -144,7 +144,10 @@ class CurveModel:
         )
 
     def _miss(self, until: float) -> float:
-        """How many standard deviations the ends of complete curves were away, seen up to there."""
+        """Return the error of predictions of complete curves from reports up to a step.
+
+        It is in standard deviations of the predictions.
+        """
         away = []
         for t, y in self._curves:
             seen = t <= until
@@ -154,7 +157,7 @@ class CurveModel:
         return math.sqrt((sum(z * z for z in away) + _DOUBT**2) / len(away)) if away else 1.0
 
     def _posteriors(self, basis: Array, y: Array) -> tuple[Array, Array, Array]:
-        """Mean and covariance of θ given the reports, and the log of their evidence, per k."""
+        """Return mean and covariance of θ given the reports, and the log evidence, per k."""
         rows = _with_ones(basis)  # (K, n, 2)
         inverse = np.linalg.inv(self._spreads)
         precisions = inverse + np.einsum("knp,knq->kpq", rows, rows) / self._noise
@@ -174,7 +177,7 @@ class CurveModel:
         return means, covariances, logs
 
     def _learn(self) -> None:
-        """Set prior, weights and noise by the complete curves, each fitted by itself."""
+        """Set prior, weights and noise from the complete curves, each fitted separately."""
         fits, squares = [], []
         for t, y in self._curves:
             rows = _with_ones(self._basis(t))
@@ -183,13 +186,13 @@ class CurveModel:
             squares.append(((y - np.einsum("knp,kp->kn", rows, fit)) ** 2).mean(axis=1))
         found, missed = np.array(fits), np.array(squares)  # (curves, K, 2), (curves, K)
         self._noise = max(float(missed.min(axis=1).mean()), _LEAST_NOISE**2)
-        self._means = np.median(found, axis=0)  # (K, 2): one odd curve doesn't lead
+        self._means = np.median(found, axis=0)  # (K, 2): robust to one odd curve
         away = found - self._means
         spreads = np.einsum("ikp,ikq->kpq", away, away) / (len(found) - 1)
         self._spreads = _WIDER**2 * spreads + np.eye(2) * _OWN_SPREAD**2
         sizes = np.array([len(y) for _, y in self._curves])
         logs = -0.5 * (missed * sizes[:, None]).mean(axis=0) / self._noise
-        weights = np.exp(logs - logs.max()) + 1.0 / len(logs)  # none is ruled out
+        weights = np.exp(logs - logs.max()) + 1.0 / len(logs)  # no basis curve is ruled out
         self._weights = weights / weights.sum()
 
     def _scaled(self, curve: Curve) -> tuple[Array, Array]:
@@ -201,12 +204,12 @@ class CurveModel:
         return max((step - self._first) / self._unit, 0.0) + 1.0
 
     def _basis(self, t: Array) -> Array:
-        """The basis curves at some times, (K, n)."""
+        """Return the basis curves at some times, (K, n)."""
         powers = [t**-alpha for alpha in POWERS]
         exponentials = [np.exp(-(t - 1.0) / (part * self._end)) for part in TIMES]
         return np.array(powers + exponentials)
 
 
 def _with_ones(basis: Array) -> Array:
-    """The rows of the regression: (K, n) becomes (K, n, 2)."""
+    """Return the rows of the regression, (K, n, 2), from (K, n)."""
     return np.stack([np.ones_like(basis), basis], axis=-1)

@@ -1,19 +1,18 @@
-"""Which of a region's running trials are told to stop.
+"""The early-stopping policy: choose the running trials of a region to stop.
 
-A trial is told when it is sure enough (`confidence`) that it would end behind the best complete
-trial of its region, which is what the region needs a trial to beat. Never is one told
+A trial is stopped if, with probability `confidence` or more, it would end worse than the best
+complete trial of its region. Some trials are never stopped:
 
-- whose last report is before `min_steps`, or that has reported fewer than `LEAST_REPORTS` times,
-- while fewer than `startup_trials` trials with curves are complete,
-- that has already reported better than the region's best result,
-- if two thirds of the region's trials that run were told at once, or more than `max_stopped` of
-  those that have begun were told so far: a model of curves that is wrong must not leave a region
-  without results.
+- a trial with its last report before `min_steps`, or with fewer than `LEAST_REPORTS` reports,
+- any trial while fewer than `startup_trials` trials with curves are complete,
+- a trial that has already reported a better value than the region's best result,
+- trials beyond two thirds of the region's running trials at one time, or beyond `max_stopped` of
+  all trials that have begun: a wrong model of curves must not leave a region without results.
 
-Many trainers give the best epoch's weights as their result, not the last one's. Where that explains
-the complete trials' results better, it is the best value so far that is followed along a curve.
+Many trainers return the weights of the best epoch, not of the last one. If the best reports explain
+the results of complete trials better than the last ones, curves of the best value so far are used.
 
-Pure: the same curves give the same decisions, so that a service that was killed decides again.
+Pure: the same curves give the same decisions, so a restarted service decides the same.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ from trialfleet.objective import Direction, loss
 from trialfleet.optimizer.stopping import FLOOR
 from trialfleet.optimizer.stopping.curves import Curve, CurveModel, Prediction
 
-AT_ONCE = 2 / 3  # of the trials that run are never told at one look, unless only one is
+AT_ONCE = 2 / 3  # fewer than this part of the running trials stop at one time, but at least one
 LEAST_REPORTS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """When a trial may be told to stop.
+    """Conditions for stopping a trial.
 
     Attributes:
-        min_steps: reported before; None: FLOOR of the end.
-        max_steps: where a training ends; None: where the complete ones did.
-        startup_trials: complete before.
-        confidence: that it ends behind the best.
-        max_stopped: part of the trials that were begun, at most.
+        min_steps: least step of the last report; None: FLOOR of the last step.
+        max_steps: last step of a training; None: that of the complete trials.
+        startup_trials: least number of complete trials.
+        confidence: least probability that it ends worse than the best.
+        max_stopped: largest part of the begun trials.
     """
 
     min_steps: int | None = None
@@ -53,7 +52,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Complete:
-    """A trial that came to its end: its curve, and its result, smaller being better."""
+    """A complete trial: its curve and its result; smaller is better."""
 
     curve: Curve
     loss: float
@@ -61,15 +60,15 @@ class Complete:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """That a trial is to stop.
+    """A decision to stop a trial.
 
     Attributes:
-        step: the last that it had reported.
-        max_steps: where its training would have ended.
-        loss: its predicted result, smaller being better.
+        step: its last reported step.
+        max_steps: the last step of a complete training.
+        loss: its predicted result; smaller is better.
         deviation: the prediction's standard deviation.
-        chance: that it would have been better than the best.
-        best: the best complete trial's result, smaller being better.
+        chance: probability that it would have been better than the best.
+        best: the best complete trial's result; smaller is better.
     """
 
     step: int
@@ -81,7 +80,7 @@ class Decision:
 
 
 def curve_of(reports: Mapping[int, float], direction: Direction) -> Curve | None:
-    """Return the curve of a trial's reports by step; None where none is finite."""
+    """Return the curve of a trial's reports by step; None if no report is finite."""
     steps = np.array(sorted(reports), dtype=float)
     losses = np.array([loss(reports[int(step)], direction) for step in steps], dtype=float)
     finite = np.isfinite(losses)
@@ -96,14 +95,14 @@ def to_stop(
     begun: int,
     stopped: int,
 ) -> dict[str, Decision]:
-    """Return who is to stop, by name: the least promising first.
+    """Return the trials to stop, by name: the least promising first.
 
     Args:
-        rule: when a trial may be told.
-        running: the curves of the trials that run and were not told.
-        complete: those that came to their ends.
-        begun: how many of the region's trials have begun.
-        stopped: how many of them were told so far.
+        rule: the conditions.
+        running: curves of the running trials that no decision has stopped yet.
+        complete: the complete trials.
+        begun: number of the region's trials that have begun.
+        stopped: number of the trials stopped so far.
     """
     at_once = max(1, math.ceil(AT_ONCE * len(running)) - 1)
     free = min(int(rule.max_stopped * begun) - stopped, at_once)
@@ -127,7 +126,7 @@ def to_stop(
     for name, curve in old_enough.items():
         prediction = predictor.predict(curve)
         if not math.isfinite(prediction.mean + prediction.deviation):
-            continue  # values near the end of what a float holds
+            continue  # the values nearly overflow a float
         chances[name] = (prediction.below(best), prediction)
     hopeless = sorted(
         (name for name, (chance, _) in chances.items() if chance <= 1 - rule.confidence),
@@ -139,7 +138,7 @@ def to_stop(
 
 
 def _keeps_best(complete: Sequence[Complete]) -> bool:
-    """Whether results are rather the best reports than the last ones."""
+    """Return whether results are closer to the best reports than to the last ones."""
     best = sum(abs(each.loss - float(each.curve.losses.min())) for each in complete)
     return best < sum(abs(each.loss - float(each.curve.losses[-1])) for each in complete)
 

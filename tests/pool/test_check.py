@@ -74,10 +74,25 @@ def test_each_mode_of_the_trainer_is_tried(make_run: MakeRun) -> None:
     ("params", "gate", "words"),
     [
         ({"final_mood": "no model"}, None, "the full training left nothing in model/"),
-        ({"final_mood": "raises"}, None, "fails in mode final (its full training) with"),
-        ({"evaluate_mood": "silent"}, {}, "mode evaluate (the gate's job, docs/gate.md)"),
+        pytest.param(
+            {"final_mood": "raises"},
+            None,
+            "fails in mode final (its full training) with",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            {"evaluate_mood": "silent"},
+            {},
+            "mode evaluate (the gate's job, docs/gate.md)",
+            marks=pytest.mark.thorough,
+        ),
         ({"evaluate_mood": "as tune"}, {}, "the trainer doesn't know the mode evaluate"),
-        ({}, {"metric": "profit"}, "the gate's metric 'profit'; it reports: loss"),
+        pytest.param(
+            {},
+            {"metric": "profit"},
+            "the gate's metric 'profit'; it reports: loss",
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
 @pytest.mark.usefixtures("pool")

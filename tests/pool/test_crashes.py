@@ -149,7 +149,7 @@ def thorough(*phases: str) -> list[Any]:
     return [pytest.param(phase, marks=pytest.mark.thorough) for phase in phases]
 
 
-@pytest.mark.parametrize("phase", [*thorough(*PHASES), "best"])
+@pytest.mark.parametrize("phase", thorough(*PHASES, "best"))
 @pytest.mark.usefixtures("pool")
 def test_killing_every_dagman_while_at(phase: str, gated: Gated) -> None:
     gated.until(phase)

@@ -97,6 +97,7 @@ def test_days_end_region_by_region_and_latest_never_goes_back(here: Path) -> Non
     assert days.backfill(FIRST, SECOND, only_missing=True) == []
 
 
+@pytest.mark.thorough
 def test_data_that_comes_late_is_a_run_beside_the_first_and_nothing_is_doubled(
     here: Path, wait_for: Callable[..., None]
 ) -> None:
@@ -211,6 +212,7 @@ def test_a_table_that_cant_be_trained_on_fails_its_region_alone(here: Path) -> N
     assert str(FIRST) in failed.why
 
 
+@pytest.mark.thorough
 def test_a_day_that_is_stopped_and_resumed_ends_as_its_run_does(
     here: Path, wait_for: Callable[..., None]
 ) -> None:

@@ -66,6 +66,7 @@ def killing(make_run: MakeRun, work: Path) -> Run:
     return run
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_a_trial_whose_starter_dies_is_told_and_fails_although_the_teller_is_killed(
     make_run: MakeRun, work: Path, wait_for: WaitFor

@@ -209,6 +209,7 @@ def test_a_gang_that_lost_a_rank_goes_on_from_a_checkpoint_in_s3(
     assert own.result() == pytest.approx(undisturbed(own.place, work / "alone"), abs=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_gangs_jobs_train_one_trial_after_another_and_the_best_in_full(
     make_gang: MakeGang, wait_for: WaitFor
 ) -> None:

@@ -74,6 +74,7 @@ def test_no_champion_then_kept_promoted_and_a_gate_that_fails(make_run: MakeRun)
     assert RunFolder(broken.folder).region("A").gate.log.exists()
 
 
+@pytest.mark.thorough
 def test_what_passed_waits_for_a_person_and_the_next_is_held_against_the_one_in_force(
     make_run: MakeRun,
 ) -> None:

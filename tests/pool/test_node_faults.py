@@ -51,6 +51,7 @@ def test_a_sick_node_that_breaks_four_jobs_does_not_fail_a_region(
         assert (trial.state, trial.attempts) == ("complete", 5)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_a_nodes_full_disk_costs_no_retry(make_run: MakeRun, work: Path) -> None:
     words = "OSError: [Errno 28] No space left on device"

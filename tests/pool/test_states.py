@@ -119,6 +119,7 @@ def test_of_a_run_under_way_and_stopped_midway(
     assert assert_views_agree(run) == {"A": ("published", Counter(complete=4))}
 
 
+@pytest.mark.thorough
 def test_of_a_run_that_failed_in_a_region_and_is_done_in_another(make_run: MakeRun) -> None:
     moods: dict[str, Any] = {
         "A": {"search_space": {"mood": "fails"}},

@@ -94,6 +94,6 @@ def usd_budget(
         name=name,
         usd=usd,
         spent=sum(each.spent for each in spendings),
-        bound=sum(each.bound(expected) for each in spendings),
+        reserved=sum(each.bound(expected) for each in spendings),
         trial=expected.trial,
     )

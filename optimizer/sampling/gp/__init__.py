@@ -1,12 +1,12 @@
 r"""Bayesian optimisation with a Gaussian process, in NumPy and SciPy.
 
-Mathematics lies in `domain` (points as rows of numbers), `kernel`, `outputs`, `posterior`,
-`fitting` and `acquisition`; policy, which says what is done with it, in `search` and `proposal`.
+The mathematics is in `domain` (points as rows of numbers), `kernel`, `outputs`, `posterior`,
+`fitting` and `acquisition`; `subset`, `transfer`, `search` and `proposal` use it.
 
 Notation
     X           n × d matrix of encoded points, x one of them
     y           n transformed values, smaller is better, mean 0 and variance 1
-    ℓ, s², a²   length per parameter, variance of what they do together, of what each does alone
+    ℓ, s², a²   length per parameter, variance of their joint effect, of their separate effects
     σ²          variance of the noise
     K           k(X, X) + σ² I, with Cholesky factor L and α = K⁻¹ y
     μ(x), v(x)  posterior mean and variance of the function, without noise

@@ -2,8 +2,8 @@
 
     EI(x) = √v h((y* - μ) / √v),    h(z) = φ(z) + z Φ(z)
 
-where y* is the best mean at a known point. Far from the best EI is 0 in double precision, but its
-logarithm isn't, and has a gradient to follow (Ament et al. 2023).
+y* is the best mean at a known point. Far from the best, EI is 0 in double precision, but its
+logarithm is finite and has a gradient (Ament et al. 2023).
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from trialfleet.optimizer.sampling.gp.domain import Array
 from trialfleet.optimizer.sampling.gp.posterior import Posteriors
 
 _LOG_SQRT_2PI = 0.5 * np.log(2 * np.pi)
-_FAR = -1e4  # below it h(z) is φ(z) / z² to the last digit
+_FAR = -1e4  # below it h(z) equals φ(z) / z² to the last digit
 
 
 class ExpectedImprovement:
-    """The expected improvement over the best known point, by several posteriors."""
+    """The expected improvement over the best known point, averaged over posteriors."""
 
     def __init__(self, posteriors: Posteriors) -> None:
-        """Compare with the best mean at the points that each posterior knows."""
+        """Take y* of each posterior from its known points."""
         self._posteriors = posteriors
         self._best = posteriors.best_means()
 
     def log(self, rows: Array) -> Array:
         """Return log EI at m points."""
-        means, deviations = self._posteriors.at(rows)
+        means, deviations = self._posteriors.means_and_deviations(rows)
         logs = np.log(deviations) + log_h((self._best[:, None] - means) / deviations)
         return np.asarray(np.logaddexp.reduce(logs) - np.log(len(logs)))
 
@@ -39,7 +39,7 @@ class ExpectedImprovement:
         log_of_h = log_h(z)
         logs = np.log(deviations) + log_of_h
         total = np.logaddexp.reduce(logs)
-        # dEI = -Φ(z) dμ + φ(z) d√v, by EI = √v h(z)
+        # EI = √v h(z) gives dEI = -Φ(z) dμ + φ(z) d√v
         shares = np.exp(logs - total) / deviations
         cumulative = shares * np.exp(log_ndtr(z) - log_of_h)
         density = shares * np.exp(-0.5 * z * z - _LOG_SQRT_2PI - log_of_h)

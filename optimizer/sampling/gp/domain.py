@@ -1,9 +1,8 @@
-"""Points of a search space as rows of numbers, which is what the model sees.
+"""Points of a search space as rows of numbers, the model's input.
 
-A number becomes its place in [0, 1], in the logarithm where the parameter is searched so; a choice
-becomes its index. A row is canonical when every number is one that the parameter has, and every
-parameter that its conditions leave out is at its default: two points that train the same model are
-one row.
+A number is mapped to [0, 1], by its logarithm if the parameter is searched so; a choice is mapped
+to its index. A row is canonical if each number is a value of its parameter, and each inactive
+parameter is at its default: two points that train the same model have the same row.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from optuna.distributions import (
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-_SAME = 1e-9  # rounding between two ways to the same number
+_SAME = 1e-9  # difference between equal numbers that were computed differently
 COUNTABLE = 50  # a parameter with more values is searched as a continuous one, then rounded
 
 
 @dataclass(frozen=True)
 class Column:
-    """One parameter's numbers.
+    """The encoding of one parameter.
 
     Attributes:
-        distribution: the parameter, as Optuna describes it.
+        distribution: Optuna's distribution of the parameter.
         low: the number, or its logarithm, that is encoded as 0.
-        high: that which is encoded as 1.
+        high: the number, or its logarithm, that is encoded as 1.
     """
 
     distribution: BaseDistribution
@@ -42,7 +41,7 @@ class Column:
     high: float
 
     @classmethod
-    def of(cls, distribution: BaseDistribution) -> Column:
+    def from_distribution(cls, distribution: BaseDistribution) -> Column:
         """Return the column of a parameter."""
         if isinstance(distribution, CategoricalDistribution):
             return cls(distribution, 0.0, 1.0)
@@ -55,12 +54,12 @@ class Column:
 
     @property
     def is_categorical(self) -> bool:
-        """Whether its values have no order."""
+        """True if its values have no order."""
         return isinstance(self.distribution, CategoricalDistribution)
 
     @property
     def count(self) -> int | None:
-        """The number of its values; None where they can't be counted."""
+        """Number of its values; None if they can't be counted."""
         if isinstance(self.distribution, CategoricalDistribution):
             return len(self.distribution.choices)
         assert isinstance(self.distribution, FloatDistribution | IntDistribution)
@@ -70,7 +69,7 @@ class Column:
         return round(span / self.distribution.step) + 1
 
     def encode(self, values: Any) -> Array:
-        """Return numbers, or indices of choices, as the model sees them."""
+        """Return the encoding of numbers, or of indices of choices."""
         numbers = np.asarray(values, dtype=float)
         if self.is_categorical:
             return numbers
@@ -81,7 +80,7 @@ class Column:
         return np.asarray((numbers - self.low) / (self.high - self.low))
 
     def decode(self, encoded: Array) -> Array:
-        """Return the parameter's own numbers, or indices of choices, nearest to encoded ones."""
+        """Return the parameter's own numbers, or indices of choices, nearest to an encoding."""
         if self.is_categorical:
             return np.clip(np.rint(encoded), 0, (self.count or 1) - 1)
         assert isinstance(self.distribution, FloatDistribution | IntDistribution)
@@ -101,7 +100,7 @@ class Column:
 
 
 class Domain:
-    """A search space as the model sees it."""
+    """The model's form of a search space."""
 
     def __init__(
         self,
@@ -112,12 +111,14 @@ class Domain:
         """Describe a search space.
 
         Args:
-            distributions: every parameter.
-            conditions: of parameters that aren't always active: which values the others named here
-                must have. No parameter depends on itself.
-            defaults: values of parameters while they are inactive; the middle of those not named.
+            distributions: of all parameters, by name.
+            conditions: for each conditional parameter, the values of other parameters that make
+                it active. No parameter depends on itself.
+            defaults: values of inactive parameters; for others, the middle of the range.
         """
-        self.columns = {name: Column.of(item) for name, item in distributions.items()}
+        self.columns = {
+            name: Column.from_distribution(item) for name, item in distributions.items()
+        }
         self.names = list(self.columns)
         columns = list(self.columns.values())
         self.is_categorical: Mask = np.array([column.is_categorical for column in columns])
@@ -139,13 +140,13 @@ class Domain:
 
     @property
     def size(self) -> int:
-        """The number d of parameters."""
+        """Number d of parameters."""
         return len(self.names)
 
     def encode(self, points: Sequence[Mapping[str, Any]]) -> Array:
-        """Return the rows of n points, n × d; a parameter that one doesn't have is at its default.
+        """Return the rows of n points, n × d; a missing parameter is at its default.
 
-        A column at a time, since ten thousand trials have as many points.
+        Columns are encoded as a whole, because there may be ten thousand points.
         """
         rows = np.tile(self.defaults, (len(points), 1))
         for place, name in enumerate(self.names):
@@ -155,7 +156,7 @@ class Domain:
         return rows
 
     def decode(self, row: Array) -> dict[str, Any]:
-        """Return the value of every parameter, inactive ones at their default."""
+        """Return the values of all parameters; inactive ones are at their default."""
         return {
             name: _value(column.distribution, float(column.decode(row[place])))
             for place, (name, column) in enumerate(self.columns.items())
@@ -169,7 +170,7 @@ class Domain:
         return np.where(self.active(found), found, self.defaults)
 
     def active(self, rows: Array) -> Mask:
-        """Return which parameters of m rows are active, m × d."""
+        """Return a mask of the active parameters of m rows, m × d."""
         found = np.ones(rows.shape, dtype=bool)
         for name in self._order:
             place = self.names.index(name)
@@ -180,7 +181,7 @@ class Domain:
         return found
 
     def spread(self, unit: Array) -> Array:
-        """Return canonical rows for m points of the unit cube, evenly over each one's values."""
+        """Return canonical rows for m points of the unit cube, evenly over all values."""
         rows = unit.copy()
         for place, column in enumerate(self.columns.values()):
             if column.is_categorical:

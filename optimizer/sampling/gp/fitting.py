@@ -1,9 +1,10 @@
-"""Hyperparameters that explain the results: the likeliest, and samples around them.
+"""Fit of hyperparameters to the results: the likeliest ones, and samples of the posterior.
 
-Every θ has a normal prior, and so has the z of each teacher, whose weight is max(0, z). Samples
-come from the posterior by elliptical slice sampling (Murray, Adams and MacKay 2010), which needs no
-step size; it starts at the likeliest. Averaging over them keeps a model of few results from being
-sure of the wrong thing, such as that a choice doesn't matter (Snoek, Larochelle and Adams 2012).
+Every θ has a normal prior, and so has the z of each teacher, whose weight is max(0, z). Posterior
+samples come from elliptical slice sampling (Murray, Adams and MacKay 2010), which needs no step
+size and starts at the likeliest point. The average over samples prevents a model of few results
+from being overconfident, for example that a choice has no effect (Snoek, Larochelle and Adams
+2012).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from trialfleet.optimizer.sampling.gp.posterior import Likelihood, Posterior, Po
 from trialfleet.optimizer.sampling.gp.transfer import TaughtMeans, Teachers
 
 SAMPLES = 8
-MOST_FITTED = 100  # results; a likelihood costs their number's cube
+MOST_FITTED = 100  # results; a likelihood costs the cube of their number
 _SAMPLED_RESULTS = 480  # beyond 60 results there are fewer samples
 _SPACING = 3  # steps of the sampler between two samples
 _BURN_IN = 6
@@ -32,10 +33,10 @@ _BOUND = 4.0  # standard deviations of the prior
 
 @dataclass(frozen=True)
 class Prior:
-    """A normal distribution of each θ, and of each z.
+    """The normal priors of all θ and z.
 
     Attributes:
-        means: of the logarithms: all ℓ, s², a², σ²; then of all z.
+        means: of the logarithms of all ℓ, s², a², σ²; then of all z.
         deviations: their standard deviations.
         tasks: k, the number of teachers.
     """
@@ -45,7 +46,7 @@ class Prior:
     tasks: int
 
     def split(self, point: Array) -> tuple[Array, Array]:
-        """Return θ, and the weights of the teachers."""
+        """Return θ and the weights of the teachers."""
         hyperparameters = len(self.means) - self.tasks
         return point[:hyperparameters], np.maximum(point[hyperparameters:], 0.0)
 
@@ -54,11 +55,11 @@ def prior(is_categorical: Mask, tasks: int = 0) -> Prior:
     """Return the prior for d parameters and k teachers.
 
     Lengths grow with √d, so that the variance between two random points does not depend on d
-    (arXiv 2402.02229). The metric is standardized: s² + a² is about 1. Noise is anything from none
-    to a tenth of the variance. Of several teachers all together may count for as much as one.
+    (arXiv 2402.02229). The metric is standardized: s² + a² is about 1. The noise is between 0 and a
+    tenth of the variance. All teachers together have the prior weight of one.
 
-    A choice's length is longer than a number's: with the same, regrets of the bench's mixed spaces
-    were smaller in 21 of 38 tasks without noise, but larger in 13 of 18 with noise.
+    A choice has a longer length than a number. With equal lengths, the regrets on the bench's mixed
+    spaces were smaller in 21 of 38 tasks without noise, but larger in 13 of 18 tasks with noise.
     """
     d = len(is_categorical)
     lengths = np.where(is_categorical, 0.5, -0.5) + 0.5 * np.log(d)
@@ -80,9 +81,9 @@ def posteriors(
     Args:
         rows: X, canonical, n × d.
         values: y.
-        is_categorical: which parameters are choices.
-        random: decides the samples.
-        teachers: what other tasks say; nothing if left out.
+        is_categorical: mask of the parameters that are choices.
+        random: random numbers for the samples.
+        teachers: models of other tasks; none if left out.
     """
     taught = teachers.means(rows) if teachers else np.empty((len(rows), 0))
     centres = taught.mean(axis=0)
@@ -98,12 +99,12 @@ def posteriors(
             return -np.inf
 
     start = _likeliest(likelihood, known)
-    # more results leave less to doubt, and make each sample dearer
+    # with more results the posterior is narrower and each sample takes longer
     number = int(np.clip(_SAMPLED_RESULTS // len(fitted), 2, SAMPLES))
     points = _samples(log_likelihood, start, known, number, random)
     samples = [known.split(point) for point in points]
     each = [
-        Posterior(rows, values - taught @ weights, is_categorical, Hyperparameters.of(logs))
+        Posterior(rows, values - taught @ weights, is_categorical, Hyperparameters.from_logs(logs))
         for logs, weights in samples
     ]
     if not teachers:
@@ -113,18 +114,18 @@ def posteriors(
 
 
 def likeliest(rows: Array, values: Array, is_categorical: Mask) -> Posterior:
-    """Return the posterior under the likeliest θ: of a task that teaches others.
+    """Return the posterior under the likeliest θ, for a teacher of other tasks.
 
-    The arguments are as of `posteriors`.
+    For the arguments see `posteriors`.
     """
     fitted = _fitted(values)
     likelihood = Likelihood(rows[fitted], values[fitted], is_categorical)
     best = _likeliest(likelihood, prior(is_categorical))
-    return Posterior(rows, values, is_categorical, Hyperparameters.of(best))
+    return Posterior(rows, values, is_categorical, Hyperparameters.from_logs(best))
 
 
 def _fitted(values: Array) -> NDArray[np.intp]:
-    """The results that hyperparameters are fitted to: the best ones, and some of the others."""
+    """Return the places of the results for the fit: the best, and others evenly by rank."""
     order = np.argsort(values, kind="stable")
     if len(values) <= MOST_FITTED:
         return order
@@ -134,7 +135,7 @@ def _fitted(values: Array) -> NDArray[np.intp]:
 
 
 def _likeliest(likelihood: Likelihood, known: Prior) -> Array:
-    """The θ and z of the largest posterior density that two starts lead to."""
+    """Return the θ and z with the largest posterior density, searched from two starts."""
 
     def objective(u: Array) -> tuple[float, Array]:
         point = known.means + known.deviations * u
@@ -187,7 +188,7 @@ def _slice_step(
     known: Prior,
     random: np.random.Generator,
 ) -> tuple[Array, float]:
-    """One step along an ellipse through θ and a draw of the prior."""
+    """Do one step along an ellipse through θ and a draw from the prior."""
     draw = known.deviations * random.standard_normal(len(logs))
     threshold = level + np.log(random.uniform())
     angle = random.uniform(0, 2 * np.pi)

@@ -1,13 +1,13 @@
-"""The covariance: parameters by themselves, and all of them together.
+"""The covariance: a joint part of all parameters, and an additive part.
 
     k(x, x') = s² m(Σ_d δ_d² / ℓ_d²)  +  a² / d Σ_d m(δ_d² / ℓ_d²)
     m(r²)    = (1 + √5 r + 5/3 r²) exp(-√5 r)                        (Matérn 5/2)
 
-δ_d is the difference of two numbers; of two choices it is 1 where they differ. The first part is
-the usual one with a length per parameter (Rasmussen and Williams, equation 4.17). Alone it takes a
-trial with another choice as a trial of something else; the second part, the additive kernel of
-first order (Duvenaud, Nickisch and Rasmussen 2011), lets what was learned of one parameter hold
-whatever the others are.
+δ_d is the difference of two numbers; for two choices it is 0 if they are equal, else 1. The first
+part is the usual kernel with a length per parameter (Rasmussen and Williams, equation 4.17). With
+it alone, a trial with one choice says little about trials with another. The second part is the
+additive kernel of first order (Duvenaud, Nickisch and Rasmussen 2011): the effect of one parameter
+is learned for all values of the others.
 
 All gradients follow from dm/d(r²) = -5/6 (1 + √5 r) exp(-√5 r), which is finite at r = 0.
 """
@@ -26,12 +26,12 @@ _SQRT5 = 5**0.5
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """What a covariance depends on: one of each, or a stack of them, a sample in each first place.
+    """The hyperparameters of a covariance, or a stack of samples along the first axis.
 
     Attributes:
         lengths: ℓ, d of them in the last axis.
-        joint: s², the variance of what parameters do together.
-        additive: a², the variance of what they do by themselves.
+        joint: s², the variance of the joint effect of all parameters.
+        additive: a², the variance of the separate effects.
         noise: σ².
     """
 
@@ -41,14 +41,14 @@ class Hyperparameters:
     noise: float | Array
 
     @classmethod
-    def of(cls, logs: Array) -> Hyperparameters:
-        """Return them by their logarithms θ: all ℓ, s², a², σ²."""
+    def from_logs(cls, logs: Array) -> Hyperparameters:
+        """Return the hyperparameters with the logarithms θ: all ℓ, s², a², σ²."""
         values = np.exp(logs)
         return cls(values[:-3], *(float(value) for value in values[-3:]))
 
     @classmethod
     def stacked(cls, given: Sequence[Hyperparameters]) -> Hyperparameters:
-        """Return S samples as one, for covariances S × m × n of m points with n others."""
+        """Return a stack of S samples, for covariances S × m × n of m points with n others."""
         joint, additive, noise = (
             np.array([getattr(each, name) for each in given])[:, None, None]
             for name in ("joint", "additive", "noise")
@@ -58,14 +58,14 @@ class Hyperparameters:
 
     @property
     def variance(self) -> float | Array:
-        """k(x, x): the variance of the function at any point."""
+        """Variance of the function at any point, k(x, x)."""
         return self.joint + self.additive
 
 
 def differences(left: Array, right: Array, is_categorical: Mask) -> Array:
-    """Return δ of rows against rows; choices that differ are at 1.
+    """Return δ between rows; for different choices it is 1.
 
-    The d parameters are the last axis, the others are as NumPy broadcasts them.
+    The d parameters are the last axis; NumPy broadcasts the other axes.
     """
     found: Array = left - right
     found[..., is_categorical] = found[..., is_categorical] != 0
@@ -73,7 +73,7 @@ def differences(left: Array, right: Array, is_categorical: Mask) -> Array:
 
 
 def covariance(distances: Array, given: Hyperparameters) -> tuple[Array, Array]:
-    """Return both parts of k, whose sum it is.
+    """Return both parts of k, which is their sum.
 
     Args:
         distances: |δ|, with the d parameters last.
@@ -85,7 +85,7 @@ def covariance(distances: Array, given: Hyperparameters) -> tuple[Array, Array]:
 
 
 def covariance_and_slopes(distances: Array, given: Hyperparameters) -> tuple[Array, Array, Array]:
-    """Return both parts of k, and dk / d(δ_d²) for every d in the shape of `distances`."""
+    """Return both parts of k, and dk / d(δ_d²) in the shape of `distances`."""
     scaled = distances * (_SQRT5 / given.lengths)
     joint, joint_slope = _matern_and_slope(_norm(scaled))
     additive, additive_slope = _matern_and_slope(scaled)
@@ -96,23 +96,23 @@ def covariance_and_slopes(distances: Array, given: Hyperparameters) -> tuple[Arr
 
 
 def _norm(vectors: Array) -> Array:
-    """Lengths of vectors in the last axis, by BLAS: NumPy is slow in sums of a few numbers."""
+    """Return lengths of vectors in the last axis, with BLAS: NumPy is slow for short sums."""
     return np.asarray(np.sqrt((vectors * vectors) @ np.ones(vectors.shape[-1])))
 
 
 def _mean(vectors: Array) -> Array:
-    """Means over the last axis, by BLAS."""
+    """Return means over the last axis, with BLAS."""
     d = vectors.shape[-1]
     return np.asarray(vectors @ np.full(d, 1 / d))
 
 
 def _matern(r: Array) -> Array:
-    """Matérn, by √5 times the distance."""
+    """Return the Matérn function of √5 times the distance."""
     return np.asarray((1 + r + r * r / 3) * np.exp(-r))
 
 
 def _matern_and_slope(r: Array) -> tuple[Array, Array]:
-    """Matérn and its slope by r²/5, by √5 times the distance r."""
+    """Return the Matérn function of r, √5 times the distance, and its slope by r²/5."""
     falling = np.exp(-r)
     linear = (1 + r) * falling
     return linear + r * r / 3 * falling, -5 / 6 * linear

@@ -1,9 +1,9 @@
-"""What a model is given in place of a metric's values.
+"""The transformation of a metric's values for the model.
 
-A Gaussian process expects values that spread evenly on both sides, which losses seldom do: one
-training that diverges would flatten all others. So a long tail on the bad side is taken in by its
-logarithm. More than that, such as a power transformation, was measured and left out: where values
-are noisy it stretches the noise among the best ones.
+A Gaussian process expects values that spread evenly on both sides. Losses seldom do: after one
+diverged training, all others would look equal. So a long tail on the bad side is compressed with
+the logarithm. Stronger transformations, such as a power transformation, were measured and rejected:
+with noisy values they enlarge the noise of the best ones.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import numpy as np
 
 from trialfleet.optimizer.sampling.gp.domain import Array
 
-_FLAT = 1e-12  # of the largest value: less than that is rounding
-_TAIL = 3.0  # begins so many times farther from the median than the best value is
+_FLAT = 1e-12  # relative to the largest value: smaller differences are rounding errors
+_TAIL = 3.0  # distance of the tail's start from the median, in distances of the best value
 
 
 def standardized(values: Array) -> Array:
-    """Return n values with mean 0 and variance 1, in the same order; zeros where all are equal.
+    """Return n values with mean 0 and variance 1, in the same order; zeros if all are equal.
 
     Args:
-        values: finite ones, of any size; smaller is better.
+        values: finite, of any size; smaller is better.
     """
     largest = float(np.abs(values).max())
     if largest == 0.0 or np.ptp(values / largest) <= _FLAT:
@@ -31,10 +31,10 @@ def standardized(values: Array) -> Array:
 
 
 def _without_tail(values: Array) -> Array:
-    """Values far worse than the median, by the logarithm of how far."""
+    """Return values with the tail beyond `_TAIL` compressed by the logarithm."""
     centred = values - np.median(values)
     unit = -float(centred.min())
-    if unit <= _FLAT:  # half of the values are the best one
+    if unit <= _FLAT:  # half of the values equal the best one
         return centred
     units = centred / unit
     beyond = np.maximum(units - _TAIL, 0.0)

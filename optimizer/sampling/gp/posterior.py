@@ -22,12 +22,12 @@ from trialfleet.optimizer.sampling.gp.kernel import (
 )
 
 NO_WEIGHTS: Array = np.empty(0)
-_CACHED = 100_000  # numbers: what a step works on stays in the processor's cache
-JITTER = 1e-9  # beside the noise, of the signal: a Cholesky factor exists in double precision
+_CACHED = 100_000  # numbers of one step, so that they stay in the processor's cache
+JITTER = 1e-9  # added to the noise, relative to the signal: makes the Cholesky factor exist
 
 
 class PriorMeans(Protocol):
-    """What is expected of a function before its own results, by S samples.
+    """The prior mean of a function, in S samples.
 
     Attributes:
         weights: of k teachers, S × k.
@@ -35,7 +35,7 @@ class PriorMeans(Protocol):
 
     weights: Array
 
-    def at(self, rows: Array) -> Array:
+    def means(self, rows: Array) -> Array:
         """Return the means at m points, S × m."""
 
     def with_gradient(self, rows: Array) -> tuple[Array, Array]:
@@ -43,14 +43,18 @@ class PriorMeans(Protocol):
 
 
 class Likelihood:
-    """The likelihood of n results under any hyperparameters, and weights of other tasks."""
+    """The likelihood of n results, given hyperparameters and weights of other tasks."""
 
     def __init__(
         self, rows: Array, values: Array, is_categorical: Mask, taught: Array | None = None
     ) -> None:
-        """Take results y at points X, and the differences of each two points.
+        """Compute the differences between all pairs of points.
 
-        M, the means of k other tasks at the points, n × k, is none if `taught` is left out.
+        Args:
+            rows: points X, n × d.
+            values: results y.
+            is_categorical: mask of the parameters that are choices.
+            taught: the means of k other tasks at the points, n × k; none if left out.
         """
         self._values = values
         self._taught = np.empty((len(values), 0)) if taught is None else taught
@@ -59,19 +63,19 @@ class Likelihood:
         self._distances = np.abs(differences(left, right, is_categorical))  # n (n - 1) / 2 × d
 
     def negative_log(self, logs: Array, weights: Array = NO_WEIGHTS) -> float:
-        """Return -log p(y | X, θ, w) without its constant."""
-        given = Hyperparameters.of(logs)
+        """Return -log p(y | X, θ, w) without the constant."""
+        given = Hyperparameters.from_logs(logs)
         joint, additive = covariance(self._distances, given)
         factor = self._factor(joint + additive, given)
         half, _ = dtrtrs(factor, self._values - self._taught @ weights, lower=1)
         return float(0.5 * half @ half + np.log(factor.diagonal()).sum())
 
     def with_gradient(self, logs: Array, weights: Array = NO_WEIGHTS) -> tuple[float, Array, Array]:
-        """Return -log p(y | X, θ, w) without its constant, and its gradients by θ and by w.
+        """Return -log p(y | X, θ, w) without the constant, and its gradients by θ and by w.
 
         Rasmussen and Williams, equations 5.8 and 5.9.
         """
-        given = Hyperparameters.of(logs)
+        given = Hyperparameters.from_logs(logs)
         joint, additive, by_square = covariance_and_slopes(self._distances, given)
         factor = self._factor(joint + additive, given)
         inverse, _ = dpotri(factor, lower=1)
@@ -80,7 +84,7 @@ class Likelihood:
         alpha = inverse @ values
         value = 0.5 * float(values @ alpha) + float(np.log(factor.diagonal()).sum())
         by_covariance = 0.5 * (inverse - np.outer(alpha, alpha))
-        of_pairs = 2 * by_covariance[self._pairs]  # each pair stands in K twice
+        of_pairs = 2 * by_covariance[self._pairs]  # each pair occurs twice in K
         by_square = of_pairs @ (by_square * self._distances * self._distances)
         diagonal = float(by_covariance.trace())
         by_logs = np.array(
@@ -102,7 +106,7 @@ class Likelihood:
 
 
 class Posterior:
-    """What is known of the function at any point, given hyperparameters and results."""
+    """The posterior of the function, given hyperparameters and results."""
 
     def __init__(
         self, rows: Array, values: Array, is_categorical: Mask, given: Hyperparameters
@@ -120,9 +124,9 @@ class Posterior:
         return np.asarray(self._covariance(rows) @ self.alpha)
 
     def fantasize(self, pending: Array) -> Posterior:
-        """Return the posterior when p pending points come out as predicted.
+        """Return the posterior after p pending points get their predicted results.
 
-        No mean changes, so what is added to α is 0; to L rows are added.
+        No mean changes, so α is extended by zeros. L is extended by rows.
         """
         if not len(pending):
             return self
@@ -145,23 +149,23 @@ class Posterior:
         return joint + additive
 
     def _noisy(self, whole: Array) -> Array:
-        """The covariance of results at points, by that of the function."""
+        """Return the covariance of results, given the covariance of the function."""
         noise = self.given.noise + JITTER * self.given.variance
         return np.asarray(whole + noise * np.eye(len(whole)))
 
 
 class Posteriors:
-    """The posteriors of the same points under several samples of hyperparameters, at once.
+    """The posteriors of the same points under several samples of hyperparameters.
 
-    One at a time, what NumPy needs for a call would be most of the time of a gradient.
+    They are evaluated together: one at a time, NumPy's cost per call would dominate a gradient.
     """
 
     def __init__(self, posteriors: Sequence[Posterior], prior: PriorMeans | None = None) -> None:
-        """Stack S posteriors, whose points and choices are the same.
+        """Stack S posteriors with the same points and choices.
 
         Args:
-            posteriors: of what the prior means leave over.
-            prior: what other tasks say, by as many samples of their weights; nothing if left out.
+            posteriors: of the results minus the prior means.
+            prior: prior means from other tasks, with S samples of weights; none if left out.
         """
         self.each = list(posteriors)
         self._prior = prior
@@ -169,33 +173,33 @@ class Posteriors:
         self._is_categorical = posteriors[0].is_categorical
         self._given = Hyperparameters.stacked([each.given for each in posteriors])
         self._alphas = np.array([each.alpha for each in posteriors])[..., None]
-        # (L⁻¹)ᵀ: the squares of k's product with it add up to the variance that results explain
+        # (L⁻¹)ᵀ: the squares of k's product with it sum to the variance that the results explain
         self._whitening = np.array([dtrtri(each.factor, lower=1)[0].T for each in posteriors])
 
     def fantasize(self, pending: Array) -> Posteriors:
-        """Return the posteriors when pending points come out as predicted."""
+        """Return the posteriors after pending points get their predicted results."""
         return Posteriors([each.fantasize(pending) for each in self.each], self._prior)
 
     def mean_weights(self) -> list[float]:
-        """Return the weight of each teacher, on average over the samples."""
+        """Return the mean weight of each teacher over the samples."""
         return [float(x) for x in self._prior.weights.mean(axis=0)] if self._prior else []
 
     def mean(self, rows: Array) -> Array:
         """Return μ at m points, S × m."""
         means = np.array([each.mean(rows) for each in self.each])
-        return means + self._prior.at(rows) if self._prior else means
+        return means + self._prior.means(rows) if self._prior else means
 
     def best_means(self) -> Array:
-        """Return the least μ at a known point, of each."""
+        """Return the least μ at the known points, S numbers."""
         return np.asarray(self.mean(self._rows).min(axis=1))
 
-    def at(self, rows: Array) -> tuple[Array, Array]:
+    def means_and_deviations(self, rows: Array) -> tuple[Array, Array]:
         """Return μ and √v at m points, S × m."""
-        numbers = len(self.each) * self._rows.size  # of one point's covariances
+        numbers = len(self.each) * self._rows.size  # of covariances per point
         parts = np.array_split(rows, max(1, len(rows) * numbers // _CACHED))
         found = [self._at(part) for part in parts]
         means, deviations = (np.concatenate(each, axis=1) for each in zip(*found, strict=True))
-        return means + self._prior.at(rows) if self._prior else means, deviations
+        return means + self._prior.means(rows) if self._prior else means, deviations
 
     def _at(self, rows: Array) -> tuple[Array, Array]:
         distances = np.abs(differences(rows[:, None], self._rows, self._is_categorical))
@@ -229,14 +233,14 @@ class Posteriors:
         return np.asarray(np.matmul(cross, self._alphas)[..., 0])
 
     def _deviations(self, white: Array) -> Array:
-        """Return √v: v is what results don't explain; rounding may leave nothing."""
+        """Return √v: v is the variance that results don't explain; keep it positive."""
         whole = np.asarray(self._given.variance)[..., 0]
         explained = (white * white) @ np.ones(white.shape[-1])
         return np.asarray(np.sqrt(np.maximum(whole - explained, JITTER * whole)))
 
 
 def _cholesky(whole: Array) -> Array:
-    """L of a covariance, by LAPACK itself: SciPy's checks take longer than 50 results do."""
+    """Return L of a covariance, with LAPACK directly: for 50 results SciPy's checks dominate."""
     factor, failed = dpotrf(whole, lower=1, clean=1)
     if failed:
         raise LinAlgError("the covariance is singular")

@@ -15,16 +15,16 @@ from trialfleet.optimizer.sampling.gp.search import best_points
 from trialfleet.optimizer.sampling.gp.subset import informative
 from trialfleet.optimizer.sampling.gp.transfer import Teachers
 
-_GOOD = 5  # known points that are looked around
+_GOOD = 5  # best known points, near which the search starts
 
 
 @dataclass(frozen=True)
 class Proposals:
-    """Points to try.
+    """Proposed points.
 
     Attributes:
-        rows: the most promising first; known and pending ones come last.
-        weights: how much each teacher counts, 0 for those that don't help.
+        rows: the most promising first; known and pending points come last.
+        weights: weight of each teacher; 0 if it does not help.
     """
 
     rows: Array
@@ -39,7 +39,7 @@ def proposals(
     seed: int,
     teachers: Teachers | None = None,
 ) -> Proposals:
-    """Return points to try.
+    """Return proposed points.
 
     A pure function: the same arguments give the same points in any process.
 
@@ -47,9 +47,9 @@ def proposals(
         domain: the space.
         rows: canonical points with a result, n × d, n ≥ 1.
         values: their results, finite; smaller is better.
-        pending: canonical points whose result is awaited, p × d.
-        seed: decides what is left to chance.
-        teachers: what other tasks say of the same domain; nothing if left out.
+        pending: canonical points without a result yet, p × d.
+        seed: random seed.
+        teachers: models of other tasks in the same domain; none if left out.
     """
     random = np.random.default_rng(seed)
     improvement, weights = improvement_of(domain, rows, values, pending, random, teachers)
@@ -68,9 +68,9 @@ def improvement_of(
     random: np.random.Generator,
     teachers: Teachers | None = None,
 ) -> tuple[ExpectedImprovement, list[float]]:
-    """Return the acquisition function, and how much each teacher counts.
+    """Return the acquisition function and the weight of each teacher.
 
-    See `proposals` for the arguments; `random` decides the samples of hyperparameters.
+    For the arguments see `proposals`; `random` is used for samples of hyperparameters.
     """
     modelled = informative(rows, values, domain.is_categorical)
     rows, scaled = rows[modelled], standardized(values[modelled])
@@ -84,5 +84,5 @@ def improvement_of(
 
 
 def teacher(domain: Domain, rows: Array, values: Array) -> Posterior:
-    """Return what a task teaches others; see `proposals` for its arguments."""
+    """Return the model of a task that teaches others; for the arguments see `proposals`."""
     return likeliest(rows, standardized(values), domain.is_categorical)

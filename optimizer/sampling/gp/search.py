@@ -1,8 +1,8 @@
-"""The best point of an acquisition function over numbers, grids, choices and conditions.
+"""Search for the best point of an acquisition function, with grids, choices and conditions.
 
-Many points are looked at: some spread over the space, some near the best known ones. From the best
-of them, different choices first, gradients lead on through what is continuous, and single changes
-through what isn't.
+Many candidates are evaluated: some spread over the space, some near the best known points. The best
+candidates, of different choices first, are refined: continuous parameters by gradients, the others
+by single changes.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from scipy.stats.qmc import Sobol
 from trialfleet.optimizer.sampling.gp.acquisition import ExpectedImprovement
 from trialfleet.optimizer.sampling.gp.domain import Array, Domain
 
-SPREAD = 512  # points over the whole space
-NEAR = 256  # points near good ones
+SPREAD = 512  # candidates over the whole space
+NEAR = 256  # candidates near good points
 STARTS = 6
 _ROUNDS = 3
-_SCALES = (0.2, 0.05, 0.01)  # of the steps from a good point
+_SCALES = (0.2, 0.05, 0.01)  # of steps from a good point
 _MOST_STEPS = 40  # of L-BFGS
 
 
 def best_points(
     domain: Domain, improvement: ExpectedImprovement, good: Array, random: np.random.Generator
 ) -> Array:
-    """Return canonical points by falling acquisition, different from one another.
+    """Return distinct canonical points in order of falling acquisition.
 
     Args:
         domain: the space.
         improvement: the acquisition function.
-        good: a few points to look around, k × d.
-        random: decides where is looked.
+        good: good points, near which candidates are drawn, k × d.
+        random: random numbers for the candidates.
     """
     sequence = Sobol(domain.size, scramble=True, rng=random)
     spread = domain.spread(sequence.random_base2(int(np.log2(SPREAD))))
-    looked_at = np.unique(np.concatenate([spread, _near(domain, good, random)]), axis=0)
-    logs = improvement.log(looked_at)
+    candidates = np.unique(np.concatenate([spread, _near(domain, good, random)]), axis=0)
+    logs = improvement.log(candidates)
     order = np.argsort(-logs, kind="stable")
-    starts = _different(domain, looked_at[order])
+    starts = _different(domain, candidates[order])
     refined = _refined(domain, improvement, starts)
-    points = np.concatenate([refined, looked_at[order]])
+    points = np.concatenate([refined, candidates[order]])
     values = np.concatenate([improvement.log(refined), logs[order]])
     ranked = points[np.argsort(-values, kind="stable")]
     _, first = np.unique(ranked, axis=0, return_index=True)
@@ -48,7 +48,7 @@ def best_points(
 
 
 def _near(domain: Domain, good: Array, random: np.random.Generator) -> Array:
-    """Points that differ from good ones in a few numbers, by steps of several sizes."""
+    """Return points that differ from good ones in a few numbers, by steps of several sizes."""
     rows = good[np.arange(NEAR) % len(good)].copy()
     scales = np.array(_SCALES)[(np.arange(NEAR) // len(good)) % len(_SCALES)]
     changed = random.uniform(size=rows.shape) < max(0.3, 1.5 / domain.size)
@@ -61,7 +61,7 @@ def _near(domain: Domain, good: Array, random: np.random.Generator) -> Array:
 
 
 def _different(domain: Domain, ranked: Array) -> Array:
-    """The best point of each combination of choices first, then the best of all."""
+    """Return the best point of each combination of choices, then the best of all."""
     choices = ranked[:, domain.is_categorical]
     _, first = np.unique(choices, axis=0, return_index=True)
     chosen = list(np.sort(first)[: STARTS - 2])
@@ -70,9 +70,9 @@ def _different(domain: Domain, ranked: Array) -> Array:
 
 
 def _refined(domain: Domain, improvement: ExpectedImprovement, starts: Array) -> Array:
-    """Better points near starts: gradients and single changes in turn, all starts at once."""
+    """Return better points near starts, by gradients and single changes in turn."""
     rows = starts
-    left = np.arange(len(rows))  # those that still change
+    left = np.arange(len(rows))  # starts that still change
     for _ in range(_ROUNDS):
         rows[left] = _climbed(domain, improvement, rows[left])
         changes = [_single_changes(domain, row) for row in rows[left]]
@@ -92,7 +92,7 @@ def _refined(domain: Domain, improvement: ExpectedImprovement, starts: Array) ->
 
 
 def _climbed(domain: Domain, improvement: ExpectedImprovement, starts: Array) -> Array:
-    """Follow the gradients through the active continuous parameters of all starts at once."""
+    """Return local optima over the active continuous parameters, of all starts together."""
     free = domain.is_continuous & domain.active(starts)
     if not free.any():
         return starts
@@ -117,7 +117,7 @@ def _climbed(domain: Domain, improvement: ExpectedImprovement, starts: Array) ->
 
 
 def _single_changes(domain: Domain, row: Array) -> Array:
-    """Points that differ from one in a single choice, or in a place of a grid."""
+    """Return points that differ from a row in one choice or one number of a grid."""
     found = []
     active = domain.active(row[None])[0]
     for place, column in enumerate(domain.columns.values()):

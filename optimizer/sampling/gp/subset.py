@@ -1,9 +1,9 @@
-"""The results that a model is made of, where there are too many for all of them.
+"""A subset of the results for a model, if there are too many.
 
-A Gaussian process costs the cube of their number. Half of those that are kept are the best ones,
-since an improvement is near them. The others cover the space: without them the model would take
-what was tried there for unknown. They are chosen one after the other, each the farthest from those
-chosen before (Gonzalez: Clustering to minimize the maximum intercluster distance, 1985).
+A Gaussian process costs the cube of their number. Half of the subset are the best results, because
+an improvement is near them. The other half covers the space: without it, the model would be
+uncertain in tried regions. They are chosen one by one, each the farthest from those already chosen
+(Gonzalez: Clustering to minimize the maximum intercluster distance, 1985).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from trialfleet.optimizer.sampling.gp.domain import Array, Mask
 from trialfleet.optimizer.sampling.gp.kernel import differences
 
-MOST = 200  # results that a model is made of
+MOST = 200  # results of a model
 
 
 def informative(rows: Array, values: Array, is_categorical: Mask) -> NDArray[np.intp]:
-    """Return the places of the results that the model is made of: all of them up to `MOST`.
+    """Return the places of the results for the model: all of them up to `MOST`.
 
     Args:
         rows: canonical points, n × d.
         values: their results; smaller is better.
-        is_categorical: which parameters are choices.
+        is_categorical: mask of the parameters that are choices.
     """
     order = np.argsort(values, kind="stable")
     if len(values) <= MOST:

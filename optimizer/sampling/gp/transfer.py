@@ -1,12 +1,13 @@
-"""What other tasks teach: their posteriors' means, weighted, are the prior mean of this one.
+"""Transfer from other tasks: the prior mean is a weighted sum of their posterior means.
 
     f(x) = Σ_i w_i (μ_i(x) - c_i) + r(x),    w_i = max(0, z_i)
 
-μ_i is the posterior mean of task i, c_i its mean over this task's points, r a Gaussian process with
-the usual covariance. Weights aren't negative, and half of a weight's prior lies at 0: a task that
-doesn't help teaches nothing (the model of ScaML-GP, Tighineanu et al. 2023, arXiv 2312.00742, of
-whose covariance only the residual is kept: other tasks have many results, and their own doubt is
-small beside that of how far they apply). The weights are found with θ, by the likelihood.
+μ_i is the posterior mean of another task i, its teacher; c_i is the mean of μ_i over this task's
+points; r is a Gaussian process with the usual covariance. Weights are not negative, and half of a
+weight's prior is at 0, so a task that does not help gets no weight. This is the model of ScaML-GP
+(Tighineanu et al. 2023, arXiv 2312.00742) with only the residual part of its covariance: other
+tasks have many results, so their own uncertainty is small compared to that of their relevance. The
+weights are fitted together with θ, by the likelihood.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from scipy.stats import rankdata
 from trialfleet.optimizer.sampling.gp.domain import Array
 from trialfleet.optimizer.sampling.gp.posterior import Posterior, Posteriors
 
-MOST_TEACHERS = 5  # tasks that teach at a time: each is a hyperparameter more
-_PORTFOLIO_BEST = 3  # points of each task that a portfolio is chosen from
+MOST_TEACHERS = 5  # teachers at a time: each adds a hyperparameter
+_PORTFOLIO_BEST = 3  # best points of each task, the candidates of a portfolio
 
 
 class Teachers:
     """The posteriors of other tasks."""
 
     def __init__(self, tasks: Sequence[Posterior]) -> None:
-        """Take k posteriors, the one that is likeliest to help first."""
+        """Take the posteriors of k tasks."""
         self._tasks = list(tasks)
         self._stacks = [Posteriors([task]) for task in tasks]
 
@@ -45,7 +46,7 @@ class Teachers:
         return np.array(means), np.array([by[0] for _, _, by, _ in found])
 
     def nearest(self, rows: Array, values: Array) -> list[int]:
-        """Return which tasks order this one's results best, by rank correlation; at most a few."""
+        """Return the few tasks with the best rank correlation to this one's results."""
         means = self.means(rows)
         ranks = _centred(rankdata(values))
         scores = [float(_centred(rankdata(means[:, i])) @ ranks) for i in range(len(self))]
@@ -53,15 +54,15 @@ class Teachers:
         return [int(i) for i in best if scores[i] > 0]
 
     def only(self, chosen: Sequence[int]) -> Teachers:
-        """Return some of them."""
+        """Return some of the teachers."""
         return Teachers([self._tasks[i] for i in chosen])
 
     def portfolio(self, count: int) -> Array:
-        """Return points that together are good for every task: start-up trials for a new one.
+        """Return points that together are good for every task, as start-up trials for a new one.
 
-        Chosen one after the other, each for the best summed rank by all tasks' means (Wistuba,
+        They are chosen one by one, each for the best sum of ranks by all tasks' means (Wistuba,
         Schilling, Schmidt-Thieme: Sequential model-free hyperparameter tuning, 2015). There are at
-        most `count`, and no more than the tasks' best differ.
+        most `count`, and at most as many as the tasks have different best points.
         """
         best = [task.rows[np.argsort(task.values, kind="stable")] for task in self._tasks]
         candidates = np.unique(np.concatenate([rows[:_PORTFOLIO_BEST] for rows in best]), axis=0)
@@ -77,21 +78,21 @@ class Teachers:
 
 
 class TaughtMeans:
-    """The prior mean of a task, by S samples of its teachers' weights."""
+    """The prior mean of a task, in S samples of its teachers' weights."""
 
     def __init__(self, teachers: Teachers, centres: Array, weights: Array) -> None:
-        """Weigh the teachers.
+        """Combine the teachers.
 
         Args:
-            teachers: k of them.
-            centres: their means over the task's points, k.
-            weights: S × k.
+            teachers: k teachers.
+            centres: c, their means over the task's points, k.
+            weights: w, S × k.
         """
         self._teachers = teachers
         self._centres = centres
         self.weights = weights
 
-    def at(self, rows: Array) -> Array:
+    def means(self, rows: Array) -> Array:
         """Return the means at m points, S × m."""
         return np.asarray(self.weights @ (self._teachers.means(rows) - self._centres).T)
 

@@ -1,1 +1,1 @@
-"""How few trials an optimiser needs: `make bench-optimizer`."""
+"""Benches of the number of trials that an optimiser needs: `make bench-optimizer`."""

@@ -1,9 +1,9 @@
 """Compare optimisers on families of functions: `python -m tests.bench.optimizer`.
 
-Every rival meets the same tasks with the same seeds, so many trials in parallel, each of which ends
-in the order in which it was asked. What counts is the regret of the best point after the last
-trial, without noise, as a ratio to GPSampler's in the same run: the geometric mean over the tasks,
-with the interval that holds 95% of bootstrap samples of the tasks.
+Every rival gets the same tasks, seeds and number of parallel trials; trials end in the order of
+their asks. The measure is the regret of the best point after the last trial, without noise, as a
+ratio to GPSampler's in the same run: the geometric mean over the tasks, with the interval that
+contains 95% of bootstrap samples of the tasks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BASE = "GPSampler"
 
 
 def main() -> int:
-    """Run what the arguments say; print a table, and write it where docs/optimizer.md has it."""
+    """Run the bench; print a table, and write it into docs/optimizer.md if asked to."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -43,11 +43,11 @@ def main() -> int:
     parser.add_argument("--rivals", nargs="*", default=list(RIVALS), choices=list(RIVALS))
     parser.add_argument("--seeds", type=int, default=20, help="tasks of each family")
     parser.add_argument("--trials", type=int, default=50)
-    parser.add_argument("--parallel", type=int, default=8, help="trials that are pending at a time")
+    parser.add_argument("--parallel", type=int, default=8, help="number of pending trials")
     parser.add_argument("--noise", choices=["no", "yes", "both"], default="both")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "bench-optimizer.jsonl")
-    parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.name}")
+    parser.add_argument("--write", action="store_true", help=f"write the tables into {PAGE.name}")
     given = parser.parse_args()
     noise = {"no": [False], "yes": [True], "both": [False, True]}[given.noise]
     jobs = [

@@ -1,4 +1,4 @@
-"""A chart of curves as SVG, small enough for the repository, readable in light and dark."""
+"""Charts of curves as SVG: small files, readable on light and dark pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 WIDTH, HEIGHT = 720, 400
 LEFT, RIGHT, TOP, BOTTOM = 56, 170, 12, 44
-# Okabe and Ito 2008: told apart by those who don't see all colours
+# Okabe and Ito 2008: distinguishable with colour blindness
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
 
 
@@ -22,10 +22,10 @@ class Curve:
     """A line over 1, 2, …, and the band around it.
 
     Attributes:
-        name: stands at its end.
-        values: on a logarithmic scale, positive ones alone are drawn.
-        low: of the band.
-        high: of the band.
+        name: label at its end.
+        values: a logarithmic scale shows only positive ones.
+        low: lower edge of the band.
+        high: upper edge of the band.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class _Scale:
-    """What is upwards."""
+    """The vertical scale."""
 
     low: float
     high: float
@@ -51,14 +51,14 @@ class _Scale:
         return cls(max(min(positive), high / 1000), high, linear)
 
     def share(self, value: float) -> float:
-        """Return how far up a value is, 0 to 1."""
+        """Return the height of a value, 0 to 1."""
         if self.linear:
             return min(value, 1.05 * self.high) / (1.05 * self.high)
         bottom, top = math.log10(self.low) - 0.05, math.log10(self.high) + 0.05
         return (math.log10(max(value, self.low)) - bottom) / (top - bottom)
 
     def marks(self) -> list[float]:
-        """Return the values that have a line."""
+        """Return the values of the grid lines."""
         if not self.linear:
             return _marks(self.low, self.high)
         step = 0.1 if self.high > 0.4 else 0.05
@@ -69,10 +69,10 @@ def chart(curves: Sequence[Curve], *, x: str, y: str, linear: bool = False) -> s
     """Return the SVG of curves.
 
     Args:
-        curves: as many as there are colours, at most.
-        x: what is to the right.
-        y: what is upwards; in the logarithm.
-        linear: upwards are shares, 0 to 1, not in the logarithm.
+        curves: at most as many as there are colours.
+        x: label of the horizontal axis.
+        y: label of the vertical axis.
+        linear: the vertical axis shows shares, 0 to 1; otherwise it is logarithmic.
     """
     length = max(len(curve.values) for curve in curves)
     scale = _Scale.of(curves, linear=linear)
@@ -127,7 +127,7 @@ def _marks(low: float, high: float) -> list[float]:
 
 
 def _apart(places: Sequence[float], least: float = 15.0) -> list[float]:
-    """Return the places, moved down as far as names need."""
+    """Return the places of labels, moved down so that they don't overlap."""
     found = list(places)
     previous = -math.inf
     for i in sorted(range(len(places)), key=places.__getitem__):

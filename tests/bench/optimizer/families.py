@@ -1,9 +1,9 @@
-"""Functions whose optimum is known, each drawn from a family with random parameters.
+"""Functions with a known optimum, drawn from families with random constants.
 
-Branin and Hartmann are those of https://www.sfu.ca/~ssurjano/optimization.html with their constants
-drawn anew for each task, as in the literature of transfer. The network stands for what studies
-tune: rates in the logarithm, whole numbers, a choice that decides which rate is good, a parameter
-that exists for one choice alone.
+Branin and Hartmann are those of https://www.sfu.ca/~ssurjano/optimization.html, with random
+constants for each task, as in the literature on transfer. The network is like the trainings that
+studies tune: logarithmic rates, whole numbers, a choice that determines the best rate, a parameter
+that exists only for one choice.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Task:
     """A function to minimize.
 
     Attributes:
-        name: of its family.
+        name: name of its family.
         space: its search space, as in a study file.
         loss: its value without noise.
-        optimum: the least value.
-        typical: the median value over the space, less the optimum: a unit for regrets.
-        noise: standard deviation of what a trial adds.
+        optimum: its least value.
+        typical: its median value over the space minus the optimum: the unit of regrets.
+        noise: standard deviation of the noise of a trial.
     """
 
     name: str
@@ -43,11 +43,11 @@ class Task:
     noise: float
 
     def regret(self, params: Parameters) -> float:
-        """Return how far a point is from the best one, in units of the median point's distance."""
+        """Return a point's regret, in units of the median point's regret."""
         return max(0.0, self.loss(params) - self.optimum) / self.typical
 
 
-Draws: TypeAlias = "np.random.Generator | _Between"  # what draws a task's constants
+Draws: TypeAlias = "np.random.Generator | _Between"  # a source of a task's constants
 
 
 def _unit(low: float = 0.0, high: float = 1.0) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def _unit(low: float = 0.0, high: float = 1.0) -> dict[str, Any]:
 
 
 def branin(random: Draws) -> tuple[dict[str, Any], Callable[[Parameters], float]]:
-    """Two parameters, up to three minima, of which one or more are global."""
+    """Return a function of two parameters with up to three minima, one or more global."""
     a, b, c = random.uniform(0.5, 1.5), random.uniform(0.1, 0.15), random.uniform(1, 2)
     r, s, t = random.uniform(5, 7), random.uniform(8, 12), random.uniform(0.03, 0.05)
 
@@ -104,17 +104,17 @@ def _hartmann(
 
 
 def hartmann3(random: Draws) -> tuple[dict[str, Any], Callable[[Parameters], float]]:
-    """Three parameters, four basins."""
+    """Return a function of three parameters with four basins."""
     return _hartmann(_A3, _P3, random)
 
 
 def hartmann6(random: Draws) -> tuple[dict[str, Any], Callable[[Parameters], float]]:
-    """Six parameters, four narrow basins."""
+    """Return a function of six parameters with four narrow basins."""
     return _hartmann(_A6, _P6, random)
 
 
 def network(random: Draws) -> tuple[dict[str, Any], Callable[[Parameters], float]]:
-    """Seven parameters of a network's training: rates, sizes, choices, a condition."""
+    """Return a function like a network's training: rates, sizes, choices, a condition."""
     kinds = ["sgd", "adam", "lion"]
     best_rate = dict(zip(kinds, random.uniform([-2, -3.5, -4.5], [-1, -2.5, -3.5]), strict=True))
     handicap = dict(zip(kinds, random.permutation([0.0, 0.04, 0.1]), strict=True))
@@ -148,7 +148,7 @@ def network(random: Draws) -> tuple[dict[str, Any], Callable[[Parameters], float
 
 
 def mixed(random: Draws) -> tuple[dict[str, Any], Callable[[Parameters], float]]:
-    """Six parameters, of which two are choices that move the optimum of the others."""
+    """Return a function of six parameters; two are choices that move the others' optimum."""
     shifts = {kind: random.uniform(0.15, 0.85, 3) for kind in "abc"}
     offsets = dict(zip("abc", random.permutation([0.0, 0.05, 0.15]), strict=True))
     scales = random.uniform(0.5, 2.0, 3)
@@ -178,20 +178,20 @@ _LOOKED_AT = 4000
 
 
 def task(family: str, seed: int, *, noisy: bool) -> Task:
-    """Return the task number `seed` of a family; its noise is a twentieth of the values' spread."""
+    """Return task number `seed` of a family; its noise is a twentieth of the values' spread."""
     random = np.random.default_rng([seed, *family.encode()])
     return described(family, *FAMILIES[family](random), random, noisy=noisy)
 
 
 def sibling(family: str, seed: int, number: int, *, apart: float) -> Task:
-    """Return one of the tasks that are alike: those with the same seed.
+    """Return one of several similar tasks with the same seed.
 
     Args:
         family: its name.
-        seed: what all of them have in common.
-        number: which of them.
-        apart: how far its constants lie from the common ones towards random ones, 0 to 1. Choices
-            are the common ones.
+        seed: seed of the common constants.
+        number: its number.
+        apart: distance of its constants from the common ones towards random ones, 0 to 1. Its
+            choices are the common ones.
     """
     common = np.random.default_rng([seed, *family.encode()])
     own = np.random.default_rng([seed, number, *family.encode()])
@@ -200,7 +200,7 @@ def sibling(family: str, seed: int, number: int, *, apart: float) -> Task:
 
 
 class _Between:
-    """Draws numbers between those of two generators, and choices by the first."""
+    """A source of numbers between those of two generators, and of choices of the first."""
 
     def __init__(self, common: np.random.Generator, own: np.random.Generator, apart: float) -> None:
         self._common, self._own, self._apart = common, own, apart
@@ -219,7 +219,7 @@ def described(
     *,
     noisy: bool,
 ) -> Task:
-    """Return the task of a function; a search from the best of random points finds its optimum."""
+    """Return the task of a function; find its optimum by search from the best random points."""
     points = [random_point(space, random) for _ in range(_LOOKED_AT)]
     values = np.array([loss(point) for point in points])
     order = np.argsort(values)
@@ -230,7 +230,7 @@ def described(
 
 
 def random_point(space: Mapping[str, Any], random: np.random.Generator) -> dict[str, Any]:
-    """Return a point of a space, evenly over it."""
+    """Return a uniformly random point of a space."""
     return {name: _at(entry, float(random.uniform())) for name, entry in space.items()}
 
 
@@ -249,7 +249,7 @@ def _at(entry: Mapping[str, Any], u: float) -> Any:
 def _polished(
     space: Mapping[str, Any], loss: Callable[[Parameters], float], start: Mapping[str, Any]
 ) -> float:
-    """The least value near a point, over its numbers' neighbours and every choice."""
+    """Return the least value near a point, over its numbers' neighbours and all choices."""
     discrete = {
         name: entry["choices"] if entry["type"] == "categorical" else _grid(entry)
         for name, entry in space.items()

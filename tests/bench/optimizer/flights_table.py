@@ -1,24 +1,24 @@
-"""The replay table of flights: what came of the same settings in 36 related regions.
+"""The replay table of flights: results of the same settings in 36 related regions.
 
-A region is a departure airport in a month; the month before is its yesterday. Every cell is one
-training by the reference trainer: its results after every epoch, and what the best epoch came to
-on the test days. `flights_trainings.py` makes the table; reading it needs no torch.
+A region is a departure airport in a month; its yesterday is the month before. Every cell is one
+training by the reference trainer: its results after every epoch, and the result of the best epoch
+on the test days. `flights_trainings.py` makes the table; reading it does not need torch.
 
     table = read()
     table.regions            ["EWR-01", …, "LGA-12"]
     table.settings           the points of the search space, the defaults first
     table.curves("EWR-03")         [settings, epochs] val_loss; NaN from where a training failed
-    table.losses("EWR-03")         [settings] the best epoch's val_loss: what a sampler is told
+    table.losses("EWR-03")         [settings] the best epoch's val_loss: the result for a sampler
     table.test("EWR-03")           [settings] test_loss of the epoch with the best val_auc
-    table.seconds("EWR-03")        [settings] how long each training took
+    table.seconds("EWR-03")        [settings] duration of each training
     table.yesterday("EWR-03")      "EWR-02"; None for January
 
-The objective is val_loss, not the example's val_auc: a region has six validation days, and the
-largest AUC of twelve epochs is luck in part: the ranks of the same settings in two regions
-correlate by 0.8 with val_loss, by 0.7 with val_auc.
+The objective is val_loss, not the example's val_auc. A region has six validation days, so the
+largest AUC of twelve epochs is partly luck: the ranks of the same settings in two regions have a
+correlation of 0.8 by val_loss and of 0.7 by val_auc.
 
 The file is xz-compressed text: a line of JSON about the table, one with the settings, then one for
-each training. The checksum beside it is of the compressed file, for `sha256sum --check`.
+each training. A second file has the checksum of the compressed file, for `sha256sum --check`.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ SPACE: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What came of one setting in one region.
+    """The training of one setting in one region.
 
     Attributes:
-        region: its name.
-        setting: its number.
-        seed: of the training; other seeds than 0 show what is chance.
-        val_auc: after each epoch, larger being better.
+        region: name of the region.
+        setting: number of the setting.
+        seed: of the training; seeds other than 0 show the effect of chance.
+        val_auc: after each epoch; larger is better.
         val_loss: after each epoch.
         test: test_auc and test_loss of the best epoch's weights; empty if the training failed.
-        seconds: that it took, on the machine that made the table.
-        error: why it failed; then the epochs before are there.
+        seconds: its duration on the machine that made the table.
+        error: why it failed; the epochs before the failure are kept.
     """
 
     region: str
@@ -95,7 +95,7 @@ class FlightsTable:
     Attributes:
         settings: points of the search space, with every parameter; the defaults are the first.
         trainings: in the order of setting, seed and region.
-        made_with: versions that the values depend on.
+        made_with: versions of the libraries that the values depend on.
     """
 
     settings: list[dict[str, Any]]
@@ -108,11 +108,11 @@ class FlightsTable:
         return list(REGIONS)
 
     def curves(self, region: str, metric: str = "val_loss") -> Array:
-        """Return a metric of the validation days, [settings, epochs]; NaN once it failed.
+        """Return a metric of the validation days, [settings, epochs]; NaN after a failure.
 
         Args:
             region: one of `regions`.
-            metric: "val_loss", or "val_auc", of which more is better.
+            metric: "val_loss", or "val_auc", where larger is better.
         """
         found = np.full((len(self.settings), EPOCHS), np.nan)
         for training in self._of(region):
@@ -121,7 +121,7 @@ class FlightsTable:
         return found
 
     def losses(self, region: str) -> Array:
-        """Return the val_loss of each setting's best epoch; NaN for those that failed."""
+        """Return the val_loss of each setting's best epoch; NaN for failed trainings."""
         found = np.full(len(self.settings), np.nan)
         for training in self._of(region):
             if not training.error:
@@ -129,11 +129,11 @@ class FlightsTable:
         return found
 
     def test(self, region: str, metric: str = "test_loss") -> Array:
-        """Return a metric of the test days, by the epoch with the best val_auc; NaN if it failed.
+        """Return a metric of the test days at the epoch with the best val_auc; NaN after a failure.
 
         Args:
             region: one of `regions`.
-            metric: "test_loss", or "test_auc", of which more is better.
+            metric: "test_loss", or "test_auc", where larger is better.
         """
         found = np.full(len(self.settings), np.nan)
         for training in self._of(region):
@@ -141,14 +141,14 @@ class FlightsTable:
         return found
 
     def seconds(self, region: str) -> Array:
-        """Return how long each setting's training took."""
+        """Return the duration of each setting's training."""
         found = np.full(len(self.settings), np.nan)
         for training in self._of(region):
             found[training.setting] = training.seconds
         return found
 
     def seed_deviation(self, region: str) -> float:
-        """Return the standard deviation of the defaults' loss by seed; NaN where there is one."""
+        """Return the standard deviation of the defaults' loss over seeds; NaN for a single seed."""
         found = [min(x.val_loss) for x in self._by_region[region] if x.setting == 0 and not x.error]
         return float(np.std(found, ddof=1)) if len(found) > 1 else float("nan")
 
@@ -173,7 +173,7 @@ def read(path: Path = FILE) -> FlightsTable:
     """Return the table of a file.
 
     Raises:
-        TrialfleetError: the file isn't what `write` wrote; its checksum says otherwise.
+        TrialfleetError: the checksum of the file is wrong.
     """
     content = path.read_bytes()
     beside = checksum_file(path)
@@ -197,7 +197,7 @@ def write(table: FlightsTable, path: Path = FILE) -> None:
 
 
 def complete(trainings: Iterable[Training]) -> list[Training]:
-    """Return the trainings of those settings that all regions have, up to the first that lacks."""
+    """Return the trainings of the first settings that all regions have."""
     found = sorted(trainings, key=place_of)
     regions: dict[tuple[int, int], int] = {}
     for training in found:
@@ -210,15 +210,15 @@ def complete(trainings: Iterable[Training]) -> list[Training]:
 
 
 def place_of(training: Training) -> tuple[int, int, int]:
-    """Return what trainings are ordered by."""
+    """Return the sort key of a training."""
     return training.setting, training.seed, REGIONS.index(training.region)
 
 
 def as_line(value: Mapping[str, Any] | Sequence[Any]) -> str:
-    """Return a line of JSON."""
+    """Return an object as a line of JSON."""
     return json.dumps(value, separators=(",", ":")) + "\n"
 
 
 def checksum_file(path: Path) -> Path:
-    """Return where a table's checksum is."""
+    """Return the path of a table's checksum."""
     return path.with_name(f"{path.name}.sha256")

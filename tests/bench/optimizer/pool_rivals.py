@@ -1,4 +1,4 @@
-"""Rivals that choose from a pool: ours as the service has it, Optuna's, BoTorch's, baselines."""
+"""Rivals that choose from a pool: ours as in the service, Optuna's, BoTorch's, baselines."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from scipy.stats import norm, rankdata
 
 from tests.bench.optimizer.pool import Array, Pool, RandomDesign, Results, one_hot
-from trialfleet.optimizer.sampling.former import FormerTask, FormerTasks
 from trialfleet.optimizer.sampling.gp.proposal import improvement_of
 from trialfleet.optimizer.sampling.optuna_samplers import OptunaHistory
+from trialfleet.optimizer.sampling.previous import PreviousTask, PreviousTasks
 from trialfleet.optimizer.sampling.seeds import stable_seed
-from trialfleet.optimizer.sampling.startup_count import default_startup, with_former
+from trialfleet.optimizer.sampling.startup_count import default_startup, with_previous
 from trialfleet.optimizer.sampling.suggest import in_startup
 
-STARTUP = 10  # results that others than ours wait for, as GPSampler does
+STARTUP = 10  # results before the model of the other rivals, as in GPSampler
 
 
 class Ours:
-    """`suggest`, with the settings of the pool in place of the search over the space."""
+    """Our `suggest`, with the settings of the pool in place of the search over the space."""
 
-    def __init__(self, pool: Pool, seed: int, trials: int, former: FormerTasks | None = None):
-        self._pool, self._seed, self._former = pool, stable_seed(seed, "bench"), former
+    def __init__(self, pool: Pool, seed: int, trials: int, previous: PreviousTasks | None = None):
+        self._pool, self._seed, self._previous = pool, stable_seed(seed, "bench"), previous
         startup = default_startup(trials, pool.domain.size)
-        self._startup = with_former(startup) if former else startup
+        self._startup = with_previous(startup) if previous else startup
         self._design = RandomDesign(pool, seed)
-        self._good = list(former.startup_points(pool.space, self._startup)) if former else []
+        self._good = list(previous.startup_points(pool.space, self._startup)) if previous else []
 
     def choose(self, results: Results, left: Sequence[int]) -> int:
         if not results.asked:
@@ -39,7 +39,7 @@ class Ours:
             good = self._next_good(left)
             return self._design.choose(results, left) if good is None else good
         rows = self._pool.rows
-        _, teachers = (self._former and self._former.known(self._pool.space)) or ([], None)
+        _, teachers = (self._previous and self._previous.known(self._pool.space)) or ([], None)
         random = np.random.default_rng(stable_seed(self._seed, len(results.asked)))
         improvement, _ = improvement_of(
             self._pool.domain,
@@ -52,7 +52,7 @@ class Ours:
         return left[int(improvement.log(rows[list(left)]).argmax())]
 
     def _next_good(self, left: Sequence[int]) -> int | None:
-        """The next setting that did well in former runs; None where all were tried."""
+        """Return the next good setting of previous runs; None if all were tried."""
         while self._good:
             row = self._pool.domain.encode([self._good.pop(0)])[0]
             nearest = int(self._pool.distances(row).argmin())
@@ -62,7 +62,7 @@ class Ours:
 
 
 class PooledGPSampler(optuna.samplers.GPSampler):
-    """Optuna's GPSampler, its acquisition function evaluated at given points alone."""
+    """Optuna's GPSampler, with its acquisition function evaluated only at given points."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed=seed, n_startup_trials=STARTUP)
@@ -137,9 +137,9 @@ class NearestTPE:
 
 
 class NoisyEI:
-    """BoTorch's qLogNEI with SingleTaskGP, both by default; choices are a dimension per value.
+    """BoTorch's qLogNEI with SingleTaskGP, both with defaults; a choice is a dimension per value.
 
-    MixedSingleTaskGP, the other model that BoTorch has for choices, took four to six times as long.
+    MixedSingleTaskGP, BoTorch's other model for choices, took four to six times as long.
     """
 
     def __init__(self, pool: Pool, seed: int) -> None:
@@ -182,14 +182,15 @@ def noisy_improvement(known: Any, losses: Array, pending: Any, random: int, seed
 
 
 class ZeroShot:
-    """A portfolio of the former tasks' settings, whatever the results: Wistuba et al. 2015.
+    """A portfolio of the previous tasks' settings, independent of results: Wistuba et al. 2015.
 
-    A setting's rank in a task is by the task's model (its Gaussian process), since tasks have tried
-    different ones. Chosen greedily: each time what adds most to the best ranks of all tasks.
+    A setting's rank in a task is by the task's model (its Gaussian process), because tasks have
+    tried different settings. The choice is greedy: the next setting improves the best ranks of all
+    tasks most.
     """
 
-    def __init__(self, pool: Pool, tasks: Sequence[FormerTask]) -> None:
-        self._order = portfolio(former_means(pool, tasks))
+    def __init__(self, pool: Pool, tasks: Sequence[PreviousTask]) -> None:
+        self._order = portfolio(previous_means(pool, tasks))
 
     def choose(self, results: Results, left: Sequence[int]) -> int:  # noqa: ARG002
         return next(number for number in self._order if number in set(left))
@@ -199,11 +200,11 @@ class QuantileTransfer:
     """Gaussian copula with Thompson sampling: Salinas, Shen, Perrone 2020 (ICML), its CTS.
 
     Each task's results become quantiles of the normal distribution; a regression (here LightGBM's
-    trees, in place of a network) predicts them from the settings; a setting is drawn by what it
-    predicts and by its error. It learns nothing of the new task.
+    trees, in place of a network) predicts them from the settings; a setting is drawn by its
+    prediction and the prediction's error. Nothing is learned from the new task.
     """
 
-    def __init__(self, pool: Pool, seed: int, tasks: Sequence[FormerTask]) -> None:
+    def __init__(self, pool: Pool, seed: int, tasks: Sequence[PreviousTask]) -> None:
         from lightgbm import LGBMRegressor
 
         self._random = np.random.default_rng([seed, 3])
@@ -216,7 +217,9 @@ class QuantileTransfer:
         return left[int(drawn[list(left)].argmin())]
 
 
-def quantile_model(pool: Pool, tasks: Sequence[FormerTask], regressor: Any) -> tuple[Array, float]:
+def quantile_model(
+    pool: Pool, tasks: Sequence[PreviousTask], regressor: Any
+) -> tuple[Array, float]:
     """Return the predicted normal quantile of every setting, and the prediction's deviation."""
     rows, quantiles, groups = [], [], []
     for group, task in enumerate(tasks):
@@ -238,21 +241,23 @@ def quantile_model(pool: Pool, tasks: Sequence[FormerTask], regressor: Any) -> t
     return fitted(np.ones(len(fold), bool)).predict(pool.rows), deviation
 
 
-def former_means(pool: Pool, tasks: Sequence[FormerTask]) -> Array:
-    """Return what each task's model predicts for each setting, [settings, tasks]."""
-    known = FormerTasks(tuple(tasks), "").known(pool.space)
+def previous_means(pool: Pool, tasks: Sequence[PreviousTask]) -> Array:
+    """Return each task's prediction for each setting, [settings, tasks]."""
+    known = PreviousTasks(tuple(tasks), "").known(pool.space)
     assert known
     return known[1].means(pool.rows)
 
 
 def portfolio(means: Array) -> list[int]:
-    """Return all settings, greedily by the sum of the best ranks that all tasks would have."""
+    """Return all settings, ordered greedily by the sum of all tasks' best ranks."""
     ranks = rankdata(means, axis=0)
     reached = np.full(means.shape[1], np.inf)
     order: list[int] = []
     while len(order) < len(means):
         sums = np.minimum(ranks, reached).sum(axis=1)
-        sums = sums + 1e-6 * ranks.sum(axis=1)  # where nothing adds: the best on average
+        sums = sums + 1e-6 * ranks.sum(
+            axis=1
+        )  # if no setting improves the sum: the best on average
         sums[order] = np.inf
         order.append(int(sums.argmin()))
         reached = np.minimum(reached, ranks[order[-1]])
@@ -260,7 +265,7 @@ def portfolio(means: Array) -> list[int]:
 
 
 def trials_of(pool: Pool, results: Results) -> list[FrozenTrial]:
-    """Return what is known as the service's history has it."""
+    """Return the results as a history of the service."""
     distributions = pool.space.distributions()
 
     def trial(number: int) -> FrozenTrial:

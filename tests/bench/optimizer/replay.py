@@ -1,20 +1,21 @@
 """Optimisers on real trainings, replayed: `python -m tests.bench.optimizer.replay`.
 
-The tasks are regions of flights, of which a table knows what each of some hundred settings comes to
-(`flights_table.py`). Every rival chooses from the same settings (`pool.py`), so many trials pending
-at a time. A replicate is a region and a seed; all rivals meet the same replicates. Regret is how
-far the best setting so far is from the table's best, in units of the median setting's distance.
+The tasks are regions of flights. A table has the results of a few hundred settings in each region
+(`flights_table.py`). Every rival chooses from the same settings (`pool.py`), with the same number
+of pending trials. A replicate is a region and a seed; all rivals get the same replicates. Regret is
+the distance of the best setting so far from the table's best, in units of the median setting's
+distance.
 
-What is known before:
+Previous results:
 
-nothing     no former results
-others      a former run of each of the 35 other regions: the region itself is left out
-yesterday   the month before of all three airports, the region's own among them
-unrelated   one other region's former run, its results shuffled
+nothing     none
+others      a previous run of each of the 35 other regions: the region itself is left out
+yesterday   the month before of all three airports, including the region's own
+unrelated   one other region's previous run with shuffled results
 
-A former run is 50 trials that ours chose in that region without former results. Trials are counted
-to two targets: the regret that GPSampler has at its end, as `transfer.py` does, and what another
-seed of the training would change, below which differences are luck.
+A previous run is 50 trials that ours chose in that region without previous results. Trials are
+counted to two targets: the final regret of GPSampler, as in `transfer.py`, and the change of regret
+by another seed of the training, below which differences are luck.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from tests.bench.optimizer.pool import (
     PoolRival,
     RandomDesign,
     Results,
-    former_task,
+    previous_task,
     replayed,
 )
 from tests.bench.optimizer.runs import (
@@ -63,13 +64,13 @@ from tests.bench.optimizer.runs import (
     write_between,
 )
 from trialfleet.files import write_atomic
-from trialfleet.optimizer.sampling.former import FormerTask, FormerTasks
+from trialfleet.optimizer.sampling.previous import PreviousTask, PreviousTasks
 from trialfleet.optimizer.space import SearchSpace
 
 BEGIN, END = "<!-- begin of the replay's tables -->", "<!-- end of the replay's tables -->"
 BASE = "GPSampler"
-FORMER_TRIALS = 50
-_UNREACHED = 1.5  # times all trials: what a rival needs that never reaches the target
+PREVIOUS_TRIALS = 50
+_UNREACHED = 1.5  # times all trials: the number for a rival that does not reach the target
 ALONE = ("RandomSampler", "TPESampler", "GPSampler", "qLogNEI", "Spearmint", "ours: nothing")
 TAUGHT = (
     "ours: others",
@@ -82,15 +83,15 @@ TAUGHT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """What one rival chose in one replicate.
+    """One rival's choices in one replicate.
 
     Attributes:
-        rival: its name.
-        replicate: the number of region and seed.
-        region: the one that is optimized.
-        table: the beginning of its checksum.
-        chosen: settings, in the order in which they ended.
-        seconds: for a choice, on average over the second half.
+        rival: name of the rival.
+        replicate: number of the region and seed.
+        region: the optimized region.
+        table: beginning of the table's checksum.
+        chosen: settings, in the order of their ends.
+        seconds: mean duration of a choice over the second half.
     """
 
     rival: str
@@ -102,7 +103,7 @@ class Replay:
 
 
 def main() -> int:
-    """Run what the arguments say; print the tables, and write them into docs/optimizer.md."""
+    """Run the bench; print the tables, and write them into docs/optimizer.md if asked to."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -110,16 +111,16 @@ def main() -> int:
     parser.add_argument("--rivals", nargs="*", default=everybody, choices=everybody)
     parser.add_argument("--seeds", type=int, default=20, help="replicates")
     parser.add_argument("--trials", type=int, default=50)
-    parser.add_argument("--parallel", type=int, default=8, help="trials that are pending at a time")
+    parser.add_argument("--parallel", type=int, default=8, help="number of pending trials")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--table", type=Path, default=FILE)
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "bench-replay.jsonl")
-    parser.add_argument("--write", action="store_true", help=f"put it all into {PAGE.name}")
+    parser.add_argument("--write", action="store_true", help=f"write everything into {PAGE.name}")
     given = parser.parse_args()
     rivals = [name for name in given.rivals if name != "qLogNEI" or _has_botorch()]
     table = read(given.table)
     wanted = {(name, number) for number in range(given.seeds) for name in rivals}
-    former_runs(given.table, given.processes)
+    previous_runs(given.table, given.processes)
     size = given.trials, given.parallel, given.table
     known = _known(given)
     left = [(*key, *size) for key in sorted(wanted, key=_place) if key not in known]
@@ -138,7 +139,9 @@ def main() -> int:
 def _has_botorch() -> bool:
     found = importlib.util.find_spec("botorch") is not None
     if not found:
-        print("qLogNEI is left out: there is no BoTorch (requirements.txt)", file=sys.stderr)
+        print(
+            "qLogNEI is left out: BoTorch is not installed (see requirements.txt)", file=sys.stderr
+        )
     return found
 
 
@@ -159,7 +162,7 @@ def _known(given: argparse.Namespace) -> dict[tuple[str, int], Replay]:
 
 
 def region_of(replicate: int) -> str:
-    """Return the region of a replicate; it has a yesterday."""
+    """Return the region of a replicate, which has a yesterday."""
     regions = [region for region in REGIONS if FlightsTable.yesterday(region)]
     return regions[int(np.random.default_rng(33).permutation(len(regions))[replicate % 33])]
 
@@ -170,14 +173,14 @@ def replay(rival: str, replicate: int, trials: int, parallel: int, file: Path) -
     table, pool = _opened(file)
     region = region_of(replicate)
     chooser = _rival(rival, pool, replicate, trials, region, file)
-    told = replayed(table.losses(region), chooser, trials, parallel)
-    seconds = float(np.mean(told.seconds[trials // 2 :]))
+    result = replayed(table.losses(region), chooser, trials, parallel)
+    seconds = float(np.mean(result.seconds[trials // 2 :]))
     return Replay(
         rival=rival,
         replicate=replicate,
         region=region,
         table=name_of(file),
-        chosen=told.chosen,
+        chosen=result.chosen,
         seconds=round(seconds, 4),
     )
 
@@ -201,12 +204,12 @@ def _rival(name: str, pool: Pool, seed: int, trials: int, region: str, file: Pat
         return pool_rivals.ZeroShot(pool, tasks)
     if kind == "quantiles":
         return pool_rivals.QuantileTransfer(pool, seed, tasks)
-    return pool_rivals.Ours(pool, seed, trials, FormerTasks(tuple(tasks), region))
+    return pool_rivals.Ours(pool, seed, trials, PreviousTasks(tuple(tasks), region))
 
 
-def known_before(knowledge: str, region: str, seed: int, file: Path) -> list[FormerTask]:
-    """Return the former tasks of a kind of knowledge."""
-    runs = former_runs(file)
+def known_before(knowledge: str, region: str, seed: int, file: Path) -> list[PreviousTask]:
+    """Return the previous tasks of a kind of knowledge."""
+    runs = previous_runs(file)
     others = [task for name, task in runs.items() if name != region]
     if knowledge == "others":
         return others
@@ -214,7 +217,7 @@ def known_before(knowledge: str, region: str, seed: int, file: Path) -> list[For
         month = FlightsTable.yesterday(region)
         assert month is not None
         tasks = [task for name, task in runs.items() if name[-2:] == month[-2:]]
-        # today's name: a region's own best settings of yesterday are run again
+        # today's name, so that a region's own best settings of yesterday are run again
         return [replace(task, region=f"{task.region[:3]}-{region[-2:]}") for task in tasks]
     random = np.random.default_rng([seed, 5])
     other = others[int(random.integers(len(others)))]
@@ -223,7 +226,7 @@ def known_before(knowledge: str, region: str, seed: int, file: Path) -> list[For
 
 
 def name_of(file: Path) -> str:
-    """Return what tells a table from one with more settings."""
+    """Return a name that distinguishes a table from one with more settings."""
     return checksum_file(file).read_text()[:12]
 
 
@@ -234,24 +237,24 @@ def _opened(file: Path) -> tuple[FlightsTable, Pool]:
 
 
 @lru_cache
-def former_runs(file: Path, processes: int = 1) -> dict[str, FormerTask]:
-    """Return a former run of every region, made once for each table."""
+def previous_runs(file: Path, processes: int = 1) -> dict[str, PreviousTask]:
+    """Return a previous run of every region, made once per table."""
     table, pool = _opened(file)
     cache = ROOT / "build" / f"bench-replay-former-{name_of(file)}.json"
     if not cache.exists():
         with single_threaded(processes) as workers:
-            chosen = list(workers.map(_former_run, [file] * 36, table.regions))
+            chosen = list(workers.map(_previous_run, [file] * 36, table.regions))
         write_atomic(cache, json.dumps(dict(zip(table.regions, chosen, strict=True))))
     tasks = {}
     for region, numbers in json.loads(cache.read_text()).items():
         results = Results()
         replayed(table.losses(region), _InOrder(numbers), len(numbers), 1, results)
-        tasks[region] = former_task(region, region, pool, results)
+        tasks[region] = previous_task(region, region, pool, results)
     return tasks
 
 
 class _InOrder:
-    """Chooses what is known to have been chosen."""
+    """A rival that repeats known choices."""
 
     def __init__(self, order: Sequence[int]) -> None:
         self._order = order
@@ -260,17 +263,17 @@ class _InOrder:
         return self._order[len(results.asked)]
 
 
-def _former_run(file: Path, region: str) -> list[int]:
+def _previous_run(file: Path, region: str) -> list[int]:
     from tests.bench.optimizer.pool_rivals import Ours
 
     warnings.simplefilter("ignore")
     table, pool = _opened(file)
     seed = 1000 + table.regions.index(region)
-    rival = Ours(pool, seed, FORMER_TRIALS)
-    return replayed(table.losses(region), rival, FORMER_TRIALS, 8).chosen
+    rival = Ours(pool, seed, PREVIOUS_TRIALS)
+    return replayed(table.losses(region), rival, PREVIOUS_TRIALS, 8).chosen
 
 
-# What came of it
+# Results
 
 
 def regrets(table: FlightsTable, found: Replay) -> Array:
@@ -282,7 +285,7 @@ def regrets(table: FlightsTable, found: Replay) -> Array:
 
 
 def unit_of(losses: Array) -> tuple[float, float]:
-    """Return the best loss, and how far the median one is from it."""
+    """Return the best loss and the distance of the median loss from it."""
     best = float(np.nanmin(losses))
     return best, float(np.nanmedian(losses)) - best
 
@@ -338,7 +341,7 @@ def trials_to(curve: Array, target: float) -> float:
 def ratio_of_means(mine: Array, base: Array) -> str:
     """Return the ratio of two means of paired values, and the interval of its bootstrap samples.
 
-    Of means, not the mean of ratios: a regret may be 0.
+    The mean of ratios would fail, because a regret may be 0.
     """
     if not base.mean():
         return "-"

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from trialfleet.optimizer.sampling.former import FormerTasks
+from trialfleet.optimizer.sampling.previous import PreviousTasks
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.sampling.startup_count import default_startup
 from trialfleet.optimizer.sampling.suggest import suggest
@@ -16,23 +16,23 @@ from trialfleet.optimizer.space import SearchSpace
 
 
 class Rival(Protocol):
-    """What proposes points, several of which may be pending."""
+    """An optimiser that proposes points, several of which may be pending."""
 
     def ask(self) -> tuple[Any, dict[str, Any]]:
-        """Return a handle, and the parameters to try."""
+        """Return a handle and the parameters to try."""
 
     def tell(self, handle: Any, loss: float) -> None:
-        """Take the result."""
+        """Record the result."""
 
 
 class Ours:
-    """`suggest`, as the service calls it for each trial of a region."""
+    """Our `suggest`, called as the service calls it for each trial of a region."""
 
     def __init__(
-        self, space: SearchSpace, seed: int, trials: int, former: FormerTasks | None = None
+        self, space: SearchSpace, seed: int, trials: int, previous: PreviousTasks | None = None
     ) -> None:
         self._space = space
-        self._former = former
+        self._previous = previous
         self._seed = stable_seed(seed, "bench")
         self._startup = default_startup(trials, len(space.parameters))
         self._history: list[FrozenTrial] = []
@@ -44,7 +44,7 @@ class Ours:
             direction="minimize",
             seed=self._seed,
             startup_trials=self._startup,
-            former=self._former,
+            previous=self._previous,
         ).point
         self._history.append(self._trial(point, TrialState.RUNNING, None))
         return len(self._history) - 1, point

@@ -1,4 +1,4 @@
-"""One optimiser on one task, and what comes of it."""
+"""Runs of one optimiser on one task, and their outcomes."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from trialfleet.optimizer.space import SearchSpace
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "optimizer.md"
 CHARTS = ROOT / "docs" / "assets"
-LEAST = 1e-7  # a regret below that is none
+LEAST = 1e-7  # a smaller regret counts as zero
 _RESAMPLED = 2000
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one rival did on one task.
+    """The outcome of one rival on one task.
 
     Attributes:
         regrets: of the best point after each trial.
-        seconds: for an ask, on average over those that follow the model.
+        seconds: mean duration of an ask with the model.
     """
 
     rival: str
@@ -47,9 +47,9 @@ class Outcome:
 
 
 def single_threaded(processes: int) -> ProcessPoolExecutor:
-    """Return a pool with a process for each core, and one thread in each of them.
+    """Return a pool of processes with one thread each.
 
-    Libraries read that when they are loaded; in a fork they are already.
+    Libraries read the number of threads when they are loaded; in a fork they already are.
     """
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
@@ -57,7 +57,7 @@ def single_threaded(processes: int) -> ProcessPoolExecutor:
 
 
 def known_lines(file: Path) -> list[dict[str, Any]]:
-    """Return what a file of results holds; what a kill left of its last line is cut off."""
+    """Return the lines of a file of results; cut off a last line torn by a kill."""
     content = file.read_bytes() if file.exists() else b""
     whole = content[: content.rfind(b"\n") + 1]
     if len(whole) < len(content):
@@ -68,9 +68,9 @@ def known_lines(file: Path) -> list[dict[str, Any]]:
 def run_left(
     work: Callable[..., Any], jobs: Iterable[tuple[Any, ...]], file: Path, processes: int
 ) -> None:
-    """Do jobs, one in each process, and add what each returns, a dataclass, to a file as a line.
+    """Do jobs, one per process, and append each result, a dataclass, to a file as a line.
 
-    A job that fails is named and has no line: the next start tries it again.
+    A failed job is named and gets no line: the next start tries it again.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as results, single_threaded(processes) as pool:
@@ -85,7 +85,7 @@ def run_left(
 
 
 def write_between(begin: str, end: str, text: str) -> None:
-    """Put text between two lines of docs/optimizer.md, in place of what is there."""
+    """Replace the text between two lines of docs/optimizer.md."""
     head, _, rest = PAGE.read_text().partition(begin)
     write_atomic(PAGE, f"{head}{begin}\n\n{text}\n{end}{rest.partition(end)[2]}")
 
@@ -97,20 +97,20 @@ def optimized(
     warnings.simplefilter("ignore")
     given = task(family, seed, noisy=noisy)
     space = SearchSpace.model_validate(given.space)
-    told = followed(given, RIVALS[name](space, seed, trials), trials, parallel, seed)
-    seconds = float(np.mean(told.seconds[trials // 2 :]))
-    return Outcome(name, family, noisy, seed, told.regrets, seconds)
+    result = followed(given, RIVALS[name](space, seed, trials), trials, parallel, seed)
+    seconds = float(np.mean(result.seconds[trials // 2 :]))
+    return Outcome(name, family, noisy, seed, result.regrets, seconds)
 
 
 @dataclass
-class Told:
-    """What came of a task's trials, in the order in which they ended.
+class TaskResult:
+    """The trials of a task, in the order of their ends.
 
     Attributes:
-        points: what was tried.
-        losses: what the rival was told.
+        points: the tried points.
+        losses: the results for the rival.
         regrets: of the best point so far.
-        seconds: that each ask took.
+        seconds: duration of each ask.
     """
 
     points: list[dict[str, Any]] = field(default_factory=list)
@@ -119,39 +119,39 @@ class Told:
     seconds: list[float] = field(default_factory=list)
 
 
-def followed(given: Task, rival: Rival, trials: int, parallel: int, seed: int) -> Told:
-    """Let a rival optimize a task, so many trials of which are pending at a time."""
+def followed(given: Task, rival: Rival, trials: int, parallel: int, seed: int) -> TaskResult:
+    """Let a rival optimize a task, with several trials pending at a time."""
     random = np.random.default_rng([seed, 1])
     pending: list[tuple[Any, dict[str, Any]]] = []
-    told = Told()
+    result = TaskResult()
 
     def finish() -> None:
         handle, params = pending.pop(0)
-        told.points.append(params)
-        told.losses.append(given.loss(params) + given.noise * random.standard_normal())
-        told.regrets.append(min([*told.regrets[-1:], given.regret(params)]))
-        rival.tell(handle, told.losses[-1])
+        result.points.append(params)
+        result.losses.append(given.loss(params) + given.noise * random.standard_normal())
+        result.regrets.append(min([*result.regrets[-1:], given.regret(params)]))
+        rival.tell(handle, result.losses[-1])
 
     for _ in range(trials):
         if len(pending) == parallel:
             finish()
         begun = time.perf_counter()
         pending.append(rival.ask())
-        told.seconds.append(time.perf_counter() - begun)
+        result.seconds.append(time.perf_counter() - begun)
     while pending:
         finish()
-    return told
+    return result
 
 
 def resampled_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the means of bootstrap samples of rows, [samples, ...]; the same ones each time."""
+    """Return the means of bootstrap samples of rows, [samples, ...], with a fixed seed."""
     drawn = np.random.default_rng(0).integers(len(values), size=(_RESAMPLED, len(values)))
     means: NDArray[np.float64] = values[drawn].mean(axis=1)
     return means
 
 
 def bounds(means: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the ends of the interval that holds 95% of the samples, [2, ...]."""
+    """Return the ends of the interval that contains 95% of the samples, [2, ...]."""
     found: NDArray[np.float64] = np.nanquantile(means, [0.025, 0.975], axis=0)
     return found
 

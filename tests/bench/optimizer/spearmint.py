@@ -1,4 +1,4 @@
-"""A sampler as Spearmint has it: expected improvement, integrated over hyperparameters.
+"""A reimplementation of Spearmint: expected improvement, integrated over hyperparameters.
 
 Snoek, Larochelle and Adams 2012 (arXiv 1206.2944): a Gaussian process with Matérn 5/2 and a length
 per dimension; ten samples of its hyperparameters by slice sampling, one coordinate after the other;
@@ -19,7 +19,7 @@ from tests.bench.optimizer.pool import Array, Pool, RandomDesign, Results, one_h
 from tests.bench.optimizer.pool_rivals import STARTUP
 
 SAMPLES = 10
-BURN_IN = 20  # sweeps before the first sample; the chain begins anew with each result
+BURN_IN = 20  # sweeps before the first sample; the chain restarts with each result
 FANTASIES = 100
 _LONGEST = 2.0  # lengths are uniform in (0, 2), as Spearmint's top-hat prior
 _NOISE = 0.1  # scale of the noise's horseshoe prior
@@ -27,13 +27,13 @@ _JITTER = 1e-8
 
 
 class Spearmint:
-    """Chooses from a pool as Spearmint does from its grid of candidates."""
+    """A rival that chooses from a pool as Spearmint does from its grid of candidates."""
 
     def __init__(self, pool: Pool, seed: int) -> None:
         self._design = RandomDesign(pool, seed)
         self._random = np.random.default_rng([seed, 4])
         self._rows = one_hot(pool.domain, pool.rows)
-        self._at: Array | None = None  # where the chain of hyperparameters was
+        self._at: Array | None = None  # the last state of the chain of hyperparameters
 
     def choose(self, results: Results, left: Sequence[int]) -> int:
         if len(results.losses) < STARTUP:
@@ -49,7 +49,7 @@ class Spearmint:
         return left[int(np.mean(improvements, axis=0).argmax())]
 
     def _samples(self, rows: Array, values: Array) -> list[Array]:
-        """Samples of: log lengths, log amplitude, log noise, mean."""
+        """Return samples of log lengths, log amplitude, log noise and mean."""
         d = rows.shape[1]
         start = np.concatenate([np.zeros(d), [0.0, np.log(1e-3), 0.0]])
         point = start if self._at is None else self._at
@@ -67,7 +67,7 @@ class Spearmint:
 
 
 def covariance(point: Array, left: Array, right: Array) -> Array:
-    """Return Matérn 5/2 of two sets of rows."""
+    """Return the Matérn 5/2 covariance of two sets of rows."""
     lengths = np.exp(point[:-3])
     r = np.sqrt(5.0) * cdist(left / lengths, right / lengths)
     return np.asarray(np.exp(point[-3]) * (1 + r + r * r / 3) * np.exp(-r))
@@ -129,7 +129,7 @@ def expected_improvement(
     candidates: Array,
     random: np.random.Generator,
 ) -> Array:
-    """Return the improvement that is expected at each candidate, over fantasies of pending ones."""
+    """Return each candidate's expected improvement over fantasies of pending ones."""
     noise, mean = np.exp(point[-2]), point[-1]
     fantasies = values[:, None]
     known = rows

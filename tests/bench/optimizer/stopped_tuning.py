@@ -1,26 +1,25 @@
 """Early stopping while an optimiser chooses: `python -m tests.bench.optimizer.stopped_tuning`.
 
-`stopping.py` replays settings in an order by chance. Here our optimiser chooses them, and learns of
-those that were stopped what they are told as. Regions are those of the replay table of flights:
-lanes train an epoch at a time, and the rule looks after each. What is compared is what a stopped
-trial is told as:
+`stopping.py` replays settings in random order. Here our optimiser chooses them, and learns a value
+of each stopped trial. Regions are those of the replay table of flights: lanes train one epoch at a
+time, and the rule decides after each. The ways differ in the recorded value of a stopped trial:
 
-never        nobody is stopped
-predicted    the result that was predicted
-reached      the same, or the best that it has reported where that is better
-reported     the best that it has reported
-worst        the worst result so far, as a failure is
-1-Epoch      each setting is trained for an epoch and told as what that came to; the three best are
-             trained to their ends
+never        no trial is stopped
+predicted    the predicted result
+reached      the predicted result, or the best report if that is better
+reported     the best report
+worst        the worst result so far, as for a failure
+1-Epoch      each setting is trained for one epoch, and its result is recorded; the three best are
+             then trained completely
 
-What counts is the regret of the best complete trial, in units of the distance between the table's
-best and median settings, and the epochs that were trained, as part of all.
+The measures are the regret of the best complete trial, in units of the distance between the table's
+best and median settings, and the trained epochs as a part of all.
 
 curves:
 
-flights      real trainings, of twelve epochs
-power        power laws of 50 epochs that end where the real trainings do; how fast is by chance
-crossing     the same, but those that end worse are faster
+flights      real trainings of twelve epochs
+power        power laws of 50 epochs with the results of the real trainings and random exponents
+crossing     the same, but settings with worse results are faster
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ LANES = 4
 
 @lru_cache
 def opened(kind: str, region: str) -> tuple[Pool, Table]:
-    """Return the settings of the replay table that did not fail in a region, and their curves."""
+    """Return the settings of the replay table without a failure in a region, and their curves."""
     known = flights_table.read()
     curves, results = known.curves(region), known.losses(region)
     kept = np.flatnonzero(came_to_their_ends(curves, results))
@@ -75,7 +74,7 @@ def opened(kind: str, region: str) -> tuple[Pool, Table]:
 
 
 def _power_laws(real: Table, kind: str, seed: int) -> Table:
-    """Curves of 50 epochs that end near the real results."""
+    """Return curves of 50 epochs that end near the real results."""
     random = np.random.default_rng([seed, 7])
     count = len(real.results)
     unit = float(np.median(real.results) - real.results.min())
@@ -91,10 +90,10 @@ def _power_laws(real: Table, kind: str, seed: int) -> Table:
 
 
 class Tuning(Stopper):
-    """Our rule, and what the optimiser learns of each trial.
+    """Our rule with an optimiser that learns from each trial.
 
     Attributes:
-        results: what the optimiser knows.
+        results: the optimiser's results.
     """
 
     def __init__(self, table: Table, way: str) -> None:
@@ -114,12 +113,12 @@ class Tuning(Stopper):
         decisions = {} if self._way in _UNSTOPPED else self._rule.decisions(running)
         for number, decision in decisions.items():
             reported = float(self._table.curves[number, : running[number]].min())
-            self.results.losses[number] = told_as(self._way, decision, reported, self.results)
+            self.results.losses[number] = recorded_as(self._way, decision, reported, self.results)
         return set(decisions)
 
 
 def tuned(kind: str, region: str, way: str, trials: int) -> Score:
-    """Let our optimiser tune a region, of whose trials some are stopped."""
+    """Let our optimiser tune a region in which the rule stops trials."""
     warnings.simplefilter("ignore")
     pool, table = opened(kind, region)
     chooser = Chooser(pool, flights_table.REGIONS.index(region), trials)
@@ -134,7 +133,7 @@ def tuned(kind: str, region: str, way: str, trials: int) -> Score:
 
 
 def _chosen(chooser: Chooser, results: Results, table: Table, trials: int) -> Iterator[int]:
-    """Yield the optimiser's next setting, by what is known when a lane is free."""
+    """Yield the optimiser's next setting, chosen when a lane is free."""
     for _ in range(trials):
         left = sorted(set(range(len(table.results))) - set(results.asked))
         results.asked.append(chooser.choose(results, left))
@@ -144,8 +143,8 @@ def _chosen(chooser: Chooser, results: Results, table: Table, trials: int) -> It
 _UNSTOPPED = {NEVER, ONE_EPOCH}
 
 
-def told_as(way: str, decision: Decision, reported: float, results: Results) -> float:
-    """Return the value that the optimiser learns of a stopped trial."""
+def recorded_as(way: str, decision: Decision, reported: float, results: Results) -> float:
+    """Return the recorded value of a stopped trial."""
     if way == "predicted":
         return decision.loss
     if way == "reached":
@@ -170,7 +169,7 @@ def report(kind: str, scores: dict[str, list[Score]]) -> str:
 
 
 def main() -> int:
-    """Run what the arguments say, and print a table."""
+    """Run the bench and print a table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -183,7 +182,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     given = parser.parse_args()
     regions = flights_table.REGIONS[: given.regions]
-    print("curves    told as     regret   against never stopped     epochs  behind 1-Epoch")
+    print("curves    recorded    regret   against never stopped     epochs  behind 1-Epoch")
     with single_threaded(given.processes) as workers:
         for kind in given.kinds:
             waiting = {

@@ -1,22 +1,21 @@
-"""What early stopping saves and what it costs: `python -m tests.bench.optimizer.stopping`.
+"""Savings and costs of early stopping: `python -m tests.bench.optimizer.stopping`.
 
-Learning curves are replayed: a table has the loss of each of a region's settings after each epoch,
-and what a training that comes to its end is told as. So many settings are drawn, lanes train them,
-an epoch of all lanes at a time, and a rule says after each epoch who is to stop. What counts is
+Learning curves are replayed. A table has the loss of a region's settings after each epoch, and the
+result of each complete training. Settings are drawn, lanes train them one epoch at a time, and a
+rule chooses the trials to stop after each epoch. The measures are
 
-regret     how much worse the best complete trial is than the best of those drawn, in units of the
-           distance between the best and the median: 0 is what no stopping gets
-epochs     that were trained, as part of all
-missed     in how many draws the regret is more than 0.05
-behind     in how many draws it is more than 0.05 above that of 1-Epoch: one epoch of all, then the
-           three best of them to their ends (Egele et al. 2024, arXiv 2404.04111, the baseline that
-           rules fail to beat)
+regret     distance of the best complete trial from the best drawn setting, in units of the distance
+           between the best and the median; 0 without stopping
+epochs     trained epochs, as a part of all
+missed     share of draws with a regret above 0.05
+behind     share of draws with a regret more than 0.05 above that of 1-Epoch: one epoch of all, then
+           all epochs of the three best (Egele et al. 2024, arXiv 2404.04111, a baseline that other
+           rules often fail to improve on)
 
-The families are synthetic; the rule's constants were chosen on draws below 100 of `--first`.
+The families are synthetic; the rule's constants were chosen on seeds below 100 (`--first`).
 `--flights` replays the real trainings of flights_table.py, and `--table FILE.npz` others: arrays
-`curves` [regions, settings, epochs], NaN from where a training failed, and `results` [regions,
-settings], smaller being better; `settings` [settings, parameters] if it has them, scaled to about
-one.
+`curves` [regions, settings, epochs], NaN after a failure, and `results` [regions, settings],
+smaller is better; optionally `settings` [settings, parameters], scaled to about one.
 """
 
 from __future__ import annotations
@@ -51,10 +50,10 @@ Array = NDArray[np.float64]
 
 
 class Predictor(Protocol):
-    """What predicts where a curve ends."""
+    """A predictor of the ends of curves."""
 
     def predict(self, curve: Curve) -> Prediction:
-        """Return where a curve of one or more reports ends."""
+        """Predict the end of a curve with one or more reports."""
 
 
 MakeModel = Callable[[list[Curve], float], Predictor]
@@ -70,9 +69,9 @@ class Table:
 
     Attributes:
         curves: the loss of each setting after each epoch, [settings, epochs].
-        results: what each came to.
-        settings: what made them, [settings, parameters], scaled to about one; no parameter where
-            they are by chance.
+        results: the result of each setting.
+        settings: their parameters, [settings, parameters], scaled to about one; without
+            parameters if the curves are random.
     """
 
     curves: Array
@@ -80,14 +79,14 @@ class Table:
     settings: Array
 
     def drawn(self, count: int, rng: np.random.Generator) -> Table:
-        """So many of its settings, in the order in which they are tried."""
+        """Return some of its settings, in the order of their trials."""
         chosen = rng.permutation(len(self.curves))[:count]
         return Table(self.curves[chosen], self.results[chosen], self.settings[chosen])
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What a rule made of a draw: who came to the end, and how many epochs were trained."""
+    """The result of a rule on a draw: the complete trials and the number of trained epochs."""
 
     complete: list[int]
     epochs: int
@@ -97,7 +96,7 @@ class Replay:
 
 
 def power_laws(rng: np.random.Generator, count: int, noise: float = 0.004) -> Table:
-    """Asymptote, amplitude and exponent by chance; few settings are good."""
+    """Return curves with random asymptote, amplitude and exponent; few settings are good."""
     end = 0.1 + 0.5 * rng.beta(1.5, 2.5, count)
     fall = rng.uniform(0.3, 0.9, count)
     power = rng.uniform(0.3, 1.5, count)
@@ -107,12 +106,12 @@ def power_laws(rng: np.random.Generator, count: int, noise: float = 0.004) -> Ta
 
 
 def noisy(rng: np.random.Generator, count: int) -> Table:
-    """The same where an epoch's loss says little."""
+    """Return power laws with much noise in each epoch."""
     return power_laws(rng, count, noise=0.04)
 
 
 def crossing(rng: np.random.Generator, count: int) -> Table:
-    """The faster a setting learns, the worse it ends: learning rates."""
+    """Return curves that end worse the faster they fall, as with learning rates."""
     speed = rng.uniform(0, 1, count)
     end = 0.15 + 0.25 * speed**2 + 0.2 * rng.beta(1, 3, count)
     tau = 2 + 18 * (1 - speed)
@@ -122,7 +121,7 @@ def crossing(rng: np.random.Generator, count: int) -> Table:
 
 
 def late(rng: np.random.Generator, count: int) -> Table:
-    """Every fourth setting learns nothing for a while, and then more than the others."""
+    """Return curves of which every fourth falls late, but further than the others."""
     table = power_laws(rng, count)
     t = np.arange(1, EPOCHS + 1)
     begin = rng.uniform(5, 35, count)[:, None]
@@ -134,7 +133,7 @@ def late(rng: np.random.Generator, count: int) -> Table:
 
 
 def overfitting(rng: np.random.Generator, count: int) -> Table:
-    """The loss rises again, and the best epoch's weights are what counts."""
+    """Return curves that rise again; the result is that of the best epoch."""
     table = power_laws(rng, count)
     t = np.arange(1, EPOCHS + 1)
     turn = rng.uniform(5, 60, count)[:, None]
@@ -161,16 +160,16 @@ FAMILIES: dict[str, Callable[[np.random.Generator, int], Table]] = {
 
 
 class Stopper:
-    """Says who is to stop. The table is for what trials have reported, and nothing else."""
+    """A rule that chooses trials to stop. It reads only reported values from the table."""
 
     def begin(self, number: int) -> None:
-        """A trial begins."""
+        """Record the start of a trial."""
 
     def end(self, number: int, *, stopped: bool) -> None:
-        """A trial is over."""
+        """Record the end of a trial."""
 
     def stops(self, running: dict[int, int]) -> set[int]:
-        """Return who is to stop, of the trials that run and the epochs that each has trained."""
+        """Return the trials to stop, of the running trials and their trained epochs."""
         raise NotImplementedError
 
 
@@ -197,7 +196,7 @@ class Ours(Stopper):
         return set(self.decisions(running))
 
     def decisions(self, running: dict[int, int]) -> dict[int, Decision]:
-        """Return what those who are to stop are told."""
+        """Return the decisions for the trials to stop."""
         curves = {str(number): self._curve(number, n) for number, n in running.items()}
         with mock.patch.object(policy, "CurveModel", self._made):
             found = to_stop(
@@ -206,7 +205,7 @@ class Ours(Stopper):
         return {int(name): decision for name, decision in found.items()}
 
     def _made(self, complete: list[Curve], end: float) -> Predictor:
-        """The model of so many complete curves, made once."""
+        """Return the model of a number of complete curves, made once."""
         if self._model is None or self._model[0] != len(complete):
             self._model = len(complete), self._make(complete, end)
         return self._model[1]
@@ -252,13 +251,13 @@ RULES: dict[str, Callable[[Table], Stopper]] = {
 def replayed(
     table: Table, stopper: Stopper, lanes: int, order: Iterable[int] | None = None
 ) -> Replay:
-    """Train a table's settings, as a rule lets them.
+    """Train a table's settings under a rule.
 
     Args:
         table: the settings.
         stopper: the rule.
-        lanes: how many are trained at a time.
-        order: of settings, each of which is asked for when a lane is free; None: the table's.
+        lanes: number of parallel trainings.
+        order: of the settings, read one by one when a lane is free; None: the table's order.
     """
     waiting = iter(range(len(table.curves)) if order is None else order)
     running: dict[int, int] = {}
@@ -282,33 +281,33 @@ def replayed(
 
 
 def one_epoch(table: Table, tried: Sequence[int] | None = None, finalists: int = 3) -> Replay:
-    """One epoch of some settings, of all if left out; then the best of them to their ends."""
+    """Train one epoch of some settings (default: all), then all epochs of the best."""
     count, epochs = table.curves.shape
     numbers = np.arange(count) if tried is None else np.asarray(tried)
     best = numbers[np.argsort(table.curves[numbers, 0], kind="stable")[:finalists]]
     return Replay([int(number) for number in best], len(numbers) + len(best) * (epochs - 1))
 
 
-# -- what came of it
+# -- results
 
 
 @dataclass(frozen=True)
 class Score:
-    """What a rule made of one draw: see the module."""
+    """The measures of a rule on one draw: see the module."""
 
     regret: float
     epochs: float
 
 
 def scores(table: Table, lanes: int, rules: Iterable[str] = RULES) -> dict[str, Score]:
-    """Return what each rule made of a draw, and 1-Epoch."""
+    """Return the score of each rule, and of 1-Epoch, on a draw."""
     found = {name: replayed(table, RULES[name](table), lanes) for name in rules}
     found[ONE_EPOCH] = one_epoch(table)
     return {name: score(table, replay, len(table.results)) for name, replay in found.items()}
 
 
 def score(table: Table, replay: Replay, trials: int) -> Score:
-    """Return what so many trials of a table's settings came to."""
+    """Return the score of a replay of a table's settings."""
     best, median = table.results.min(), float(np.median(table.results))
     regret = (table.results[replay.complete].min() - best) / (median - best)
     return Score(float(regret), replay.epochs / (trials * table.curves.shape[1]))
@@ -330,20 +329,23 @@ def report(family: str, drawn: Sequence[dict[str, Score]]) -> str:
 
 
 def main() -> int:
-    """Run what the arguments say, and print a table."""
+    """Run the bench and print a table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--families", nargs="*", default=list(FAMILIES), choices=list(FAMILIES))
     parser.add_argument("--seeds", type=int, default=20, help="draws of each family")
-    parser.add_argument("--first", type=int, default=100, help="seed; below it lie the rule's own")
+    parser.add_argument(
+        "--first",
+        type=int,
+        default=100,
+        help="first seed; smaller ones were used to choose the rule",
+    )
     parser.add_argument("--trials", type=int, default=50)
     parser.add_argument("--lanes", type=int, default=4)
     others = parser.add_mutually_exclusive_group()
-    others.add_argument(
-        "--flights", action="store_true", help="real trainings of 36 regions instead"
-    )
-    others.add_argument("--table", type=Path, help="curves of your own instead")
+    others.add_argument("--flights", action="store_true", help="use real trainings of 36 regions")
+    others.add_argument("--table", type=Path, help="use your own curves")
     given = parser.parse_args()
     print(
         f"{'family':10} {'rule':9} {'regret':>8} {'its 90 %':>8} {'missed':>8} {'epochs':>8} "
@@ -361,7 +363,7 @@ def main() -> int:
 
 
 def _flights() -> list[Table]:
-    """Return the regions of the replay table; its objective is the best epoch's."""
+    """Return the regions of the replay table; a result is that of the best epoch."""
     known = flights_table.read()
     space = SearchSpace.model_validate(flights_table.SPACE)
     rows = Pool.of(space, known.settings).rows
@@ -369,12 +371,12 @@ def _flights() -> list[Table]:
 
 
 def came_to_their_ends(curves: Array, results: Array) -> NDArray[np.bool_]:
-    """Return which trainings did, [settings]."""
+    """Return a mask of the complete trainings, [settings]."""
     return np.asarray(np.isfinite(curves).all(axis=1) & np.isfinite(results))
 
 
 def _whole(curves: Array, results: Array, settings: Array) -> Table:
-    """Return the table of the trainings that came to their ends."""
+    """Return the table of the complete trainings."""
     kept = came_to_their_ends(curves, results)
     return Table(curves[kept], results[kept], settings[kept])
 

@@ -1,11 +1,10 @@
-"""What former results save: `python -m tests.bench.optimizer.transfer`.
+"""Trials saved by previous results: `python -m tests.bench.optimizer.transfer`.
 
-A task's siblings have its constants, moved by a part of the way to random ones. Six siblings are
-optimized first, with 30 trials each; then the task itself, by GPSampler, by ours without former
-results, with the siblings' ones, and with those of one unrelated task whose results are shuffled.
-What counts is how many trials each needs to reach what GPSampler has reached after its last one, as
-a ratio to GPSampler's own number: the geometric mean over the tasks, with the interval that holds
-95% of bootstrap samples.
+A task's siblings have its constants, moved part of the way to random ones. First six siblings are
+optimized with 30 trials each; then the task itself, by GPSampler, and by ours without previous
+results, with the siblings' results, and with the shuffled results of one unrelated task. The
+measure is the number of trials to GPSampler's final regret, as a ratio to GPSampler's own number:
+the geometric mean over the tasks, with the interval that contains 95% of bootstrap samples.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ import numpy as np
 
 from tests.bench.optimizer.families import FAMILIES, Task, sibling
 from tests.bench.optimizer.rivals import RIVALS, Ours
-from tests.bench.optimizer.runs import Told, followed, interval, single_threaded
-from trialfleet.optimizer.sampling.former import FormerTask, FormerTasks
+from tests.bench.optimizer.runs import TaskResult, followed, interval, single_threaded
+from trialfleet.optimizer.sampling.previous import PreviousTask, PreviousTasks
 from trialfleet.optimizer.space import SearchSpace
 
 ROOT = Path(__file__).parents[3]
 SIBLINGS = 6
-FORMER_TRIALS = 30
+PREVIOUS_TRIALS = 30
 APART = 0.3  # of the way from one task's constants to random ones
-_UNREACHED = 1.5  # times all trials: what a rival needs that never reaches the target
+_UNREACHED = 1.5  # times all trials: the number for a rival that does not reach the target
 COLUMNS = ("GPSampler", "nothing", "related", "unrelated")
 
 
 def main() -> int:
-    """Run what the arguments say, and print a table."""
+    """Run the bench and print a table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -70,33 +69,35 @@ def _known(file: Path, trials: int) -> dict[tuple[str, int], dict[str, list[floa
 
 
 def compared(family: str, seed: int, trials: int) -> dict[str, list[float]]:
-    """Return the regrets of one task's best point after each trial, by what was known before."""
+    """Return the regrets of a task's best point after each trial, by kind of knowledge."""
     warnings.simplefilter("ignore")
     target = sibling(family, seed, 0, apart=APART)
     space = SearchSpace.model_validate(target.space)
     siblings = [
-        _former(f"sibling-{number}", sibling(family, seed, number, apart=APART), seed)
+        _previous(f"sibling-{number}", sibling(family, seed, number, apart=APART), seed)
         for number in range(1, 1 + SIBLINGS)
     ]
-    other = _former("unrelated", sibling(family, seed + 1000, 1, apart=1.0), seed)
+    other = _previous("unrelated", sibling(family, seed + 1000, 1, apart=1.0), seed)
     order = np.random.default_rng(seed).permutation(len(other.losses))
     shuffled = tuple(other.losses[place] for place in order)
-    unrelated = FormerTask("unrelated", "unrelated", other.points, shuffled)
+    unrelated = PreviousTask("unrelated", "unrelated", other.points, shuffled)
     rivals = {
         "GPSampler": RIVALS["GPSampler"](space, seed, trials),
         "nothing": Ours(space, seed, trials),
-        "related": Ours(space, seed, trials, FormerTasks(tuple(siblings), "target")),
-        "unrelated": Ours(space, seed, trials, FormerTasks((unrelated,), "target")),
+        "related": Ours(space, seed, trials, PreviousTasks(tuple(siblings), "target")),
+        "unrelated": Ours(space, seed, trials, PreviousTasks((unrelated,), "target")),
     }
     return {
         name: followed(target, rival, trials, 8, seed).regrets for name, rival in rivals.items()
     }
 
 
-def _former(name: str, task: Task, seed: int) -> FormerTask:
+def _previous(name: str, task: Task, seed: int) -> PreviousTask:
     space = SearchSpace.model_validate(task.space)
-    told: Told = followed(task, Ours(space, seed, FORMER_TRIALS), FORMER_TRIALS, 8, seed)
-    return FormerTask(name, name, tuple(told.points), tuple(told.losses))
+    result: TaskResult = followed(
+        task, Ours(space, seed, PREVIOUS_TRIALS), PREVIOUS_TRIALS, 8, seed
+    )
+    return PreviousTask(name, name, tuple(result.points), tuple(result.losses))
 
 
 def _table(found: dict[tuple[str, int], dict[str, list[float]]]) -> str:
@@ -116,7 +117,7 @@ def _table(found: dict[tuple[str, int], dict[str, list[float]]]) -> str:
 
 
 def _needed(regrets: Sequence[float], target: float) -> float:
-    """How many trials until a regret is reached; a regret below a ten-thousandth is none."""
+    """Return the number of trials to a regret; below a ten-thousandth it counts as zero."""
     enough = max(target, 1e-4)
     reached = (number for number, regret in enumerate(regrets, start=1) if regret <= enough)
     return float(next(reached, _UNREACHED * len(regrets)))

@@ -25,7 +25,7 @@ from trialfleet.infra.fleet.lifecycle import down, up
 
 FLEET = fleet(aws_regions=[HOME, AWAY], ami={HOME: IMAGE, AWAY: IMAGE}, key_pair="k")
 FULL = HOME + "a"  # this zone has no capacity, so that the fallback is killed in its middle too
-each_call = pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.thorough)])
+each_call = pytest.mark.parametrize("every", [17, pytest.param(1, marks=pytest.mark.thorough)])
 CANDIDATES = [candidate(FULL), candidate(AWAY + "b"), candidate(HOME + "b")]
 
 

@@ -247,7 +247,7 @@ def remove_both(cloud: Account) -> list[str]:
     return removed(cloud, **REGIONS)
 
 
-each_call = pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.thorough)])
+each_call = pytest.mark.parametrize("every", [17, pytest.param(1, marks=pytest.mark.thorough)])
 
 
 @each_call

@@ -99,21 +99,21 @@ def test_a_killed_nodes_trial_goes_on_elsewhere_from_its_last_checkpoint(
     work, lost = silence.works["killed"], silence.places["killed"]
     lab.wait_for(lambda: runs_elsewhere(work, lost), "the trial elsewhere", ELSEWHERE)
     print(f"the killed node's trial runs elsewhere after {silence.lasts:.0f} s")
-    lab.wait_for(lambda: work.times_told(FIRST), "the trial's end", 120)
+    lab.wait_for(lambda: work.times_recorded(FIRST), "the trial's end", 120)
     assert silence.went_on("killed")
-    assert work.times_told(FIRST) == 1
+    assert work.times_recorded(FIRST) == 1
 
 
 def test_a_cut_of_20_seconds_costs_nothing(silence: Silence, lab: Lab) -> None:
     work = silence.works["blinked"]
-    lab.wait_for(lambda: work.times_told(FIRST), "the trial's end", 90)
+    lab.wait_for(lambda: work.times_recorded(FIRST), "the trial's end", 90)
     print(
         "the trial with the short cut did its last step",
         f"{max(work.steps(FIRST).values()) - silence.began:.0f} s after it",
     )
     assert len(work.hosts(FIRST)) == 1  # the same attempt went on
     assert list(work.steps(FIRST)) == [*range(1, int(QUIET["steps"]) + 1)]
-    assert work.times_told(FIRST) == 1
+    assert work.times_recorded(FIRST) == 1
     assert work.finished()[FIRST]["attempts"] == 1
 
 
@@ -157,7 +157,7 @@ def test_a_node_that_eats_jobs_is_drained_and_says_why(
 
     def ends_elsewhere() -> int:
         project.run(f"condor_qedit -constraint '{own}' Requirements '{others}'", check=False)
-        return work.times_told(FIRST)
+        return work.times_recorded(FIRST)
 
     lab.wait_for(ends_elsewhere, "the trial's end", 120)
     address = lab.machine(eater).instance()["address"]
@@ -179,7 +179,7 @@ def test_a_node_that_eats_jobs_fails_no_trial_that_has_one_retry(
         retries=1,
     )
     nodes = [f"A.l{lane:02}.t01" for lane in range(1, 13)]
-    lab.wait_for(lambda: all(work.times_told(node) for node in nodes), "the trials' ends", 240)
+    lab.wait_for(lambda: all(work.times_recorded(node) for node in nodes), "the trials' ends", 240)
     assert {record["state"] for record in work.finished().values()} == {"complete"}
     eaten = [node for node in nodes if lab.machine(eater).instance()["address"] in work.hosts(node)]
     print(f"the eater had {len(eaten)} of the 12 trials")
@@ -210,19 +210,19 @@ def test_a_node_whose_lease_has_expired_drains_and_ends_itself(
     lab.wait_for(lambda: machine.instance()["state"] == "terminated", "the instance's end", 60)
     print(f"the instance has ended after {time.monotonic() - began:.0f} s")
     assert machine.instance()["reason"] == "Client.InstanceInitiatedShutdown"
-    lab.wait_for(lambda: work.times_told(FIRST), "the trial's end", 90)
+    lab.wait_for(lambda: work.times_recorded(FIRST), "the trial's end", 90)
     assert work.lives(FIRST)[-1] > 0
     assert len(work.hosts(FIRST)) == 2
 
 
-def test_a_node_that_was_cut_off_for_120_seconds_comes_back_and_its_trial_is_told_once(
+def test_a_node_that_was_cut_off_for_120_seconds_comes_back_and_its_trial_is_recorded_once(
     silence: Silence, lab: Lab
 ) -> None:
     work, cut = silence.works["cut"], silence.places["cut"]
     lab.wait_for(lambda: silence.lasts > 120, "the cut's end", 120)
     lab.wait_for(lambda: cut in idle(work.project), "the node's return", 60)
     print(f"the node that was cut off is free again after {silence.lasts:.0f} s")
-    lab.wait_for(lambda: work.times_told(FIRST), "the trial's end", 120)
+    lab.wait_for(lambda: work.times_recorded(FIRST), "the trial's end", 120)
     print(f"its trial has ended after {silence.lasts:.0f} s, on {work.hosts(FIRST)}")
     there = Work(
         work.project,
@@ -231,9 +231,9 @@ def test_a_node_that_was_cut_off_for_120_seconds_comes_back_and_its_trial_is_tol
         budget=ONE,
         resources=resources(requirements=f'TrialfleetInstance == "{cut}"'),
     )
-    lab.wait_for(lambda: there.times_told(FIRST), "a trial on that node", 60)
+    lab.wait_for(lambda: there.times_recorded(FIRST), "a trial on that node", 60)
     assert silence.went_on("cut")
-    assert work.times_told(FIRST) == 1
+    assert work.times_recorded(FIRST) == 1
 
 
 def test_down_lets_a_running_trial_leave_with_its_checkpoint(project: Project, lab: Lab) -> None:
@@ -247,7 +247,7 @@ def test_down_lets_a_running_trial_leave_with_its_checkpoint(project: Project, l
     assert "everything is deleted" in printed
     assert not lab.instances("pending", "running", "stopping", "stopped", "shutting-down")
     assert work.saved(FIRST) > 0
-    assert not work.times_told(FIRST)
+    assert not work.times_recorded(FIRST)
 
 
 def steps_on(node: Machine) -> int:

@@ -52,9 +52,9 @@ class Work:
         log = self._file(f"trials/{_lane(trial)}/log")
         return re.findall(r"executing on host: <([\d.]+):", log)
 
-    def times_told(self, trial: str) -> int:
-        """Return how often the study was told the trial's value."""
-        return self._file("scripts.log").count(f"{trial}: loss = ")
+    def times_recorded(self, trial: str) -> int:
+        """Return how often the study has the trial as finished."""
+        return sum(record["node"] == trial for record in self.project.records(self.folder))
 
     def published(self) -> bool:
         """Tell whether the full training is published, which is the run's end."""

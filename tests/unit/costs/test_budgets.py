@@ -42,13 +42,13 @@ def why(budget: float, spending: Spending, before: Expected | None = None) -> st
     return refused.reason if refused else None
 
 
-def test_a_trial_begins_while_it_and_all_that_is_bound_are_paid_for() -> None:
+def test_a_trial_begins_while_it_and_all_that_is_reserved_are_paid_for() -> None:
     done = {"full_is_over": True}
     assert why(4.0, spent_of(1.0, 1.0, under_way=(0.5,), **done)) is None  # 2 + 1 + 1
     reason = why(3.9, spent_of(1.0, 1.0, under_way=(0.5,), **done))
     assert reason == (
-        "budget.usd of 3.9 USD is used up: 2 USD are spent, 1 bound by jobs under way and "
-        "full trainings to come, a trial costs about 1"
+        "budget.usd of 3.9 USD is used up: 2 USD are spent, 1 reserved for running jobs and "
+        "for full trainings to come, a trial costs about 1"
     )
     assert why(4.4, spent_of(1.0, 1.0, under_way=(1.5,), **done))  # it takes longer than others
     assert why(4.9, spent_of(1.0, 1.0, under_way=(0.5,)))  # a full training costs at least a trial
@@ -138,7 +138,8 @@ def test_a_region_with_its_money_spent_begins_no_trial(make_run: MakeRun) -> Non
     assert scripts.begin("A.l1.t02") == ""  # the same trial: it has begun
     message = scripts.begin("A.l2.t01")  # 10 are spent, 10 are pending
     assert (
-        "A.l2.t01: skipped: budget.usd of 25 USD is used up: 10 USD are spent, 10 bound" in message
+        "A.l2.t01: skipped: budget.usd of 25 USD is used up: 10 USD are spent, 10 reserved"
+        in message
     )
     scripts.end("A.l1.t02", usd=10)
     assert "20 USD are spent, a trial costs about 10" in scripts.begin("A.l1.t03")
@@ -171,10 +172,10 @@ def test_the_budget_of_a_run_counts_all_regions_and_keeps_their_full_trainings(
     assert scripts.begin("A.l1.t01") == ""
     scripts.end("A.l1.t01", usd=10)
     assert scripts.begin("B.l1.t01") == ""
-    assert scripts.begin("A.l1.t02") == ""  # 10 spent, 10 + 20 bound, 10 its own
-    assert scripts.begin("A.l2.t01") == ""  # 10 spent, 20 + 20 bound, 10 its own
+    assert scripts.begin("A.l1.t02") == ""  # 10 spent, 10 + 20 reserved, 10 its own
+    assert scripts.begin("A.l2.t01") == ""  # 10 spent, 20 + 20 reserved, 10 its own
     message = scripts.begin("B.l2.t01")
-    assert "budget.usd_per_run of 60 USD is used up: 10 USD are spent, 50 bound" in message
+    assert "budget.usd_per_run of 60 USD is used up: 10 USD are spent, 50 reserved" in message
     for node in ("A.l1.t02", "B.l1.t01", "A.l2.t01"):
         scripts.end(node, usd=10)
     assert scripts.begin("B.l1.t02")

@@ -1,4 +1,4 @@
-"""What the tests of the optimiser share."""
+"""Fixtures of the optimiser's tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Opener = Callable[[str], TrialStorage]
 
 @pytest.fixture
 def opened() -> Iterator[Opener]:
-    """Open storages that are closed when the test ends."""
+    """Return a function that opens storages; the test's end closes them."""
     with ExitStack() as stack:
 
         def open_(url: str) -> TrialStorage:

@@ -1,4 +1,4 @@
-"""Fewer points of a curve: the stored reports and the page's curves are thinned alike."""
+"""Tests of the downsampling of stored reports and of the page's curves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trialfleet.optimizer.downsampling import thinned
 
 @pytest.mark.parametrize("most", [2, 9, 50])
 @pytest.mark.parametrize("count", [3, 10, 51, 99, 1000])
-def test_what_remains_is_even_and_keeps_both_ends(count: int, most: int) -> None:
+def test_the_kept_points_are_evenly_spaced_and_include_both_ends(count: int, most: int) -> None:
     points = list(range(count))
     kept = thinned(points, most)
     assert len(kept) == min(count, most)
@@ -22,5 +22,5 @@ def test_what_remains_is_even_and_keeps_both_ends(count: int, most: int) -> None
 
 
 @pytest.mark.parametrize("points", [[], [1], [1, 2]])
-def test_few_points_remain_as_they_are(points: list[int]) -> None:
+def test_a_short_curve_keeps_all_points(points: list[int]) -> None:
     assert thinned(points, 2) == points

@@ -1,4 +1,4 @@
-"""What the sampler can't take is refused; what is accepted can be asked for and told."""
+"""Every accepted search space works with ask and tell; the others are refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCALARS = [0, 1, True, False, -0.0, 0.5, 1e308, 2**64, 10**400, "", "a", "\x00",
 
 
 def above(number: float, steps: int) -> float:
-    """The double that is so many doubles above another."""
+    """Return the double a number of steps above another."""
     for _ in range(steps):
         number = math.nextafter(number, math.inf)
     return number
@@ -74,7 +74,7 @@ choices = st.lists(st.sampled_from(SCALARS), min_size=2, max_size=4, unique_by=r
 
 @st.composite
 def spaces(draw: st.DrawFn) -> SearchSpace:
-    """Spaces that a study may have, of numbers at the edges of what a double holds."""
+    """Draw valid spaces with numbers at the limits of doubles."""
     entries = draw(st.lists(st.one_of(floats(), integers(), choices), min_size=1, max_size=3))
     try:
         return SearchSpace.model_validate({f"p{i}": entry for i, entry in enumerate(entries)})
@@ -103,7 +103,7 @@ def ask_and_tell(space: SearchSpace, storage: TrialStorage, sampler: Sampler) ->
 
 @settings(max_examples=20)
 @given(spaces())
-def test_our_sampler_takes_each_space_that_is_accepted(space: SearchSpace) -> None:
+def test_our_sampler_works_with_every_accepted_space(space: SearchSpace) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)  # an overflow, say
         ask_and_tell(space, TrialStorage("sqlite://"), "RegionSampler")
@@ -111,7 +111,7 @@ def test_our_sampler_takes_each_space_that_is_accepted(space: SearchSpace) -> No
 
 @settings(max_examples=10)
 @given(spaces(), st.sampled_from(["TPESampler", "RandomSampler"]))
-def test_optunas_samplers_and_a_database_take_each_space_that_is_accepted(
+def test_optunas_samplers_and_a_database_work_with_every_accepted_space(
     space: SearchSpace, sampler: Sampler
 ) -> None:
     ask_and_tell(space, open_storage("sqlite://"), sampler)

@@ -1,4 +1,4 @@
-"""PED-ANOVA against Optuna's: two routes to one number."""
+"""Comparison of our PED-ANOVA with Optuna's."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ SPACE = SearchSpace.model_validate(
 
 
 def drawn(rng: random.Random, trials: int) -> list[tuple[dict[str, Any], float]]:
-    """Settings at random, most of some parameters alike, and losses of which some are equal."""
+    """Return random settings with many equal values, and losses of which some are equal."""
     found = []
     for _ in range(trials):
         place = {name: rng.random() ** rng.choice([1, 6]) for name in SPACE.parameters}
-        values = {name: each.at(place[name]) for name, each in SPACE.parameters.items()}
+        values = {name: each.from_unit(place[name]) for name, each in SPACE.parameters.items()}
         loss = abs(place["rate"] - 0.3) + place["solver"] + 0.2 * round(5 * rng.random())
         found.append((SPACE.active(values), loss))
     return found
@@ -43,9 +43,7 @@ def drawn(rng: random.Random, trials: int) -> list[tuple[dict[str, Any], float]]
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("trials", "best"), [(12, 5), (60, 20), (200, 67)])
-def test_a_parameters_importance_is_the_one_that_optuna_computes(
-    seed: int, trials: int, best: int
-) -> None:
+def test_a_parameters_importance_equals_optunas(seed: int, trials: int, best: int) -> None:
     found = drawn(random.Random(100 * seed + trials), trials)  # noqa: S311
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study()

@@ -1,4 +1,4 @@
-"""What may begin, and the first reason why something does not."""
+"""Tests of the reasons not to begin a trial, a full training or a gate."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, get_args
 
 import pytest
 
-from trialfleet.optimizer.may_begin import RESERVE, Facts, UsdBudget, What, refusal
+from trialfleet.optimizer.may_begin import RESERVE, Activity, Facts, UsdBudget, refusal
 from trialfleet.optimizer.region_types import Refused, Stopped
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
-BUDGET = UsdBudget(name="budget.usd", usd=4.0, spent=2.0, bound=1.0, trial=1.0)
+BUDGET = UsdBudget(name="budget.usd", usd=4.0, spent=2.0, reserved=1.0, trial=1.0)
 PAID = Facts(
     free=RESERVE,
     folder="/runs/r1",
@@ -27,7 +27,7 @@ PAID = Facts(
     hours=2.0,
     budgets=lambda: [BUDGET],
 )
-# In the order in which they count, each with its words.
+# In order of precedence, each with its message.
 REASONS: list[tuple[dict[str, Any], Refused]] = [
     (
         {"free": 5 << 20},
@@ -47,8 +47,8 @@ REASONS: list[tuple[dict[str, Any], Refused]] = [
     (
         {"budgets": lambda: [BUDGET, BUDGET._replace(spent=2.1)]},
         Refused(
-            "budget.usd of 4 USD is used up: 2.1 USD are spent, 1 bound by jobs under way and full "
-            "trainings to come, a trial costs about 1"
+            "budget.usd of 4 USD is used up: 2.1 USD are spent, 1 reserved for running jobs and "
+            "for full trainings to come, a trial costs about 1"
         ),
     ),
 ]
@@ -65,21 +65,21 @@ REASONS: list[tuple[dict[str, Any], Refused]] = [
         (1e5, "100000"),
     ],
 )
-def test_an_amount_is_told_to_the_cent(usd: float, shown: str) -> None:
-    used_up = BUDGET._replace(usd=usd, spent=usd, bound=0.0)
+def test_an_amount_is_shown_to_the_cent(usd: float, shown: str) -> None:
+    used_up = BUDGET._replace(usd=usd, spent=usd, reserved=0.0)
     refused = refusal("trial", replace(PAID, budgets=lambda: [used_up]))
     assert refused
     assert refused.reason == f"budget.usd of {shown} USD is used up: {shown} USD are spent"
 
 
-@pytest.mark.parametrize("what", get_args(What))
-def test_what_nothing_refuses_begins(what: What) -> None:
-    assert refusal(what, Facts()) is None
-    assert refusal(what, PAID) is None
+@pytest.mark.parametrize("activity", get_args(Activity))
+def test_an_activity_without_a_reason_against_it_begins(activity: Activity) -> None:
+    assert refusal(activity, Facts()) is None
+    assert refusal(activity, PAID) is None
 
 
 @pytest.mark.parametrize("at", range(len(REASONS)))
-def test_the_first_reason_counts(at: int) -> None:
+def test_the_first_reason_is_returned(at: int) -> None:
     facts: dict[str, Any] = {}
     for changed, _ in REASONS[at:]:
         facts |= changed
@@ -89,7 +89,7 @@ def test_the_first_reason_counts(at: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "reasons"),
+    ("activity", "reasons"),
     [
         ("region", {"failed"}),
         ("anything", {"free"}),
@@ -98,25 +98,27 @@ def test_the_first_reason_counts(at: int) -> None:
         ("gate", {"free"}),
     ],
 )
-def test_what_is_no_trial_has_fewer_reasons(what: What, reasons: set[str]) -> None:
+def test_activities_other_than_trials_have_fewer_reasons(
+    activity: Activity, reasons: set[str]
+) -> None:
     changes = [facts for facts, _ in REASONS]
-    refused = [facts for facts in changes if refusal(what, replace(PAID, **facts))]
+    refused = [facts for facts in changes if refusal(activity, replace(PAID, **facts))]
     assert {name for facts in refused for name in facts} == reasons
 
 
-@pytest.mark.parametrize("what", ["attempt", "trial", "full training", "gate"])
-def test_what_pays_for_no_full_training_pays_for_nothing(what: What) -> None:
-    assert refusal(what, replace(PAID, unpaid={"final": "spent"})) == Refused("spent")
+@pytest.mark.parametrize("activity", ["attempt", "trial", "full training", "gate"])
+def test_a_cap_without_money_for_full_trainings_refuses_everything(activity: Activity) -> None:
+    assert refusal(activity, replace(PAID, unpaid={"final": "spent"})) == Refused("spent")
 
 
-def test_budgets_in_usd_are_gathered_where_nothing_else_refuses() -> None:
+def test_budgets_in_usd_are_gathered_only_if_nothing_else_refuses() -> None:
     def gathered() -> list[UsdBudget]:
         pytest.fail("it takes long")
 
     assert refusal("trial", replace(PAID, begun=20, budgets=gathered))
 
 
-def test_every_fact_decides() -> None:
+def test_every_fact_can_refuse() -> None:
     decisive = {name for facts, _ in REASONS for name in facts}
     limits = {"folder", "deadline", "failures", "last_failure", "trials", "hours"}
     assert decisive | limits == {each.name for each in fields(Facts)}

@@ -1,4 +1,4 @@
-"""The resident service and its client: started on demand, one at a time, killed at any moment."""
+"""Tests of the resident service and its client: start on demand, one at a time, kills."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if (folder / "release.py").exists():
 
 
 class Notes:
-    # writes down what happens, so that tests can see it
+    # records its calls, so that tests can read them
     def handle(self, words):
         with open(folder / "served", "a", errors="surrogateescape") as notes:
             notes.write(f"begin {' '.join(words)}\\n")
@@ -159,7 +159,7 @@ class Run:
         return (self.folder / "service.log").read_text()
 
     def raw(self, content: bytes) -> bytes:
-        """Return what the service says to bytes that no client of ours sends."""
+        """Return the service's reply to arbitrary bytes."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(10)
             connection.connect(str(self.folder / "service.sock"))
@@ -184,7 +184,7 @@ def run(tmp_path: Path, script: Path) -> Iterator[Run]:
 
 
 def end(run: Run) -> None:
-    """Kill the service and whatever is about to become one: a client may have started several."""
+    """Kill all services, also starting ones: a client may have started several."""
     command = run.start()[1:3]
     for process in psutil.process_iter(["cmdline"]):
         if (process.info["cmdline"] or [])[1:3] == command:
@@ -195,19 +195,19 @@ def end(run: Run) -> None:
 def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.01)
 
 
 def handles(pid: int, number: signal.Signals) -> bool:
-    """Return whether a process has a handler of its own for a signal."""
+    """Return whether a process has installed a handler for a signal."""
     caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
     return bool(caught and int(caught[1], 16) >> (number - 1) & 1)
 
 
 def waits_for_a_reply(pid: int) -> bool:
     """Return whether a client has sent its request: it sleeps with a socket open."""
-    process = psutil.Process(pid)  # /proc by hand trips over a descriptor that is closed meanwhile
+    process = psutil.Process(pid)  # unlike reading /proc, works while descriptors are closed
     return process.status() == psutil.STATUS_SLEEPING and bool(process.net_connections("unix"))
 
 
@@ -235,7 +235,7 @@ def test_the_client_exits_with_the_services_code_and_prints_failures_on_stderr(r
     assert skipped.stderr.endswith("['exit', '3']\n")
 
 
-def test_an_error_for_people_reaches_the_person_in_any_locale(run: Run) -> None:
+def test_an_error_message_is_printed_in_any_locale(run: Run) -> None:
     run.ok("hello")
     result = subprocess.run(
         run.command("wrong"), capture_output=True, env=os.environ | {"LC_ALL": "C"}
@@ -244,7 +244,7 @@ def test_an_error_for_people_reaches_the_person_in_any_locale(run: Run) -> None:
     assert result.stderr == "no such region: é\n".encode()
 
 
-def test_a_mistake_in_one_request_is_logged_and_the_service_lives_on(run: Run) -> None:
+def test_an_exception_in_one_request_is_logged_and_the_service_continues(run: Run) -> None:
     result = run.ask("bug")
     assert result.returncode == 1
     assert "ZeroDivisionError: a mistake" in result.stderr
@@ -264,14 +264,12 @@ def test_requests_are_served_one_at_a_time(run: Run) -> None:
         waiting.communicate()
 
 
-def test_native_libraries_are_told_to_use_one_thread(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_native_libraries_are_set_to_one_thread(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert run.ok("threads") == "1\n"
 
 
-def test_background_work_goes_on_between_requests_and_its_mistakes_stop_nothing(run: Run) -> None:
+def test_background_work_continues_between_requests_and_after_exceptions(run: Run) -> None:
     run.ok("hello")
     (run.folder / "work").write_text("0")
     run.ok("hello")
@@ -287,7 +285,7 @@ def _is_noticed(run: Run, word: str) -> bool:
     return f"noticed {word}" in run.served()
 
 
-def test_what_comes_up_without_a_request_is_noticed_at_once(run: Run) -> None:
+def test_an_event_without_a_request_is_handled_at_once(run: Run) -> None:
     bell = run.folder / "bell"
     os.mkfifo(bell)
     run.ok("hello")
@@ -308,13 +306,13 @@ def test_what_comes_up_without_a_request_is_noticed_at_once(run: Run) -> None:
     [b"\0", b"GET / HTTP/1.1\r\n\r\n", b"-5\nab", b"5\nabcd\0xyz", b"3\nabc", b"0\n", b"\n",
      b"99999999999\n", b"\xff" * 1000, b"9999999\n"],
 )  # fmt: skip
-def test_garbage_is_refused_and_harms_nobody(run: Run, garbage: bytes) -> None:
+def test_invalid_requests_are_refused_and_do_no_harm(run: Run, garbage: bytes) -> None:
     run.ok("hello")
     assert run.raw(garbage).startswith(b"1 ")
     run.ok("hello")
 
 
-def test_clients_that_leave_early_or_say_nothing_harm_nobody(run: Run) -> None:
+def test_clients_that_leave_early_or_send_nothing_do_no_harm(run: Run) -> None:
     run.ok("hello")
     assert run.raw(b"") == b""
     assert run.raw(b"10\nask\0") == b"", "half a request is none"
@@ -329,7 +327,7 @@ def test_clients_that_leave_early_or_say_nothing_harm_nobody(run: Run) -> None:
     assert len(run.pids()) == 1
 
 
-def test_a_client_says_how_it_is_used() -> None:
+def test_a_client_prints_its_usage() -> None:
     for arguments in ([], ["--folder", "x"], ["--folder", "x", "--start", "--", "hi"],
                       ["--folder", "x", "--start", "y", "--"]):  # fmt: skip
         program = programs.command("ask-service", *arguments)
@@ -359,7 +357,7 @@ def test_a_disk_that_is_full_keeps_no_request_waiting(run: Run) -> None:
     assert "ZeroDivisionError" in run.ask("bug").stderr
 
 
-# ---------------------------------------------------------------- life and death
+# ---------------------------------------------------------------- start and end
 
 
 def test_many_clients_at_once_start_one_service(run: Run) -> None:
@@ -371,7 +369,7 @@ def test_many_clients_at_once_start_one_service(run: Run) -> None:
     assert {output.split()[0] for output in outputs} == {str(pid)}
 
 
-def test_a_service_killed_in_mid_request_is_replaced_and_asked_again(run: Run) -> None:
+def test_a_service_killed_during_a_request_is_replaced_and_the_request_repeated(run: Run) -> None:
     waiting = run.ask_later("slow", "1.5")
     wait_until((run.folder / "served").exists)
     queued = run.ask_later("hello")
@@ -397,18 +395,18 @@ def test_a_request_that_kills_every_service_ends_with_a_clear_error(run: Run) ->
     assert len(run.pids()) == client.ATTEMPTS
 
 
-def test_a_service_whose_storage_is_away_is_worth_coming_back_to(run: Run) -> None:
+def test_an_unreachable_storage_gives_the_exit_code_for_a_later_try(run: Run) -> None:
     (run.folder / "away").touch()
     result = run.ask("hello")
     assert result.returncode == client.EXIT_NO_SERVICE
     assert "the database is down" in result.stderr
 
 
-def test_a_service_that_cant_start_ends_with_its_own_words(run: Run) -> None:
+def test_a_service_that_cant_start_shows_its_own_message(run: Run) -> None:
     (run.folder / "broken").touch()
     result = run.ask("hello")
     assert result.returncode == client.EXIT_NO_SERVICE, "no trial is trained again for that"
-    assert "ends with exit code 1" in result.stderr
+    assert "ended with exit code 1" in result.stderr
     assert "the study is broken" in result.stderr
     assert len(run.pids()) == client.FAILED_STARTS
 
@@ -441,7 +439,7 @@ def test_sigterm_ends_a_service_that_waits_for_requests(run: Run) -> None:
     assert service.wait(timeout=4) == 0
 
 
-def test_a_script_whose_dagman_has_ended_asks_nothing_again(run: Run, tmp_path: Path) -> None:
+def test_a_script_repeats_no_request_after_its_dagman_has_ended(run: Run, tmp_path: Path) -> None:
     """The next DAGMan runs the script too; a late ask would empty the folder of a running trial."""
     run.ok("hello")
     (service,) = run.pids()
@@ -467,7 +465,7 @@ def test_a_script_whose_dagman_has_ended_asks_nothing_again(run: Run, tmp_path: 
     assert "begin late" not in run.served()
 
 
-def test_a_request_that_nobody_waits_for_any_longer_is_not_served(run: Run) -> None:
+def test_a_request_is_not_served_after_its_client_is_gone(run: Run) -> None:
     run.ok("hello")
     os.kill(run.pids()[0], signal.SIGSTOP)
     impatient = run.ask_later("impatient")
@@ -510,13 +508,13 @@ def test_an_idle_service_ends_after_its_timeout_and_not_before_a_request_is_serv
     assert "no request for" in run.log()
 
 
-def test_an_idle_service_stays_while_it_watches_and_works_when_that_is_due(run: Run) -> None:
+def test_an_idle_service_stays_while_it_watches_and_does_due_work(run: Run) -> None:
     (run.folder / "watching").touch()
     service = run.popen(idle_timeout=0.4)
     wait_until((run.folder / "service.sock").exists)
     (run.folder / "work").write_text("10")
     (run.folder / "due").touch()
-    wait_until(lambda: int((run.folder / "work").read_text() or 0) > 11)  # nobody asked
+    wait_until(lambda: int((run.folder / "work").read_text() or 0) > 11)  # without a request
     (run.folder / "work").unlink()
     (run.folder / "due").unlink()
     (run.folder / "watching").unlink()
@@ -532,8 +530,8 @@ def test_a_service_whose_socket_is_gone_ends_so_that_another_can_start(run: Run)
     assert is_alive(second)
 
 
-def test_a_service_goes_on_as_the_release_that_an_update_brings(run: Run) -> None:
-    """It would write templates and files of the new one by the code of the old one."""
+def test_a_service_restarts_as_the_new_release_after_an_update(run: Run) -> None:
+    """Otherwise the old release's code would use the new release's templates."""
     release = run.folder / "release.py"
     release.write_text("NAME = 'old'")
     pid, name = run.ok("release").split()
@@ -557,7 +555,7 @@ def test_the_lock_is_held_while_the_service_lives(run: Run) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_the_socket_is_for_its_owner_alone(run: Run) -> None:
+def test_only_its_owner_can_use_the_socket(run: Run) -> None:
     run.ok("hello")
     assert stat.S_IMODE((run.folder / "service.sock").stat().st_mode) == 0o600
 
@@ -575,7 +573,7 @@ def test_a_folders_path_may_be_longer_than_a_sockets_address(tmp_path: Path, scr
 
 
 @pytest.mark.parametrize("half", [b"", b"0", b"0 5", b"0 5\n", b"0 5\nhell"])
-def test_half_a_reply_is_none(half: bytes) -> None:
+def test_an_incomplete_reply_counts_as_none(half: bytes) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(half)
@@ -584,14 +582,14 @@ def test_half_a_reply_is_none(half: bytes) -> None:
         assert theirs.recv(100) == b"3\nhi\0"
 
 
-def test_a_relative_folder_means_the_clients_own(run: Run) -> None:
+def test_a_relative_folder_is_relative_to_the_clients_folder(run: Run) -> None:
     command = run.command("hello")
     command[command.index("--folder") + 1] = "."
     result = subprocess.run(command, cwd=run.folder, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
 
 
-def test_the_client_needs_nothing_but_the_standard_librarys_fastest_part() -> None:
+def test_the_client_imports_only_the_standard_librarys_fast_modules() -> None:
     python, *words = programs.command("ask-service")
     command = [python, "-X", "importtime", *words]
     lines = subprocess.run(command, capture_output=True, text=True).stderr.splitlines()
@@ -611,7 +609,7 @@ def trouble_of(run: Run) -> str:
         return ""
 
 
-def test_a_frozen_service_is_noted_while_a_client_waits_and_no_longer(
+def test_a_frozen_service_is_recorded_only_while_a_client_waits(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "NOTE_SECONDS", 0.3)
@@ -619,7 +617,7 @@ def test_a_frozen_service_is_noted_while_a_client_waits_and_no_longer(
     (pid,) = run.pids()
     os.kill(pid, signal.SIGSTOP)
     try:
-        # in a thread of this process, where the client's patience is shorter
+        # in a thread of this process, where the client's limits are shorter
         monkeypatch.setattr(sys, "argv", run.command("hello")[4:])
         asking = threading.Thread(target=client.main, daemon=True)
         asking.start()
@@ -631,7 +629,7 @@ def test_a_frozen_service_is_noted_while_a_client_waits_and_no_longer(
     assert trouble_of(run) == ""
 
 
-def test_a_service_that_has_logged_anything_lately_is_not_silent(run: Run) -> None:
+def test_a_service_with_a_recent_log_entry_is_not_silent(run: Run) -> None:
     assert not client._logs(str(run.folder))
     log = run.folder / "service.log"
     log.touch()
@@ -640,10 +638,10 @@ def test_a_service_that_has_logged_anything_lately_is_not_silent(run: Run) -> No
     assert not client._logs(str(run.folder))
 
 
-def test_a_service_that_cant_start_is_noted_until_one_answers(run: Run) -> None:
+def test_a_service_that_cant_start_is_recorded_until_one_answers(run: Run) -> None:
     (run.folder / "broken").touch()
     run.ask("hello")
-    assert "ends with exit code 1" in trouble_of(run)
+    assert "ended with exit code 1" in trouble_of(run)
     assert "the study is broken" in trouble_of(run)
     note = run.folder / client.TROUBLE
     long_ago = {**json.loads(note.read_text()), "since": time.time() - client.PATIENCE_SECONDS}

@@ -1,4 +1,4 @@
-"""Optuna's own tests of samplers and storages, run on ours."""
+"""Optuna's own tests of samplers and storages, run with ours."""
 
 from __future__ import annotations
 

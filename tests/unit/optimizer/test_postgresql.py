@@ -1,4 +1,4 @@
-"""Studies in a real PostgreSQL server: a private one, started and ended by these tests."""
+"""Studies in a real PostgreSQL server, which these tests start and end."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ REPORTS = {0: math.nan, 1: math.inf, 2: -math.inf, 3: 5e-324, 4: -1.7e308, 2**31
 
 
 def scenario(study: RegionStudy) -> list[Any]:
-    """Ask and tell in every way; returns what was answered."""
+    """Ask and tell in every way, and return the replies."""
     answers = [study.ask(f"n{i}") for i in range(8)]
     ran: TrialExecution = {"attempts": 2, "job": JOB, "reports": REPORTS}
     study.tell("n0", Complete(metrics={"loss": 0.1 + 0.2}, seconds=1.5, device="GPU é"), **ran)
@@ -83,7 +83,7 @@ def scenario(study: RegionStudy) -> list[Any]:
     return [*answers, study.best()]
 
 
-def test_a_study_answers_the_same_from_postgresql_as_from_sqlite(
+def test_a_study_gives_the_same_replies_with_postgresql_and_sqlite(
     server: Server, tmp_path: Path, opened: Opener
 ) -> None:
     storage = opened(server.url())
@@ -134,7 +134,9 @@ def test_runs_that_start_at_once_share_a_database_without_tables(
     assert names == {f"run {i}" for i in range(6)}
 
 
-def test_of_managers_that_begin_at_once_one_owns_the_run(server: Server, opened: Opener) -> None:
+def test_only_one_of_several_managers_that_begin_at_once_owns_the_run(
+    server: Server, opened: Opener
+) -> None:
     admin = server.url().replace("+psycopg", "")
     with psycopg.connect(admin, autocommit=True) as connection:
         connection.execute("CREATE DATABASE owned")
@@ -190,7 +192,7 @@ def test_managers_that_divide_the_regions_write_one_database_at_once(
 
 
 @pytest.mark.parametrize("end", ["stop", "crash"])
-def test_a_resident_study_goes_on_after_the_servers_restart(
+def test_a_resident_study_continues_after_the_servers_restart(
     server: Server, opened: Opener, end: str
 ) -> None:
     study = make(opened(server.url()), f"restart {end}")
@@ -203,7 +205,7 @@ def test_a_resident_study_goes_on_after_the_servers_restart(
         server.start()
     else:
         server.crash()
-    # a tell comes first: Optuna itself repeats an ask whose connection is gone
+    # a tell first: Optuna itself repeats an ask after a lost connection
     study.tell("a", Complete(metrics={"loss": 1.0}, seconds=None, device=None), attempts=1)
     second = study.ask("b")
     assert isinstance(second, Assignment)
@@ -218,7 +220,7 @@ def test_a_wrong_password_is_refused_without_showing_it(server: Server) -> None:
     assert "fleet:***@127.0.0.1" in str(caught.value)
 
 
-def test_trials_are_read_the_same_from_postgresql_as_from_sqlite(
+def test_the_same_trials_are_read_from_postgresql_and_sqlite(
     server: Server, tmp_path: Path, opened: Opener
 ) -> None:
     urls = [server.url(), sqlite_url(tmp_path / "study.db")]
@@ -233,7 +235,7 @@ def test_trials_are_read_the_same_from_postgresql_as_from_sqlite(
     assert [trial.state.name for trial in read[0][:3]] == ["COMPLETE", "FAIL", "RUNNING"]
 
 
-def test_the_dashboard_shows_a_copy_of_a_runs_studies_alone(
+def test_the_dashboard_shows_a_copy_of_only_the_runs_studies(
     server: Server, tmp_path: Path, opened: Opener, make_run: MakeRun
 ) -> None:
     run = make_run(run="pg", storage=server.url())
@@ -252,7 +254,7 @@ def test_the_dashboard_shows_a_copy_of_a_runs_studies_alone(
     ]
 
 
-def test_reading_a_database_without_tables_makes_none(server: Server) -> None:
+def test_reading_a_database_without_tables_creates_none(server: Server) -> None:
     with psycopg.connect(server.url().replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute("CREATE DATABASE empty")
     url = server.url().replace("/postgres", "/empty")

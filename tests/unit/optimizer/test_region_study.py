@@ -1,4 +1,4 @@
-"""A region's study: asks and tells that happen exactly once, budgets, reproducibility."""
+"""Tests of a region's study: asks and tells exactly once, budgets, reproducibility."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from trialfleet.errors import InputError, OptimizerError, TrialfleetError
 from trialfleet.optimizer import region_study
 from trialfleet.optimizer.region_study import MOST_REPORTS, RegionStudy
 from trialfleet.optimizer.region_types import (
+    Abandoned,
     Assignment,
     Complete,
     Failed,
-    GivenUp,
     Refused,
     RegionSettings,
     Stopped,
@@ -84,7 +84,7 @@ def stored(storage: BaseStorage) -> list[FrozenTrial]:
 # ---------------------------------------------------------------- asking
 
 
-def test_the_first_trial_is_the_defaults() -> None:
+def test_the_first_trial_has_the_defaults() -> None:
     study = make()
     first, second = asked(study, "a"), asked(study, "b")
     assert first.params == SPACE.complete(SPACE.defaults())
@@ -94,7 +94,7 @@ def test_the_first_trial_is_the_defaults() -> None:
 
 
 @pytest.mark.slow
-def test_asking_again_returns_the_same_until_it_is_told_and_from_a_fresh_study_too(
+def test_repeated_asks_return_the_same_until_the_tell_also_from_a_new_object(
     tmp_path: Path, opened: Opener
 ) -> None:
     storage = opened(sqlite_url(tmp_path / "study.db"))
@@ -125,7 +125,7 @@ def test_params_hold_active_parameters_and_constants_in_the_order_of_the_file() 
     assert kinds == {"sgd", "adam"}
 
 
-def test_the_storage_says_node_params_seed_and_baseline_and_only_active_parameters() -> None:
+def test_the_storage_has_node_seed_baseline_and_only_active_parameters() -> None:
     storage = in_memory()
     study = make(storage)
     answers = [asked(study, f"n{i}") for i in range(6)]
@@ -141,7 +141,7 @@ def test_the_storage_says_node_params_seed_and_baseline_and_only_active_paramete
         }
 
 
-def test_regions_of_one_study_differ_in_all_but_the_baseline() -> None:
+def test_regions_of_one_study_differ_except_in_the_baseline() -> None:
     storage = in_memory()
     left = RegionStudy(storage, "s/r/JFK", SPACE, settings(region="JFK"))
     right = RegionStudy(storage, "s/r/LGA", SPACE, settings(region="LGA"))
@@ -150,14 +150,14 @@ def test_regions_of_one_study_differ_in_all_but_the_baseline() -> None:
     assert asked(left, "b").params != asked(right, "b").params
 
 
-def test_the_run_plays_no_part_in_what_is_suggested() -> None:
+def test_suggestions_do_not_depend_on_the_run() -> None:
     first, second = (RegionStudy(in_memory(), f"s/{run}/JFK", SPACE, settings()) for run in "ab")
     for node in ("n0", "n1", "n2"):
         assert asked(first, node) == asked(second, node)
 
 
 @pytest.mark.slow
-def test_seed_and_results_decide_every_suggestion() -> None:
+def test_seed_and_results_determine_every_suggestion() -> None:
     def run(seed: int) -> list[Assignment]:
         study = make(seed=seed, startup_trials=4)
         answers = []
@@ -173,15 +173,15 @@ def test_seed_and_results_decide_every_suggestion() -> None:
 # ---------------------------------------------------------------- telling
 
 
-def test_a_result_is_stored_with_all_that_came_with_it() -> None:
+def test_a_result_is_stored_with_all_its_details() -> None:
     storage = in_memory()
     study = make(storage)
     asked(study, "a")
     complete(study, "a", 0.25, attempts=2)
     (trial,) = stored(storage)
     assert (trial.state, trial.value) == (TrialState.COMPLETE, 0.25)
-    told = ("metrics", "seconds", "device", "attempts", "error", "job")
-    assert {key: value for key, value in trial.user_attrs.items() if key in told} == {
+    details = ("metrics", "seconds", "device", "attempts", "error", "job")
+    assert {key: value for key, value in trial.user_attrs.items() if key in details} == {
         "metrics": {"loss": 0.25, "other": 2.0},
         "seconds": 1.5,
         "device": "NVIDIA A100",
@@ -208,7 +208,7 @@ def test_the_job_and_the_reports_are_stored_whatever_the_outcome() -> None:
         asked(study, node)
     complete(study, "a", 0.25, job=job, reports={1: 0.5, 2: math.nan, 3: math.inf, 4: 0.25})
     study.tell("b", Failed(error="x", final=True), attempts=2, job=job, reports={1: 0.5})
-    study.tell("c", GivenUp(error="no money is left"), attempts=1, job=job, reports={7: 0.5})
+    study.tell("c", Abandoned(error="no money is left"), attempts=1, job=job, reports={7: 0.5})
     first, second, third = stored(storage)
     assert [trial.user_attrs["job"] for trial in (first, second, third)] == [job] * 3
     assert first.intermediate_values == pytest.approx(
@@ -217,7 +217,7 @@ def test_the_job_and_the_reports_are_stored_whatever_the_outcome() -> None:
     assert (second.intermediate_values, third.intermediate_values) == ({1: 0.5}, {7: 0.5})
 
 
-def test_of_many_reports_some_are_stored_evenly_the_first_and_the_last_among_them() -> None:
+def test_many_reports_are_stored_downsampled_with_the_first_and_the_last() -> None:
     storage = in_memory()
     study = make(storage)
     asked(study, "a")
@@ -244,14 +244,14 @@ def test_the_first_tell_wins() -> None:
     assert repr(stored(storage)) == before
 
 
-def test_a_trial_that_was_given_up_is_finished_but_no_failure() -> None:
+def test_an_abandoned_trial_is_finished_but_not_failed() -> None:
     storage = in_memory()
     study = make(storage, max_failures=0)
     for node in ("a", "b", "c"):
         asked(study, node)
     complete(study, "a", 0.25)
     for node in ("a", "b", "b", "ghost"):
-        study.tell(node, GivenUp(error="no money is left"))
+        study.tell(node, Abandoned(error="no money is left"))
     assert study.stopped() is None
     assert study.ask("b") == Refused("b is finished")
     assert study.ask("c") == asked(study, "c")
@@ -264,7 +264,7 @@ def test_a_trial_that_was_given_up_is_finished_but_no_failure() -> None:
     assert stored(storage)[1].user_attrs["error"] == "no money is left"
 
 
-def test_a_trial_that_another_program_put_into_the_study_is_left_alone() -> None:
+def test_a_trial_that_another_program_added_is_ignored() -> None:
     storage = in_memory()
     ours, undisturbed = make(storage), make()
     for study in (ours, undisturbed):
@@ -316,7 +316,7 @@ def test_best_is_the_best_complete_trial_and_the_earliest_among_equals() -> None
 # ---------------------------------------------------------------- budgets
 
 
-def test_when_the_trials_are_spent_new_nodes_get_none_and_old_ones_their_own() -> None:
+def test_after_the_budget_new_nodes_get_no_trial_and_old_ones_their_own() -> None:
     study = make(trials=3)
     answers = [asked(study, f"n{i}") for i in range(3)]
     assert study.ask("n3") == Refused("the budget of 3 trials is used up")
@@ -336,7 +336,7 @@ def test_hours_count_from_the_first_ask() -> None:
     assert study.ask("a") == first
 
 
-def test_one_failure_more_than_allowed_stops_the_region_with_its_reason() -> None:
+def test_one_failure_more_than_allowed_stops_the_region_with_a_reason() -> None:
     study = make(max_failures=1)
     for node in ("a", "b", "c"):
         asked(study, node)
@@ -356,7 +356,7 @@ def test_one_failure_more_than_allowed_stops_the_region_with_its_reason() -> Non
 
 
 @pytest.mark.slow
-def test_asking_ahead_changes_no_suggestion_and_is_renewed_by_results() -> None:
+def test_asking_ahead_changes_no_suggestion_and_is_repeated_after_results() -> None:
     ahead, plain = (make(startup_trials=3, trials=7) for _ in range(2))
     for i in range(7):
         assert ahead.ask_ahead() == (i > 0)  # the defaults need no computation
@@ -385,11 +385,11 @@ def _never(*_: Any, **__: Any) -> Any:
 
 
 class Crash(BaseException):
-    """Stands for kill -9: nothing in the process handles it."""
+    """A simulated kill -9: nothing in the process handles it."""
 
 
 class CrashingStorage:
-    """Passes calls on until the one number `at`; dies before it, or after it took effect."""
+    """A storage that crashes at call number `at`, before or after the call takes effect."""
 
     def __init__(self, storage: TrialStorage, at: int, *, after: bool) -> None:
         self._storage, self._left, self._after = storage, at, after
@@ -419,7 +419,7 @@ STEPS: list[Callable[[RegionStudy], object]] = [
     lambda study: study.note_failure("b", attempt=2, error="x"),
     lambda study: study.tell("b", Failed(error="x", final=True), attempts=2),
     lambda study: study.ask("d"),
-    lambda study: study.tell("c", GivenUp(error="no money is left")),
+    lambda study: study.tell("c", Abandoned(error="no money is left")),
 ]
 
 
@@ -554,7 +554,7 @@ def test_kill_9_at_any_sql_statement_is_repaired_by_repeating(tmp_path: Path) ->
 
 
 def create_twice(storage: TrialStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Optuna does when the connection breaks after a commit and before its answer."""
+    """Create trials twice, as Optuna does if the connection breaks after a commit."""
     begin = storage.begin
 
     def lose_the_answer(study_id: int, trial: FrozenTrial) -> FrozenTrial:
@@ -566,7 +566,7 @@ def create_twice(storage: TrialStorage, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("reopen", [False, True])
 @pytest.mark.parametrize("told_first", [False, True])
-def test_a_trial_that_the_database_made_twice_counts_once(
+def test_a_trial_that_the_database_created_twice_counts_once(
     monkeypatch: pytest.MonkeyPatch, *, reopen: bool, told_first: bool
 ) -> None:
     storage = in_memory()
@@ -608,7 +608,7 @@ def test_a_study_of_another_direction_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_a_storage_that_fails_gives_one_clear_error_and_serves_again_when_it_is_back(
+def test_a_failing_storage_gives_one_clear_error_and_works_again_afterwards(
     tmp_path: Path, opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = opened(sqlite_url(tmp_path / "study.db"))
@@ -642,7 +642,9 @@ def test_opening_a_new_sqlite_file_leaves_no_other_file_behind(
 
 
 @pytest.mark.slow
-def test_two_that_create_one_file_at_once_share_it(tmp_path: Path, opened: Opener) -> None:
+def test_two_processes_that_create_one_file_at_once_share_it(
+    tmp_path: Path, opened: Opener
+) -> None:
     url = sqlite_url(tmp_path / "study.db")
     barrier = threading.Barrier(4)
     names, errors = [], []
@@ -666,7 +668,7 @@ def test_two_that_create_one_file_at_once_share_it(tmp_path: Path, opened: Opene
 
 
 @pytest.mark.slow
-def test_a_reader_that_stops_in_mid_read_does_not_block_the_writer(
+def test_a_reader_suspended_during_a_read_does_not_block_the_writer(
     tmp_path: Path, opened: Opener
 ) -> None:
     url = sqlite_url(tmp_path / "study.db")
@@ -685,8 +687,8 @@ def test_a_reader_that_stops_in_mid_read_does_not_block_the_writer(
 @pytest.mark.parametrize(
     ("url", "error", "message"),
     [
-        ("study.db", InputError, "storage: is no URL of a database"),
-        ("nosuch://x", InputError, "nosuch://x is no storage URL"),
+        ("study.db", InputError, "storage: is not the URL of a database"),
+        ("nosuch://x", InputError, "nosuch://x is not a storage URL"),
         ("sqlite:////nosuch/folder/x.db", OptimizerError, "/nosuch/folder/x.db can't be used"),
         (
             "postgresql+psycopg://me:geheim@127.0.0.1:1/db",
@@ -703,7 +705,7 @@ def test_a_storage_that_cant_be_opened_is_named_without_its_password(
     assert "geheim" not in str(caught.value)
 
 
-def test_a_file_that_is_no_database_is_named_and_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_named_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("not a database, " * 100)
     before = path.read_bytes()
@@ -712,7 +714,7 @@ def test_a_file_that_is_no_database_is_named_and_left_alone(tmp_path: Path) -> N
     assert path.read_bytes() == before
 
 
-def test_why_attempts_failed_is_kept_once_each_and_not_of_a_trial_that_was_told() -> None:
+def test_each_failed_attempt_is_recorded_once_and_none_after_the_tell() -> None:
     storage = in_memory()
     study = make(storage)
     asked(study, "a")

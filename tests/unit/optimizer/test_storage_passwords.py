@@ -21,7 +21,7 @@ from trialfleet.optimizer.stored_trials import reader_of_url
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.loading import load_study
 
-# Letters of an alphabet in which nothing else here is written: one of them in a text is a leak.
+# Cyrillic letters, which occur nowhere else here: any of them in a text is a leak.
 LETTERS = "ЖЩЪЭЮ"
 MARKS = "{}@/:%?#&=+ '\"\\\n\0$[]0aX"
 PASSWORDS = st.text(st.sampled_from(LETTERS + MARKS), max_size=12).map(
@@ -39,7 +39,7 @@ def shows_nothing(*texts: str) -> None:
 
 
 def output_of(call: Callable[[], object]) -> str:
-    """What a program that doesn't handle the error of `call` prints and logs."""
+    """Return the output and log of a program that doesn't handle the error of `call`."""
     log = io.StringIO()
     handler = logging.StreamHandler(log)
     logging.getLogger("test").addHandler(handler)
@@ -68,7 +68,7 @@ def output_of(call: Callable[[], object]) -> str:
 @example(password="Ж\0Щ", encoded=True, host=HOSTS[0], end="/d", in_query=False)
 @example(password="Ж\nЩ", encoded=True, host=HOSTS[0], end="/d?nix=1", in_query=True)
 @example(password="Ж&Щ=Э", encoded=False, host=HOSTS[0], end="/d", in_query=True)
-def test_whatever_goes_wrong_with_a_storage_its_password_is_not_shown(
+def test_no_error_of_a_storage_shows_its_password(
     tmp_path_factory: pytest.TempPathFactory,
     password: str,
     encoded: bool,
@@ -90,7 +90,7 @@ def test_whatever_goes_wrong_with_a_storage_its_password_is_not_shown(
 
 @settings(max_examples=25)
 @given(password=PASSWORDS)
-def test_a_study_and_what_it_is_frozen_as_show_no_password(
+def test_a_study_and_its_frozen_form_show_no_password(
     tmp_path_factory: pytest.TempPathFactory, password: str
 ) -> None:
     folder = tmp_path_factory.mktemp("study")
@@ -115,16 +115,16 @@ def test_a_study_and_what_it_is_frozen_as_show_no_password(
         "//u:geheim@h",
     ],
 )
-def test_a_url_that_was_pasted_into_a_word_shows_no_password(text: str) -> None:
+def test_a_url_within_a_text_shows_no_password(text: str) -> None:
     assert "geheim" not in printable(f"must be text (got {text!r})")
 
 
 @pytest.mark.parametrize("text", ["s3://b/a@b:c", "/a//b@c", "http://h/p", "a:b@c", "//b/c:d"])
-def test_what_holds_no_password_is_shown(text: str) -> None:
+def test_a_text_without_a_password_is_shown(text: str) -> None:
     assert printable(text) == text
 
 
-def test_a_storage_out_of_reach_says_where_and_why() -> None:
+def test_an_unreachable_storage_is_named_with_the_reason() -> None:
     url = "postgresql+psycopg://me:geh{ei}m@127.0.0.1:1/db?sslmode=prefer&password=geheim"
     for call in (
         lambda: open_storage(url),

@@ -1,4 +1,4 @@
-"""The trials of a storage read without Optuna are those that Optuna reads."""
+"""Tests of reading trials without Optuna: they equal those that Optuna reads."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def trial(state: str, value: float | None = None, **more: object) -> FrozenTrial
 
 
 def fill(storage: BaseStorage, name: str = NAME) -> int:
-    """Trials of every kind; returns the study's id."""
+    """Add trials of every kind and return the study's id."""
     study = storage.create_new_study([StudyDirection.MINIMIZE], name)
     for made in (
         trial("COMPLETE", 0.1 + 0.2),
@@ -110,13 +110,13 @@ def test_states_are_optunas() -> None:
     assert {s.name: int(s) for s in TrialState} == {s.name: int(s) for s in optuna.trial.TrialState}
 
 
-def test_a_file_that_is_not_there_has_no_trials_and_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_file_has_no_trials_and_is_not_created(tmp_path: Path) -> None:
     assert reader_of_file(tmp_path / "study.db")(NAME) == []
     assert reader_of_url(sqlite_url(tmp_path / "study.db"))(NAME) == []
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_changes_is_seen_and_what_is_finished_is_read_once(
+def test_changes_are_seen_and_finished_trials_are_read_once(
     storage: BaseStorage, file: Path
 ) -> None:
     study = fill(storage)
@@ -144,7 +144,7 @@ def test_what_changes_is_seen_and_what_is_finished_is_read_once(
         "UPDATE alembic_version SET version_num = 'v9.0.0.a'",
     ],
 )
-def test_tables_of_another_version_are_left_to_optuna(
+def test_optuna_reads_tables_of_another_version(
     storage: BaseStorage, file: Path, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = fill(storage)
@@ -167,13 +167,13 @@ def test_tables_of_another_version_are_left_to_optuna(
 
 
 @pytest.mark.parametrize("content", [b"no database" * 1000, b"SQLite format 3\0" + bytes(84)])
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, content: bytes) -> None:
+def test_an_unreadable_file_gives_an_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "study.db").write_bytes(content)
     with pytest.raises(OptimizerError, match="the storage of study 'one' can't be used"):
         reader_of_file(tmp_path / "study.db")("one")
 
 
-# -- what it is for --------------------------------------------------------------------------------
+# -- imports ---------------------------------------------------------------------------------------
 
 HEAVY = {"alembic", "boto3", "jinja2", "numpy", "optuna", "plotly", "scipy", "sqlalchemy", "torch"}
 LOADED = """
@@ -193,11 +193,11 @@ finally:
         ["--help"],
     ],
 )
-def test_what_is_asked_all_the_time_loads_nothing_heavy(
+def test_frequent_commands_import_nothing_slow(
     make_run: MakeRun, work: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run()
-    monkeypatch.delenv("CONDOR_CONFIG")  # no queue can be asked: that loads HTCondor's library
+    monkeypatch.delenv("CONDOR_CONFIG")  # no queue query: it loads HTCondor's library
     lane = JobLog(run.folder / "regions/A/trials/A.l1/log")
     lane.submitted(0)
     lane.executes(1)
@@ -221,7 +221,7 @@ def test_what_is_asked_all_the_time_loads_nothing_heavy(
         (["models", "A"], set()),
     ],
 )
-def test_going_back_to_a_former_model_loads_nothing_heavy(
+def test_a_rollback_to_a_previous_model_imports_nothing_slow(
     make_run: MakeRun, work: Path, words: list[str], also: set[str]
 ) -> None:
     for name in ("r1", "r2"):
@@ -238,7 +238,7 @@ def test_going_back_to_a_former_model_loads_nothing_heavy(
 
 
 def loaded_by(words: list[str], here: Path) -> set[str]:
-    """The packages that a command imports."""
+    """Return the packages that a command imports."""
     done = subprocess.run(
         [sys.executable, "-c", LOADED, *words], cwd=here, capture_output=True, text=True
     )

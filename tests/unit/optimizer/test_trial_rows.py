@@ -1,4 +1,4 @@
-"""Trials written at once are the trials that Optuna reads, each by one transaction."""
+"""Tests of trials written in one transaction: Optuna reads the same."""
 
 from __future__ import annotations
 
@@ -44,29 +44,31 @@ def template() -> FrozenTrial:
     )
 
 
-def test_a_new_trial_is_as_optuna_reads_it(storage: TrialStorage, study: int) -> None:
+def test_a_new_trial_equals_the_one_that_optuna_reads(storage: TrialStorage, study: int) -> None:
     for number in range(3):
         trial = storage.begin(study, template())
         assert trial == storage.get_trial(trial._trial_id)
         assert trial.number == number
 
 
-def test_a_told_trial_is_as_optuna_reads_it(storage: TrialStorage, study: int) -> None:
+def test_a_finished_trial_equals_the_one_that_optuna_reads(
+    storage: TrialStorage, study: int
+) -> None:
     trial = storage.begin(study, template())
     reports = {1: 0.5, 2: math.inf, 3: -math.inf}
-    told = storage.finish(
+    finished = storage.finish(
         trial,
         TrialState.COMPLETE,
         0.25,
         {"metrics": {"loss": 0.25}, "error": None},
         reports,
     )
-    assert told == storage.get_trial(trial._trial_id)
-    assert (told.state, told.value) == (TrialState.COMPLETE, 0.25)
-    assert told.intermediate_values == reports
+    assert finished == storage.get_trial(trial._trial_id)
+    assert (finished.state, finished.value) == (TrialState.COMPLETE, 0.25)
+    assert finished.intermediate_values == reports
 
 
-def test_a_finished_trial_stays_as_it_is(storage: TrialStorage, study: int) -> None:
+def test_a_finished_trial_stays_unchanged(storage: TrialStorage, study: int) -> None:
     trial = storage.begin(study, template())
     storage.finish(trial, TrialState.COMPLETE, 0.25, {}, {})
     with pytest.raises(UpdateFinishedTrialError):
@@ -75,7 +77,7 @@ def test_a_finished_trial_stays_as_it_is(storage: TrialStorage, study: int) -> N
     assert "error" not in storage.get_trial(trial._trial_id).user_attrs
 
 
-def test_each_is_one_transaction(storage: TrialStorage, study: int) -> None:
+def test_each_ask_and_tell_is_one_transaction(storage: TrialStorage, study: int) -> None:
     commits: list[object] = []
     sqlalchemy.event.listen(storage.engine, "commit", commits.append)
     trial = storage.begin(study, template())
@@ -85,6 +87,6 @@ def test_each_is_one_transaction(storage: TrialStorage, study: int) -> None:
     assert len(commits) == 2
 
 
-def test_a_study_that_is_not_there_gets_no_trial(storage: TrialStorage, study: int) -> None:
+def test_a_missing_study_gets_no_trial(storage: TrialStorage, study: int) -> None:
     with pytest.raises(KeyError):
         storage.begin(study + 1, template())

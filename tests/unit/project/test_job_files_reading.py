@@ -59,6 +59,13 @@ class Reading:
             for node in ast.walk(tree)
             if isinstance(node, Function)
         }
+        nodes = {key: [*ast.walk(function)] for key, function in self._functions.items()}
+        self._calls = {
+            key: [node for node in own if isinstance(node, ast.Call)] for key, own in nodes.items()
+        }
+        self._bound = {
+            key: [pair for node in own for pair in bound(node)] for key, own in nodes.items()
+        }
         self._imported = {name: dict(imports(tree)) for name, tree in modules.items()}
         self.handed: dict[tuple[str, str], set[str]] = {}
 
@@ -66,18 +73,16 @@ class Reading:
         """Yield each place that opens a job's file: module, function, line."""
         while self._hand_over():
             pass
-        for key, function in self._functions.items():
+        for key, calls in self._calls.items():
             known = self._known(key)
-            for call in ast.walk(function):
-                if isinstance(call, ast.Call) and self._opens(call, known):
-                    yield *key, call.lineno
+            yield from ((*key, call.lineno) for call in calls if self._opens(call, known))
 
     def _hand_over(self) -> bool:
         """Note what functions are given; return whether any of it is new."""
         before = sum(map(len, self.handed.values()))
-        for key, function in self._functions.items():
+        for key, calls in self._calls.items():
             known = self._known(key)
-            for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
+            for call in calls:
                 callee = self._imported[key[0]].get(called(call), (key[0], called(call)))
                 if callee not in self._functions:
                     continue
@@ -98,12 +103,11 @@ class Reading:
         }
         known |= self.handed.get(key, set())
         for _ in range(3):  # a name may stand for another
-            for node in ast.walk(function):
-                for target, value in bound(node):
-                    if is_place(value, known):
-                        known.add(f"{target}*")
-                    elif is_file(value, known):
-                        known.add(target)
+            for target, value in self._bound[key]:
+                if is_place(value, known):
+                    known.add(f"{target}*")
+                elif is_file(value, known):
+                    known.add(target)
         return known
 
     def _opens(self, call: ast.Call, known: set[str]) -> bool:

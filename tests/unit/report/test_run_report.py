@@ -224,7 +224,7 @@ def test_a_damaged_attribute_is_told_by_its_name_where_it_is_needed(make_run: Ma
     damage(folder.database, "seed")
     assert read_report(folder).regions == before.regions
     damage(folder.database, "params")
-    with pytest.raises(OptimizerError, match="'params' in the storage is no JSON"):
+    with pytest.raises(OptimizerError, match="'params' in the storage is not valid JSON"):
         read_report(folder)
 
 

@@ -12,7 +12,7 @@ from tests.conftest import MakeRun
 from trialfleet import Run
 from trialfleet.errors import InputError
 from trialfleet.optimizer.region_types import Assignment, Complete
-from trialfleet.optimizer.sampling.former import read_former
+from trialfleet.optimizer.sampling.previous import read_previous
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 from trialfleet.workflows.control.run.previous_runs import MOST_RESULTS
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
@@ -174,7 +174,9 @@ def test_of_many_results_the_best_half_and_some_others_are_kept(make_run: MakeRu
     many = {"trials": 70, "lanes": 1, "startup_trials": 70}
     first = planned(make_run, "r1", regions=["A"], budget=many)
     losses = sorted(loss("A", answer.params) for answer in train(first, 70)["A"])
-    (task,) = read_former(RunFolder(planned(make_run, "r2", regions=["A"]).folder).previous_results)
+    (task,) = read_previous(
+        RunFolder(planned(make_run, "r2", regions=["A"]).folder).previous_results
+    )
     assert len(task.losses) == MOST_RESULTS
     assert list(task.losses[: MOST_RESULTS // 2]) == losses[: MOST_RESULTS // 2]
     assert task.losses[-1] == losses[-1]

@@ -90,7 +90,7 @@ def test_a_region_that_could_not_note_its_end_tells_what_failed_last(
     assert region.stage is Stage.FAILED
     assert (region.reason or "").startswith("the data can't be read: /d/a; see ")
     (folder.root / TROUBLE).write_text(
-        '{"error": "the service ends with exit code 1", "waiting": false, "time": 1}'
+        '{"error": "the service ended with exit code 1", "waiting": false, "time": 1}'
     )
     region = StatusReader(folder).read().regions[0]
-    assert (region.reason or "").startswith("the service ends with exit code 1; see ")
+    assert (region.reason or "").startswith("the service ended with exit code 1; see ")

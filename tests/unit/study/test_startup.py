@@ -12,7 +12,7 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from tests.unit.plan.test_plan import make_study
-from trialfleet.optimizer.sampling.startup_count import default_startup, first_led
+from trialfleet.optimizer.sampling.startup_count import default_startup, first_model_trial
 from trialfleet.optimizer.sampling.suggest import in_startup
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 from trialfleet.workflows.control.plan.planning import write_plan
@@ -51,7 +51,7 @@ def test_start_up_follows_budget_and_parameters(trials: int, parameters: int, st
 def test_from_three_trials_on_the_model_leads_most(trials: int, parameters: int) -> None:
     startup = default_startup(trials, parameters)
     assert 2 <= startup <= 10
-    first = first_led(startup, trials, lanes=1)
+    first = first_model_trial(startup, trials, lanes=1)
     assert first is not None
     assert first - 1 <= max(2, trials / 3 + 1)
 
@@ -80,7 +80,7 @@ def test_the_first_trial_that_the_model_leads_is_known_before(
             history.append(trial(TrialState.RUNNING))
         else:
             led = len(history) + 1
-    assert led == first_led(startup, trials, lanes)
+    assert led == first_model_trial(startup, trials, lanes)
 
 
 def test_a_plan_says_from_which_trial_on_the_model_leads(place: Path) -> None:

@@ -199,7 +199,7 @@ def test_a_message_stays_short_whatever_the_value(folder: Path) -> None:
         ("type: float", "type: flaot", [":5: search_space.x.type: ", "(did you mean 'float'?)"]),
         ("type: float", "type: double", [":5: search_space.x.type: ", "(did you mean 'float'?)"]),
         ("high: 1.0}", "high: 1.0, when: {y: [1]}}", [
-            ":5: search_space.x.when.y: 'y' is no parameter of the space, and there is no other",
+            ":5: search_space.x.when.y: 'y' is not a parameter of the space, and the space has no",
         ]),
         ("accelerator: cpu", "budget: {trials: true}", [
             ":8: budget.trials: must be a whole number (got True)",

@@ -164,6 +164,7 @@ def test_on_a_busy_machine_time_that_others_had_does_not_count(
     assert roofline.Clock.now is time.process_time
 
 
+@pytest.mark.thorough
 def test_the_seconds_until_the_first_steps_are_those_of_a_process_of_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

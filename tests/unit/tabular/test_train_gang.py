@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import time
+from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from trialfleet.nodes.tabular.ranks import Ranks
 from trialfleet.nodes.tabular.sharded.steps import ShardedSteps
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+thorough = partial(pytest.param, marks=pytest.mark.thorough)
 
 
 @pytest.fixture
@@ -194,16 +196,16 @@ UNEVEN = {**DROPPING, "hidden": 15, "layers": 3, "embedding": 3, "weight_decay":
     ("ranks", "params"),
     [
         (2, {"tensor_parallel": 2}),
-        (4, {"tensor_parallel": 2}),
+        thorough(4, {"tensor_parallel": 2}),
         (3, {"tensor_parallel": 64}),  # 3 side by side
-        (1, {"offload": "all"}),
-        (3, {"offload": "all"}),
-        (4, {"offload": "all", "tensor_parallel": 2}),
+        thorough(1, {"offload": "all"}),
+        thorough(3, {"offload": "all"}),
+        thorough(4, {"offload": "all", "tensor_parallel": 2}),
         (2, {"offload": "all", "tensor_parallel": 2}),
-        (4, {"tensor_parallel": 4}),
-        (1, {"offload": "embeddings"}),
+        thorough(4, {"tensor_parallel": 4}),
+        thorough(1, {"offload": "embeddings"}),
         (3, {"offload": "embeddings"}),
-        (2, {"offload": "embeddings", "tensor_parallel": 2}),
+        thorough(2, {"offload": "embeddings", "tensor_parallel": 2}),
     ],
     ids=str,
 )
@@ -222,10 +224,10 @@ def test_however_the_model_is_shared_out_the_losses_are_those_of_one_rank(
 @pytest.mark.parametrize(
     ("first", "then"),
     [
-        pytest.param((3, {}), (2, {}), marks=pytest.mark.thorough),
-        ((4, {"tensor_parallel": 2}), (2, {"offload": "all"})),
+        thorough((3, {}), (2, {})),
+        thorough((4, {"tensor_parallel": 2}), (2, {"offload": "all"})),
         ((2, {"offload": "all"}), (3, {"tensor_parallel": 3})),
-        pytest.param((3, {}), (2, {"offload": "embeddings"}), marks=pytest.mark.thorough),
+        thorough((3, {}), (2, {"offload": "embeddings"})),
     ],
     ids=str,
 )

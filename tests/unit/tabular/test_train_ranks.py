@@ -119,6 +119,7 @@ def test_fewer_rows_than_ranks_are_refused(sandbox: Path) -> None:
     assert "1 training rows are too few for 2 ranks" in read_result(sandbox)["error"]
 
 
+@pytest.mark.thorough
 def test_in_bfloat16_each_type_travels_by_itself(sandbox: Path, tmp_path: Path) -> None:
     """Weights of hidden layers in bfloat16, all else and the loss in float32."""
     in_bfloat16 = ON_CPU.replace("team=team)", "team=team, dtype=torch.bfloat16)")

@@ -23,7 +23,7 @@ from trialfleet.errors import InputError
 from trialfleet.files import shell_quoted, sync, write_atomic
 from trialfleet.nodes import tabular
 from trialfleet.nodes.job import archive
-from trialfleet.optimizer.sampling.former import FormerTask, former_as_text
+from trialfleet.optimizer.sampling.previous import PreviousTask, previous_as_text
 from trialfleet.workflows.control.plan.inputs import freeze_code, freeze_data, sif_of
 from trialfleet.workflows.control.plan.run_ids import is_run_id, published_already
 from trialfleet.workflows.control.plan.run_texts import texts_of
@@ -70,7 +70,7 @@ def write_plan(
     places: Mapping[str, str] | None = None,
     day: RunsDay | None = None,
     costs: CostsBefore | None = None,
-    previous: Sequence[FormerTask] = (),
+    previous: Sequence[PreviousTask] = (),
 ) -> RunFolder:
     """Write the folder of a run and return it.
 
@@ -203,7 +203,7 @@ def _write_beside(
     graph: StudyGraph,
     code: list[Path],
     aws: AwsEnvironment | None,
-    previous: Sequence[FormerTask],
+    previous: Sequence[PreviousTask],
 ) -> None:
     """Write everything into a temporary folder next to the run's, then rename it."""
     parent, study = folder.root.parent, frozen.study
@@ -222,7 +222,7 @@ def _write_beside(
         if aws:
             _write_private(beside.aws, aws.to_json())
         if previous:
-            write_atomic(beside.previous_results, former_as_text(previous))
+            write_atomic(beside.previous_results, previous_as_text(previous))
         _copy_code(beside.code, [*code, _node_file(nodes.HELPER)])
         archive.build(beside.code / nodes.AGENT)
         freeze_code(beside, source_of(frozen), sif_of(study))

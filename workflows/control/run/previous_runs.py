@@ -8,8 +8,8 @@ from pathlib import Path
 
 from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.objective import loss
-from trialfleet.optimizer.sampling.former import FormerTask
 from trialfleet.optimizer.sampling.names import OWN
+from trialfleet.optimizer.sampling.previous import PreviousTask
 from trialfleet.optimizer.stored_trials import StoredTrial, best_first
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.lookup import find_run, runs_here
@@ -24,7 +24,7 @@ _NEWEST = 5  # runs of a study that are looked at
 _LEAST_PART = 0.5  # of the trials of the fullest of those: a run that was broken off teaches little
 
 
-def previous_tasks(study: Study) -> list[FormerTask]:
+def previous_tasks(study: Study) -> list[PreviousTask]:
     """Return the previous results for the optimiser of a resolved study.
 
     Raises:
@@ -38,7 +38,7 @@ def previous_tasks(study: Study) -> list[FormerTask]:
     return found[:MOST_TASKS]
 
 
-def _named(name: str, study: Study) -> list[FormerTask]:
+def _named(name: str, study: Study) -> list[PreviousTask]:
     if any(run.study == name for run in runs_here()):
         tasks = _of_study(name, study)
         if tasks is None:
@@ -63,7 +63,7 @@ def _objective(study: Study) -> str:
     return f"{study.objective.metric} ({study.objective.direction})"
 
 
-def _of_study(name: str, study: Study) -> list[FormerTask] | None:
+def _of_study(name: str, study: Study) -> list[PreviousTask] | None:
     """Return the newest run of a study with nearly all of its results; None if none has any."""
     folders = (run.folder for run in runs_here() if run.study in {name, ""})
     runs = list(islice(_with_results(folders, name, study), _NEWEST))
@@ -71,7 +71,7 @@ def _of_study(name: str, study: Study) -> list[FormerTask] | None:
     return next((tasks for tasks in runs if _count(tasks) >= _LEAST_PART * most), None)
 
 
-def _with_results(folders: Iterator[Path], name: str, study: Study) -> Iterator[list[FormerTask]]:
+def _with_results(folders: Iterator[Path], name: str, study: Study) -> Iterator[list[PreviousTask]]:
     for folder in folders:
         try:
             its_study = load_frozen(RunFolder(folder.absolute()).study).study
@@ -84,11 +84,11 @@ def _with_results(folders: Iterator[Path], name: str, study: Study) -> Iterator[
             yield tasks
 
 
-def _count(tasks: list[FormerTask]) -> int:
+def _count(tasks: list[PreviousTask]) -> int:
     return sum(len(task.losses) for task in tasks)
 
 
-def _tasks(folder: Path, study: Study) -> list[FormerTask]:
+def _tasks(folder: Path, study: Study) -> list[PreviousTask]:
     """Return the regions of a run that have results."""
     run = open_run(folder)
     frozen = load_frozen(run.study)
@@ -99,7 +99,7 @@ def _tasks(folder: Path, study: Study) -> list[FormerTask]:
         known = best_first(reader.trials(region), direction)
         if kept := _some([trial for trial in known if "params" in trial.user_attrs]):
             found.append(
-                FormerTask(
+                PreviousTask(
                     name=study_name(frozen.study, frozen.run, region),
                     region=region,
                     points=tuple(trial.user_attrs["params"] for trial in kept),

@@ -27,7 +27,7 @@ from trialfleet.files import write_atomic, write_json
 from trialfleet.nodes.job import archive
 from trialfleet.optimizer.client import FULL
 from trialfleet.optimizer.ownership import Owner
-from trialfleet.optimizer.sampling.startup_count import first_led
+from trialfleet.optimizer.sampling.startup_count import first_model_trial
 from trialfleet.optimizer.sampling.suggest import warm_up
 from trialfleet.optimizer.service import Reply, serve
 from trialfleet.workflows.control.plan.inputs import note_changes
@@ -225,9 +225,10 @@ class NodeScripts:
     def _model_leads(self) -> bool:
         study = self._frozen.study
         budgets = map(study.budget_of, study.region_table)
-        has_former = bool(self._studies.previous)
+        has_previous = bool(self._studies.previous)
         return any(
-            first_led(one.startup, one.trials, one.lanes, has_former=has_former) for one in budgets
+            first_model_trial(one.startup, one.trials, one.lanes, has_previous=has_previous)
+            for one in budgets
         )
 
     def _begin(self, slug: str) -> Reply:

@@ -7,7 +7,7 @@ from trialfleet.files import write_json
 from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.optimizer.region_study import RegionStudy
 from trialfleet.optimizer.region_types import Assignment, Complete, Failed, RegionSettings, Unpaid
-from trialfleet.optimizer.sampling.former import FormerTasks, read_former
+from trialfleet.optimizer.sampling.previous import PreviousTasks, read_previous
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.sections import bytes_of
@@ -48,7 +48,7 @@ class RegionStudies:
             check_not_emptied(folder)
         self.storage = open_storage(storage_url(folder, frozen.study))
         self.regions = {region.slug: region for region in graph_of(frozen.study).regions}
-        self.previous = read_former(folder.previous_results)
+        self.previous = read_previous(folder.previous_results)
         self._opened: dict[str, RegionStudy] = {}
         self._clock = WallClock()
 
@@ -69,7 +69,7 @@ class RegionStudies:
                 study_name(self.study, self.frozen.run, region.name),
                 self.study.space_of(region.name),
                 self._settings(region),
-                former=FormerTasks(self.previous, region.name) if self.previous else None,
+                previous=PreviousTasks(self.previous, region.name) if self.previous else None,
                 now=lambda: self._clock.now().timestamp(),
             )
         return self._opened[slug]

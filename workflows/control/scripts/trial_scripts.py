@@ -8,10 +8,10 @@ from optuna.trial import TrialState
 
 from trialfleet.files import write_json
 from trialfleet.optimizer.region_types import (
+    Abandoned,
     Assignment,
     Complete,
     Failed,
-    GivenUp,
     Outcome,
     Refused,
     Stopped,
@@ -97,7 +97,7 @@ class TrialScripts:
         if name is None or self._was_told(slug, name):
             return None
         if over := self._studies.over():
-            self._studies.of_region(slug).tell(name, GivenUp(error=over))
+            self._studies.of_region(slug).tell(name, Abandoned(error=over))
             return None
         return name
 
@@ -201,7 +201,7 @@ class TrialScripts:
             spending.note(self._folder, "tune", outcome.error)
         is_unbegun = isinstance(outcome, Failed) and code == JOB_REMOVED and not execution["job"]
         if is_unbegun and (over := self._studies.over()):  # it waited, and nothing begins any more
-            outcome = GivenUp(error=over)
+            outcome = Abandoned(error=over)
         if not isinstance(outcome, Failed):
             return self._tell(slug, name, outcome, execution)
         attempts = Attempts(place, self._study)
@@ -228,7 +228,7 @@ class TrialScripts:
                 words = f"stopped early at step {outcome.order.get('step')}: {predicted}"
             case Failed():
                 words = f"failed permanently: {outcome.error}"
-            case GivenUp():
+            case Abandoned():
                 words = f"abandoned: {outcome.error}"
         return Reply(EXITS["done"], f"{name}: {words}")
 

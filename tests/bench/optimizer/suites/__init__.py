@@ -1,1 +1,1 @@
-"""Optimisers beside each other on COCO's suites and on functions like those that are tuned."""
+"""A comparison of optimisers on COCO's suites and on functions like real tuning tasks."""

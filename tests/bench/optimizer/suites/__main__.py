@@ -1,18 +1,18 @@
-"""Optimisers on COCO's suites and on what is tuned: `python -m tests.bench.optimizer.suites`.
+"""Optimisers on COCO's suites and on tuning tasks: `python -m tests.bench.optimizer.suites`.
 
-All rivals meet the same functions and instances, so many trials pending at a time, each of which
-ends in the order in which it was asked. Regret is how far the best point so far is from the
-optimum, without noise, in units of the median random point's distance. Our optimiser, as a study
-uses it, is compared with each rival after the last trial:
+All rivals get the same functions and instances, with the same number of pending trials, which end
+in the order of their asks. Regret is the distance of the best point so far from the optimum,
+without noise, in units of the median random point's distance. Our optimiser, as a study uses it, is
+compared with each rival after the last trial:
 
-wins      the share of problems where its regret is less; a tie counts half
-ratio     the geometric mean of its regret by the rival's
-targets   of regrets from 1 down to 0.0001, evenly in the logarithm, the share that is reached
+wins      share of problems with a smaller regret; a tie counts half
+ratio     geometric mean of its regret divided by the rival's
+targets   share of targets reached: regrets from 1 down to 0.0001, evenly in the logarithm
 
-A problem is a function and an instance. Intervals hold 95% of bootstrap samples of the problems.
+A problem is a function and an instance. Intervals contain 95% of bootstrap samples of the problems.
 
-Without --held-out those functions are run that are for development. The others are for what is
-finished: one who changes the optimiser by what they say has none left.
+By default only the development functions are run. The held-out functions (--held-out) are for
+finished changes only: after a change based on their results, they are no longer independent.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Job = tuple[str, str, str, int, bool, int, int]
 
 
 def main() -> int:
-    """Run what the arguments say; print tables, and write them where docs/optimizer.md has them."""
+    """Run the bench; print tables, and write them into docs/optimizer.md if asked to."""
     given = _arguments()
     rivals = [name for name in given.rivals if _is_there(name, ENTRANTS[name].missing())]
     suites = [name for name in given.suites if _is_there(name, SUITES[name].missing)]
@@ -53,7 +53,7 @@ def main() -> int:
     known = _known(given)
     wanted = [job[:4] for job in _jobs(given, suites, given.rivals)]
     runs = [known[each] for each in wanted if each in known]
-    found = {suite: by_rival(runs, suite, given.rivals) for suite in suites}  # earlier runs count
+    found = {suite: by_rival(runs, suite, given.rivals) for suite in suites}  # previous runs count
     found = {suite: each for suite, each in found.items() if OURS in each}
     tables = "\n".join(_titled(suite, each, given) for suite, each in found.items())
     print(f"\n{tables}")
@@ -73,23 +73,23 @@ def _arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--suites", nargs="*", default=list(SUITES), choices=list(SUITES))
-    parser.add_argument("--functions", nargs="*", help="those of the chosen half with these names")
-    parser.add_argument("--instances", type=int, default=5, help="of each function")
+    parser.add_argument("--functions", nargs="*", help="only these functions of the chosen half")
+    parser.add_argument("--instances", type=int, default=5, help="instances of each function")
     parser.add_argument(
         "--rivals",
         nargs="*",
         default=[name for name in ENTRANTS if name not in SLOW],
         choices=list(ENTRANTS),
-        help=f"all but {', '.join(SLOW)} if left out: more than ten seconds for an ask",
+        help=f"default: all but {', '.join(SLOW)}, which takes more than ten seconds for an ask",
     )
     parser.add_argument("--trials", type=int, default=50)
-    parser.add_argument("--parallel", type=int, default=8, help="trials that are pending at a time")
+    parser.add_argument("--parallel", type=int, default=8, help="number of pending trials")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
-    parser.add_argument("--held-out", action="store_true", help="the functions of the other half")
-    parser.add_argument("--noise", action="store_true", help="rivals are told results with noise")
+    parser.add_argument("--held-out", action="store_true", help="use the held-out functions")
+    parser.add_argument("--noise", action="store_true", help="add noise to the results")
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "bench-suites.jsonl")
-    parser.add_argument("--show", action="store_true", help="run nothing: show what is known")
-    parser.add_argument("--write", action="store_true", help=f"put it all into {PAGE.name}")
+    parser.add_argument("--show", action="store_true", help="run nothing; show the results so far")
+    parser.add_argument("--write", action="store_true", help=f"write everything into {PAGE.name}")
     given = parser.parse_args()
     for name in ("instances", "trials", "parallel", "processes"):
         if getattr(given, name) < 1:
@@ -104,7 +104,7 @@ def _is_there(name: str, missing: str) -> bool:
 
 
 def _jobs(given: argparse.Namespace, suites: Sequence[str], rivals: Sequence[str]) -> Iterator[Job]:
-    """All rivals of a problem come one after the other: what is known at any time is paired."""
+    """Yield the jobs, all rivals of a problem together: results are always paired."""
     for instance in range(1, 1 + given.instances):
         for suite in suites:
             half = SUITES[suite].held_out if given.held_out else SUITES[suite].development

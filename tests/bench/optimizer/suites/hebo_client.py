@@ -1,4 +1,4 @@
-"""HEBO as a rival: in a process and an environment of its own, as it wants NumPy below 1.25."""
+"""HEBO as a rival, in a separate process and environment: it requires NumPy below 1.25."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HERE = Path(__file__).parent
 
 @cache
 def missing() -> str:
-    """Make HEBO's environment where there is none; return why that failed, or nothing."""
+    """Create HEBO's environment if it is missing; return why that failed, or an empty text."""
     if _READY.exists():
         return ""
     print(f"HEBO's environment is made in {FOLDER}", file=sys.stderr)
@@ -44,10 +44,10 @@ def missing() -> str:
 
 
 class Hebo:
-    """HEBO 0.3.6 with its own defaults, told of the trials that ended.
+    """HEBO 0.3.6 with its own defaults, which learns from finished trials.
 
-    It knows nothing of pending trials: its evolutionary search ends with several points that are
-    good by one of three acquisition functions, one of which is drawn.
+    It ignores pending trials. Its evolutionary search ends with several points that are good by one
+    of three acquisition functions; one of the points is drawn.
     """
 
     def __init__(self, space: SearchSpace, seed: int) -> None:

@@ -1,7 +1,7 @@
-"""HEBO, asked and told by lines of JSON: run by the Python of an environment that has it.
+"""HEBO with ask and tell by lines of JSON, run by the Python of HEBO's environment.
 
-The first line has the space and a seed. Then `{"tell": [point, loss]}` has no answer, and
-`{"ask": true}` is answered by a point.
+The first line has the space and a seed. Then `{"tell": [point, loss]}` has no reply, and the reply
+to `{"ask": true}` is a point.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def main() -> None:
     from hebo.design_space.design_space import DesignSpace
     from hebo.optimizers.hebo import HEBO
 
-    answers, sys.stdout = sys.stdout, sys.stderr  # libraries print what is no answer
+    answers, sys.stdout = sys.stdout, sys.stderr  # libraries print other text to stdout
     begin = json.loads(sys.stdin.readline())
     for seeded in (random.seed, np.random.seed, torch.manual_seed):
         seeded(begin["seed"])

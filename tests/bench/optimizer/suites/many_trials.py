@@ -1,12 +1,11 @@
-"""Compare the model of some results with that of all of them.
+"""Compare the model of a subset of the results with the model of all results.
 
     python -m tests.bench.optimizer.suites.many_trials
 
-
-Beyond a few hundred results the model is made of the best ones and of some that cover the space
-(`gp/subset.py`). Here each task is tuned so until a number of trials; from there on it goes two
-ways, with the same results at first: as before, and with a model of all results. Regret is as in
-the other benches; the ratio is that of the subset by that of all results.
+With more than a few hundred results, the model uses only the best ones and some that cover the
+space (`gp/subset.py`). Here each task is tuned so for a number of trials. Then it is continued in
+two ways from the same results: as before, and with a model of all results. Regret is defined as in
+the other benches; the ratio is that of the subset to that of all results.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from tests.bench.optimizer.suites.problems import problem
 from trialfleet.optimizer.sampling.gp import subset
 from trialfleet.optimizer.space import SearchSpace
 
-_LEAST = 1e-9  # a regret below that is none
+_LEAST = 1e-9  # a smaller regret counts as zero
 PARALLEL = 8
 
 
 def main() -> int:
-    """Print a line for each task, and the ratio over all."""
+    """Print a line for each task, and the ratio over all tasks."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--trials", type=int, default=400, help="before the two ways part")
+    parser.add_argument("--trials", type=int, default=400, help="trials before the two ways differ")
     parser.add_argument("--more", type=int, default=80, help="trials of each way")
     parser.add_argument("--seeds", type=int, default=2, help="tasks of each kind")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
@@ -64,7 +63,7 @@ def main() -> int:
 def both_ways(
     name: str, seed: int, trials: int, more: int
 ) -> tuple[str, float, tuple[float, float], tuple[float, float]]:
-    """Return a task's regret at the fork, then regret and seconds an ask of each way."""
+    """Return a task's regret at the fork, then the regret and seconds per ask of each way."""
     given = (
         problem("bbob-mixint-5", name[1:], seed, noisy=False)
         if name[0] == "f"
@@ -79,7 +78,8 @@ def both_ways(
     with patch.object(subset, "MOST", sys.maxsize):
         every = followed(given, there, more, PARALLEL, seed)
     ways = (
-        (min(before, told.regrets[-1]), float(np.median(told.seconds))) for told in (some, every)
+        (min(before, result.regrets[-1]), float(np.median(result.seconds)))
+        for result in (some, every)
     )
     return (f"{name} {seed}", before, next(ways), next(ways))
 

@@ -1,4 +1,4 @@
-"""What came of the suites: wins, ratios of regrets, targets that are reached."""
+"""Measures of the suites: wins, ratios of regrets, reached targets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Found = Mapping[str, Mapping[Place, Run]]  # by rival
 
 
 def by_rival(runs: Sequence[Run], suite: str, rivals: Sequence[str]) -> Found:
-    """Return a suite's runs of those problems that every rival has done, by rival."""
+    """Return a suite's runs of the problems that every rival has done, by rival."""
     own = {
         name: {x.place: x for x in runs if (x.rival, x.suite) == (name, suite)} for name in rivals
     }
@@ -27,7 +27,7 @@ def by_rival(runs: Sequence[Run], suite: str, rivals: Sequence[str]) -> Found:
 
 
 def won(mine: Array, others: Array) -> Array:
-    """Return 1 for each problem where the first regret is less, 0.5 where both are the same."""
+    """Return 1 for each problem with a smaller first regret, 0.5 for a tie."""
     first, second = np.maximum(mine, LEAST), np.maximum(others, LEAST)
     return np.where(first == second, 0.5, (first < second).astype(float))
 
@@ -39,12 +39,12 @@ def share(values: Array) -> str:
 
 
 def reached(regrets: Array) -> Array:
-    """Return the share of targets that each run has reached after each trial, [runs, trials]."""
+    """Return the share of targets that each run reached by each trial, [runs, trials]."""
     return np.asarray((regrets[..., None] <= TARGETS).mean(axis=-1))
 
 
 def table(found: Found, base: str) -> str:
-    """Return how one rival does beside the others, in Markdown."""
+    """Return the comparison of one rival with the others, in Markdown."""
     heads = ["rival", f"{base} wins", "ratio of regrets", "regret", "targets", "s per ask"]
     lines = [f"| {' | '.join(heads)} |", f"| --- |{' ---: |' * (len(heads) - 1)}"]
     mine = _last(found[base])
@@ -62,7 +62,7 @@ def table(found: Found, base: str) -> str:
 
 
 def drawn(found: Found) -> str:
-    """Return the chart of targets that are reached, as SVG."""
+    """Return the chart of reached targets, as SVG."""
     curves = []
     for name, runs in found.items():
         shares = reached(_regrets(runs))
@@ -79,5 +79,5 @@ def _last(runs: Mapping[Place, Run]) -> Array:
 
 
 def _seconds(runs: Mapping[Place, Run]) -> float:
-    """The median of the second half's asks."""
+    """Return the median duration of the second half's asks."""
     return float(np.median([run.seconds[len(run.seconds) // 2 :] for run in runs.values()]))

@@ -1,4 +1,4 @@
-"""One rival on one problem, and what comes of it."""
+"""Runs of one rival on one problem."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Place = tuple[str, int]  # a function and an instance
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What one rival found on one problem.
+    """The run of one rival on one problem.
 
     Attributes:
-        rival: its name.
-        suite: that of the problem.
-        function: of the suite.
-        instance: of the function.
-        noisy: whether the rival was told results with noise.
-        parallel: how many trials were pending at a time.
+        rival: name of the rival.
+        suite: suite of the problem.
+        function: function of the suite.
+        instance: instance of the function.
+        noisy: True if the rival's results had noise.
+        parallel: number of pending trials.
         regrets: of the best point after each trial, without noise.
-        seconds: that each ask took.
+        seconds: duration of each ask.
     """
 
     rival: str
@@ -40,7 +40,7 @@ class Run:
 
     @property
     def place(self) -> Place:
-        """Return what the runs of all rivals are paired by."""
+        """Return the key by which the runs of all rivals are paired."""
         return self.function, self.instance
 
 
@@ -52,7 +52,7 @@ def run(
     given = problem(suite, function, instance, noisy=noisy)
     seed = stable_seed(instance, f"{suite} {function}")
     space = SearchSpace.model_validate(given.space)
-    told = followed(given, ENTRANTS[rival].made(space, seed, trials), trials, parallel, seed)
+    result = followed(given, ENTRANTS[rival].made(space, seed, trials), trials, parallel, seed)
     return Run(
         rival=rival,
         suite=suite,
@@ -60,6 +60,6 @@ def run(
         instance=instance,
         noisy=noisy,
         parallel=parallel,
-        regrets=told.regrets,
-        seconds=[round(seconds, 4) for seconds in told.seconds],
+        regrets=result.regrets,
+        seconds=[round(seconds, 4) for seconds in result.seconds],
     )

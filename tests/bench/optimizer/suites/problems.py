@@ -1,13 +1,13 @@
-"""Suites of functions whose optimum is known: COCO's, and what a product tunes.
+"""Suites of functions with a known optimum: COCO's, and functions like real tuning tasks.
 
-COCO's functions are those of its module `cocoex`, whose instances are the same everywhere. It tells
-the best point of each; the value there is the optimum.
+COCO's functions are those of its module `cocoex`, whose instances are the same everywhere. The
+module gives the best point of each function; the value there is the optimum.
 
-Half of COCO's functions are for development: whoever changes the optimiser may look at them as
-often as he likes. The others, held out, say afterwards what a change is worth on functions that
-nobody has fitted it to. Those with odd numbers are the first half: it is plain, it was chosen
-before any result was there, and two or three functions of each of COCO's five groups (separable;
-of moderate and of high conditioning; multimodal with and without a global structure) are in it.
+Half of COCO's functions are for development: they may be used for any number of changes to the
+optimiser. The held-out functions measure the value of a finished change on functions that it was
+not fitted to. The development half has the odd numbers: the choice is simple and was made before
+any result. The half has two or three functions of each of COCO's five groups (separable; of
+moderate and of high conditioning; multimodal with and without a global structure).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DEVELOPMENT = tuple(str(number) for number in range(1, 25, 2))
 HELD_OUT = tuple(str(number) for number in range(2, 25, 2))
 INSTALL = ".venv/bin/pip install -r tests/bench/optimizer/requirements.txt"
 NOISE = 0.1  # of the median random point's distance to the optimum, with --noise
-_LOOKED_AT = 4000  # random points, whose median is the unit of regrets
+_LOOKED_AT = 4000  # random points; their median is the unit of regrets
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Suite:
     """Functions of one kind.
 
     Attributes:
-        development: their names; a change of the optimiser is tried on them.
-        held_out: the names of those that no change is tried on.
-        opened: makes the task of a function and an instance, which counts from 1.
-        missing: why it can't be opened here; empty: it can.
+        development: names of the functions for trying changes.
+        held_out: names of the functions that no change is tried on.
+        opened: makes the task of a function and an instance, counted from 1.
+        missing: why the suite can't be opened here; empty if it can.
     """
 
     development: tuple[str, ...]
@@ -87,7 +87,7 @@ def _coco_task(suite: str, dimension: int, function: int, instance: int) -> Task
 
 
 def _coco_space(given: Any) -> dict[str, Any]:
-    """The whole numbers come first."""
+    """Return the search space; whole numbers come first."""
     bounds = zip(given.lower_bounds.tolist(), given.upper_bounds.tolist(), strict=True)
     return {
         f"x{place}": {"type": "int", "low": round(low), "high": round(high)}
@@ -98,14 +98,14 @@ def _coco_space(given: Any) -> dict[str, Any]:
 
 
 def _best_point(given: Any) -> NDArray[np.float64]:
-    """What COCO writes into a file of the current folder."""
+    """Return the best point, which COCO writes into a file of the current folder."""
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
         given._best_parameter("print")
         text = Path("._bbob_problem_best_parameter.txt").read_text()
     return np.array([float(number) for number in text.split()])
 
 
-# What a product tunes
+# Functions like real tuning tasks
 
 
 @lru_cache

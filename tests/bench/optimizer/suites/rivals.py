@@ -18,17 +18,17 @@ from tests.bench.optimizer.pool_rivals import STARTUP, noisy_improvement
 from tests.bench.optimizer.rivals import OfOptuna, Ours, Rival
 from tests.bench.optimizer.suites import hebo_client
 from tests.bench.optimizer.suites.problems import INSTALL
-from trialfleet.optimizer.sampling.former import domain_of
 from trialfleet.optimizer.sampling.gp.domain import Array
+from trialfleet.optimizer.sampling.previous import domain_of
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.space import SearchSpace
 
 
 class Believer(GPSampler):
-    """The plain reference: Optuna's own Gaussian process, pending trials believed, analytic LogEI.
+    """The reference: Optuna's Gaussian process, fantasized pending trials, analytic LogEI.
 
-    A kriging believer (Ginsbourger et al. 2010): each pending trial is taken to come out as the
-    model predicts. GPSampler draws what they may come out as, and averages qLogEI over the draws.
+    It is a kriging believer (Ginsbourger et al. 2010): the model's prediction is used as the result
+    of each pending trial. GPSampler itself averages qLogEI over random results of pending trials.
     """
 
     def _optimize_acqf(self, acqf: Any, best_params: Any) -> Any:
@@ -46,8 +46,8 @@ class Believer(GPSampler):
 class RelaxedNoisyEI:
     """BoTorch's qLogNEI with SingleTaskGP over a continuous relaxation; the best point is rounded.
 
-    A choice is a dimension for each of its values, the largest of which is taken. It begins with
-    ten random points. Pending trials are part of qLogNEI.
+    A choice has a dimension for each value; the largest one is chosen. The first ten points are
+    random. qLogNEI handles pending trials.
     """
 
     def __init__(self, space: SearchSpace, seed: int) -> None:
@@ -95,10 +95,10 @@ class RelaxedNoisyEI:
 
 
 class Smac:
-    """SMAC3's HyperparameterOptimizationFacade with its own defaults, asked and told.
+    """SMAC3's HyperparameterOptimizationFacade with its own defaults, by ask and tell.
 
-    A random forest, trained anew after every eight proposals. It does not impute pending trials:
-    its model learns of those that ended alone, and merely no setting is proposed twice.
+    Its random forest is retrained after every eight proposals. It does not impute pending trials:
+    its model learns only from finished trials, and no setting is proposed twice.
     """
 
     def __init__(self, space: SearchSpace, seed: int, trials: int) -> None:
@@ -147,7 +147,7 @@ class Entrant:
 
     Attributes:
         made: makes it for a search space, a seed, and a number of trials.
-        missing: says why it can't be part of a run, and what installs it; empty: it can.
+        missing: returns why it can't be used, and how to install it; empty if it can.
     """
 
     made: Callable[[SearchSpace, int, int], Rival]
@@ -168,7 +168,7 @@ def _of_optuna(made: Callable[[int], optuna.samplers.BaseSampler]) -> Entrant:
 
 
 OURS = "RegionSampler"
-SLOW = ("HEBO",)  # part of a run only where it is named
+SLOW = ("HEBO",)  # part of a run only if named
 ENTRANTS: Mapping[str, Entrant] = {
     OURS: Entrant(Ours),
     "GPSampler": _of_optuna(lambda seed: GPSampler(seed=seed)),

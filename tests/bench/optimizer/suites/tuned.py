@@ -1,4 +1,4 @@
-"""Search spaces and losses like those that are tuned: rates, sizes, choices, conditions."""
+"""Search spaces and losses like real tuning tasks: rates, sizes, choices, conditions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Family: TypeAlias = Callable[[np.random.Generator], Drawn]
 
 
 def learner(random: np.random.Generator) -> Drawn:
-    """Two rates, a share, a depth, a width, and an optimiser that decides which rate is good.
+    """Return a task with two rates, a share, a depth, a width, and an optimiser choice.
 
-    A rate that is too large costs more than one that is too small; a wide network wants a smaller
-    rate; what is good for the dropout depends on depth and width.
+    The optimiser determines the best rate. A rate that is too large costs more than one that is too
+    small. A wide network needs a smaller rate. The best dropout depends on depth and width.
     """
     kinds = ["sgd", "adam", "adagrad"]
     best_rates = _each(kinds, random.uniform([-2, -3.6, -2.6], [-0.8, -2.4, -1.4]))
@@ -54,10 +54,10 @@ def learner(random: np.random.Generator) -> Drawn:
 
 
 def boosted(random: np.random.Generator) -> Drawn:
-    """Trees in steps: the rate and the number of trees matter by their product, depth by the rate.
+    """Return a task like boosted trees: the product of rate and number of trees matters.
 
-    What grows a tree decides whether its depth or its leaves count; a quarter of the space fails
-    to learn anything and is flat.
+    The best depth depends on the rate. The kind of growth determines whether depth or leaves
+    count. A quarter of the space learns nothing and is flat.
     """
     growths = ["depth", "leaves"]
     sampling = _each(["none", "bagging", "goss"], random.permutation([0, 0.02, 0.05]))
@@ -88,7 +88,7 @@ def boosted(random: np.random.Generator) -> Drawn:
 
 
 def scheduled(random: np.random.Generator) -> Drawn:
-    """A rate with a schedule: a narrow valley of rate and batch, beside a cliff of divergence."""
+    """Return a task with a scheduled rate: a narrow valley of rate and batch, near divergence."""
     schedules = _each(["constant", "cosine", "step"], random.permutation([0.06, 0.0, 0.02]))
     shifts = _each(schedules, random.uniform(-0.6, 0.6, 3))
     norms = _each(["batch", "layer"], random.permutation([0.0, 0.03]))
@@ -120,7 +120,7 @@ def scheduled(random: np.random.Generator) -> Drawn:
 
 
 def factors(random: np.random.Generator) -> Drawn:
-    """A recommender: many mild parameters, two basins, whose better one is the narrower."""
+    """Return a task like a recommender: many weak parameters; the better basin is narrower."""
     kinds = _each(["dot", "mlp", "cross", "both"], random.permutation([0.0, 0.01, 0.03, 0.06]))
     centres = random.uniform(0.15, 0.85, (2, 5))
     narrow, wide = random.uniform(0.12, 0.2), random.uniform(0.5, 0.8)
@@ -154,7 +154,7 @@ def factors(random: np.random.Generator) -> Drawn:
 
 
 TUNED: Mapping[str, Family] = {"learner": learner}  # for development
-# written before any optimiser met them, and met once, by a finished one
+# written before any optimiser was run on them; used once, by a finished one
 TUNED_HELD_OUT: Mapping[str, Family] = {
     "boosted": boosted,
     "scheduled": scheduled,

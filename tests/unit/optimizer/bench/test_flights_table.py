@@ -1,4 +1,4 @@
-"""The replay table of flights: what is in the repository, how it is read, how it is made."""
+"""Tests of the replay table of flights: its file, its reader, its maker."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def small_table() -> FlightsTable:
     return FlightsTable(flights_trainings.settings(2), found, {"torch": "2"})
 
 
-def test_the_table_of_the_repository_is_whole() -> None:
+def test_the_table_of_the_repository_is_complete() -> None:
     table = flights_table.read()  # compares the checksum
     space = SearchSpace.model_validate(SPACE)
     assert len(table.regions) == 36
@@ -58,7 +58,7 @@ def test_the_table_of_the_repository_is_whole() -> None:
 
 
 @pytest.mark.slow
-def test_what_was_written_is_read_and_the_same_table_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_a_written_table_is_read_and_the_same_table_gives_the_same_bytes(tmp_path: Path) -> None:
     table = small_table()
     flights_table.write(table, tmp_path / "a")
     shuffled = FlightsTable(table.settings, table.trainings[::-1], table.made_with)
@@ -69,7 +69,7 @@ def test_what_was_written_is_read_and_the_same_table_gives_the_same_bytes(tmp_pa
     assert sorted(map(str, found.trainings)) == sorted(map(str, table.trainings))
 
 
-def test_a_damaged_table_is_not_read(tmp_path: Path) -> None:
+def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "table"
     flights_table.write(small_table(), file)
     content = bytearray(file.read_bytes())
@@ -79,7 +79,7 @@ def test_a_damaged_table_is_not_read(tmp_path: Path) -> None:
         flights_table.read(file)
 
 
-def test_curves_end_where_a_training_failed_and_other_seeds_are_not_among_them() -> None:
+def test_curves_end_where_a_training_failed_and_exclude_other_seeds() -> None:
     table = small_table()
     curves = table.curves("JFK-07")
     assert curves[0].tolist() == [0.9, 0.4, *[0.5] * (EPOCHS - 2)]
@@ -120,7 +120,7 @@ def test_a_torn_line_of_the_journal_is_trained_again(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the regions' data."""
+    """Return a folder with the regions' data."""
     folder = tmp_path_factory.mktemp("work")
     flights_trainings.region_tables(folder)
     return folder
@@ -128,7 +128,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_what_was_killed_goes_on_to_the_same_table(
+def test_a_killed_run_continues_to_the_same_table(
     work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (flights_table, flights_trainings):
@@ -161,7 +161,7 @@ def test_what_was_killed_goes_on_to_the_same_table(
 
 
 @pytest.mark.slow
-def test_a_training_depends_on_setting_seed_and_region_alone(work: Path) -> None:
+def test_a_training_depends_only_on_setting_seed_and_region(work: Path) -> None:
     cells = [(1, 0, "LGA-02"), (3, 0, "LGA-02"), (1, 1, "LGA-02"), (1, 0, "LGA-03")]
     first = list(flights_trainings.trained(cells, work, math.inf))
     again = list(flights_trainings.trained(cells[::-1], work, math.inf))[::-1]
@@ -174,10 +174,10 @@ def test_a_training_depends_on_setting_seed_and_region_alone(work: Path) -> None
 
 
 @pytest.mark.slow
-def test_the_table_of_the_repository_is_what_the_trainer_makes(work: Path) -> None:
+def test_the_trainer_reproduces_the_table_of_the_repository(work: Path) -> None:
     table = flights_table.read()
     cell = (1, 0, "LGA-02")
     [made] = flights_trainings.trained([cell], work, math.inf)
     expected = table.curves("LGA-02")[1]
-    # another processor rounds otherwise, which training makes larger
+    # another processor rounds differently, and training amplifies that
     assert made.val_loss == pytest.approx(expected.tolist(), rel=0.05)

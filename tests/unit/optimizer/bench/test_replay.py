@@ -1,4 +1,4 @@
-"""The replay of optimisers over a table: what they are told, what they choose, what is counted."""
+"""Tests of the replay of optimisers over a table: results, choices, measures."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.bench.optimizer.pool import (
     PoolRival,
     RandomDesign,
     Results,
-    former_task,
     one_hot,
+    previous_task,
     replayed,
 )
 from tests.bench.optimizer.spearmint import Spearmint
-from trialfleet.optimizer.sampling.former import FormerTask, FormerTasks
+from trialfleet.optimizer.sampling.previous import PreviousTask, PreviousTasks
 from trialfleet.optimizer.space import SearchSpace
 
 pytestmark = pytest.mark.slow
@@ -37,18 +37,18 @@ def pool() -> Pool:
 
 
 def losses_of(pool: Pool, away: float = 0.0) -> Array:
-    """A bowl over all parameters."""
+    """Return the values of a bowl over all parameters."""
     return np.asarray(((pool.rows - 0.5 - away) ** 2).sum(axis=1))
 
 
-def former(pool: Pool, name: str = "other") -> FormerTask:
+def previous(pool: Pool, name: str = "other") -> PreviousTask:
     results = Results()
     replayed(losses_of(pool, 0.05), RandomDesign(pool, 9), 40, 4, results)
-    return former_task(name, name, pool, results)
+    return previous_task(name, name, pool, results)
 
 
 class Recorder:
-    """Chooses the first that is left, and remembers what it was told."""
+    """A rival that chooses the first remaining setting and records the results it got."""
 
     def __init__(self) -> None:
         self.pending: list[int] = []
@@ -60,10 +60,10 @@ class Recorder:
         return left[0]
 
 
-def test_so_many_trials_are_pending_and_a_failed_one_counts_as_the_worst() -> None:
+def test_the_number_of_pending_trials_is_kept_and_a_failed_one_counts_as_the_worst() -> None:
     rival = Recorder()
-    told = replayed(np.array([0.3, 0.9, np.nan, 0.1, 0.2, 0.5]), rival, 6, 2)
-    assert told.chosen == [0, 1, 2, 3, 4, 5]
+    result = replayed(np.array([0.3, 0.9, np.nan, 0.1, 0.2, 0.5]), rival, 6, 2)
+    assert result.chosen == [0, 1, 2, 3, 4, 5]
     assert rival.pending == [0, 1, 1, 1, 1, 1]
     assert rival.values[-1] == [0.3, 0.9, 0.9, 0.1]
 
@@ -74,28 +74,30 @@ RIVALS: dict[str, Callable[[Pool], PoolRival]] = {
     "gp": lambda pool: pool_rivals.GPSampler(pool, 3),
     "spearmint": lambda pool: Spearmint(pool, 3),
     "ours": lambda pool: pool_rivals.Ours(pool, 3, 24),
-    "taught": lambda pool: pool_rivals.Ours(pool, 3, 24, FormerTasks((former(pool),), "today")),
-    "zero-shot": lambda pool: pool_rivals.ZeroShot(pool, [former(pool)]),
+    "taught": lambda pool: pool_rivals.Ours(pool, 3, 24, PreviousTasks((previous(pool),), "today")),
+    "zero-shot": lambda pool: pool_rivals.ZeroShot(pool, [previous(pool)]),
     "quantiles": lambda pool: pool_rivals.QuantileTransfer(
-        pool, 3, [former(pool, "a"), former(pool, "b")]
+        pool, 3, [previous(pool, "a"), previous(pool, "b")]
     ),
 }
 
 
 @pytest.mark.parametrize("name", RIVALS)
-def test_every_rival_chooses_each_setting_once_and_the_same_again(name: str, pool: Pool) -> None:
+def test_every_rival_chooses_each_setting_once_and_reproducibly(name: str, pool: Pool) -> None:
     losses = losses_of(pool)
-    told = replayed(losses, RIVALS[name](pool), 24, 4)
-    assert len(set(told.chosen)) == 24
-    assert replayed(losses, RIVALS[name](pool), 24, 4).chosen == told.chosen
+    result = replayed(losses, RIVALS[name](pool), 24, 4)
+    assert len(set(result.chosen)) == 24
+    assert replayed(losses, RIVALS[name](pool), 24, 4).chosen == result.chosen
 
 
 @pytest.mark.parametrize("name", ["gp", "spearmint", "ours", "taught", "zero-shot"])
-def test_who_learns_finds_the_best_of_few_parameters(name: str) -> None:
+def test_every_learning_rival_finds_the_best_of_few_parameters(name: str) -> None:
     entries = {n: SPACE[n] for n in ("learning_rate", "optimizer", "dropout")}
     space = SearchSpace.model_validate(entries)
     random = np.random.default_rng(0)
-    points = [{n: x.at(random.uniform()) for n, x in space.parameters.items()} for _ in range(99)]
+    points = [
+        {n: x.from_unit(random.uniform()) for n, x in space.parameters.items()} for _ in range(99)
+    ]
     pool = Pool.of(space, [space.canonical(x) for x in [space.defaults(), *points]])
     losses = losses_of(pool)
     ranks = np.argsort(np.argsort(losses))
@@ -113,15 +115,13 @@ def test_a_choice_is_a_dimension_for_each_value(pool: Pool) -> None:
     assert one_hot(pool.domain, pool.rows).shape == (SETTINGS, len(SPACE) + 1)
 
 
-def test_trials_to_a_target_count_from_one_and_half_as_many_again_where_it_is_never_reached() -> (
-    None
-):
+def test_trials_to_a_target_count_from_one_and_are_1_5_times_all_if_not_reached() -> None:
     curve = np.array([0.5, 0.2, 0.2, 0.1])
     assert replay.trials_to(curve, 0.2) == 2
     assert replay.trials_to(curve, 0.05) == 6
 
 
-def test_the_ratio_of_means_holds_where_a_regret_is_nothing() -> None:
+def test_the_ratio_of_means_works_with_a_regret_of_zero() -> None:
     assert replay.ratio_of_means(np.zeros(3), np.ones(3)).startswith("**0** (0 to 0)")
     assert replay.ratio_of_means(np.ones(3), np.ones(3) * 2).startswith("**0.5** (0.5 to 0.5)")
 

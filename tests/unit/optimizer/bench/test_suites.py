@@ -1,4 +1,4 @@
-"""The suites: what is counted, which functions are whose, and that each rival can be asked."""
+"""Tests of the suites: measures, functions, rivals."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def bowl(name: str = "bowl") -> Task:
     return Task(name, SPACE, loss, 0.0, 1.0, 0.0)
 
 
-def test_a_tie_is_half_a_win_and_a_regret_below_the_least_is_none() -> None:
+def test_a_tie_is_half_a_win_and_a_regret_below_the_least_counts_as_zero() -> None:
     mine, others = np.array([0.1, 0.3, 0.2, 1e-9]), np.array([0.2, 0.1, 0.2, 0.0])
     assert measures.won(mine, others).tolist() == [1.0, 0.0, 0.5, 0.5]
     assert measures.share(np.ones(7)) == "**100%** (100% to 100%)"
@@ -68,7 +68,7 @@ def test_targets_are_reached_one_by_one_down_to_a_ten_thousandth() -> None:
     assert shares[1].tolist() == [0, 0, 0, 0]
 
 
-def test_rivals_are_compared_where_all_of_them_have_been() -> None:
+def test_rivals_are_compared_on_problems_that_all_have_done() -> None:
     runs = [run("RegionSampler", 1, [0.5, 0.1]), run("RegionSampler", 2, [0.5, 0.1])]
     runs += [run("other", 2, [0.5, 0.4]), run("other", 3, [0.5, 0.4]), run("far", 2, [1, 1], "t")]
     found = measures.by_rival(runs, "s", ["RegionSampler", "far", "other"])
@@ -81,7 +81,7 @@ def test_rivals_are_compared_where_all_of_them_have_been() -> None:
     assert rows[3].startswith("| other | **100%** (100% to 100%) | **0.25** (0.25 to 0.25) | 4.0e-")
 
 
-def test_the_chart_is_of_shares_of_targets() -> None:
+def test_the_chart_shows_shares_of_targets() -> None:
     runs = [run("RegionSampler", i, [1.0, 0.1 / i, 0.01]) for i in (1, 2, 3)]
     drawn = measures.drawn(measures.by_rival(runs, "s", ["RegionSampler"]))
     svg = ET.fromstring(drawn)  # noqa: S314
@@ -93,7 +93,7 @@ def test_the_chart_is_of_shares_of_targets() -> None:
     assert {"0", "0.1", "0.5", "RegionSampler", "share of targets reached"} <= {*marks}
 
 
-def test_what_a_kill_left_of_a_line_is_cut_off(tmp_path: Path) -> None:
+def test_a_line_torn_by_a_kill_is_cut_off(tmp_path: Path) -> None:
     file = tmp_path / "results"
     assert known_lines(file) == []
     file.write_text('{"a": 1}\n{"a": 2}\n{"a"')
@@ -137,24 +137,26 @@ def test_no_random_point_is_better_than_cocos_optimum(suite: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # theirs: experimental arguments, fits that end early
+@pytest.mark.filterwarnings(
+    "ignore"
+)  # from the libraries: experimental arguments, fits that end early
 @pytest.mark.parametrize("name", sorted({*ENTRANTS} - {"HEBO"}))
-def test_every_rival_proposes_points_of_the_space_that_get_better(name: str) -> None:
+def test_every_rival_proposes_improving_points_of_the_space(name: str) -> None:
     if why := ENTRANTS[name].missing():
         pytest.skip(why)
     space = SearchSpace.model_validate(SPACE)
-    told = followed(bowl(), ENTRANTS[name].made(space, 3, 16), 16, 3, 3)
-    assert all(space.canonical(point) == point for point in told.points)
-    assert all(isinstance(point["count"], int) for point in told.points)
-    assert len({str(point) for point in told.points}) > 12
-    assert told.regrets[-1] < told.regrets[2]
+    result = followed(bowl(), ENTRANTS[name].made(space, 3, 16), 16, 3, 3)
+    assert all(space.canonical(point) == point for point in result.points)
+    assert all(isinstance(point["count"], int) for point in result.points)
+    assert len({str(point) for point in result.points}) > 12
+    assert result.regrets[-1] < result.regrets[2]
     again = followed(bowl(), ENTRANTS[name].made(space, 3, 16), 16, 3, 3)
-    assert again.losses == told.losses
+    assert again.losses == result.losses
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_the_believer_takes_pending_trials_as_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_believer_fantasizes_pending_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     whole = GPSampler._optimize_acqf
 
@@ -178,7 +180,7 @@ def test_the_believer_takes_pending_trials_as_predicted(monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-def test_a_run_that_is_started_again_goes_on(
+def test_a_restarted_run_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

@@ -1,4 +1,4 @@
-"""Which parameters depend on which, by the trials of a study."""
+"""Tests of conditions between parameters, derived from the trials of a study."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def trial(state: TrialState = TrialState.COMPLETE, **params: Any) -> FrozenTrial
     )
 
 
-def test_a_parameter_depends_on_the_values_that_it_came_with_or_may_come_with() -> None:
+def test_a_condition_allows_values_of_trials_with_the_parameter_and_untried_values() -> None:
     trials = [trial(kind="a", x=0.5, wide=1), trial(kind="b", wide=1)] * 2
     assert conditions_of(SPACE, trials) == {"x": {"kind": ["a", "c"]}}
 
@@ -50,19 +50,19 @@ def test_a_parameter_may_depend_on_a_whole_number_and_on_a_conditional_one() -> 
     }
 
 
-def test_a_trial_that_contradicts_a_guess_ends_it() -> None:
+def test_a_trial_that_contradicts_a_condition_ends_it() -> None:
     trials = [trial(kind="a", x=0.5), trial(kind="b")] * 3
     assert conditions_of(SPACE, trials)
     assert not conditions_of(SPACE, [*trials, trial(kind="a")])
     assert not conditions_of(SPACE, [*trials, trial(TrialState.RUNNING, kind="b", x=0.1)])
 
 
-def test_few_trials_and_unfinished_ones_show_no_rule() -> None:
+def test_few_or_unfinished_trials_give_no_condition() -> None:
     assert not conditions_of(SPACE, [trial(kind="a", x=0.5), trial(kind="b")])
     unfinished = [trial(TrialState.RUNNING, kind="b"), trial(TrialState.FAIL, kind="b")]
     assert not conditions_of(SPACE, [*[trial(kind="a", x=0.5)] * 4, *unfinished])
 
 
-def test_parameters_that_come_together_do_not_depend_on_each_other() -> None:
+def test_parameters_of_the_same_trials_do_not_depend_on_each_other() -> None:
     trials = [trial(kind="a", layers=1, x=0.5)] * 3 + [trial(x=0.2)] * 3
     assert not conditions_of(SPACE, trials)

@@ -1,4 +1,4 @@
-"""Points as rows: every value comes back, rows are canonical, conditions hold."""
+"""Tests of points as rows: decoding, canonical rows, conditions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def domain(space: SearchSpace = SPACE) -> Domain:
 
 def from_unit(space: SearchSpace, unit: list[float]) -> dict[str, Any]:
     at = zip(space.parameters.items(), unit, strict=True)
-    return space.canonical({name: entry.at(u) for (name, entry), u in at})
+    return space.canonical({name: entry.from_unit(u) for (name, entry), u in at})
 
 
 units = st.lists(st.floats(0, 1, exclude_max=True), min_size=8, max_size=8)
@@ -49,7 +49,7 @@ units = st.lists(st.floats(0, 1, exclude_max=True), min_size=8, max_size=8)
 
 @given(units)
 @settings(max_examples=200)
-def test_every_point_comes_back_from_its_row(unit: list[float]) -> None:
+def test_every_point_is_decoded_from_its_row(unit: list[float]) -> None:
     point = from_unit(SPACE, unit)
     row = domain().encode([point])[0]
     assert np.allclose(domain().canonical(row[None])[0], row)
@@ -92,12 +92,12 @@ def test_a_grid_of_many_values_is_searched_as_a_continuous_one() -> None:
     ]
 
 
-def test_a_parameter_with_one_value_is_always_that() -> None:
-    column = Column.of(IntDistribution(3, 3))
+def test_a_parameter_with_one_value_always_has_it() -> None:
+    column = Column.from_distribution(IntDistribution(3, 3))
     assert column.count == 1
     assert column.decode(np.array([0.0, 0.4, 1.0])).tolist() == [3, 3, 3]
 
 
 def test_the_ends_of_a_logarithmic_range_are_those_of_the_study() -> None:
-    column = Column.of(FloatDistribution(3e-4, 0.03, log=True))
+    column = Column.from_distribution(FloatDistribution(3e-4, 0.03, log=True))
     assert column.decode(np.array([-0.1, 0.0, 1.0, 1.1])).tolist() == [3e-4, 3e-4, 0.03, 0.03]

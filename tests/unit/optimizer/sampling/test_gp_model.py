@@ -1,4 +1,4 @@
-"""Covariance, likelihood, posterior, samples of hyperparameters, transformed values."""
+"""Tests of covariance, likelihood, posterior, hyperparameters and transformed values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def matern(r: float) -> float:
 
 
 def by_the_formula(left: Array, right: Array) -> Array:
-    """The covariance, a pair at a time."""
+    """Return the covariance, computed pair by pair."""
     found = np.empty((len(left), len(right)))
     for i, x in enumerate(left):
         for j, y in enumerate(right):
@@ -51,7 +51,7 @@ def by_the_formula(left: Array, right: Array) -> Array:
 
 def moments(posterior: Posterior, rows: Array) -> tuple[Array, Array]:
     """Return mean and deviation at points."""
-    means, deviations = Posteriors([posterior]).at(rows)
+    means, deviations = Posteriors([posterior]).means_and_deviations(rows)
     return means[0], deviations[0]
 
 
@@ -111,7 +111,7 @@ def test_the_gradients_of_mean_and_deviation_are_their_derivatives() -> None:
             assert found[2] == 0.0, "a choice has no direction"
 
 
-def test_pending_points_change_no_mean_and_leaves_less_to_find_out() -> None:
+def test_pending_points_change_no_mean_and_reduce_the_deviation() -> None:
     rows, pending, others = some_rows(10), some_rows(3, seed=2), some_rows(20, seed=3)
     before = Posterior(rows, values_at(rows), CATEGORICAL, GIVEN)
     after = before.fantasize(pending)
@@ -122,12 +122,12 @@ def test_pending_points_change_no_mean_and_leaves_less_to_find_out() -> None:
         np.concatenate([rows, pending]),
         np.concatenate([before.values, before.mean(pending)]),
     )
-    anew = Posterior(both, values, CATEGORICAL, GIVEN)
-    assert np.allclose(moments(after, others), moments(anew, others), atol=1e-6)
+    refitted = Posterior(both, values, CATEGORICAL, GIVEN)
+    assert np.allclose(moments(after, others), moments(refitted, others), atol=1e-6)
     assert before.fantasize(np.empty((0, 3))) is before
 
 
-def test_samples_find_what_matters_and_that_there_is_no_noise() -> None:
+def test_samples_find_the_important_parameter_and_no_noise() -> None:
     random = np.random.default_rng(0)
     rows = some_rows(40, seed=5)
     values = standardized(np.sin(6 * rows[:, 0]))
@@ -139,7 +139,7 @@ def test_samples_find_what_matters_and_that_there_is_no_noise() -> None:
     assert np.median([each.given.noise for each in found.each]) < 1e-3
 
 
-def test_samples_find_noise_where_there_is_some() -> None:
+def test_samples_find_noise() -> None:
     random = np.random.default_rng(0)
     rows = some_rows(60, seed=6)
     noisy = values_at(rows) + 0.5 * random.standard_normal(60)
@@ -148,7 +148,7 @@ def test_samples_find_noise_where_there_is_some() -> None:
 
 
 @pytest.mark.slow
-def test_many_results_all_count_though_hyperparameters_are_fitted_to_some() -> None:
+def test_all_results_count_although_hyperparameters_are_fitted_to_some() -> None:
     rows = some_rows(2 * MOST_FITTED)
     values = standardized(values_at(rows))
     found = posteriors(rows, values, CATEGORICAL, np.random.default_rng(0))
@@ -156,7 +156,7 @@ def test_many_results_all_count_though_hyperparameters_are_fitted_to_some() -> N
     assert np.abs(found.each[0].mean(rows) - found.each[0].values).max() < 0.05
 
 
-def test_equal_points_with_other_values_are_no_trouble() -> None:
+def test_equal_points_with_different_values_are_allowed() -> None:
     rows = np.repeat(some_rows(3), 5, axis=0)
     values = standardized(np.arange(15.0))
     assert len(posteriors(rows, values, CATEGORICAL, np.random.default_rng(0)).each) == SAMPLES

@@ -1,4 +1,4 @@
-"""Expected improvement, its search, and the points that come of it."""
+"""Tests of expected improvement, its search, and the proposed points."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_log_h_is_the_logarithm_of_h() -> None:
     assert np.allclose(log_h(z), np.log(norm.pdf(z) + z * norm.cdf(z)), rtol=1e-5, atol=1e-9)
 
 
-def test_log_h_goes_on_where_h_is_zero() -> None:
+def test_log_h_is_finite_where_h_is_zero() -> None:
     z = -np.logspace(0, 8, 200)
     found = log_h(z)
     assert np.isfinite(found).all()
@@ -88,7 +88,7 @@ def test_the_gradient_of_the_acquisition_is_its_derivative() -> None:
         assert np.allclose(gradient[[0, 1, 3]], expected[[0, 1, 3]], rtol=1e-3, atol=1e-3)
 
 
-def test_the_search_beats_every_point_of_a_fine_grid() -> None:
+def test_the_search_is_better_than_every_point_of_a_fine_grid() -> None:
     rows = rows_of(15)
     improvement = ExpectedImprovement(models(rows, losses(rows)))
     found = best_points(domain(), improvement, rows[:3], np.random.default_rng(0))
@@ -101,7 +101,7 @@ def test_the_search_beats_every_point_of_a_fine_grid() -> None:
     assert np.array_equal(domain().canonical(found), found)
 
 
-def test_what_is_proposed_is_neither_known_nor_pending_while_there_is_something_else() -> None:
+def test_known_and_pending_points_are_proposed_only_if_there_is_no_other() -> None:
     tiny = domain(
         {
             "n": {"type": "int", "low": 1, "high": 3},
@@ -117,7 +117,7 @@ def test_what_is_proposed_is_neither_known_nor_pending_while_there_is_something_
     assert len(found), "where nothing is left, something known"
 
 
-def test_it_comes_close_to_the_optimum_of_a_mixed_space() -> None:
+def test_proposals_approach_the_optimum_of_a_mixed_space() -> None:
     rows = rows_of(10)
     for step in range(20):
         row = proposals(domain(), rows, losses(rows), rows[:0], seed=step).rows[0]
@@ -125,7 +125,7 @@ def test_it_comes_close_to_the_optimum_of_a_mixed_space() -> None:
     assert losses(rows).min() < 0.1 + 1e-3
 
 
-def test_eight_in_parallel_differ_and_still_come_close() -> None:
+def test_eight_parallel_proposals_differ_and_approach_the_optimum() -> None:
     rows = rows_of(10)
     for batch in range(3):
         pending = rows[:0]
@@ -147,7 +147,7 @@ print(json.dumps(proposals(domain(), rows, values, pending, 3).rows[:5].tolist()
 """
 
 
-def test_another_process_proposes_the_same_bit_for_bit() -> None:
+def test_another_process_proposes_exactly_the_same() -> None:
     rows = rows_of(20)
     values, pending = losses(rows), rows_of(3, seed=4)
     given = json.dumps([rows.tolist(), values.tolist(), pending.tolist()])

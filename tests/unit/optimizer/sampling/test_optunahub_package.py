@@ -1,4 +1,4 @@
-"""The package for OptunaHub's registry: it stands alone, and proposes what our own sampler does."""
+"""Tests of the package for OptunaHub: independent of trialfleet, with the same proposals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trialfleet.optimizer import RegionSampler
 pytestmark = pytest.mark.slow
 
 PROVIDED = {"__future__", "numpy", "optuna", "scipy"}
-# What the tests below begin with: `load()` is optunahub's load_local_module, or what that does.
+# The beginning of the tests below: `load()` is optunahub's load_local_module or its equivalent.
 LOAD = """
 import importlib.util, json, sys, types
 sys.modules["trialfleet"] = None
@@ -77,14 +77,14 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def python(registry: Path, *arguments: str) -> str:
-    """Run Python isolated, where neither this clone nor what is in it is found first."""
+    """Run Python isolated from this clone and its packages."""
     command = [sys.executable, "-P", *arguments]
     done = subprocess.run(command, cwd=registry, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_it_proposes_what_our_own_sampler_does(registry: Path) -> None:
+def test_its_proposals_equal_our_own_samplers(registry: Path) -> None:
     code = LOAD.format(root=str(registry)) + OPTIMIZED
     code += "print(json.dumps(optimized(load().RegionSampler(seed=5, n_startup_trials=4))))"
     known: dict[str, object] = {"np": np, "optuna": optuna}
@@ -93,6 +93,7 @@ def test_it_proposes_what_our_own_sampler_does(registry: Path) -> None:
     assert json.loads(python(registry, "-c", code)) == ours
 
 
+@pytest.mark.thorough
 def test_it_passes_optunas_cases(registry: Path, tmp_path: Path) -> None:
     code = LOAD.format(root=str(registry)) + "module = load()\n" + textwrap.dedent(CASES)
     path = tmp_path / "test_cases.py"
@@ -114,7 +115,7 @@ def test_its_example_runs(registry: Path) -> None:
     assert "rate" in said
 
 
-def test_its_modules_import_each_other_and_declared_packages_alone(registry: Path) -> None:
+def test_its_modules_import_only_each_other_and_declared_packages(registry: Path) -> None:
     modules = [path for path in registry.rglob("*.py") if path.name != "example.py"]
     assert len(modules) > 10
     for path in modules:
@@ -127,7 +128,7 @@ def test_its_modules_import_each_other_and_declared_packages_alone(registry: Pat
                 assert name in PROVIDED | sys.stdlib_module_names, f"{path}: {name}"
 
 
-def test_its_page_has_what_the_registry_asks(registry: Path) -> None:
+def test_its_page_has_the_sections_that_the_registry_requires(registry: Path) -> None:
     folder = registry / "samplers/region_gp"
     page = (folder / "README.md").read_text()
     header = dict(re.findall(r"^(\w+): (.+)$", page.split("---\n")[1], re.MULTILINE))

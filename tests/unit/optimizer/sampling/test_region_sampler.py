@@ -1,4 +1,4 @@
-"""The sampler in Optuna studies of any kind."""
+"""Tests of the sampler in various Optuna studies."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_study_with_a_conditional_parameter_is_optimized() -> None:
     assert study.best_value < 0.01
 
 
-def test_the_same_seed_gives_the_same_trials_and_another_other_ones() -> None:
+def test_the_same_seed_gives_the_same_trials_and_another_seed_others() -> None:
     params = [[trial.params for trial in optimized(14).trials] for _ in range(2)]
     assert params[0] == params[1]
     other = optuna.create_study(sampler=RegionSampler(seed=2))
@@ -49,13 +49,13 @@ def test_the_same_seed_gives_the_same_trials_and_another_other_ones() -> None:
     assert unseeded[0].ask().suggest_float("x", 0, 1) != unseeded[1].ask().suggest_float("x", 0, 1)
 
 
-def test_maximizing_goes_the_other_way() -> None:
+def test_maximizing_finds_the_maximum() -> None:
     study = optuna.create_study(direction="maximize", sampler=RegionSampler(seed=0))
     study.optimize(lambda trial: -((trial.suggest_float("x", -5, 5) - 2) ** 2), n_trials=16)
     assert study.best_params["x"] == pytest.approx(2, abs=0.1)
 
 
-def test_running_trials_are_known_and_failed_ones_avoided() -> None:
+def test_running_and_failed_trials_are_avoided() -> None:
     study = optuna.create_study(sampler=RegionSampler(seed=0, n_startup_trials=5))
     study.optimize(lambda trial: (trial.suggest_float("x", 0, 1) - 0.5) ** 2, n_trials=8)
     asked = [study.ask() for _ in range(4)]
@@ -74,7 +74,7 @@ def test_trials_before_the_model_cover_the_space_evenly() -> None:
     assert len(set(places)) >= 13, "random points would leave a third of the places out"
 
 
-def test_a_range_that_changes_counts_from_then_on() -> None:
+def test_a_changed_range_applies_to_later_trials() -> None:
     study = optuna.create_study(sampler=RegionSampler(seed=0, n_startup_trials=3))
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=5)
     study.optimize(lambda trial: (trial.suggest_float("x", 2, 3) - 2.5) ** 2, n_trials=6)
@@ -86,7 +86,7 @@ def test_a_range_that_changes_counts_from_then_on() -> None:
     "extremes", [[math.inf], [-math.inf], [math.inf, -math.inf], [1e308, -1e308], [1e-320]]
 )
 @pytest.mark.parametrize("others", [[], [1.0, 2.0]])
-def test_infinite_and_huge_values_are_taken(
+def test_infinite_and_huge_values_are_accepted(
     extremes: list[float], others: list[float], direction: Direction
 ) -> None:
     values = itertools.cycle([*others, *extremes])
@@ -98,27 +98,27 @@ def test_infinite_and_huge_values_are_taken(
 
 
 def fitted() -> optuna.Study:
-    """A study of the square of x - 0.5 that the model proposes for from now on."""
+    """Return a study of (x - 0.5)² whose start-up trials are done."""
     study = optuna.create_study(sampler=RegionSampler(seed=0, n_startup_trials=5))
     study.optimize(lambda trial: (trial.suggest_float("x", 0, 1) - 0.5) ** 2, n_trials=7)
     return study
 
 
 def proposed(study: optuna.Study) -> dict[str, Any]:
-    """What is proposed for the hundredth trial."""
+    """Return the proposal for the hundredth trial."""
     trial = optuna.create_trial(state=TrialState.RUNNING)
     trial.number = 99
     return study.sampler.sample_relative(study, trial, {"x": FloatDistribution(0, 1)})
 
 
-def test_trials_that_ended_before_they_had_parameters_say_nothing_of_the_space() -> None:
+def test_trials_without_parameters_do_not_change_the_space() -> None:
     study = fitted()
     study.add_trials([optuna.create_trial(state=TrialState.FAIL) for _ in range(20)])
     study.add_trial(optuna.create_trial(value=-1.0))
     assert proposed(study) == proposed(fitted()) != {}
 
 
-def test_a_trial_that_a_pruner_ended_says_nothing() -> None:
+def test_a_trial_that_a_pruner_ended_is_ignored() -> None:
     study = fitted()
     study.add_trial(
         optuna.create_trial(
@@ -131,12 +131,12 @@ def test_a_trial_that_a_pruner_ended_says_nothing() -> None:
     assert proposed(study) == proposed(fitted()) != {}
 
 
-def test_values_outside_of_the_latest_range_say_nothing_of_those_inside() -> None:
+def test_trials_with_values_outside_the_latest_range_are_ignored() -> None:
     study = fitted()
-    former: dict[str, BaseDistribution] = {"x": FloatDistribution(0, 10)}
+    previous: dict[str, BaseDistribution] = {"x": FloatDistribution(0, 10)}
     study.add_trials(
         [
-            optuna.create_trial(params={"x": float(x)}, distributions=former, value=float(x) ** 2)
+            optuna.create_trial(params={"x": float(x)}, distributions=previous, value=float(x) ** 2)
             for x in np.linspace(5, 10, 12)
         ]
     )
@@ -144,7 +144,9 @@ def test_values_outside_of_the_latest_range_say_nothing_of_those_inside() -> Non
 
 
 @pytest.mark.parametrize("direction", ["minimize", "maximize"])
-def test_what_the_objective_prunes_is_not_proposed_forever(direction: Direction) -> None:
+def test_points_that_the_objective_prunes_are_not_proposed_again_and_again(
+    direction: Direction,
+) -> None:
     study = optuna.create_study(
         direction=direction, sampler=RegionSampler(seed=0, n_startup_trials=5)
     )
@@ -162,7 +164,7 @@ def test_what_the_objective_prunes_is_not_proposed_forever(direction: Direction)
 
 
 @pytest.mark.parametrize("low", [0.0, 0.9])
-def test_settings_that_keep_the_constraints_are_found(low: float) -> None:
+def test_settings_that_satisfy_the_constraints_are_found(low: float) -> None:
     study = optuna.create_study(sampler=RegionSampler(seed=0, n_startup_trials=5))
 
     def objective(trial: optuna.Trial) -> float:
@@ -178,7 +180,7 @@ def test_settings_that_keep_the_constraints_are_found(low: float) -> None:
     assert len(kept) >= 6, "of random points one in 300 would keep the tight ones"
 
 
-def test_choices_without_a_parameter_are_not_proposed_for_what_it_would_do() -> None:
+def test_choices_without_a_parameter_are_not_proposed_for_its_effect() -> None:
     study = optuna.create_study(sampler=RegionSampler(seed=0))
 
     def objective(trial: optuna.Trial) -> float:
@@ -193,7 +195,7 @@ def test_choices_without_a_parameter_are_not_proposed_for_what_it_would_do() -> 
     assert study.best_value < 0.001
 
 
-def test_a_name_that_one_trial_had_is_no_parameter_of_the_model() -> None:
+def test_a_parameter_of_a_single_trial_is_not_in_the_model() -> None:
     study = optuna.create_study(sampler=RegionSampler(seed=0, n_startup_trials=3))
 
     def objective(trial: optuna.Trial) -> float:
@@ -204,7 +206,7 @@ def test_a_name_that_one_trial_had_is_no_parameter_of_the_model() -> None:
     assert space.keys() == {"x"}
 
 
-def test_a_choice_that_is_no_number_is_known_again_from_a_database(tmp_path: Path) -> None:
+def test_a_choice_that_is_not_a_number_is_recognized_from_a_database(tmp_path: Path) -> None:
     storage = f"sqlite:///{tmp_path / 'study.db'}"
     study = optuna.create_study(storage=storage, sampler=RegionSampler(seed=0, n_startup_trials=6))
 
@@ -215,7 +217,7 @@ def test_a_choice_that_is_no_number_is_known_again_from_a_database(tmp_path: Pat
     assert sum(trial.value == 0 for trial in study.trials[6:]) >= 4
 
 
-def test_seeds_of_numpy_are_taken() -> None:
+def test_numpy_seeds_are_accepted() -> None:
     seeds: list[Any] = [3, np.int64(3)]
     values = [
         optuna.create_study(sampler=RegionSampler(seed=seed)).ask().suggest_float("x", 0, 1)

@@ -1,4 +1,4 @@
-"""Suggestions: start-up design, model, pending and failed trials, reproducibility."""
+"""Tests of suggestions: start-up design, model, pending and failed trials, reproducibility."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def distance(left: Point, right: Point) -> float:
 # ---------------------------------------------------------------- start-up
 
 
-def test_the_first_point_is_the_defaults() -> None:
+def test_the_first_point_has_the_defaults() -> None:
     space = make(MIXED)
     assert ask(space, []) == space.defaults()
 
@@ -98,7 +98,7 @@ def test_the_design_puts_one_point_into_every_eighth_of_every_parameter() -> Non
         assert {int(8 * float(t.params[name])) for t in history[1:]} == set(range(8))
 
 
-def test_the_design_is_the_same_whatever_the_results_and_whatever_is_pending() -> None:
+def test_the_design_does_not_depend_on_results_and_pending_trials() -> None:
     space = make(SQUARE)
     history = explored(space, bowl, 5)
     other = explored(space, lambda p: -bowl(p), 5)
@@ -116,14 +116,14 @@ def test_another_seed_gives_another_design() -> None:
     [
         (5, 0, 0, True),  # not all asked
         (2, 0, 3, True),
-        (3, 0, 3, False),  # all asked, half of them known
+        (3, 0, 3, False),  # all asked, half of them with results
         (2, 0, 8, True),  # many lanes, few results
-        (2, 4, 0, True),  # failures teach the model nothing
+        (2, 4, 0, True),  # failures are not results
         (3, 3, 0, False),
         (6, 0, 0, False),
     ],
 )
-def test_the_model_starts_when_all_startup_trials_are_asked_and_half_are_known(
+def test_the_model_starts_when_all_startup_trials_are_asked_and_half_have_results(
     complete: int, failed: int, running: int, expected: bool
 ) -> None:
     space = make(SQUARE)
@@ -136,7 +136,7 @@ def test_the_model_starts_when_all_startup_trials_are_asked_and_half_are_known(
     assert in_startup(history, 6) is expected
 
 
-def test_without_any_result_the_design_goes_on() -> None:
+def test_without_any_result_the_design_continues() -> None:
     space = make(SQUARE)
     history: list[FrozenTrial] = []
     for _ in range(12):
@@ -148,7 +148,7 @@ def test_without_any_result_the_design_goes_on() -> None:
 
 
 @pytest.mark.slow
-def test_the_model_comes_closer_to_the_optimum_than_the_design() -> None:
+def test_the_model_gets_closer_to_the_optimum_than_the_design() -> None:
     space = make(SQUARE)
     history = explored(space, bowl, 14)
     design = explored(space, bowl, 14, startup_trials=14)
@@ -156,7 +156,7 @@ def test_the_model_comes_closer_to_the_optimum_than_the_design() -> None:
     assert best < 1e-3 < by_design
 
 
-def test_maximizing_is_minimizing_the_opposite() -> None:
+def test_maximizing_is_minimizing_the_negative() -> None:
     space = make(SQUARE)
     history = explored(space, bowl, 8)
     opposite = [
@@ -184,19 +184,19 @@ def test_a_point_that_failed_is_not_proposed_again() -> None:
     space = make(SQUARE)
     history = explored(space, bowl, 10)
     proposed = ask(space, history)
-    failed, given_up = (
+    failed, pruned = (
         [*history, trial(space, proposed, state)] for state in (TrialState.FAIL, TrialState.PRUNED)
     )
     away, near = (
-        [distance(ask(space, told, seed=seed), proposed) for seed in range(5)]
-        for told in (failed, given_up)
+        [distance(ask(space, trials, seed=seed), proposed) for seed in range(5)]
+        for trials in (failed, pruned)
     )
     assert min(away) > 0.02
     assert min(near) < 0.02, "the failure makes the difference"
 
 
 @pytest.mark.slow
-def test_a_region_in_which_trials_fail_is_left_alone_though_values_lead_there() -> None:
+def test_a_region_of_failed_trials_is_avoided_even_if_values_lead_there() -> None:
     space = make(SQUARE)
     history: list[FrozenTrial] = []
     for _ in range(16):
@@ -208,7 +208,7 @@ def test_a_region_in_which_trials_fail_is_left_alone_though_values_lead_there() 
 
 
 @pytest.mark.parametrize("values", [[0.0] * 8, [1e300, -1e300] * 4, [1e-300 * i for i in range(8)]])
-def test_flat_and_extreme_results_are_no_trouble(values: list[float]) -> None:
+def test_flat_and_extreme_results_are_allowed(values: list[float]) -> None:
     space = make(SQUARE)
     design = explored(space, bowl, 8, startup_trials=8)
     pairs = zip(design, values, strict=True)
@@ -217,8 +217,8 @@ def test_flat_and_extreme_results_are_no_trouble(values: list[float]) -> None:
     assert all(0 <= float(value) <= 1 for value in point.values())
 
 
-def test_trials_that_were_given_up_tell_the_model_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that was stopped early tells it what was predicted."""
+def test_abandoned_trials_are_not_in_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial that was stopped early is in the model with its predicted result."""
     space = make({"x": {"type": "float", "low": 0, "high": 1}})
     history = [
         trial(space, {"x": 0.1}, TrialState.COMPLETE, 1.0),
@@ -269,7 +269,7 @@ def test_every_point_of_a_small_space_is_tried_once_before_any_is_repeated() -> 
     assert repr(history[4].params) in first
 
 
-def test_the_last_point_of_a_countable_space_is_found_though_the_design_misses_it() -> None:
+def test_the_last_point_of_a_countable_space_is_found_outside_the_design() -> None:
     space = make({"n": {"type": "int", "low": 1, "high": 1500}})
     history = [trial(space, {"n": n}, TrialState.RUNNING) for n in range(1, 1501) if n != 777]
     assert ask(space, history) == {"n": 777}
@@ -282,7 +282,7 @@ import json, sys
 from optuna.trial import TrialState, create_trial
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.sampling.suggest import suggest
-entries, told, seed = json.load(sys.stdin)
+entries, trials, seed = json.load(sys.stdin)
 space = SearchSpace.model_validate(entries)
 distributions = space.distributions()
 history = [
@@ -290,7 +290,7 @@ history = [
         state=TrialState[state], params=params, value=value,
         distributions={name: distributions[name] for name in params},
     )
-    for state, params, value in told
+    for state, params, value in trials
 ]
 point = suggest(space, history, direction="minimize", seed=seed, startup_trials=6).point
 print(json.dumps(point))
@@ -298,7 +298,7 @@ print(json.dumps(point))
 
 
 @pytest.mark.slow
-def test_a_fresh_process_suggests_the_same_as_one_that_suggested_other_things() -> None:
+def test_a_new_process_suggests_the_same_as_one_with_other_suggestions_before() -> None:
     space = make(MIXED)
     history = explored(space, lambda p: float(p["drop"]), 9)
     history[3] = trial(space, history[3].params, TrialState.FAIL)
@@ -325,6 +325,6 @@ def test_a_stable_seed_is_31_bits_and_never_changes_between_releases() -> None:
     assert all(0 <= stable_seed(i) < 2**31 for i in range(1000))
 
 
-def test_parts_of_a_seed_are_not_run_together() -> None:
+def test_parts_of_a_seed_are_not_concatenated() -> None:
     assert stable_seed("a", "b") != stable_seed("ab")
     assert stable_seed(1, 23) != stable_seed(12, 3)

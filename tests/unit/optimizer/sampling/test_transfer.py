@@ -1,4 +1,4 @@
-"""What other tasks teach: weights, the prior mean, portfolios, points of other search spaces."""
+"""Tests of transfer: weights, the prior mean, portfolios, points of other search spaces."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from scipy.optimize import approx_fprime
 
 from trialfleet.errors import TrialfleetError
-from trialfleet.optimizer.sampling.former import (
-    OWN_BEST,
-    FormerTask,
-    FormerTasks,
-    former_as_text,
-    read_former,
-    usable_point,
-)
 from trialfleet.optimizer.sampling.gp.domain import Array
 from trialfleet.optimizer.sampling.gp.fitting import likeliest, posteriors
 from trialfleet.optimizer.sampling.gp.outputs import standardized
 from trialfleet.optimizer.sampling.gp.posterior import Posterior
 from trialfleet.optimizer.sampling.gp.transfer import MOST_TEACHERS, Teachers
+from trialfleet.optimizer.sampling.previous import (
+    OWN_BEST,
+    PreviousTask,
+    PreviousTasks,
+    previous_as_text,
+    read_previous,
+    usable_point,
+)
 from trialfleet.optimizer.sampling.suggest import Suggestion, suggest
 from trialfleet.optimizer.space import SearchSpace
 
@@ -45,7 +45,7 @@ def rows_of(count: int, seed: int) -> Array:
 
 
 def valley(rows: Array, x: float = 0.3, y: float = 0.7) -> Array:
-    """A function of two numbers with its optimum at (x, y)."""
+    """Return a function of two numbers with its optimum at (x, y)."""
     return np.asarray((rows[:, 0] - x) ** 2 + 2 * (rows[:, 1] - y) ** 2)
 
 
@@ -58,8 +58,8 @@ def loss(point: dict[str, Any], rate: float = 1e-2, size: int = 20) -> float:
     return float(away + 0.3 * (point["kind"] == "b"))
 
 
-def task(region: str, count: int = 25, **optimum: Any) -> FormerTask:
-    """A former task whose points are spread over the space."""
+def task(region: str, count: int = 25, **optimum: Any) -> PreviousTask:
+    """Return a previous task whose points are spread over the space."""
     random = np.random.default_rng(count)
     points = [
         {"rate": 10.0 ** random.uniform(-5, 0), "size": int(s), "kind": k}
@@ -68,21 +68,23 @@ def task(region: str, count: int = 25, **optimum: Any) -> FormerTask:
         )
     ]
     losses = tuple(loss(point, **optimum) for point in points)
-    return FormerTask(f"demo/r0/{region}", region, tuple(points), losses)
+    return PreviousTask(f"demo/r0/{region}", region, tuple(points), losses)
 
 
-def asked(history: list[FrozenTrial], former: FormerTasks | None, startup: int = 6) -> Suggestion:
+def asked(
+    history: list[FrozenTrial], previous: PreviousTasks | None, startup: int = 6
+) -> Suggestion:
     return suggest(
-        SPACE, history, direction="minimize", seed=1, startup_trials=startup, former=former
+        SPACE, history, direction="minimize", seed=1, startup_trials=startup, previous=previous
     )
 
 
-def explored(count: int, former: FormerTasks | None, **optimum: Any) -> list[Suggestion]:
-    """Suggestions for one trial after the other, each told before the next."""
+def explored(count: int, previous: PreviousTasks | None, **optimum: Any) -> list[Suggestion]:
+    """Return suggestions for successive trials, each with its result before the next."""
     history: list[FrozenTrial] = []
     found = []
     for _ in range(count):
-        found.append(asked(history, former))
+        found.append(asked(history, previous))
         point = SPACE.active(found[-1].point)
         trial = create_trial(
             state=TrialState.COMPLETE,
@@ -97,7 +99,7 @@ def explored(count: int, former: FormerTasks | None, **optimum: Any) -> list[Sug
 # -- the model -------------------------------------------------------------------------------------
 
 
-def test_a_task_that_orders_results_alike_counts_and_one_that_does_not_counts_for_nothing() -> None:
+def test_a_task_with_the_same_order_of_results_gets_weight_and_another_none() -> None:
     known, rows = rows_of(40, seed=1), rows_of(8, seed=2)
     shuffled = np.random.default_rng(3).permutation(valley(known))
     teachers = Teachers([teacher(shuffled, known), teacher(5 + 3 * valley(known, 0.35), known)])
@@ -114,7 +116,7 @@ def test_a_task_that_orders_results_alike_counts_and_one_that_does_not_counts_fo
     assert errors[0] < errors[1] * 2 / 3
 
 
-def test_no_more_than_a_few_tasks_teach_and_none_that_orders_results_the_other_way() -> None:
+def test_only_a_few_tasks_teach_and_none_with_the_reverse_order() -> None:
     known, rows = rows_of(30, seed=1), rows_of(9, seed=2)
     alike = [teacher(valley(known, 0.3 + i / 100), known) for i in range(MOST_TEACHERS + 2)]
     opposite = teacher(-valley(known), known)
@@ -131,17 +133,19 @@ def test_the_gradients_of_a_taught_mean_are_its_derivatives() -> None:
     at = np.array([0.4, 0.6])
     stacked = found.with_gradient(np.array([at, at + 0.1]))
     means, deviations, by_means, by_deviations = (values[:, 0] for values in stacked)
-    assert np.allclose(means, found.at(at[None])[0][:, 0])
-    assert np.allclose(deviations, found.at(at[None])[1][:, 0])
+    assert np.allclose(means, found.means_and_deviations(at[None])[0][:, 0])
+    assert np.allclose(deviations, found.means_and_deviations(at[None])[1][:, 0])
     for sample in range(len(means)):
         for which, gradients in enumerate((by_means, by_deviations)):
             expected = approx_fprime(
-                at, lambda x, s=sample, i=which: float(found.at(x[None])[i][s, 0]), 1e-7
+                at,
+                lambda x, s=sample, i=which: float(found.means_and_deviations(x[None])[i][s, 0]),
+                1e-7,
             )
             assert np.allclose(gradients[sample], expected, atol=1e-4)
 
 
-def test_pending_points_change_no_mean_that_was_taught() -> None:
+def test_pending_points_change_no_taught_mean() -> None:
     known, rows, pending = rows_of(30, seed=1), rows_of(8, seed=2), rows_of(3, seed=5)
     teachers = Teachers([teacher(valley(known), known)])
     random = np.random.default_rng(0)
@@ -150,7 +154,7 @@ def test_pending_points_change_no_mean_that_was_taught() -> None:
     assert np.allclose(found.fantasize(pending).mean(others), found.mean(others), atol=1e-5)
 
 
-def test_a_portfolio_has_something_good_for_every_task() -> None:
+def test_a_portfolio_has_a_good_point_for_every_task() -> None:
     known = rows_of(60, seed=1)
     optima = [(0.1, 0.1), (0.12, 0.1), (0.9, 0.2), (0.5, 0.9)]
     teachers = Teachers([teacher(valley(known, *optimum), known) for optimum in optima])
@@ -165,20 +169,20 @@ def test_a_portfolio_has_something_good_for_every_task() -> None:
 # -- suggestions -----------------------------------------------------------------------------------
 
 
-def test_the_regions_own_best_come_after_the_defaults_then_those_of_others() -> None:
+def test_after_the_defaults_come_the_regions_own_best_then_those_of_others() -> None:
     own, other = task("A"), task("B", rate=1e-4, size=50)
-    found = [each.point for each in explored(1 + OWN_BEST, FormerTasks((other, own), "A"))]
+    found = [each.point for each in explored(1 + OWN_BEST, PreviousTasks((other, own), "A"))]
     assert found[0] == SPACE.defaults()
     order = np.argsort(own.losses)
     assert found[1] == own.points[order[0]]
-    of_others = explored(2, FormerTasks((other,), "A"))[1].point
+    of_others = explored(2, PreviousTasks((other,), "A"))[1].point
     ranks = [loss(point, rate=1e-4, size=50) for point in (*other.points, of_others)]
     assert sorted(ranks).index(ranks[-1]) <= 3
 
 
-def test_former_tasks_save_trials_and_say_how_much_they_counted() -> None:
+def test_previous_tasks_save_trials_and_have_weights() -> None:
     tasks = (task("B", rate=2e-2, size=24), task("C", rate=5e-3, size=16, count=26))
-    taught, alone = explored(8, FormerTasks(tasks, "A")), explored(8, None)
+    taught, alone = explored(8, PreviousTasks(tasks, "A")), explored(8, None)
     best = [min(loss(each.point) for each in found) for found in (taught, alone)]
     assert best[0] < best[1] / 3
     assert set(taught[-1].taught) <= {"demo/r0/B", "demo/r0/C"}
@@ -186,12 +190,12 @@ def test_former_tasks_save_trials_and_say_how_much_they_counted() -> None:
     assert all(each.taught == {} for each in alone)
 
 
-def test_the_same_history_and_tasks_give_the_same_suggestion_from_fresh_tasks() -> None:
-    once, again = (explored(7, FormerTasks((task("B"), task("C", count=26)), "A")) for _ in "12")
+def test_the_same_history_and_tasks_give_the_same_suggestion_from_new_objects() -> None:
+    once, again = (explored(7, PreviousTasks((task("B"), task("C", count=26)), "A")) for _ in "12")
     assert once == again
 
 
-def test_what_two_spaces_have_in_common_counts() -> None:
+def test_only_parameters_of_both_spaces_count() -> None:
     assert usable_point(SPACE, {"rate": 0.1, "size": 3, "kind": "b", "gone": 7}) == {
         "rate": 0.1,
         "size": 3,
@@ -201,20 +205,20 @@ def test_what_two_spaces_have_in_common_counts() -> None:
     outsides: list[dict[str, Any]] = [{"rate": 2.0}, {"size": 65}, {"kind": "c"}, {"gone": 1}, {}]
     for outside in outsides:
         assert usable_point(SPACE, outside) is None
-    foreign = FormerTask("x/r/B", "B", ({"gone": 1}, {"rate": 9.0}), (1.0, 2.0))
-    assert FormerTasks((foreign,), "A").known(SPACE) is None
-    assert explored(7, FormerTasks((foreign,), "A"))[-1].taught == {}
+    foreign = PreviousTask("x/r/B", "B", ({"gone": 1}, {"rate": 9.0}), (1.0, 2.0))
+    assert PreviousTasks((foreign,), "A").known(SPACE) is None
+    assert explored(7, PreviousTasks((foreign,), "A"))[-1].taught == {}
 
 
-def test_tasks_are_read_as_they_were_written_and_a_damaged_file_is_named(tmp_path: Path) -> None:
+def test_tasks_are_read_as_written_and_a_damaged_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "former.json"
-    assert read_former(file) == ()
+    assert read_previous(file) == ()
     written = task('Ærø / "b"\n')
-    file.write_text(former_as_text([written]))
-    (found,) = read_former(file)
+    file.write_text(previous_as_text([written]))
+    (found,) = read_previous(file)
     assert (found.name, found.region) == (written.name, written.region)
     assert (found.points, found.losses) == (written.points, written.losses)
     for text in ("", "{}", '{"tasks": [{"name": 1}]}', '{"tasks": 3}', "[1]"):
         file.write_text(text)
         with pytest.raises(TrialfleetError, match=r"former\.json"):
-            read_former(file)
+            read_previous(file)

@@ -1,4 +1,4 @@
-"""The bench of early stopping: what it counts, and that the rule keeps what it promises there."""
+"""Tests of the early-stopping bench: its measures, and the policy's results in it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def drawn(family: str, seed: int, trials: int = 20) -> Table:
     return FAMILIES[family](np.random.default_rng([seed, 1]), trials)
 
 
-def test_a_rule_that_stops_nobody_trains_all_epochs() -> None:
+def test_a_rule_that_stops_no_trial_trains_all_epochs() -> None:
     table = drawn("power", 0)
     replay = replayed(table, Ours(table, Rule(startup_trials=1000)), lanes=4)
     assert sorted(replay.complete) == list(range(20))
     assert replay.epochs == 20 * EPOCHS
 
 
-def test_one_epoch_counts_one_of_all_and_the_rest_of_three() -> None:
+def test_1_epoch_trains_one_epoch_of_all_and_all_epochs_of_three() -> None:
     table = drawn("power", 0)
     replay = one_epoch(table)
     assert replay.epochs == 20 + 3 * (EPOCHS - 1)
@@ -39,7 +39,7 @@ def test_one_epoch_counts_one_of_all_and_the_rest_of_three() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["power", "overfit"])
-def test_ours_saves_most_epochs_and_finds_the_best(family: str) -> None:
+def test_our_policy_saves_most_epochs_and_finds_the_best(family: str) -> None:
     found = [scores(drawn(family, seed), lanes=4, rules=("ours",)) for seed in range(3)]
     assert np.mean([each["ours"].epochs for each in found]) < 0.6  # of 20 trials; 50 save more
     assert np.mean([each["ours"].regret for each in found]) < 0.05
@@ -48,7 +48,7 @@ def test_ours_saves_most_epochs_and_finds_the_best(family: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
-def test_each_rule_replays_the_same(name: str) -> None:
+def test_each_rule_gives_the_same_replay_again(name: str) -> None:
     table = drawn("crossing", 1, trials=12)
     first, again = (replayed(table, RULES[name](table), lanes=3) for _ in range(2))
     assert first == again

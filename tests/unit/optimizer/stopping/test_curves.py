@@ -1,4 +1,4 @@
-"""Where a learning curve is predicted to end. Smaller is better."""
+"""Tests of predicted ends of learning curves. Smaller is better."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def seen(curve: Curve, reports: int) -> Curve:
     return Curve(curve.steps[:reports], curve.losses[:reports])
 
 
-def test_the_end_lies_within_what_the_prediction_says() -> None:
-    """Of 200 predictions 95 % within two deviations, if the curves are of the model's kind."""
+def test_the_end_is_within_the_predicted_interval() -> None:
+    """Expect 95 % of 200 within two deviations, for curves of the model's kind."""
     model = CurveModel(power_laws(20, seed=1), END)
     for reports in (5, 15, 40):
         away = []
@@ -39,7 +39,7 @@ def test_the_end_lies_within_what_the_prediction_says() -> None:
         assert 0.6 < np.std(away) < 1.4
 
 
-def test_more_reports_say_more() -> None:
+def test_more_reports_give_better_predictions() -> None:
     model = CurveModel(power_laws(10, seed=1), END)
     (curve,) = power_laws(1, seed=3)
     deviations = [model.predict(seen(curve, n)).deviation for n in (3, 10, 30, 90)]
@@ -47,16 +47,16 @@ def test_more_reports_say_more() -> None:
     assert deviations[-1] < 0.02
 
 
-def test_curves_that_nobody_saw_make_it_unsure() -> None:
-    """A plateau tells of its end only where plateaus have stayed plateaus."""
-    step = Curve(T, np.where(T < 60, 0.8, 0.2))  # one late bloomer among the complete
+def test_unfamiliar_curves_give_large_deviations() -> None:
+    """A plateau predicts its end only if complete plateaus stayed plateaus."""
+    step = Curve(T, np.where(T < 60, 0.8, 0.2))  # one complete curve improves late
     without = CurveModel(power_laws(6, seed=1), END)
     with_it = CurveModel([*power_laws(5, seed=1), step], END)
     plateau = Curve(T[:20], np.full(20, 0.8))
     assert with_it.predict(plateau).deviation > 3 * without.predict(plateau).deviation
 
 
-def test_scale_place_and_unit_of_steps_change_nothing() -> None:
+def test_scale_offset_and_unit_of_steps_change_nothing() -> None:
     complete, (curve,) = power_laws(5, seed=1), power_laws(1, seed=4)
 
     def moved(one: Curve) -> Curve:
@@ -68,7 +68,7 @@ def test_scale_place_and_unit_of_steps_change_nothing() -> None:
     assert other.deviation == pytest.approx(50 * plain.deviation)
 
 
-def test_the_same_reports_give_the_same_bits() -> None:
+def test_the_same_reports_give_exactly_the_same_prediction() -> None:
     def predicted() -> tuple[float, float]:
         found = CurveModel(power_laws(5, seed=1), END).predict(seen(power_laws(1, seed=4)[0], 9))
         return found.mean, found.deviation
@@ -80,7 +80,7 @@ def test_the_same_reports_give_the_same_bits() -> None:
     "losses",
     [np.zeros(END), np.full(END, 1e300), np.linspace(0, 1e-12, END), np.linspace(1, 1e9, END)],
 )
-def test_odd_curves_give_numbers(losses: np.ndarray) -> None:
+def test_odd_curves_give_finite_predictions(losses: np.ndarray) -> None:
     model = CurveModel([Curve(T, losses), Curve(T[:1], losses[:1])], END)
     found = model.predict(Curve(T[:1], losses[:1]))
     assert math.isfinite(found.mean)

@@ -1,4 +1,4 @@
-"""Which trials are told to stop. Smaller is better."""
+"""Tests of the early-stopping policy. Smaller is better."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def complete(*ends: float) -> list[Complete]:
     return [Complete(falling(end), end + 0.5 / END) for end in ends]
 
 
-def told(running: dict[str, Curve], rule: Rule = RULE, **more: Any) -> dict[str, Decision]:
+def decisions(running: dict[str, Curve], rule: Rule = RULE, **more: Any) -> dict[str, Decision]:
     known: dict[str, Any] = {"complete": complete(*GOOD), "begun": 20, "stopped": 0} | more
     return to_stop(rule, running, known.pop("complete"), **known)
 
 
-def test_one_that_ends_behind_the_best_is_told_and_why() -> None:
-    decision = told({"bad": falling(0.6, 10)})["bad"]
+def test_a_trial_that_ends_worse_than_the_best_is_stopped_with_reasons() -> None:
+    decision = decisions({"bad": falling(0.6, 10)})["bad"]
     assert (decision.step, decision.max_steps) == (10, END)
     assert decision.loss == pytest.approx(0.6 + 0.5 / END, abs=0.02)
     assert decision.best == pytest.approx(0.1 + 0.5 / END)
@@ -51,48 +51,50 @@ def test_one_that_ends_behind_the_best_is_told_and_why() -> None:
         (falling(0.6, 10), RULE, {"complete": []}, "nothing to compare with"),
     ],
 )
-def test_who_is_never_told(curve: Curve, rule: Rule, more: dict[str, Any], why: str) -> None:
-    assert told({"one": curve}, rule, **more) == {}, why
+def test_some_trials_are_never_stopped(
+    curve: Curve, rule: Rule, more: dict[str, Any], why: str
+) -> None:
+    assert decisions({"one": curve}, rule, **more) == {}, why
 
 
-def test_one_that_was_better_than_the_best_is_not_told_though_it_has_got_worse() -> None:
+def test_a_trial_with_a_report_better_than_the_best_is_not_stopped_when_it_gets_worse() -> None:
     worse = Curve(T[:10], np.array([0.05, *np.linspace(0.5, 0.9, 9)]))
-    assert told({"one": worse}) == {}
+    assert decisions({"one": worse}) == {}
 
 
 @pytest.mark.parametrize(("running", "most"), [(1, 1), (2, 1), (3, 1), (4, 2), (6, 3), (9, 5)])
-def test_never_two_thirds_of_what_runs_at_once_the_worst_first(running: int, most: int) -> None:
+def test_fewer_than_two_thirds_stop_at_one_time_the_worst_first(running: int, most: int) -> None:
     bad = {f"n{i}": falling(0.5 + i / 20, 10) for i in range(running)}
-    found = told(bad, begun=100)
+    found = decisions(bad, begun=100)
     assert len(found) == most
     assert set(found) == set(sorted(bad, key=lambda name: -bad[name].losses[-1])[:most])
 
 
-def test_the_end_is_where_complete_trials_ended_unless_the_study_says_so() -> None:
-    assert told({"bad": falling(0.6, 10)})["bad"].max_steps == END
+def test_the_last_step_is_that_of_complete_trials_unless_the_study_sets_it() -> None:
+    assert decisions({"bad": falling(0.6, 10)})["bad"].max_steps == END
     longer = Rule(startup_trials=3, max_steps=80)
-    assert told({"bad": falling(0.6, 10)}, longer)["bad"].max_steps == 80
+    assert decisions({"bad": falling(0.6, 10)}, longer)["bad"].max_steps == 80
 
 
-def test_where_the_best_epoch_counts_a_curve_that_rises_again_is_as_good_as_its_best() -> None:
-    """Its last values would have it told; it is as good as it was."""
+def test_if_the_best_epoch_counts_a_rising_curve_counts_with_its_best_value() -> None:
+    """By its last values it would be stopped."""
     rise = np.maximum(T - 8, 0) * 0.02
     known = [Complete(Curve(T, falling(end).losses + rise), end + 0.5 / 8) for end in GOOD]
     near = Curve(T[:15], falling(0.101, 15).losses + rise[:15])
-    assert told({"near": near}, complete=known) == {}
+    assert decisions({"near": near}, complete=known) == {}
     last = [Complete(each.curve, float(each.curve.losses[-1])) for each in known]
     far = Curve(T[:15], falling(2.0, 15).losses + rise[:15])
-    assert set(told({"far": far}, complete=last)) == {"far"}
+    assert set(decisions({"far": far}, complete=last)) == {"far"}
 
 
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid:RuntimeWarning")
-def test_what_can_not_be_predicted_is_not_told() -> None:
+def test_a_trial_without_a_finite_prediction_is_not_stopped() -> None:
     huge = Curve(T[:10], np.linspace(1e308, 1.7e308, 10))
-    for decision in told({"huge": huge}).values():
+    for decision in decisions({"huge": huge}).values():
         assert math.isfinite(decision.loss + decision.deviation)
 
 
-def test_a_curve_is_turned_round_and_gaps_are_left_out() -> None:
+def test_a_maximized_curve_is_negated_and_gaps_are_left_out() -> None:
     curve = curve_of({3: 0.9, 1: 0.5, 2: math.nan}, "maximize")
     assert curve is not None
     assert curve.steps.tolist() == [1.0, 3.0]

@@ -1,11 +1,11 @@
-"""The bench of early stopping while an optimiser chooses: what it counts."""
+"""Tests of the bench of early stopping during optimization."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.bench.optimizer.pool import Results
-from tests.bench.optimizer.stopped_tuning import KINDS, opened, told_as, tuned
+from tests.bench.optimizer.stopped_tuning import KINDS, opened, recorded_as, tuned
 from trialfleet.optimizer.stopping.policy import Decision
 
 REGION = "JFK-03"
@@ -13,7 +13,7 @@ TRIALS = 14
 
 
 @pytest.mark.slow
-def test_nobody_stopped_trains_all_epochs_and_one_epoch_hardly_any() -> None:
+def test_without_stopping_all_epochs_are_trained_and_with_1_epoch_few() -> None:
     assert tuned("flights", REGION, "never", TRIALS).epochs == 1
     expected = (TRIALS + 3 * 11) / (TRIALS * 12)  # one of all, eleven more of three
     assert tuned("flights", REGION, "1-Epoch", TRIALS).epochs == pytest.approx(expected)
@@ -21,7 +21,7 @@ def test_nobody_stopped_trains_all_epochs_and_one_epoch_hardly_any() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["predicted", "worst"])
-def test_stopping_saves_epochs_the_same_ones_each_time(way: str) -> None:
+def test_stopping_saves_epochs_and_is_reproducible(way: str) -> None:
     first, again = (tuned("power", REGION, way, TRIALS) for _ in range(2))
     assert first == again
     assert first.epochs < 0.9
@@ -30,19 +30,19 @@ def test_stopping_saves_epochs_the_same_ones_each_time(way: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - {"flights"}))
-def test_made_curves_fall_to_where_the_real_trainings_do(kind: str) -> None:
+def test_synthetic_curves_end_near_the_real_results(kind: str) -> None:
     _, real = opened("flights", REGION)
     pool, table = opened(kind, REGION)
     assert table.curves.shape[0] == len(pool.settings) == len(real.results)
-    assert (table.curves[:, 0] > table.results).mean() > 0.9  # they fall
+    assert (table.curves[:, 0] > table.results).mean() > 0.9  # falling curves
     spread = real.results.std()
     assert abs(table.results - real.results).max() < spread
 
 
 @pytest.mark.parametrize(
-    ("way", "told"), [("predicted", 64.6), ("reached", 52.9), ("reported", 52.9), ("worst", 90.0)]
+    ("way", "value"), [("predicted", 64.6), ("reached", 52.9), ("reported", 52.9), ("worst", 90.0)]
 )
-def test_what_a_stopped_trial_is_told_as(way: str, told: float) -> None:
+def test_a_stopped_trial_is_recorded_with_the_ways_value(way: str, value: float) -> None:
     decision = Decision(step=1, max_steps=9, loss=64.6, deviation=16, chance=0.01, best=16.5)
     results = Results(asked=[0, 1], losses={0: 16.5, 1: 90.0})
-    assert told_as(way, decision, 52.9, results) == told
+    assert recorded_as(way, decision, 52.9, results) == value

@@ -1,7 +1,7 @@
-"""What former runs found, of this region and of others: start-up points, and teachers of the model.
+"""Results of previous runs, of this region and of others: start-up points, teachers of the model.
 
-Former trials are read once, before a run begins, and never change: a suggestion stays a pure
-function of what is known.
+Previous results are read once, before a run begins, and never change: a suggestion stays a pure
+function of its inputs.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from trialfleet.optimizer.sampling.gp.transfer import Teachers
     from trialfleet.optimizer.space import Scalar, SearchSpace
 
-OWN_BEST = 3  # settings of the same region that are run again: data change from day to day
-_KEPT = 1024  # models of tasks, some 40 kB each
+OWN_BEST = 3  # the same region's best settings, which are run again: data change from day to day
+_KEPT = 1024  # cached models of tasks, about 40 kB each
 
 
 @dataclass(frozen=True, eq=False)
-class FormerTask:
-    """The results of one region in a former run.
+class PreviousTask:
+    """The results of one region in a previous run.
 
     Attributes:
-        name: of its study in the storage: STUDY/RUN/REGION.
-        region: its name.
-        points: the parameters of complete trials.
-        losses: what came of each, smaller being better.
+        name: name of its study in the storage: STUDY/RUN/REGION.
+        region: name of the region.
+        points: parameters of the complete trials.
+        losses: their results; smaller is better.
     """
 
     name: str
@@ -43,42 +43,42 @@ class FormerTask:
     losses: tuple[float, ...]
 
 
-def former_as_text(tasks: Iterable[FormerTask]) -> str:
-    """Return tasks as the JSON that `read_former` reads."""
+def previous_as_text(tasks: Iterable[PreviousTask]) -> str:
+    """Return tasks as the JSON that `read_previous` reads."""
     return json.dumps({"schema": 1, "tasks": [asdict(task) for task in tasks]}) + "\n"
 
 
-def read_former(path: Path) -> tuple[FormerTask, ...]:
-    """Return the tasks of a file; none where there is no file.
+def read_previous(path: Path) -> tuple[PreviousTask, ...]:
+    """Return the tasks of a file; none if the file is missing.
 
     Raises:
-        TrialfleetError: the file isn't what `former_as_text` wrote.
+        TrialfleetError: the file is not an output of `previous_as_text`.
     """
     if not path.exists():
         return ()
     try:
         return tuple(
-            FormerTask(x["name"], x["region"], tuple(x["points"]), tuple(map(float, x["losses"])))
+            PreviousTask(x["name"], x["region"], tuple(x["points"]), tuple(map(float, x["losses"])))
             for x in read_json(path)["tasks"]
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise TrialfleetError(f"{path} was damaged: {error!r}; plan the run anew") from error
+        raise TrialfleetError(f"{path} is damaged: {error!r}; plan the run again") from error
 
 
 @dataclass(frozen=True)
-class FormerTasks:
-    """What a region may learn from.
+class PreviousTasks:
+    """Previous results that a region may learn from.
 
     Attributes:
-        tasks: of all regions, in an order that stays.
-        region: the one that is tuned; its own former task, if there is one, is among them.
+        tasks: of all regions, in a fixed order; the region's own task, if any, is included.
+        region: name of the tuned region.
     """
 
-    tasks: tuple[FormerTask, ...]
+    tasks: tuple[PreviousTask, ...]
     region: str
 
     def known(self, space: SearchSpace) -> tuple[list[str], Teachers] | None:
-        """Return the tasks that have anything to say of a space: names, models; None if none."""
+        """Return names and models of the tasks with results in a space; None if there is none."""
         from trialfleet.optimizer.sampling.gp.transfer import Teachers
 
         key = space.model_dump_json()
@@ -86,7 +86,7 @@ class FormerTasks:
         return (list(found), Teachers(list(found.values()))) if found else None
 
     def startup_points(self, space: SearchSpace, count: int) -> Iterator[dict[str, Scalar]]:
-        """Yield points that did well: the region's own best, then `count` that suit all tasks."""
+        """Yield good points: the region's own best, then `count` that are good for all tasks."""
         for task in (task for task in self.tasks if task.region == self.region):
             order = sorted(range(len(task.losses)), key=task.losses.__getitem__)
             usable = (usable_point(space, task.points[place]) for place in order)
@@ -98,23 +98,23 @@ class FormerTasks:
 
 
 def domain_of(space: SearchSpace) -> Domain:
-    """Return a search space as the model sees it."""
+    """Return the model's form of a search space."""
     from trialfleet.optimizer.sampling.gp.domain import Domain
 
     return Domain(space.distributions(), space.conditions(), space.defaults())
 
 
 def nearest_point(space: SearchSpace, found: dict[str, Any]) -> dict[str, Scalar]:
-    """Return the canonical point of a space whose values are nearest to those of the model."""
+    """Return the canonical point of a space that is nearest to the model's values."""
     entries = space.parameters.items()
     return space.canonical({name: entry.nearest(found[name]) for name, entry in entries})
 
 
 def usable_point(space: SearchSpace, point: dict[str, Scalar]) -> dict[str, Scalar] | None:
-    """Return a former point in today's space; None where a value lies outside of it.
+    """Return a previous point in the present space; None if a value is out of range.
 
-    A parameter that it doesn't have is at its default, one that today's space doesn't have is left
-    out: what both spaces have in common counts.
+    A missing parameter is at its default. A parameter that the present space does not have is
+    dropped.
     """
     entries = space.parameters
     common = {name: entries[name].resolve(point[name]) for name in point if name in entries}
@@ -123,8 +123,8 @@ def usable_point(space: SearchSpace, point: dict[str, Scalar]) -> dict[str, Scal
 
 
 @lru_cache(maxsize=_KEPT)
-def _model(space_as_json: str, task: FormerTask) -> Posterior | None:
-    """The model of a task's results in a space; None where fewer than two are in it."""
+def _model(space_as_json: str, task: PreviousTask) -> Posterior | None:
+    """Return the model of a task's results in a space; None if fewer than two are usable."""
     import numpy as np
 
     from trialfleet.optimizer.sampling.gp.proposal import teacher
