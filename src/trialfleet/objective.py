@@ -57,11 +57,6 @@ def best(items: Iterable[T], direction: Direction, result: Callable[[T], float |
     return next(iter(ranked(items, direction, result)), None)
 
 
-def best_value(results: Iterable[float], direction: Direction) -> float | None:
-    """Return the best of finite results; None without any."""
-    return max(results, default=None) if direction == "maximize" else min(results, default=None)
-
-
 def ranked(
     items: Iterable[T], direction: Direction, result: Callable[[T], float | None]
 ) -> list[T]:

@@ -3,7 +3,7 @@
     LD_PRELOAD=$(g++ -print-file-name=libasan.so) python -m tests.kernels.sweep LIBRARY
 
 AddressSanitizer sees accesses beyond an array's end, UndefinedBehaviorSanitizer sees wide ones at
-addresses that don't allow them; either ends the process. The values are test_cuda_kernels.py's.
+addresses that don't allow them; either ends the process. The tests test_cuda_*.py check the values.
 """
 
 from __future__ import annotations

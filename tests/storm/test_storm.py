@@ -7,22 +7,17 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.fleet.lab.namespaces import why_none
 from tests.storm import clock
-from tests.storm.audit import Audit
 from tests.storm.ledger import Times, begun_again, read_ledger, trained_again
 from tests.storm.matrix import PHASES
 from tests.storm.moments import VICTIMS
-from tests.storm.victims import kind_of
-from tests.storm.words import Word, Words
-from trialfleet import programs
+from tests.storm.words import Word
 
 REPOSITORY = Path(__file__).parents[2]
 # Prints the time of day, the apparent age of a file, and the duration of a wait.
@@ -118,14 +113,6 @@ def test_no_cut_and_no_lost_machine_leaves_a_run_stuck() -> None:
     storm("--lab", "--kills", "6", "--seed", "1", *size)
 
 
-def test_audits_are_written_as_json_and_added_up() -> None:
-    one, sum_of_two = Audit(runs=1, mends=Counter({"kick: silent": 2})), Audit(lost=1)
-    for _ in range(2):
-        sum_of_two.merge(json.loads(json.dumps(one.to_json())))
-    assert (sum_of_two.lost, sum_of_two.runs) == (1, 2)
-    assert sum_of_two.mends == {"kick: silent": 4}
-
-
 def test_a_trial_that_begins_after_its_good_end_was_trained_again() -> None:
     lines = [
         "008 (012.000.000) 2026-11-25 09:18:24.310 trialfleet: A.l1.t1 begins",
@@ -162,52 +149,6 @@ def test_a_training_whose_result_had_arrived_is_counted_as_useless(tmp_path: Pat
     found = read_ledger(ledger)
     assert found["A", "t1"] == Times(begins=[1.0, 4.0], ends=[2.0])
     assert trained_again(found, words) == {("A", "t1"), ("A", "t2")}
-
-
-def test_messages_in_a_job_are_noticed(tmp_path: Path) -> None:
-    folder = tmp_path / "regions/A/trials/A.l1/words"
-    folder.mkdir(parents=True)
-
-    def write(file: str, **words: object) -> None:
-        (folder / "part").write_text(json.dumps(words))
-        (folder / "part").replace(folder / file)
-
-    words = Words(tmp_path)
-    try:
-        while not words.all:
-            write("agent.json", say="ask", job="7.0")
-        write("order.json", token="t", name="A.l1.t1")
-        (folder / "ended.json").write_text(json.dumps({"code": 64}))
-        with tarfile.open(folder / "part", "w", format=tarfile.GNU_FORMAT) as package:
-            package.add(folder / "ended.json", "ended.json")
-        (folder / "part").replace(folder / "A.l1.t1.result.tar")
-        write("A.l1.t2.result.tar")
-        write("agent.json", say="told", job="7.0", trial="A.l1.t1", code=-9)
-        while words.all[-1].moment != "told":
-            time.sleep(0.01)
-    finally:
-        words.close()
-    found = [(word.moment, word.job, word.trial, word.code) for word in words.all]
-    assert found[0] == ("asked", "7.0", "", 0)
-    assert found[-4:] == [
-        ("answered", "7.0", "A.l1.t1", 0),
-        ("arrived", "7.0", "A.l1.t1", 64),
-        ("arrived", "7.0", "A.l1.t2", None),
-        ("told", "7.0", "A.l1.t1", -9),
-    ]
-
-
-def test_an_agent_is_distinguished_from_the_trainers_that_it_starts() -> None:
-    trainer = ["python3", "trainer.py"]
-    assert kind_of(["python3", "-I", "-S", "agent.pyz", "--", *trainer], "") == "agent"
-    assert kind_of(trainer, "") == "trainer"
-    assert kind_of([*trainer, "stays"], "") == "staying trainer"
-
-
-def test_the_service_is_distinguished_from_the_script_that_would_start_it() -> None:
-    service = programs.command("serve", "/run")
-    asking = programs.command("ask-service", "--folder", "/run", "--start", *service, "--", "end")
-    assert (kind_of(service, ""), kind_of(asking, "")) == ("service", "script")
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")

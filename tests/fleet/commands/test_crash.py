@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
 
 import pytest
 
@@ -21,7 +20,7 @@ from tests.fleet.mock_aws.moto_account import (
     inputs,
     manager_instance,
 )
-from tests.fleet.mock_aws.moto_faults import Killed
+from tests.fleet.mock_aws.moto_faults import Faults, kills
 from trialfleet.infra.fleet.lifecycle import down, up
 
 FLEET = fleet(aws_regions=[HOME, AWAY], ami={HOME: IMAGE, AWAY: IMAGE}, key_pair="k")
@@ -44,6 +43,10 @@ class Scene:
         return down.down(self.cloud.aws, FLEET, lambda _: None)
 
     @property
+    def faults(self) -> Faults:
+        return self.cloud.faults
+
+    @property
     def holdings(self) -> list[str]:
         return self.cloud.holdings()
 
@@ -54,25 +57,6 @@ def new_scene() -> Iterator[Scene]:
         cloud.capacity.lack(FULL)
         cloud.capacity.lack(HOME + "b", room=1)
         yield Scene(cloud, inputs(own=manager_instance(cloud)))
-
-
-def kills(
-    every: int, act: Callable[[Scene], object], before: tuple[Callable[[Scene], object], ...] = ()
-) -> Iterator[tuple[Scene, str]]:
-    """Kill an act after each n-th of its calls in turn, each time in a new account."""
-    for n in count(1, every):
-        with new_scene() as scene:
-            for step in before:
-                step(scene)
-            scene.cloud.faults.kill_after(n)
-            try:
-                act(scene)
-            except Killed as killed:
-                scene.cloud.faults.kill_after(0)
-                yield scene, f"killed after call {n}, {killed}"
-            else:
-                assert n > 20, "the act asks AWS for so little that nothing was tested"
-                return
 
 
 def bare_and_raised() -> tuple[list[str], list[str]]:
@@ -109,7 +93,7 @@ def test_up_killed_after_any_call_and_run_again_makes_one_fleet_that_down_remove
     every: int,
 ) -> None:
     bare, raised = bare_and_raised()
-    for scene, when in kills(every, Scene.up):
+    for scene, when in kills(every, new_scene, Scene.up):
         scene.up()
         assert scene.holdings == raised, when
         assert scene.down() == [], when
@@ -119,7 +103,7 @@ def test_up_killed_after_any_call_and_run_again_makes_one_fleet_that_down_remove
 @each_call
 def test_down_removes_all_that_a_killed_up_left(every: int) -> None:
     bare, _ = bare_and_raised()
-    for scene, when in kills(every, Scene.up):
+    for scene, when in kills(every, new_scene, Scene.up):
         assert scene.down() == [], when
         assert scene.holdings == bare, when
 
@@ -127,7 +111,7 @@ def test_down_removes_all_that_a_killed_up_left(every: int) -> None:
 @each_call
 def test_down_killed_after_any_call_and_run_again_leaves_nothing(every: int) -> None:
     bare, _ = bare_and_raised()
-    for scene, when in kills(every, Scene.down, before=(Scene.up,)):
+    for scene, when in kills(every, new_scene, Scene.down, Scene.up):
         assert scene.down() == [], when
         assert scene.holdings == bare, when
 
@@ -135,6 +119,6 @@ def test_down_killed_after_any_call_and_run_again_leaves_nothing(every: int) -> 
 @each_call
 def test_up_after_a_killed_down_makes_the_fleet_whole_again(every: int) -> None:
     _, raised = bare_and_raised()
-    for scene, when in kills(every, Scene.down, before=(Scene.up,)):
+    for scene, when in kills(every, new_scene, Scene.down, Scene.up):
         scene.up()
         assert scene.holdings == raised, when

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from tests.fleet.mock_aws.moto_account import (
     fleet,
     inputs,
 )
-from tests.fleet.mock_aws.moto_faults import Killed
+from tests.fleet.mock_aws.moto_faults import kills
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws import placement
 from trialfleet.infra.fleet.commands import permissions
@@ -248,22 +247,6 @@ def remove_both(cloud: Account) -> list[str]:
     return removed(cloud, **REGIONS)
 
 
-def kills(every: int, act: Any, *before: Any) -> Iterator[tuple[Account, str]]:
-    for n in count(1, every):
-        with new_scene() as cloud:
-            for step in before:
-                step(cloud)
-            cloud.faults.kill_after(n)
-            try:
-                act(cloud)
-            except Killed as killed:
-                cloud.faults.kill_after(0)
-                yield cloud, f"killed after call {n}, {killed}"
-            else:
-                assert n > 20
-                return
-
-
 each_call = pytest.mark.parametrize("every", [17, pytest.param(1, marks=pytest.mark.thorough)])
 
 
@@ -274,7 +257,7 @@ def test_up_killed_after_any_call_and_run_again_makes_each_thing_once(every: int
         raise_both(cloud)
         whole = cloud.holdings()
     assert sum(one.startswith("placement group") for one in whole) == 2
-    for cloud, when in kills(every, raise_both):
+    for cloud, when in kills(every, new_scene, raise_both):
         raise_both(cloud)
         assert cloud.holdings() == whole, when
         assert remove_both(cloud) == [], when
@@ -285,7 +268,7 @@ def test_up_killed_after_any_call_and_run_again_makes_each_thing_once(every: int
 def test_down_killed_after_any_call_and_run_again_leaves_nothing(every: int) -> None:
     with new_scene() as cloud:
         bare = cloud.holdings()
-    for cloud, when in kills(every, remove_both, raise_both):
+    for cloud, when in kills(every, new_scene, remove_both, raise_both):
         assert remove_both(cloud) == [], when
         assert cloud.holdings() == bare, when
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tests.fleet.lab.__main__ import why_not_here
 from tests.fleet.lab.lab import REPOSITORY, Lab, Machine
 
 TRUST = {
@@ -161,31 +160,6 @@ def test_unknown_keys_are_refused(lab: Lab) -> None:
         "boto3.client('ec2', aws_secret_access_key='w', aws_access_key_id='AKIAX').describe_vpcs()"
     )
     assert "AuthFailure" in caller(lab, code).stderr
-
-
-def test_an_instance_takes_what_its_launch_template_says(lab: Lab) -> None:
-    data = {
-        "ImageId": "ami-00000000000000bae",
-        "InstanceInitiatedShutdownBehavior": "terminate",
-        "MetadataOptions": {"HttpTokens": "required", "InstanceMetadataTags": "enabled"},
-    }
-    lab.aws("ec2", "create_launch_template", LaunchTemplateName="t", LaunchTemplateData=data)
-    answer = lab.aws(
-        "ec2",
-        "run_instances",
-        LaunchTemplate={"LaunchTemplateName": "t"},
-        InstanceType="g5.xlarge",
-        MinCount=1,
-        MaxCount=1,
-        TagSpecifications=[
-            {"ResourceType": "instance", "Tags": [{"Key": "colour", "Value": "blue"}]}
-        ],
-    )
-    made = lab.machine(answer["Instances"][0]["InstanceId"])
-    made.wait_for_boot()
-    assert metadata(made, "meta-data/tags/instance/colour") == "blue 200"
-    made.run(["shutdown", "-P", "now"])
-    lab.wait_for(lambda: state(made) == "terminated", "the instance's end")
 
 
 def test_regions_have_addresses_of_their_own(lab: Lab, node: Machine) -> None:
@@ -406,13 +380,6 @@ def test_a_machine_without_gpus_has_no_driver(lab: Lab) -> None:
     assert lab.manager.run("ls /sys/bus/pci/devices").stdout == ""
 
 
-def test_jobs_find_torch_where_the_image_has_it(lab: Lab) -> None:
-    machine = lab.launch(image="learning")
-    python = "/opt/pytorch/bin/python3"
-    done = machine.run([python, "-c", "import sys; print(sys.prefix)"], check=True)
-    assert done.stdout.strip() == sys.prefix
-
-
 def test_the_manager_sees_the_project_and_cannot_change_it(lab: Lab) -> None:
     program = str(Path(sys.prefix) / "bin/trialfleet")
     assert lab.manager.run([program, "--version"], user="ubuntu").returncode == 0
@@ -454,8 +421,3 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def test_a_clone_where_jobs_have_a_folder_of_their_own_is_refused() -> None:
-    assert "/var/tmp, which is each job's own" in why_not_here(Path("/var/tmp/clone"))
-    assert why_not_here(Path("/home/me/clone")) == ""

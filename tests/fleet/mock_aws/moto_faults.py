@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any
+from itertools import count
+from typing import Any, Protocol, TypeVar
 
 import boto3
 from botocore.awsrequest import AWSResponse
@@ -19,6 +21,38 @@ _ANSWER = """<?xml version="1.0"?><Response><Errors><Error><Code>{}</Code>
 
 class Killed(BaseException):
     """The program was killed; no `except Exception` sees it."""
+
+
+class HasFaults(Protocol):
+    """An account, or what has one."""
+
+    @property
+    def faults(self) -> Faults: ...
+
+
+Scene = TypeVar("Scene", bound=HasFaults)
+
+
+def kills(
+    every: int,
+    new: Callable[[], AbstractContextManager[Scene]],
+    act: Callable[[Scene], object],
+    *before: Callable[[Scene], object],
+) -> Iterator[tuple[Scene, str]]:
+    """Kill an act after each n-th of its calls in turn, each time in a new account."""
+    for n in count(1, every):
+        with new() as scene:
+            for step in before:
+                step(scene)
+            scene.faults.kill_after(n)
+            try:
+                act(scene)
+            except Killed as killed:
+                scene.faults.kill_after(0)
+                yield scene, f"killed after call {n}, {killed}"
+            else:
+                assert n > 20, "the act asks AWS for so little that nothing was tested"
+                return
 
 
 @dataclass

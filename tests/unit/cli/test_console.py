@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tests.conftest import MakeRun
+from tests.unit.terminal import printed
 from trialfleet import RunState, Stage
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.causes import Cause
@@ -34,13 +35,6 @@ from trialfleet.workflows.views.terminal.status_view import (
     run_view,
 )
 from trialfleet.workflows.views.terminal.trial_tables import best_table, trials_table
-
-
-def printed(view: Any, width: int) -> str:
-    console = Console(width=width)
-    with console.capture() as capture:
-        console.print(view)
-    return capture.get()
 
 
 def test_a_narrow_terminal_cuts_no_number() -> None:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.conftest import MakeRun
-from tests.unit.run.test_node_scripts import Scripts, fail
+from tests.unit.scripts import Scripts
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet import InputError, Run, RunState
 from trialfleet.workflows.cli.main import main
@@ -120,7 +120,7 @@ def test_a_resume_that_would_start_nothing_is_refused_with_the_reason(
     scripts = Scripts(run)
     for node in ("A.l1.t01", "A.l1.t02"):
         scripts.ask(node)
-        fail(scripts, node, retry=2, message=node)  # for good
+        scripts.fail(node, retry=2, message=node)  # for good
     ended(run)
     with pytest.raises(InputError, match=r"nothing left to try:\n  A: 2 trials failed for good"):
         run.resume()
@@ -172,7 +172,7 @@ def test_a_region_without_a_result_and_without_trials_has_nothing_left(make_run:
     run = make_run(budget={"trials": 1, "lanes": 1, "failures": 1})
     scripts = Scripts(run)
     scripts.ask("A.l1.t01")
-    fail(scripts, "A.l1.t01", retry=2)
+    scripts.fail("A.l1.t01", retry=2)
     ended(run)
     with pytest.raises(InputError, match="A: no trial completed, and all 1 are over"):
         run.resume()

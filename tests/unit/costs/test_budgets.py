@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import heapq
-import json
 import random
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import MakeRun
+from tests.job_logs import JobLog
 from tests.unit.report.report_studies import text_of
+from tests.unit.scripts import Scripts, region_of
 from trialfleet import Run
 from trialfleet.errors import InputError
 from trialfleet.optimizer.may_begin import Facts, refusal
-from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
-from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.frozen_head import read_head
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.rules.budget import Expected, Spending, expected_of, usd_budget
@@ -97,93 +96,55 @@ def test_a_region_spends_its_budget_and_no_more_than_trials_deviate(
 
 # -- the asks --------------------------------------------------------------------------------------
 
-EVENTS = """\
-000 (001.000.000) {began} Job submitted from host: <127.0.0.1:1>
-...
-001 (001.000.000) {began} Job executing on host: <127.0.0.1:1>
-\tSlotName: slot1_1@a
-\tCpus = 1
-\tGPUs = 1
-\tMemory = 128
-\tTotalCpus = 4
-\tTotalGPUs = 1
-\tTotalMemory = 16000
-\tTrialfleetPricePerHour = 3600
-...
-"""
-ENDED = """\
-005 (001.000.000) {ended} Job terminated.
-\t(1) Normal termination (return value 0)
-\t\tUsr 0 00:00:01, Sys 0 00:00:00  -  Run Remote Usage
-\t\tUsr 0 00:00:00, Sys 0 00:00:00  -  Run Local Usage
-\t\tUsr 0 00:00:01, Sys 0 00:00:00  -  Total Remote Usage
-\t\tUsr 0 00:00:00, Sys 0 00:00:00  -  Total Local Usage
-\t1219  -  Run Bytes Sent By Job
-\t1265  -  Run Bytes Received By Job
-\t1498  -  Total Bytes Sent By Job
-\t2243  -  Total Bytes Received By Job
-...
-"""
-NOON = datetime(2026, 11, 22, 12)
+SECONDS_PER_USD = 4000  # of a slot of `JobLog`: a quarter of 3.60 USD per hour
 
 
-class Scripts:
-    """A run's scripts as DAGMan would call them."""
+class PaidScripts(Scripts):
+    """Scripts of a run whose jobs cost money."""
 
     def __init__(self, run: Run) -> None:
-        self.folder = RunFolder(run.folder)
+        super().__init__(run)
+        self.logs: dict[str, JobLog] = {}
         for region in run.study.region_table:
             self.folder.region(region).dag_files.submit.touch()  # as DAGMan's submission does
-        self.handler = NodeScripts(self.folder)
 
-    def call(self, *words: str) -> tuple[int, str]:
-        reply = self.handler.handle(list(words))
-        return reply.exit_code, reply.message
-
-    def ask(self, node: str) -> str:
+    def begin(self, node: str) -> str:
         """Ask for a trial, whose job begins at once; return the refusal, if it is one."""
-        region = node.partition(".")[0]
-        code, message = self.call("ask", region, node)
-        if code == EXITS["skip"]:
-            return message
-        log = self.place(node).log
-        log.write_text(EVENTS.format(began=datetime.now().isoformat(" ", "milliseconds")))
+        reply = self.call("ask", region_of(node), node)
+        if reply.exit_code == EXITS["skip"]:
+            return reply.message
+        if node not in self.logs:
+            self.logs[node] = JobLog(self.trial(node).log, begin=JobLog.now())
+            self.logs[node].submitted(0)
+            self.logs[node].executes(0)
         return ""
 
-    def finish(self, node: str, usd: float) -> None:
-        """End the job of a trial of this cost in dollars, one each second."""
-        region = node.partition(".")[0]
-        place = self.place(node)
-        text = EVENTS.format(began=NOON.isoformat(" ", "milliseconds"))
-        ended = NOON + timedelta(seconds=usd)
-        place.log.write_text(text + ENDED.format(ended=ended.isoformat(" ", "milliseconds")))
-        place.result.write_text(json.dumps({"status": "complete", "metrics": {"loss": 0.5}}))
-        assert self.call("tell", region, node, "0", "0", "1", "0")[0] == EXITS["done"]
-
-    def place(self, node: str) -> TrialFolder:
-        return self.folder.region(node.partition(".")[0]).trial(node)
+    def end(self, node: str, usd: float) -> None:
+        """End the job of a trial, as if it had run for as long as this money lasts."""
+        self.logs[node].terminated(usd * SECONDS_PER_USD)
+        assert self.finish(node) == EXITS["done"]
 
 
-def scripts_of(make_run: MakeRun, budget: dict[str, Any], **changes: Any) -> Scripts:
+def scripts_of(make_run: MakeRun, budget: dict[str, Any], **changes: Any) -> PaidScripts:
     whole = {"trials": 20, "lanes": 2, **budget}
-    return Scripts(make_run(budget=whole, publish="none", **changes))
+    return PaidScripts(make_run(budget=whole, publish="none", **changes))
 
 
 def test_a_region_with_its_money_spent_begins_no_trial(make_run: MakeRun) -> None:
     scripts = scripts_of(make_run, {"usd": 25})
-    assert scripts.ask("A.l1.t01") == ""
-    scripts.finish("A.l1.t01", usd=10)
-    assert scripts.ask("A.l1.t02") == ""
-    assert scripts.ask("A.l1.t02") == ""  # the same trial: it has begun
-    message = scripts.ask("A.l2.t01")  # 10 are spent, 10 are pending
+    assert scripts.begin("A.l1.t01") == ""
+    scripts.end("A.l1.t01", usd=10)
+    assert scripts.begin("A.l1.t02") == ""
+    assert scripts.begin("A.l1.t02") == ""  # the same trial: it has begun
+    message = scripts.begin("A.l2.t01")  # 10 are spent, 10 are pending
     assert (
         "A.l2.t01: skipped: budget.usd of 25 USD is used up: 10 USD are spent, 10 reserved"
         in message
     )
-    scripts.finish("A.l1.t02", usd=10)
-    assert "20 USD are spent, a trial costs about 10" in scripts.ask("A.l1.t03")
-    assert scripts.call("conclude", "A", "A.tuned")[0] == EXITS["skip"]
-    run = Run(scripts.folder.root)
+    scripts.end("A.l1.t02", usd=10)
+    assert "20 USD are spent, a trial costs about 10" in scripts.begin("A.l1.t03")
+    assert scripts.call("conclude", "A", "A.tuned").exit_code == EXITS["skip"]
+    run = scripts.run
     assert [record.usd for record in run.trials()] == [10, 10]
     (region,) = run.status().regions
     assert region.usd == 20
@@ -197,28 +158,28 @@ def test_a_regions_own_budget_is_its_own(make_run: MakeRun) -> None:
     regions = {"A": None, "B": {"budget": {"usd": 5}}}
     scripts = scripts_of(make_run, {"usd": 100}, regions=regions)
     for region in "AB":
-        assert scripts.ask(f"{region}.l1.t01") == ""
-        scripts.finish(f"{region}.l1.t01", usd=5)
-    assert scripts.ask("A.l1.t02") == ""
-    assert "budget.usd of 5 USD" in scripts.ask("B.l1.t02")
+        assert scripts.begin(f"{region}.l1.t01") == ""
+        scripts.end(f"{region}.l1.t01", usd=5)
+    assert scripts.begin("A.l1.t02") == ""
+    assert "budget.usd of 5 USD" in scripts.begin("B.l1.t02")
 
 
 def test_the_budget_of_a_run_counts_all_regions_and_keeps_their_full_trainings(
     make_run: MakeRun,
 ) -> None:
     budget = {"trials": 20, "lanes": 2, "usd_per_run": 60}
-    scripts = Scripts(make_run(budget=budget, regions=["A", "B"]))
-    assert scripts.ask("A.l1.t01") == ""
-    scripts.finish("A.l1.t01", usd=10)
-    assert scripts.ask("B.l1.t01") == ""
-    assert scripts.ask("A.l1.t02") == ""  # 10 spent, 10 + 20 bound, 10 its own
-    assert scripts.ask("A.l2.t01") == ""  # 10 spent, 20 + 20 bound, 10 its own
-    message = scripts.ask("B.l2.t01")
+    scripts = PaidScripts(make_run(budget=budget, regions=["A", "B"]))
+    assert scripts.begin("A.l1.t01") == ""
+    scripts.end("A.l1.t01", usd=10)
+    assert scripts.begin("B.l1.t01") == ""
+    assert scripts.begin("A.l1.t02") == ""  # 10 spent, 10 + 20 reserved, 10 its own
+    assert scripts.begin("A.l2.t01") == ""  # 10 spent, 20 + 20 reserved, 10 its own
+    message = scripts.begin("B.l2.t01")
     assert "budget.usd_per_run of 60 USD is used up: 10 USD are spent, 50 reserved" in message
     for node in ("A.l1.t02", "B.l1.t01", "A.l2.t01"):
-        scripts.finish(node, usd=10)
-    assert scripts.ask("B.l1.t02")
-    assert scripts.call("ask-best", "A", "A.best")[0] in {EXITS["done"], EXITS["defer"]}
+        scripts.end(node, usd=10)
+    assert scripts.begin("B.l1.t02")
+    assert scripts.ask_best().exit_code in {EXITS["done"], EXITS["defer"]}
 
 
 def dated(run: Run, day: str) -> Run:
@@ -236,16 +197,16 @@ def test_the_budget_of_a_day_counts_its_other_runs(make_run: MakeRun) -> None:
         for name, day in [("one", "2026-11-22"), ("two", "2026-11-22"), ("three", "2026-11-23")]
     }
     other = make_run(run="other", name="other", budget=budget, publish="none")
-    first, third = Scripts(runs["one"]), Scripts(runs["three"])
-    for scripts in (first, third, Scripts(dated(other, "2026-11-22"))):
-        assert scripts.ask("A.l1.t01") == ""
-        scripts.finish("A.l1.t01", usd=15)
-    assert third.ask("A.l1.t02")  # 15 and 15 are more than 25
-    second = Scripts(runs["two"])
-    message = second.ask("A.l1.t01")
+    first, third = PaidScripts(runs["one"]), PaidScripts(runs["three"])
+    for scripts in (first, third, PaidScripts(dated(other, "2026-11-22"))):
+        assert scripts.begin("A.l1.t01") == ""
+        scripts.end("A.l1.t01", usd=15)
+    assert third.begin("A.l1.t02")  # 15 and 15 are more than 25
+    second = PaidScripts(runs["two"])
+    message = second.begin("A.l1.t01")
     assert "budget.usd_per_day of 25 USD is used up: 15 USD are spent" in message
     named = "no trial completed, so there are no best settings: budget.usd_per_day of 25 USD"
-    assert named in second.call("conclude", "A", "A.tuned")[1]
+    assert named in second.call("conclude", "A", "A.tuned").message
 
 
 def test_what_earlier_runs_cost_counts_from_the_first_ask_on(make_run: MakeRun) -> None:
@@ -253,8 +214,8 @@ def test_what_earlier_runs_cost_counts_from_the_first_ask_on(make_run: MakeRun) 
     file = RunFolder(run.folder).study
     before = load_frozen(file).model_copy(update={"costs": CostsBefore(trial=10.0, full=None)})
     file.write_text(dump_frozen(before))
-    scripts = Scripts(Run(run.folder))
-    assert [scripts.ask(f"A.l{lane}.t01") == "" for lane in (1, 2, 3, 4)] == [
+    scripts = PaidScripts(Run(run.folder))
+    assert [scripts.begin(f"A.l{lane}.t01") == "" for lane in (1, 2, 3, 4)] == [
         True,
         True,
         False,
@@ -265,10 +226,9 @@ def test_what_earlier_runs_cost_counts_from_the_first_ask_on(make_run: MakeRun) 
 def test_without_a_price_nothing_is_spent(make_run: MakeRun) -> None:
     scripts = scripts_of(make_run, {"usd": 0.01})
     for node in ("A.l1.t01", "A.l1.t02"):
-        assert scripts.call("ask", "A", node)[0] == EXITS["done"]
-        scripts.place(node).result.write_text('{"status": "complete", "metrics": {"loss": 1}}')
-        assert scripts.call("tell", "A", node, "0", "0", "1", "0")[0] == EXITS["done"]
-    assert Run(scripts.folder.root).status().regions[0].usd is None
+        assert scripts.ask(node) == EXITS["done"]
+        assert scripts.finish(node, 1.0) == EXITS["done"]
+    assert scripts.run.status().regions[0].usd is None
 
 
 def test_the_day_of_a_run_is_read_from_the_head_of_its_file(

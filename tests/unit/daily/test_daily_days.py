@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -15,10 +14,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from rich.console import Console, RenderableType
 
 from tests.conftest import MakeRun
 from tests.unit.study.study_texts import MINIMAL, write
+from tests.unit.terminal import printed
 from trialfleet.errors import InputError, StudyError
 from trialfleet.files import write_json
 from trialfleet.infra.pool import connection
@@ -378,20 +377,13 @@ def test_status_has_the_reasons_of_all_days_that_it_shows(here: Path) -> None:
     assert [one["ending"] for one in before["outcomes"]] == ["published", "published"]
     table = reasons_table(shown)
     assert table is not None
-    text = printed(table)
+    text = printed(table, 250)
     assert f"data of {BEFORE - timedelta(days=1)} isn't there" in text
     assert "published" not in text, "it needs no reason"
-    newest_ones = printed(newest_table(shown))
+    newest_ones = printed(newest_table(shown), 250)
     assert "its data and settings have not changed since its last model" in newest_ones
     assert newest["outcomes"][0]["fingerprint"][:12] not in newest_ones
     assert reasons_table(overview("demo", days.journal, NOON, None, 2)) is None
-
-
-def printed(view: RenderableType) -> str:
-    screen = Console(width=250, file=io.StringIO())
-    with screen.capture() as capture:
-        screen.print(view)
-    return capture.get()
 
 
 def test_a_study_without_daily_is_told_so(here: Path) -> None:

@@ -6,11 +6,10 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from tests.unit.scripts import Scripts, write_result
 from trialfleet import Run
 from trialfleet.workflows.control.models.latest import switch_to_newest
-from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.control.scripts.publish_node import publish_region
-from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 
 _VALUES = {1: 3.0, 2: 1.0}  # of the trials; the third fails
@@ -63,25 +62,19 @@ def publish_run(run: Run) -> Path:
     Returns:
         The folder of the region's models.
     """
-    folder = RunFolder(run.folder)
-    files, scripts = folder.region("A"), NodeScripts(folder)
-
-    def call(*words: str) -> None:
-        assert scripts.handle(list(words)).exit_code == EXITS["done"]
-
+    scripts = Scripts(run)
     for number in (1, 2, 3):
         node = f"A.l1.t0{number}"
-        call("ask", "A", node)
-        trial = files.trial(node)
+        assert scripts.ask(node) == EXITS["done"]
+        trial = scripts.trial(node)
         if value := _VALUES.get(number):
             metrics = {"loss": value, "seconds": 0.5}
             reports = [{"step": step, "metrics": {"loss": value + 1 / step}} for step in (1, 2)]
             trial.progress.write_text("".join(f"{json.dumps(each)}\n" for each in reports))
-            trial.result.write_text(json.dumps({"status": "complete", "metrics": metrics}))
-        call("tell", "A", node, "0" if value else "64", "0", "1", "0")
-    call("ask-best", "A", "A.best")
-    files.best.result.write_text('{"status": "complete", "metrics": {"loss": 1}}')
-    (files.best.model / "weights").touch()
-    call("tell-best", "A", "A.best", "0", "0", "1", "0")
-    assert publish_region(folder, "A") == EXITS["done"]
-    return Path(json.loads(files.published.read_text())["path"]).parent
+            write_result(trial, metrics=metrics)
+        assert scripts.tell(node, 0 if value else 64) == EXITS["done"]
+    scripts.train_best(1.0)
+    (scripts.best.model / "weights").touch()
+    assert scripts.tell_best(0).exit_code == EXITS["done"]
+    assert publish_region(scripts.folder, "A") == EXITS["done"]
+    return Path(json.loads(scripts.files.published.read_text())["path"]).parent

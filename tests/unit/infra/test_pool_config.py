@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
-from rich.console import Console
 
+from tests.unit.terminal import printed
 from trialfleet.errors import InputError, PoolError
 from trialfleet.infra.pool import embedded as pool
 from trialfleet.infra.pool import processes, user_namespace
@@ -431,10 +431,7 @@ def test_of_a_machine_what_is_in_use_and_what_is_free() -> None:
         "gpus_in_use": 1,
         "gpus_free": 3,
     }
-    terminal = Console(width=120)
-    with terminal.capture() as shown:
-        terminal.print(pool_view(status))
-    head, *lines = shown.get().splitlines()
+    head, *lines = printed(pool_view(status), 120).splitlines()
     assert head.startswith("up")
     assert lines == [
         "machine  g.lan: cores 0 in use, 8 free; memory 0 MB in use, 9 MB free",

@@ -11,21 +11,14 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tests import unkillable
-from tests.bench.kernels import __main__ as bench
-from tests.bench.kernels import fused, mulc, timing
-from tests.bench.kernels import run as run_of_kernels
-from tests.bench.kernels.results import Results
-from tests.bench.train import __main__ as train_bench
-from tests.gpu import __main__ as command
+from tests.bench.kernels import fused
 from tests.gpu import compiled, counters, report, runner, steps
 from tests.gpu.steps import PART, Step
 
@@ -116,17 +109,6 @@ def test_a_tool_that_is_missing_is_no_failure(tmp_path: Path) -> None:
     assert (found["state"], found["said"]) == (runner.ABSENT, "no no-such-tool here")
 
 
-def test_time_that_a_step_leaves_is_the_next_ones(tmp_path: Path) -> None:
-    _, found = run(tmp_path, step("quick", WRITE, seconds=300.0), step("next", WRITE, seconds=5.0))
-    assert found[1]["limit"] > 200
-
-
-def test_standard_output_may_be_what_a_step_finds(tmp_path: Path) -> None:
-    program = "import sys; print('[1, 2]'); print('a word', file=sys.stderr)"
-    _, (found,) = run(tmp_path, step("prints", program, prints=True))
-    assert found["found"] == [1, 2]
-
-
 # The GPU meanwhile
 
 SMI = """#!{python}
@@ -178,119 +160,6 @@ def test_without_nvidia_smi_nothing_is_said_of_the_gpu(
 # The steps
 
 
-# Seconds as they are guessed for a GPU's machine, rather too many
-START = 12.0  # a process: torch, CUDA, the kernels' library
-COMPILED = 2.0  # by torch.compile, from the cache of another process
-COMPILED_WITHOUT_CACHE = 10.0
-CALL = 100e-6  # launched by Python, so that the budget bounds a row
-CAPTURED = 25e-6  # a call, captured in a graph
-SANITIZER = 18.0
-OTHERS = {"probe": 12.0, "machine": 8.0, "build": 50.0, "tests": 60.0, "counters": 18.0}
-
-
-class Guessing(timing.Meter):
-    """A meter that makes no call: its clock advances by the guessed time of each."""
-
-    warm_up = timing.CudaMeter.warm_up
-
-    def __init__(self) -> None:
-        super().__init__(torch.device("cpu"))
-        self.now = START
-        self.manners = {"called": Calls, "graph": self.captured}
-
-    def rounds(self, action: timing.Call, count: int) -> tuple[float, ...]:
-        seconds = CALL * (action.count if isinstance(action, Calls) else 1)
-        self.now += seconds * count
-        return (seconds,) * count
-
-    def captured(self, call: timing.Call, calls: int) -> timing.Call:
-        self.now += CAPTURED * calls
-        return Calls(call, calls)
-
-    def compiled(self, function: Callable[..., object]) -> Callable[..., object]:
-        self.now += COMPILED
-        return function
-
-
-@dataclass(frozen=True)
-class Calls:
-    call: timing.Call
-    calls: int
-
-    @property
-    def count(self) -> int:
-        """Return the number of calls, repeats of repeats included."""
-        return self.calls * (self.call.count if isinstance(self.call, Calls) else 1)
-
-    def __call__(self) -> None:
-        """Nothing is called."""
-
-
-def guessed_kernels(wanted: Step, monkeypatch: pytest.MonkeyPatch) -> float:
-    """Return the guessed seconds of a kernels' benchmark, row by row."""
-    chosen = bench.parser().parse_args(wanted.command[3:])
-    meter, device, tiny = Guessing(), torch.device("cpu"), fused.scales(torch.device("cpu"))[0]
-    monkeypatch.setattr(timing, "repeated", Calls)
-    monkeypatch.setattr(mulc, "multiplies", lambda *_: True)
-    for module in (fused, mulc):
-        monkeypatch.setattr(module, "freshly_compiled", meter.compiled)
-    both = [replace(tiny, rows=rows, scored=rows, outputs=rows, batch=rows) for rows in (16, 32)]
-    monkeypatch.setattr(fused, "scales", lambda _device: both)
-    variants = dict.fromkeys(mulc.VARIANTS, mulc.eager) | {"compile": mulc.compiled}
-    monkeypatch.setattr(mulc, "VARIANTS", variants)
-    monkeypatch.setattr(run_of_kernels, "CudaMeter", lambda _device: meter)
-    monkeypatch.setattr(run_of_kernels, "Meter", lambda _device: meter)
-    rows = run_of_kernels.Wanted(
-        sizes=tuple(range(1, 1 + len(chosen.sizes))),
-        budget=chosen.seconds,
-        tables=(chosen.only,),
-        quick=chosen.quick,
-        without=tuple(chosen.without),
-    )
-    empty = Results(machine=run_of_kernels.machine_of(device))
-    *_, found = run_of_kernels.growing(device, rows, empty)
-    assert not [row for row in (*found.mulc, *found.fused) if row.skipped]
-    return meter.now
-
-
-def guessed_trainer(wanted: Step) -> float:
-    """Return the guessed seconds of the trainer's benchmark, window by window."""
-    words = dict(zip(wanted.command[3:], wanted.command[4:], strict=False))
-    ways, pace = words["--ways"].split(","), train_bench.QUICK
-    assert "--quick" in words
-    compiled = COMPILED_WITHOUT_CACHE * sum(way not in {"ours", "eager"} for way in ways)
-    windows = len(ways) * (pace.windows + 3) * pace.window  # 3: until it is known how many steps
-    tables, ceilings = 6.0, 3.0  # made up, and measured
-    return START + ceilings + wanted.command.count("--only") * (tables + compiled + windows)
-
-
-@pytest.mark.slow
-def test_by_guessed_times_every_step_ends_whole_within_its_share(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """And all of it within eight minutes, which is what `make gpu` says."""
-    wanted = {each.name: each for each in steps.steps(dry=False)}
-    assert sum(each.seconds for each in wanted.values()) <= 480
-    guessed = OTHERS | {"memcheck": SANITIZER, "racecheck": SANITIZER}
-    # Each operation in a process of its own, for both sizes; two processes share a core at worst.
-    guessed["compiled"] = START + 2 * 2 * COMPILED_WITHOUT_CACHE / 2
-    for name in ("mulc", "fused"):
-        with monkeypatch.context() as patch:
-            guessed[name] = guessed_kernels(wanted[name], patch)
-    guessed["trainer"] = guessed_trainer(wanted["trainer"])
-    assert {*guessed} == {*wanted}
-    for name, seconds in guessed.items():
-        assert seconds <= wanted[name].seconds, name
-
-
-def test_what_decides_most_comes_first() -> None:
-    """A run may be cut off: the embeddings' gradient and the trainer before all the others."""
-    names = [each.name for each in steps.steps(dry=False)]
-    assert names.index("fused") < names.index("trainer") < names.index("mulc")
-    assert names[-3:] == ["counters", "memcheck", "racecheck"]
-    assert fused.FUSED[:2] == (fused.gather, fused.gather_backward)
-
-
 def test_a_dry_run_has_the_steps_of_a_real_one() -> None:
     names = [[each.name for each in steps.steps(dry=dry)] for dry in (True, False)]
     assert names[0] == names[1]
@@ -311,15 +180,6 @@ print(os.environ["CUBLAS_WORKSPACE_CONFIG"])"""
     )
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines()[-1] == ":4096:8"
-
-
-@pytest.mark.parametrize("words", [["--only", "prob"], ["--skip", "probe,tets"], ["--wet"]])
-def test_wrong_arguments_exit_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        command.main(words)
-    assert ended.value.code == 2
-    output = capsys.readouterr().err
-    assert "is no step; there are probe, machine, build" in output or "unrecognized" in output
 
 
 @pytest.mark.parametrize(
@@ -486,15 +346,6 @@ def test_what_is_no_gpus_is_refused_and_nothing_is_written(
     assert report.main([write(tmp_path, copy.deepcopy(RECORD) | changes)]) == 2
     assert expected in capsys.readouterr().err
     assert place.read_text() == before
-
-
-def test_the_report_has_what_torch_ships_itself_by_its_name() -> None:
-    own = {"variant": "cuBLASLt", "manner": "called", "microseconds": 7.0}
-    rows = {"ours": {"variant": "ours", "manner": "called", "microseconds": 6.0}, "cuBLASLt": own}
-    assert report.torchs_own(rows) == "7.00 (cuBLASLt)"
-    in_graph = own | {"manner": "graph", "microseconds": 2.0}
-    assert report.torchs_own(rows | {"cuBLASLt, graph": in_graph}) == "2.00 (cuBLASLt)"
-    assert report.torchs_own({"ours": rows["ours"]}) == "-"
 
 
 def test_benchmarks_md_has_a_place_for_it() -> None:

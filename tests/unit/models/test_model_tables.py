@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from rich.console import Console, RenderableType
 
+from tests.unit.terminal import printed
 from trialfleet.workflows.control.models.latest import promote
 from trialfleet.workflows.facts.models.listing import models_on
 from trialfleet.workflows.facts.models.verdict import ComparedModel, Verdict
@@ -23,12 +22,6 @@ LONG = (
     "a few rows, a single one perhaps, may be why: mend the data, or choose another metric"
 )
 HINT = "full reasons: trialfleet models REGION --card RUN, or --json"
-
-
-def shown(view: RenderableType, width: int = 200) -> str:
-    screen = Console(width=width, file=io.StringIO())
-    screen.print(view)
-    return screen.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
 @pytest.fixture
@@ -59,7 +52,7 @@ def models_folder(tmp_path: Path) -> Path:
 
 
 def test_a_model_that_was_kept_out_since_the_one_in_force_is_named(models_folder: Path) -> None:
-    view = shown(champions_table({models_folder: models_on(models_folder)}))
+    view = printed(champions_table({models_folder: models_on(models_folder)}))
     assert "current; of an earlier day: 2026-11-22: rejected (kept by-hand): too bad" in view
 
 
@@ -71,13 +64,13 @@ def test_a_long_reason_takes_one_line_of_a_terminal_and_says_where_it_is_whole(
     card.write_text(card.read_text().replace("too bad", LONG))
     models = models_on(models_folder)
     for view in (champions_table({models_folder: models}), history_table(models)):
-        lines = shown(view, width).splitlines()
+        lines = printed(view, width).splitlines()
         assert all(len(line.rstrip()) <= width for line in lines)
         first, *rows = lines[: lines.index(HINT)]
         assert first.split()[0] in {"study", "run"}
         assert [row.split()[0] for row in rows] in (["demo"], ["2026-11-22", "by-hand"])
         assert rows[0].rstrip().endswith("…")
-        whole = shown(view, 1000)
+        whole = printed(view, 1000)
         assert LONG in whole
         assert HINT not in whole
 
@@ -87,5 +80,5 @@ def test_the_history_says_by_what_it_is_ordered_where_that_is_not_planning(
 ) -> None:
     models = models_on(models_folder)
     assert [model.run for model in models] == ["2026-11-22", "by-hand"]
-    assert "In the order of their days" in shown(history_table(models))
-    assert "In the order" not in shown(history_table(models[:1]))
+    assert "In the order of their days" in printed(history_table(models))
+    assert "In the order" not in printed(history_table(models[:1]))

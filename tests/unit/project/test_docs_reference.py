@@ -14,29 +14,11 @@ import pytest
 
 from tests.docs import __main__ as program
 from tests.docs import commands, keys, site
-from trialfleet.files import write_atomic
 from trialfleet.nodes.trial import Trial
 
 
 def test_nothing_is_stale() -> None:
     assert program.stale() == [], "run: make docs-reference"
-
-
-def test_a_stale_page_is_named_and_how_to_refresh_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    changed = {site.DOCS / "reference/study.md": "other", site.LLMS: site.llms_text()}
-    monkeypatch.setattr(program, "fresh", lambda: changed)
-    monkeypatch.setattr("sys.argv", ["docs", "--check"])
-    assert program.main() == 1
-    assert capsys.readouterr().out == "docs/reference/study.md is stale: make docs-reference\n"
-
-
-def test_refreshing_repairs_a_page(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    text = (site.DOCS / "reference/attributes.md").read_text(encoding="utf-8")
-    write_atomic(page, text.replace("| `TrialfleetRun` |", "| `TrialfleetRuns` |"))
-    assert program._fresh_page(page) == text
 
 
 def test_every_command_is_there_with_each_of_its_options() -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from tests.unit.report.report_studies import (
     DEFAULTS,
@@ -17,21 +15,15 @@ from tests.unit.report.report_studies import (
     text_of,
     trial,
 )
+from tests.unit.terminal import printed
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.rules.states import Stage
-from trialfleet.workflows.views.report.model import Report
 from trialfleet.workflows.views.report.reading import RegionFacts
 from trialfleet.workflows.views.report.summary import fitted_summary
 from trialfleet.workflows.views.report.timeline import timeline_of
 from trialfleet.workflows.views.report.views import attention, header, log_of, timeline_note
 
 pytestmark = pytest.mark.slow
-
-
-def printed(report: Report, width: int) -> str:
-    console = Console(file=(file := io.StringIO()), width=width)
-    console.print(fitted_summary(report))
-    return file.getvalue()
 
 
 def test_the_end_of_a_range_in_half_of_the_regions_is_told_with_what_to_do() -> None:
@@ -51,7 +43,7 @@ def test_the_end_of_a_range_in_half_of_the_regions_is_told_with_what_to_do() -> 
         "one in 2 of 4 regions: widen these ranges."
     )
     assert report.edges in text_of(report)
-    assert report.edges in " ".join(printed(report, 100).split())
+    assert report.edges in " ".join(printed(fitted_summary(report), 100).split())
     assert report_of(*regions[:1]).edges == (
         "The best layers is at the upper end of its range and rate at the upper one: widen these "
         "ranges."
@@ -99,7 +91,7 @@ def test_the_summary_drops_columns_before_it_cuts_anything(width: int, titles: l
         region_facts("New Haven", trials, published="/m"),
         region_facts("Zürich", trials, published="/m"),
     )
-    lines = printed(report, width).splitlines()
+    lines = printed(fitted_summary(report), width).splitlines()
     assert lines[0].startswith("tuned, default: test (higher is better)")
     assert [cell.strip() for cell in lines[2].strip("┃").split("┃")] == titles
     rows = [line for line in lines if line.startswith("│")]
@@ -110,7 +102,7 @@ def test_the_summary_drops_columns_before_it_cuts_anything(width: int, titles: l
 @pytest.mark.parametrize("page", ["docs/first-study.md"])
 def test_pages_show_the_summary_as_it_is_printed(page: str) -> None:
     trials = [trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 0.5})]
-    lines = printed(report_of(region_facts("A", trials)), 100).splitlines()
+    lines = printed(fitted_summary(report_of(region_facts("A", trials))), 100).splitlines()
     shown = (Path(__file__).parents[3] / page).read_text(encoding="utf-8").splitlines()
     at = next(i for i, line in enumerate(shown) if line.startswith("tuned, default: "))
     for here, there in zip(shown[at + 1 : at + 3], lines[1:3], strict=True):

@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from io import StringIO
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from tests.unit.report.report_studies import (
     DEFAULTS,
@@ -18,6 +16,7 @@ from tests.unit.report.report_studies import (
     text_of,
     trial,
 )
+from tests.unit.terminal import printed
 from trialfleet.optimizer.stored_trials import TrialState
 from trialfleet.workflows.formatting import (
     alike,
@@ -37,17 +36,13 @@ from trialfleet.workflows.views.report.summary import summary_table
 from trialfleet.workflows.views.report.views import early_stopping_note
 
 
-def printed(report: Report) -> str:
-    console = Console(file=StringIO(), width=130, color_system=None)
-    console.print(summary_table(report))
-    output = console.file
-    assert isinstance(output, StringIO)
-    return output.getvalue()
+def printed_summary(report: Report) -> str:
+    return printed(summary_table(report), 130)
 
 
 @pytest.mark.slow
 def test_the_summary_has_a_row_per_region_with_its_numbers(tuned: Report) -> None:
-    lines = printed(tuned).splitlines()
+    lines = printed_summary(tuned).splitlines()
     row = next(line for line in lines if "JFK" in line)
     region = tuned.regions[0]
     cells = [cell.strip() for cell in row.strip("│").split("│")]
@@ -88,7 +83,7 @@ def test_what_early_stopping_saved_is_counted_from_the_last_report(
 
 
 def test_a_region_named_like_markup_is_printed_as_it_is(tuned: Report) -> None:
-    assert "[red]LGA" in printed(tuned)
+    assert "[red]LGA" in printed_summary(tuned)
 
 
 def test_the_summary_says_where_tuned_is_worse_than_default_and_what_to_do() -> None:
@@ -98,14 +93,14 @@ def test_the_summary_says_where_tuned_is_worse_than_default_and_what_to_do() -> 
     ]
     healthy = region_facts("B", [*trials[:1], trial(DEFAULTS, 0.6, at=1, metrics={"test": 0.8})])
     report = report_of(region_facts("[b]A", trials, published="/m"), healthy)
-    text = " ".join(printed(report).split())
+    text = " ".join(printed_summary(report).split())
     assert "published, worse than default" in text
     assert "[b]A: tuned is worse than default. By test, tuned settings reach 0.7000" in text
     assert "auc, which chose the settings, and test disagree." in text
     assert "B: tuned" not in text.replace("[b]A: tuned", "")
-    assert "worse" not in printed(report_of(healthy))
+    assert "worse" not in printed_summary(report_of(healthy))
     many = [region_facts(name, trials, published="/m") for name in "CDE"]
-    text = " ".join(printed(report_of(*many)).split())
+    text = " ".join(printed_summary(report_of(*many)).split())
     assert "Tuned is worse than default in 3 regions: C, D, E; see the report for advice" in text
     assert "tuned settings reach" not in text
     assert "auc, which chose the settings, and test disagree." in text
@@ -223,7 +218,7 @@ def test_a_region_says_what_its_model_learned_from() -> None:
 def test_the_summary_says_of_a_failed_region_how_often_it_was_tried_and_why(tuned: Report) -> None:
     cause = "3 of 3 failed attempts: exit code 1: KeyError: 'prize'; see /runs/demo/err"
     failed = replace(tuned.regions[0], status=Stage.FAILED, cause=cause)
-    text = printed(replace(tuned, regions=(failed, *tuned.regions[1:])))
+    text = printed_summary(replace(tuned, regions=(failed, *tuned.regions[1:])))
     assert "failed: 3 of 3 failed attempts: KeyError: 'prize'" in " ".join(
         line.split("│")[-2].strip() for line in text.splitlines() if "│" in line
     )

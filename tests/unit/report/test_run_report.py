@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import sqlite3
@@ -15,15 +14,15 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from tests.conftest import MakeRun
 from tests.unit.report.report_studies import blocks_of
+from tests.unit.scripts import Scripts, write_result
 from tests.unit.study.study_texts import MINIMAL, error_of
+from tests.unit.terminal import printed
 from trialfleet import Run, plan
 from trialfleet.errors import OptimizerError
 from trialfleet.files import write_json
-from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.control.scripts.report_node import write_report
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal
@@ -37,17 +36,15 @@ pytestmark = pytest.mark.slow
 
 def tuned(run: Run, *results: Mapping[str, float]) -> RunFolder:
     """Return the run's folder after trials with these metrics."""
-    folder = RunFolder(run.folder)
-    scripts = NodeScripts(folder)
+    scripts = Scripts(run)
     for number, metrics in enumerate(results, start=1):
         node = f"A.l1.t{number:02}"
-        assert scripts.handle(["ask", "A", node]).exit_code == 0
-        result = json.dumps({"status": "complete", "metrics": metrics})
-        folder.region("A").trial(node).result.write_text(result)
+        assert scripts.ask(node) == 0
+        write_result(scripts.trial(node), metrics=metrics)
         report = json.dumps({"step": 1, "metrics": metrics})
-        folder.region("A").trial(node).progress.write_text(f"{report}\n")
-        assert scripts.handle(["tell", "A", node, "0", "0", "1", "0"]).exit_code == 0
-    return folder
+        scripts.trial(node).progress.write_text(f"{report}\n")
+        assert scripts.tell(node, 0) == 0
+    return scripts.folder
 
 
 BUDGET = {"trials": 2, "lanes": 1, "startup_trials": 2}
@@ -65,9 +62,7 @@ def test_a_report_metric_that_goes_the_other_way_shows_its_gain_as_one(make_run:
     page = folder.report_page.read_text()
     assert "by accuracy (higher is better); trials were chosen by loss (lower is better)" in page
     assert "+0.25" in page
-    terminal = Console(file=io.StringIO(), width=160)
-    terminal.print(summary_table(report))
-    assert "+0.25" in terminal.file.getvalue()  # type: ignore[attr-defined]
+    assert "+0.25" in printed(summary_table(report), 160)
 
 
 def test_a_days_report_has_the_days_by_region_and_those_that_are_not_in_its_run(
@@ -172,10 +167,8 @@ def test_a_worse_model_in_force_is_told_with_the_way_back(
     report = write_report(folder, None)
     command = f"trialfleet promote {models_folder / 'before'}"
     assert report.regions[0].next_command == (command if is_better else None)
-    terminal = Console(file=io.StringIO(), width=400)
-    terminal.print(summary_table(report))
-    printed = terminal.file.getvalue()  # type: ignore[attr-defined]
-    folded = "".join(command.split()) in "".join(printed.split())  # a long path is folded
+    summary = "".join(printed(summary_table(report), 400).split())
+    folded = "".join(command.split()) in summary  # a long path is folded
     assert folded is is_better
 
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
 
 from tests.conftest import MOODY, MakeRun
 from tests.moto_server import moto_server, s3_with_bucket
 from tests.unit.report.report_studies import text_of
-from trialfleet import InputError, Run
+from tests.unit.scripts import Scripts
+from tests.unit.terminal import printed
+from trialfleet import InputError
 from trialfleet.workflows import checksums
 from trialfleet.workflows.checksums import Checksums
 from trialfleet.workflows.cli.main import main
@@ -25,10 +26,8 @@ from trialfleet.workflows.control.daily.region_outcomes import RunsEndings
 from trialfleet.workflows.control.daily.unchanged import data_fingerprint
 from trialfleet.workflows.control.plan import inputs
 from trialfleet.workflows.control.plan.inputs import freeze_data
-from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.control.scripts.publish_node import publish_region
 from trialfleet.workflows.facts.journal.journal import Attempt
-from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import load_frozen
@@ -43,28 +42,13 @@ pytestmark = pytest.mark.slow
 OLD, NEW = b"old\n", b"new\n"
 
 
-class OneRegion:
-    """A run of region A; its jobs are played by the test."""
-
-    def __init__(self, run: Run) -> None:
-        self.run, self.folder = run, RunFolder(run.folder)
-        self.files = self.folder.region("A")
-        self.scripts = NodeScripts(self.folder)
-
-    def call(self, *words: str) -> None:
-        assert self.scripts.handle(list(words)).exit_code == EXITS["done"]
-
-    def trial(self, number: int = 1) -> None:
-        node = f"A.l1.t0{number}"
-        self.call("ask", "A", node)
-        self.files.trial(node).result.write_text('{"status": "complete", "metrics": {"loss": 1}}')
-        self.call("tell", "A", node, "0", "0", "1", "0")
+class OneRegion(Scripts):
+    """A run of region A. The test plays its jobs."""
 
     def full_training(self) -> None:
-        self.call("ask-best", "A", "A.best")
-        self.files.best.result.write_text('{"status": "complete", "metrics": {"loss": 1}}')
-        (self.files.best.model / "weights").touch()
-        self.call("tell-best", "A", "A.best", "0", "0", "1", "0")
+        self.train_best(1.0)
+        (self.best.model / "weights").touch()
+        assert self.tell_best(0).exit_code == EXITS["done"]
 
     def publish(self) -> dict[str, Any]:
         """Publish the model; return its provenance."""
@@ -74,12 +58,6 @@ class OneRegion:
         card = json.loads((published / "card.json").read_text())
         assert {key: card.get(key) for key in provenance} == provenance
         return provenance
-
-    def drawn(self) -> str:
-        console = Console(width=500)
-        with console.capture() as capture:
-            console.print(run_view(self.run.status()))
-        return capture.get()
 
 
 MakeRegion = Callable[..., OneRegion]
@@ -143,7 +121,7 @@ def test_a_model_names_the_checksums_of_data_and_code(
     region: MakeRegion, work: Path, data: str
 ) -> None:
     one = region(data=data)
-    one.trial()
+    one.train(1.0)
     one.full_training()
     provenance = one.publish()
     [entry] = provenance["data"]
@@ -186,7 +164,7 @@ def test_data_changed_before_a_job_ends_is_shown_by_status_why_report_and_card(
     one = region(data="A.txt")
     if when == "a trial":
         in_place(work / "A.txt")
-    one.trial()
+    one.train(1.0)
     if when == "the full training":
         in_place(work / "A.txt")
     one.full_training()
@@ -195,7 +173,7 @@ def test_data_changed_before_a_job_ends_is_shown_by_status_why_report_and_card(
     provenance = one.publish()
     assert provenance["data"] == [{"path": str(work / "A.txt"), "sha256": None}]
     assert expected in provenance["changed"]
-    assert expected in one.drawn()
+    assert expected in printed(run_view(one.run.status()), 500)
     asked = CliRunner().invoke(main, ["why", "A", "--run", str(one.run.folder)])
     assert expected in asked.output
     report = read_report(one.folder)
@@ -211,10 +189,11 @@ def test_changed_code_of_a_run_is_reported_and_has_no_checksum(
     region: MakeRegion, name: str
 ) -> None:
     one = region(data="A.txt")
-    one.trial()
+    one.train(1.0)
     with (one.folder.root / name).open("a") as file:
         file.write("\n# mended\n")
-    one.trial(2)
+    one.ask("A.l1.t02")
+    one.finish("A.l1.t02", 1.0)
     one.full_training()
     provenance = one.publish()
     checksums_of = {entry["path"]: entry["sha256"] for entry in provenance["code"]}
@@ -226,7 +205,7 @@ def test_changed_code_of_a_run_is_reported_and_has_no_checksum(
 def test_each_changed_file_is_reported_also_after_another(region: MakeRegion, work: Path) -> None:
     one = region(data=["A.txt", "folder"])
     in_place(work / "A.txt")
-    one.trial()
+    one.train(1.0)
     in_place(work / "folder" / "A.txt")
     one.full_training()
     provenance = one.publish()
@@ -239,7 +218,7 @@ def test_a_file_that_comes_or_goes_is_a_change(region: MakeRegion, work: Path, p
     one = region(data="folder")
     root = one.folder.code if place == "code" else work / "folder"
     (root / "more").touch()
-    one.trial()
+    one.train(1.0)
     assert "more" in (one.run.status().regions[0].changed or "")
 
 
@@ -274,7 +253,7 @@ def test_data_that_changes_before_the_run_is_submitted_is_what_it_trains_on(
     one = region(data="A.txt")
     (work / "A.txt").write_bytes(NEW)
     freeze_data(one.folder, one.run.study)  # as `submit` does
-    one.trial()
+    one.train(1.0)
     one.full_training()
     assert one.publish()["data"][0]["sha256"] == sha256(NEW)
     (work / "A.txt").unlink()
@@ -292,7 +271,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_large_file_is_read_when_its_model_is_published(region: MakeRegion, work: Path) -> None:
     one = region(data="A.txt")
     assert sha256(OLD) not in one.files.inputs.read_text()
-    one.trial()
+    one.train(1.0)
     one.full_training()
     provenance = one.publish()
     assert provenance["data"][0]["sha256"] == sha256(OLD)
@@ -306,7 +285,7 @@ def test_a_large_file_that_changes_before_it_is_read_has_no_checksum(
     region: MakeRegion, work: Path
 ) -> None:
     one = region(data="A.txt")
-    one.trial()
+    one.train(1.0)
     one.full_training()
     in_place_with_the_old_time(work / "A.txt")
     provenance = one.publish()
@@ -319,7 +298,7 @@ def test_a_large_file_that_changes_while_it_is_read_has_no_checksum(
     region: MakeRegion, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = region(data="A.txt")
-    one.trial()
+    one.train(1.0)
     one.full_training()
 
     def read_and_write(path: Path) -> str:
@@ -373,7 +352,7 @@ def test_a_day_remembers_no_fingerprint_of_data_that_its_model_may_not_have_seen
 
     for changes in (False, True):
         one = region(data="A.txt", run=f"r{changes}")
-        one.trial()
+        one.train(1.0)
         if changes:
             in_place(work / "A.txt")
         one.full_training()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from tests.conftest import MakeRun
+from tests.unit.terminal import printed
 from trialfleet.optimizer.region_types import Failed
 from trialfleet.workflows.control.run.dry_start import failure_text, last_words, missing_module
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
@@ -127,10 +126,7 @@ def test_status_and_why_show_the_remedy_for_a_missing_module(make_run: MakeRun) 
         study.ask(node)
         study.note_failure(node, attempt=0, error=error)
         study.tell(node, Failed(error=error, final=True))
-    terminal = Console(file=io.StringIO(), width=300)
-    terminal.print(run_view(run.status()))
-    assert isinstance(terminal.file, io.StringIO)
-    assert "-m pip install nowhere" in terminal.file.getvalue()
+    assert "-m pip install nowhere" in printed(run_view(run.status()), 300)
     graph, facts_reader = graph_of(run.study).regions[0], RunFactsReader(run.folder)
     whole = facts_reader.run()
     region = replace(facts_reader.region(graph), stage=Stage.FAILED)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.conftest import MakeRun
-from tests.unit.run.test_node_scripts import Scripts
+from tests.unit.scripts import Scripts
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import collector
 from trialfleet.infra.pool.machines import Machine, machines_of
@@ -136,8 +136,7 @@ def fail(
     scripts.ask(node)
     with scripts.trial(node).log.open("a") as log:
         log.write((RAN + more).format(job=retry + 1, machine=machine))
-    most = str(1 + NODE_FAULTS)
-    return scripts.call("tell", "A", node, str(code), str(retry), most, "0").exit_code
+    return scripts.tell(node, code, retry=retry, retries=1 + NODE_FAULTS)
 
 
 @pytest.mark.slow

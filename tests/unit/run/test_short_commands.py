@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
 
 from tests.conftest import MakeRun
+from tests.unit.terminal import printed
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.journal.journal import Ending, Outcome
@@ -46,11 +46,8 @@ def test_status_names_the_model_briefly_if_the_name_is_unambiguous(
     monkeypatch.chdir(work)
     status = StatusReader(RunFolder(work / "runs" / "one" / "r1")).read()
     assert str(model) in (status.regions[0].not_latest or ""), "programs get what was noted"
-    console = Console(width=400)
-    with console.capture() as capture:
-        console.print(run_view(status))
     assert "to change that: trialfleet promote r1/A\n" in "\n".join(
-        line.rstrip() for line in [*capture.get().splitlines(), ""]
+        line.rstrip() for line in [*printed(run_view(status), 400).splitlines(), ""]
     )
     done = CliRunner().invoke(main, ["promote", "r1/A"])
     assert (done.exit_code, (model.parent / "latest").resolve()) == (0, model)

@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
-from rich.console import Console
 
 from tests.conftest import MakeRun
+from tests.unit.terminal import printed
 from trialfleet import Run
 from trialfleet.classads import JobStatus
 from trialfleet.errors import PoolError
@@ -198,12 +198,9 @@ def seen(folder: RunFolder, scene: Scene, live: LiveRun) -> Views:
         }
         polled = events.poll()
     status = snapshot.look.status
-    console = Console(width=200)
-    with console.capture() as capture:
-        console.print(run_view(status))
     return Views(
         status=status,
-        text=capture.get(),
+        text=printed(run_view(status)),
         metrics=scraped(snapshot),
         snapshot=snapshot,
         again=again,

@@ -13,7 +13,7 @@ from functools import cached_property
 from statistics import median
 from typing import Any, NamedTuple
 
-from trialfleet.objective import best_value
+from trialfleet.objective import best
 from trialfleet.optimizer.downsampling import thinned
 from trialfleet.workflows.cleaning import is_finite
 from trialfleet.workflows.formatting import (
@@ -230,7 +230,7 @@ class Pictures:
         return self._anchored([value for trial in self.curves for _, value in trial.curve])
 
     def _anchored(self, values: Sequence[float]) -> Scale | None:
-        anchor = best_value(values, self.region.objective.direction)
+        anchor = best(values, self.region.objective.direction, float)
         return None if anchor is None else scale_of(values, anchor)
 
 

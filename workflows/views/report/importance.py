@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from trialfleet.objective import Direction, loss
+from trialfleet.objective import Direction, ranked
 from trialfleet.optimizer.ped_anova import divergence
 from trialfleet.optimizer.space import Tunable
 from trialfleet.workflows.status.run_trials import Trial
@@ -32,11 +32,10 @@ def importance_of(
     Returns:
         The importances, greatest first, and why there are none, or none of some parameters.
     """
-    complete = [trial for trial in trials if trial.value is not None]
+    complete = ranked(trials, direction, lambda trial: trial.value)
     had = Counter(name for trial in complete for name in trial.params if name in parameters)
     if note := _why_no_importance(complete, list(had)):
         return (), note
-    complete.sort(key=lambda trial: loss(trial.value, direction))
     top = max(IMPORTANCE_TOP, math.ceil(len(complete) * IMPORTANCE_BEST))
     best = complete[:top]
     had_of_best = Counter(name for trial in best for name in trial.params)
