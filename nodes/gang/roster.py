@@ -27,7 +27,7 @@ class Roster:
             plain = json.loads(text or b"null")
             if not plain or plain["cluster"] != cluster:
                 return None
-            told = {field.name: plain[field.name] for field in fields(Roster)}
-            return Roster(**told | {"code": plain["code"] or 0})
+            values = {field.name: plain[field.name] for field in fields(Roster)}
+            return Roster(**values | {"code": plain["code"] or 0})
         except (ValueError, LookupError, TypeError):
             return None
