@@ -163,7 +163,7 @@ class RegionStudy:
     def note_failure(
         self, node: str, *, attempt: int, error: str, **more: str
     ) -> dict[str, dict[str, str]]:
-        """Keep why an attempt at `node` failed, whether or not it is tried again.
+        """Keep why an attempt at `node` failed, whether or not it is retried.
 
         Noting it again changes nothing, and so does another failure of the same `job`; of a trial
         that was told there is nothing left to note.

@@ -202,7 +202,7 @@ def best_trial(trials: Iterable[AnyTrial], direction: Direction) -> AnyTrial | N
 
 
 def count_cut_off(trials: Iterable[StoredTrial | FrozenTrial]) -> int:
-    """Return how many trials had failed attempts and were to be tried again."""
+    """Return how many trials had failed attempts and were to be retried."""
     return sum(bool(t.user_attrs.get(FAILURES)) and not t.state.is_finished() for t in trials)
 
 

@@ -21,7 +21,7 @@ class Roster:
     code: int
 
     @staticmethod
-    def of(text: bytes | None, cluster: int) -> Roster | None:
+    def from_json(text: bytes | None, cluster: int) -> Roster | None:
         """Return the roster in a file; None if there is none for this submission of the job."""
         try:
             plain = json.loads(text or b"null")

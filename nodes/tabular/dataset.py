@@ -54,7 +54,7 @@ class Rows:
         )
         return Rows(*room)
 
-    def at(self, index: Tensor) -> Rows:
+    def select(self, index: Tensor) -> Rows:
         """Return the rows at `index` [b]."""
         return Rows(*(tensor.index_select(0, index) for tensor in self.tensors))
 
@@ -69,7 +69,7 @@ class Scale:
     high: Tensor | None = None  # [d], the same for larger ones
 
     @staticmethod
-    def of(values: Tensor) -> Scale:
+    def measure(values: Tensor) -> Scale:
         """Measure each column of `values` [n, d], without missing values.
 
         A value outside of the training rows' range that is also more than FAR deviations from the
@@ -88,9 +88,9 @@ class Scale:
         )
 
     @staticmethod
-    def of_target(values: Tensor) -> Scale:
+    def measure_target(values: Tensor) -> Scale:
         """Measure a target [n]; its values are never clipped."""
-        found = Scale.of(values.unsqueeze(1))
+        found = Scale.measure(values.unsqueeze(1))
         return Scale(
             mean=found.mean, deviation=torch.where(found.deviation > 0, found.deviation, 1.0)
         )
@@ -161,10 +161,10 @@ def load(t: trial.Trial, chosen: settings.Settings) -> Dataset:
     trained = (split == table.TRAIN).nonzero().flatten()
     trained = sample(trained, share_of(t, chosen))
     kind = source.columns.kind
-    numeric_scale = Scale.of(numeric[trained])
+    numeric_scale = Scale.measure(numeric[trained])
     target_scale = Scale(mean=torch.zeros(1).double(), deviation=torch.ones(1).double())
     if kind == "regression":
-        target_scale = Scale.of_target(target[trained])
+        target_scale = Scale.measure_target(target[trained])
     target = target_scale.standardise(target.unsqueeze(1)).squeeze(1)  # [n, 1] -> [n]
 
     def rows(index: Tensor) -> Rows:

@@ -78,7 +78,7 @@ def load_model(folder: Path) -> Model:
         columns = table.Columns(**description["columns"])
         given = description["settings"]
         kept = {name: given[name] for name in given if name not in settings.REMOVED}
-        network = Network(columns, settings.Settings.of(kept))
+        network = Network(columns, settings.Settings.from_params(kept))
         network.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
         numeric = dataset.Scale.read(description["numeric_scale"])
         target = dataset.Scale.read(description["target_scale"])

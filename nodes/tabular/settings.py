@@ -152,7 +152,7 @@ class Settings:
         return "embeddings" if weights - embeddings <= room else "all"
 
     @classmethod
-    def of(cls, params: dict[str, Any]) -> Settings:
+    def from_params(cls, params: dict[str, Any]) -> Settings:
         """Return the settings from a trial's parameters; SettingError if they are invalid."""
         known = [field.name for field in dataclasses.fields(cls)]
         if unknown := sorted(set(params) - set(known)):

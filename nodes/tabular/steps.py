@@ -76,7 +76,7 @@ class PlainSteps(Steps):
 
     def take(self) -> None:
         """See `Steps`."""
-        batch = self._data.train.at(self._batches[self._next])
+        batch = self._data.train.select(self._batches[self._next])
         self._network.zero_grad()
         outputs = self._network(batch.numeric, batch.categorical)
         loss = loss_of(outputs, batch.target, self._data.kind)

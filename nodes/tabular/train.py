@@ -62,7 +62,7 @@ def train_one(t: trial.Trial) -> None:
     if t.mode == "evaluate":
         measure_models(t)
     try:
-        chosen = settings.Settings.of(t.params)
+        chosen = settings.Settings.from_params(t.params)
         check(chosen, t)
     except ValueError as error:
         t.reject(str(error))

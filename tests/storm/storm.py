@@ -138,7 +138,7 @@ class Storm:
         self._retrying(self.ground.submit, self.ground.resume)
 
     def _retrying(self, first: Callable[[], object], then: Callable[[], object]) -> None:
-        """Submitting is a person's act, who tries again while HTCondor is away."""
+        """Submitting is a person's act, who retries while HTCondor is away."""
         deadline, action = time.monotonic() + START_SECONDS, first
         while True:
             try:

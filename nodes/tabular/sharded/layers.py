@@ -55,7 +55,7 @@ class HiddenLayer(nn.Linear):
     peers: SideBySide | None = None
 
     @staticmethod
-    def of(layer: nn.Linear) -> HiddenLayer:
+    def from_linear(layer: nn.Linear) -> HiddenLayer:
         """Return a layer with the weights of another."""
         made = HiddenLayer(layer.in_features, layer.out_features, device="meta")
         made.weight, made.bias = layer.weight, layer.bias
@@ -131,7 +131,10 @@ class Layers(nn.Sequential):
 
     def __init__(self, layers: Iterable[nn.Module]) -> None:
         *others, last = layers
-        made = (HiddenLayer.of(each) if isinstance(each, nn.Linear) else each for each in others)
+        made = (
+            HiddenLayer.from_linear(each) if isinstance(each, nn.Linear) else each
+            for each in others
+        )
         super().__init__(*made, last)
 
     @property

@@ -70,7 +70,7 @@ def run_left(
 ) -> None:
     """Do jobs, one in each process, and add what each returns, a dataclass, to a file as a line.
 
-    A job that fails is named and has no line: the next start tries it again.
+    A job that fails is named and has no line: the next start retries it.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as results, single_threaded(processes) as pool:

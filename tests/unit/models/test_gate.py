@@ -63,7 +63,7 @@ from trialfleet.workflows.views.report.views import attention, header
 from trialfleet.workflows.views.terminal.run_list import list_runs, runs_table
 from trialfleet.workflows.views.terminal.status_view import run_view
 from trialfleet.workflows.views.why.answer import Answer
-from trialfleet.workflows.views.why.region_rules import why_region
+from trialfleet.workflows.views.why.region_rules import explain_region
 from trialfleet.workflows.views.why.witnesses import RunFactsReader
 
 pytestmark = pytest.mark.slow
@@ -517,15 +517,15 @@ def test_a_worse_model_that_passed_is_told_wherever_its_region_is(
     assert day.tell().exit_code == EXITS["done"]
     assert day.publish()["verdict"] == "promoted"
     told = "the gate let a model pass that measured worse: loss 0.9, champion 0.4, within the"
-    look = StatusReader(day.folder).look()
-    region = look.status.regions[0]
+    snapshot = StatusReader(day.folder).snapshot()
+    region = snapshot.status.regions[0]
     assert region.gate
     assert region.gate.is_worse
-    assert look.status.to_json()["regions"][0]["gate"]["is_worse"] is True
-    assert f"A: {told}" in " ".join(output_of(run_view(look.status)).split())
+    assert snapshot.status.to_json()["regions"][0]["gate"]["is_worse"] is True
+    assert f"A: {told}" in " ".join(output_of(run_view(snapshot.status)).split())
     graph = graph_of(day.run.study).regions[0]
     witnesses = RunFactsReader(day.folder.root)
-    why = why_region(witnesses.run(), witnesses.region(graph)).why
+    why = explain_region(witnesses.run(), witnesses.region(graph)).why
     assert told in why
     report = read_report(day.folder)
     assert attention(report)[0][0].startswith(told)
@@ -1062,7 +1062,7 @@ def test_what_the_gate_keeps_out_asks_for_no_approval(champion: Day, make_day: M
 def why_of(day: Day) -> Answer:
     witnesses = RunFactsReader(day.run.folder)
     (graph,) = graph_of(day.run.study).regions
-    return why_region(witnesses.run(), witnesses.region(graph))
+    return explain_region(witnesses.run(), witnesses.region(graph))
 
 
 def models_of_a(day: Day) -> Path:

@@ -214,13 +214,13 @@ def test_a_trial_that_gets_nowhere_is_told_at_once_and_for_each_reason_once(scen
 
 
 def test_lost_work_is_told_beyond_a_third(scene: Scene) -> None:
-    scene.set(work=Work.of([(200.0, 0.0), (100.0, 100.0)]))
+    scene.set(work=Work.from_parts([(200.0, 0.0), (100.0, 100.0)]))
     assert scene.kinds() == []
-    scene.set(work=Work.of([(200.0, 1.0), (100.0, 100.0)]))
+    scene.set(work=Work.from_parts([(200.0, 1.0), (100.0, 100.0)]))
     [event] = scene.events.poll()
     assert event.kind == "attention"
     assert event.title == "demo r1: 34% of all work was lost: 2 of 5 min"
-    scene.set(work=Work.of([(20.0, 20.0)]))
+    scene.set(work=Work.from_parts([(20.0, 20.0)]))
     assert scene.kinds() == []  # too little to tell
 
 

@@ -1,4 +1,4 @@
-"""What status counts as failed where a region was given up while trials were to be tried again."""
+"""What status counts as failed where a region was given up while trials were to be retried."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from trialfleet.workflows.rules.states import Stage
 from trialfleet.workflows.status.missing_modules import how_to_install, imports_of, missing_of
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.views.terminal.status_view import run_view
-from trialfleet.workflows.views.why.node_rules import why_node
-from trialfleet.workflows.views.why.region_rules import why_region
+from trialfleet.workflows.views.why.node_rules import explain_node
+from trialfleet.workflows.views.why.region_rules import explain_region
 from trialfleet.workflows.views.why.witnesses import RunFactsReader
 
 
@@ -134,6 +134,6 @@ def test_status_and_why_tell_what_mends_a_missing_module(make_run: MakeRun) -> N
     graph, witnesses = graph_of(run.study).regions[0], RunFactsReader(run.folder)
     whole = witnesses.run()
     region = replace(witnesses.region(graph), stage=Stage.FAILED)
-    assert "-m pip install nowhere" in why_region(whole, region).advice
+    assert "-m pip install nowhere" in explain_region(whole, region).advice
     facts = witnesses.node(graph, "A.l1.t01")
-    assert "-m pip install nowhere" in why_node(whole, region, facts).advice
+    assert "-m pip install nowhere" in explain_node(whole, region, facts).advice

@@ -136,7 +136,7 @@ REMOVED = "009 (007.000.000) 2026-11-20 10:01:06 Job was aborted.\n\tby the poli
     ("log", "is_over", "state"),
     [
         (REMOVED, True, "pruned"),
-        (REMOVED, False, "unknown"),  # somebody removed it: it is tried again
+        (REMOVED, False, "unknown"),  # somebody removed it: it is retried
         (RAN + REMOVED, True, "unknown"),  # … and ask gives it up
     ],
 )
@@ -331,7 +331,7 @@ def test_a_failed_attempt_is_kept_once_and_told_while_it_is_tried_again(scripts:
 
 
 def test_while_all_attempts_fail_alike_that_is_said_first(make_run: MakeRun) -> None:
-    """They are tried again all the same: one sick machine may have failed them all."""
+    """They are retried all the same: one sick machine may have failed them all."""
     scripts = Scripts(make_run(budget={"trials": 9, "lanes": 1}, retries=3))
     scripts.ask("A.l1.t01")
     for retry in range(3):
@@ -534,7 +534,7 @@ def test_data_that_is_gone_is_named_and_looked_for_again(make_run: MakeRun, work
     reply = scripts.call("ask-best", "A", "A.best")
     assert reply.exit_code == EXITS["defer"]
     gone = f"the data can't be read: {work / 'A.csv'}: No such file or directory"
-    assert reply.message == f"A.best: {gone}; it will be tried again"
+    assert reply.message == f"A.best: {gone}; it will be retried"
     (work / "elsewhere").rename(work / "A.csv")
     assert scripts.call("ask-best", "A", "A.best").exit_code == EXITS["done"]
 

@@ -443,7 +443,7 @@ def test_what_does_not_arrive_is_sent_again_later_and_later(tmp_path: Path, hook
         [one] = outbox.waiting()
         tries.append(one.due - clock.now)
         [line] = undelivered(tmp_path)
-        again = f"tried again at {local_time(datetime.fromtimestamp(one.due, UTC))}"
+        again = f"retried at {local_time(datetime.fromtimestamp(one.due, UTC))}"
         failed = "alerts by webhook 127.0.0.1: answered 503 Service Unavailable"
         assert line == f"{failed} (1 waiting, {again})"
         left = len(hook.answers)

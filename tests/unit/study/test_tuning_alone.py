@@ -91,7 +91,7 @@ def test_a_trainer_without_a_model_is_told_what_was_expected(make_run: MakeRun) 
     scripts = Regions(make_run(regions=["A", "B"], budget=BUDGET))
     scripts.tune("A")
     scripts.ask_best("A")
-    assert scripts.train("A", model=False) == EXITS["stop"]  # at once: not tried again
+    assert scripts.train("A", model=False) == EXITS["stop"]  # at once: not retried
     for part in ("left nothing in model/", "mode final", "t.model", "publish: none"):
         assert part in scripts.reason("A")
 

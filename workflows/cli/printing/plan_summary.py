@@ -68,7 +68,7 @@ _SHARED_ROWS = (
 def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any]:
     """Return the summary of a planned run, with the pool's resources, as plain data."""
     graph = graph_of(run.study)
-    former = read_former(RunFolder(run.folder).previous_results)
+    previous = read_former(RunFolder(run.folder).previous_results)
     found = pool_check.prospects if pool_check else None
     most = _at_a_time(run.study, found.concurrency) if found else 0
     expected = estimate(run.study, min(graph.concurrency, most))
@@ -89,7 +89,7 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
                     run.study.budget_of(r.name).startup,
                     r.trials,
                     len(r.lanes),
-                    has_former=bool(former),
+                    has_former=bool(previous),
                 ),
                 **({"table": tables[r.name]} if r.name in tables else {}),
                 **({"checks": checks[r.name]} if r.name in checks else {}),
@@ -101,7 +101,7 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
         "expected": asdict(expected) if expected else None,
         "cost": _cost(run.study),
         "dag_nodes": graph.node_count,
-        "learns_from": _learns_from(former),
+        "learns_from": _learns_from(previous),
         "accelerator": run.study.accelerator,
         "python": run.study.python,
         "image": run.study.image,
@@ -123,7 +123,7 @@ def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
         ("at once", _concurrency(study, summary["at_once"], pool_check)),
         ("time", _time(expected, summary["trials"], len(regions)) if expected else ""),
         ("cost", _cost_text(summary["cost"]) if summary["cost"] else ""),
-        ("model", _model(regions, has_former=bool(lessons))),
+        ("model", _model(regions, has_previous=bool(lessons))),
         *(("learns", lesson) for lesson in _lessons(lessons)),
         ("graph", f"{summary['dag_nodes']} DAG nodes (jobs and their steps)"),
         ("files", f"{summary['files']} in {here}{_below(run.folder)}"),
@@ -232,10 +232,10 @@ def _never_mentions(run: Run, pattern: re.Pattern[str]) -> bool:
     return not any(pattern.search(text) for text in [*texts, " ".join(trainer.command)])
 
 
-def _learns_from(former: Iterable[FormerTask]) -> list[dict[str, Any]]:
+def _learns_from(previous: Iterable[FormerTask]) -> list[dict[str, Any]]:
     """Return the previous runs that the optimiser learns from, with their sizes."""
     runs: dict[str, list[FormerTask]] = {}
-    for task in former:
+    for task in previous:
         runs.setdefault(task.name.removesuffix(f"/{task.region}"), []).append(task)
     return [
         {"run": run, "regions": len(tasks), "trials": sum(len(task.losses) for task in tasks)}
@@ -335,9 +335,9 @@ def _lessons(runs: list[dict[str, Any]]) -> list[str]:
     return [*lines[:-1], f"{lines[-1]}; to turn this off: learn_from: []"] if lines else []
 
 
-def _model(regions: list[dict[str, Any]], *, has_former: bool) -> str:
+def _model(regions: list[dict[str, Any]], *, has_previous: bool) -> str:
     """Return the first trial that the sampler's model chooses, in words."""
-    before = "good settings of previous runs" if has_former else "space-filling start-up points"
+    before = "good settings of previous runs" if has_previous else "space-filling start-up points"
     first = [r["model_leads_from"] for r in regions if r["model_leads_from"]]
     never = [r["name"] for r in regions if not r["model_leads_from"]]
     if not first:
