@@ -1,7 +1,7 @@
 """The first process of a trial's job: `__main__` of the archive `agent.pyz`.
 
 python3 -I -S agent.pyz -- COMMAND…           trials one after another; in a gang's job, a rank
-python3 -I -S agent.pyz --ranks -- COMMAND…   the trainer is told its rank in any job
+python3 -I -S agent.pyz --ranks -- COMMAND…   the trainer gets the variables of its rank in any job
 python3 agent.pyz workers …                   a gang's server of workers
 """
 
@@ -35,7 +35,7 @@ def main() -> None:
 
             os.environ.update(network.world_of_one())
         live = partial(agent.main, words[words.index("--") + 1 :])
-    sys.path.pop(0)  # this archive: what is imported from now on is not for the trainer to give
+    sys.path.pop(0)  # this archive; imports from now on must not come from the trainer's files
     live()
 
 

@@ -7,8 +7,8 @@ The shortest trainer::
     t = trial.start()
     t.complete(loss=(t.params["x"] - 2) ** 2)
 
-A job may train one trial after another. One that stays for the next, with its imports and its data
-in memory::
+A job may train one trial after another. This trainer keeps its process, imports and data in memory
+for the next trial::
 
     import functools
     import trial
@@ -23,8 +23,8 @@ in memory::
 
     trial.run(train)
 
-A trainer that can move to another machine at any time and continue from its checkpoint, and that
-can be stopped early by the study::
+This trainer can move to another machine at any time and continue from its checkpoint, and the study
+can stop it early::
 
     t = trial.start()
     saved = t.restore()
@@ -40,7 +40,7 @@ can be stopped early by the study::
             t.yield_node()
     t.complete(loss=model.loss)
 
-A trainer that evaluates published models on today's data for the study's gate::
+This trainer evaluates published models on today's data for the study's gate::
 
     if t.mode == "evaluate":
         for name, folder in t.models.items():
@@ -48,19 +48,19 @@ A trainer that evaluates published models on today's data for the study's gate::
             t.evaluated(name, losses, loss=sum(losses) / len(losses))
         t.complete()
 
-Of several processes that train together, each may start and restore; only rank 0, by $RANK or
-$LOCAL_RANK, cuts the progress to what the checkpoint had. Rank 0 alone should write: in a gang
-(`resources.nodes`) what others write is lost, and each checkpoint is brought to the access point
+If several processes train together, each may start and restore; only rank 0, by $RANK or
+$LOCAL_RANK, truncates the progress to that of the checkpoint. Only rank 0 should write: in a gang
+(`resources.nodes`) files of other ranks are lost, and each checkpoint is sent to the access point
 as soon as its block has ended. `trialfleet init --example ddp` is such a trainer.
 
-Everything lies beside `trial.json`, whose path is in $TRIALFLEET_TRIAL:
+All files are in the folder of `trial.json`, whose path is in $TRIALFLEET_TRIAL:
 
-    trial.json       what to train, read by start()
-    result.json      written by complete() and reject()
+    trial.json       the trial's description, read by start()
+    result.json      written by complete(), stop() and reject()
     progress.jsonl   a line per report()
-    stop.json        more than an empty file once the trial is to stop: should_stop()
-    checkpoint/      complete.json says which of the folders a/ and b/ is whole, with its checksums
-    model/           what the trainer leaves in mode "final"
+    stop.json        not empty once the trial is to stop: should_stop()
+    checkpoint/      complete.json names the complete folder, a/ or b/, with its checksums
+    model/           the model that the trainer writes in mode "final"
     losses/          written by evaluated() in mode "evaluate": NAME.txt, a number per line
 """
 
@@ -85,7 +85,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 SCHEMA = 1
-EXIT_CHECKPOINTED = 85  # HTCondor takes the checkpoint to the access point and starts us again
+EXIT_CHECKPOINTED = (
+    85  # HTCondor sends the checkpoint to the access point and starts the trainer again
+)
 EXIT_REJECTED = 64  # these parameters can't be trained: a failed trial, no retry
 CHECKPOINT_SECONDS = 300.0  # unless the study has a constant `checkpoint_seconds`
 
@@ -99,7 +101,7 @@ and start the trainer again in that folder; result.json then appears there."""
 
 
 def start() -> Trial:
-    """Return the trial that this process has to run, as `trial.json` describes it.
+    """Return the trial that this process is to run, from `trial.json`.
 
     Raises:
         SystemExit: there is no `trial.json` or it can't be used; the message says what to do.
@@ -108,37 +110,37 @@ def start() -> Trial:
 
 
 def run(train: Callable[[Trial], object]) -> NoReturn:
-    """Train this process's trial, and those that follow in the same job.
+    """Train this process's trial, and then the next trials of the same job.
 
-    `train` is called for each trial and ends it as ever: by `complete`, `stop`, `reject` or
-    `yield_node`. After `complete` and `stop` the process gets the job's next trial, if there is
-    one; after any other end, an exception among them, it ends, and the next trial has a new one.
-    By hand, or where a job has one trial, this is `train(start())`.
+    `train` is called for each trial, and ends it by `complete`, `stop`, `reject` or `yield_node`.
+    After `complete` and `stop` the process gets the job's next trial, if there is one. After any
+    other end, such as an exception, the process ends, and the next trial gets a new one. By hand,
+    or in a job with one trial, this is the same as `train(start())`.
 
-    For each trial the working directory, stdout and stderr are its own, and SIGTERM ends the
-    process until `restore`. Everything else is kept: imports, caches, a GPU's context. So what a
-    trial changes in the process (random numbers' state, say, which `seed` should set) is there
-    for the next; nothing of the trial itself must be kept. A trial that leaves what can't be undone
-    sets `stays` to False.
+    Each trial has its own working directory, stdout and stderr, and SIGTERM ends the process until
+    `restore`. Everything else is kept: imports, caches, a GPU's context. So changes by a trial to
+    the process (such as the state of random numbers, which `seed` should set) affect the next one;
+    keep nothing that belongs to one trial. If a trial changes something that can't be restored, set
+    `stays` to False.
 
     Args:
-        train: trains a trial. To be given from the main thread.
+        train: trains a trial. Call `run` in the main thread.
     """
     agent, began, at_rest = _agent(), _IMPORTED, signal.getsignal(signal.SIGTERM)
-    if agent is not None:  # what has been imported isn't looked through after each trial
+    if agent is not None:  # so that gc.collect skips the imports after each trial
         gc.freeze()
     while True:
         t = _start(began)
         try:
             train(t)
         except SystemExit as left:
-            if agent is None or left.code or not (t._told and t.stays):
+            if agent is None or left.code or not (t._has_result and t.stays):
                 raise
         else:
-            sys.exit(0)  # without a result, as a program does that has no more to do
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this trial's end is to be told yet
+            sys.exit(0)  # without a result, like a program that is done
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the trial's end is not reported yet
         del t
-        gc.collect()  # what the trial still held is closed, so its files are whole
+        gc.collect()  # close the trial's open files, so that they are complete
         _flush()
         with suppress(ConnectionError):
             agent.send(b'{"code": 0}')
@@ -149,7 +151,7 @@ def run(train: Callable[[Trial], object]) -> NoReturn:
 
 
 def _start(began: float) -> Trial:
-    """Return the trial that `trial.json` describes; its seconds count from `began` on."""
+    """Return the trial from `trial.json`; its seconds count from `began`."""
     named = os.environ.get("TRIALFLEET_TRIAL")
     path = Path(named or "trial.json")
     try:
@@ -171,29 +173,30 @@ class Trial:
         params: the hyperparameters and the study's constants; an inactive conditional is absent.
         seed: seeds every source of randomness, so that the trial can be repeated; from 0 to
             2³¹ - 1, which NumPy, scikit-learn, LightGBM and torch all take.
-        region: the name of the partition of the data, as the study has it.
-        mode: "tune", "final" for the full training that leaves `model`, or "evaluate" to measure
-            `models` on `data` and train nothing.
+        region: the region's name in the study.
+        mode: "tune", "final" for the full training that writes `model`, or "evaluate" to measure
+            `models` on `data` without training.
         data: the data files of the region, in the study's order.
         rank: this process's number among those that train together, from 0.
-        world: how many they are: 1 where each trial is one process.
-        rendezvous: where rank 0 listens for the others, as `tcp://HOST:PORT` for
-            init_process_group; None where each trial is one process.
-        generation: in a gang, goes up whenever a rank joins or is lost; the processes are new ones
-            and go on from the last checkpoint. Else 1.
+        world: the number of those processes: 1 if a trial is one process.
+        rendezvous: the address on which rank 0 listens for the others, as `tcp://HOST:PORT` for
+            init_process_group; None if a trial is one process.
+        generation: in a gang, grows whenever a rank joins or is lost; then new processes continue
+            from the last checkpoint. Otherwise 1.
         accelerator: "gpu" or "cpu".
-        gpus: how many GPUs the trial has, 1 also where it has a share of one; 0 where the
-            accelerator is "cpu".
-        gpu_share: what part of each of them is its own: 1, or 1/N where N trials share a GPU.
-            It sees all of the GPU's memory, and takes what is its neighbours' if it isn't careful.
-        metric: the name of the objective among the metrics, or None when tried by hand.
+        gpus: the number of the trial's GPUs, 1 also for a share of one; 0 if the accelerator is
+            "cpu".
+        gpu_share: the trial's part of each GPU: 1, or 1/N if N trials share a GPU. All of the
+            GPU's memory is visible; the trainer must not use its neighbours' part.
+        metric: the name of the objective among the metrics; None by hand.
         direction: "maximize" or "minimize".
-        device: set by the trainer; what the result calls the processor used.
-        stays: set by the trainer to False where this process is not to have another trial (`run`).
-        model: the folder to fill in mode "final".
-        models: the folders to measure in mode "evaluate", by name: champion, the model in force,
-            and challenger, the new one; each as this trainer left it in mode "final".
-        interrupted: True when this machine is wanted back: save and `yield_node()` within seconds.
+        device: the name of the processor for the result, which the trainer sets.
+        stays: the trainer sets it to False if this process must not get another trial (`run`).
+        model: the folder for the model in mode "final".
+        models: the folders to measure in mode "evaluate", by name: champion, the current model, and
+            challenger, the new one; each as this trainer wrote it in mode "final".
+        interrupted: True once this machine is being vacated: save and `yield_node()` within
+            seconds.
     """
 
     def __init__(self, folder: Path, description: dict[str, Any], began: float = _IMPORTED) -> None:
@@ -213,11 +216,11 @@ class Trial:
         self.device = "cpu"
         self.stays = True
         self.model = folder / "model"
-        if self.mode == "final":  # a trial.json of one's own has nothing beside it
+        if self.mode == "final":  # with a trial.json written by hand it is missing
             self.model.mkdir(exist_ok=True)
         names = description.get("models", {})
         self.models: dict[str, Path] = {name: folder / names[name] for name in names}
-        self._told = False
+        self._has_result = False
         self._began = began
         self._evaluated: dict[str, Any] = {}
         self._folder = folder
@@ -227,16 +230,16 @@ class Trial:
         self._saved_at = time.monotonic()
         self._manifest = self._read_manifest()
         reported = self._manifest["progress_bytes"]
-        # Rank 0 alone: the others may begin when it has reported already.
+        # Rank 0 only: the others may begin after its first reports.
         if self.rank == 0 and self._progress.exists() and self._progress.stat().st_size > reported:
             os.truncate(self._progress, reported)
 
     # Checkpoints
 
     def restore(self) -> Path | None:
-        """Return the folder of the last complete checkpoint, None where there is none.
+        """Return the folder of the last complete checkpoint; None: there is none.
 
-        From now on SIGTERM no longer ends the process: it makes `should_checkpoint` true.
+        From now on SIGTERM doesn't end the process, but makes `should_checkpoint` true.
         """
         signal.signal(signal.SIGTERM, self._interrupt)
         self._saved_at = time.monotonic()
@@ -244,23 +247,23 @@ class Trial:
         return self._checkpoints / name if name else None
 
     def should_checkpoint(self) -> bool:
-        """Tell whether to save now: SIGTERM came, or `checkpoint_seconds` have passed.
+        """Return whether to save now: after SIGTERM, or when `checkpoint_seconds` have passed.
 
-        Only a yielded checkpoint leaves the machine (in a gang each does), so a sudden death of
-        the machine costs at most `checkpoint_seconds` of work (a constant of the study, 300 by
-        default).
+        A checkpoint is only sent from the machine by `yield_node` (in a gang, always). So a sudden
+        death of the machine costs at most `checkpoint_seconds` of work (a constant of the study,
+        300 by default).
         """
         every = float(self.params.get("checkpoint_seconds", CHECKPOINT_SECONDS))
         return self.interrupted or time.monotonic() - self._saved_at >= every
 
     @contextmanager
     def checkpoint(self) -> Iterator[Path]:
-        """Give an empty folder to save into; the checkpoint counts once the block has ended.
+        """Give an empty folder to save into; the checkpoint is complete once the block has ended.
 
-        Until then, and when the block raises, the former checkpoint stays the one to restore.
+        Until then, and if the block raises, `restore` returns the previous checkpoint.
         """
-        former = self._manifest["folder"]
-        name = "b" if former == "a" else "a"
+        previous = self._manifest["folder"]
+        name = "b" if previous == "a" else "a"
         folder = self._checkpoints / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -275,24 +278,24 @@ class Trial:
             if path.is_file() or path.is_dir():
                 _sync(path)
         _write_json(self._checkpoints / "complete.json", manifest)
-        if former:
-            shutil.rmtree(self._checkpoints / former, ignore_errors=True)
-        # The clock goes on from `_began`: what was counted before stays in `before`.
+        if previous:
+            shutil.rmtree(self._checkpoints / previous, ignore_errors=True)
+        # The time since `_began` still counts; add only the seconds of previous attempts.
         self._manifest = manifest | {"seconds": self._manifest["seconds"]}
         _hand_over()
         self._saved_at = time.monotonic()
 
     def yield_node(self) -> NoReturn:
-        """Leave with the exit code that means: checkpointed, start me again, here or elsewhere."""
+        """Exit with the code for "checkpointed", so that HTCondor starts the trial again."""
         sys.exit(EXIT_CHECKPOINTED)
 
     # Early stopping
 
     def should_stop(self) -> bool:
-        """Tell whether the study has told this trial to stop: save what is worth it, and `stop()`.
+        """Return whether the study has stopped this trial early: save what you need, and `stop()`.
 
-        The trial's reports say that it won't become the region's best. A trial that goes on is
-        ended by its job after a while (the study's `early_stopping.grace_seconds`).
+        By its reports the trial won't become the region's best. If it continues, its job ends it
+        after the study's `early_stopping.grace_seconds`.
         """
         try:
             return (self._folder / "stop.json").stat().st_size > 0
@@ -312,13 +315,13 @@ class Trial:
     def evaluated(
         self, name: str, losses: Iterable[float] | None = None, note: str = "", **metrics: float
     ) -> None:
-        """Report the losses of a model in mode "evaluate"; `complete()` ends that mode.
+        """Report the losses of a model in mode "evaluate"; after the last one call `complete()`.
 
         Args:
-            name: as in `models`; "baseline" for what a constant prediction would get.
-            losses: the model's loss in each row, the same rows in the same order for all models:
-                they tell what is chance.
-            note: what a person should know of how it was measured; the gate's verdict repeats it.
+            name: as in `models`; "baseline" for a constant prediction.
+            losses: the model's loss in each row, with the same rows in the same order for all
+                models; they show whether a difference is due to chance.
+            note: a remark for people about the measurement, which the gate's verdict repeats.
             metrics: as for `complete`; those that are not finite are left out.
         """
         self._evaluated[name] = {"metrics": _finite(metrics)} | ({"note": note} if note else {})
@@ -329,11 +332,11 @@ class Trial:
             (folder / f"{name}.txt").write_text("".join(lines), encoding="utf-8")
 
     def complete(self, **metrics: float) -> NoReturn:
-        """Write the result and leave with 0. An objective that is NaN or infinite is rejected.
+        """Write the result and exit with 0; reject an objective that is NaN or infinite.
 
         Args:
-            metrics: anything that `float()` takes; others than the objective that are not finite
-                are left out. None in mode "evaluate".
+            metrics: values that `float()` accepts; those that are not finite are left out, except
+                the objective. Omit them in mode "evaluate".
 
         Raises:
             ValueError: the study's objective is not among the metrics; or, in mode "evaluate", not
@@ -357,13 +360,13 @@ class Trial:
         """Report that the trial stopped early on request, and exit with 0.
 
         Args:
-            metrics: as for `complete`, of the moment; the objective need not be among them.
+            metrics: the present values, as for `complete`; the objective is optional.
         """
         self._write_result("stopped", metrics=_finite(metrics))
         sys.exit(0)
 
     def reject(self, why: str) -> NoReturn:
-        """Report that these parameters can't be trained, and exit so that there is no retry."""
+        """Report that these parameters can't be trained, and exit with the code for "no retry"."""
         self._write_result("failed", metrics={}, error=why)
         print(f"rejected: {why}", file=sys.stderr)
         sys.exit(EXIT_REJECTED)
@@ -374,19 +377,18 @@ class Trial:
         self.interrupted = True
 
     def _seconds(self) -> float:
-        """Return the wall time of this and all earlier attempts that led to the checkpoint."""
+        """Return the wall time of this attempt and of those that led to the restored checkpoint."""
         return float(self._manifest["seconds"]) + time.monotonic() - self._began
 
     def _write_result(self, status: str, **rest: Any) -> None:
         result = {"schema": SCHEMA, "status": status, "seconds": round(self._seconds(), 3)}
         _write_json(self._folder / "result.json", {**result, "device": self.device, **rest})
-        self._told = True
+        self._has_result = True
 
     def _read_manifest(self) -> dict[str, Any]:
-        """Return the complete checkpoint's manifest, an empty one where none is whole.
+        """Return the complete checkpoint's manifest; an empty one if there is none.
 
-        Any number of processes may read at once, and one may save meanwhile: its checkpoint is
-        read then.
+        Several processes may read at once. If one saves meanwhile, read its checkpoint.
         """
         while True:
             text = _read(self._checkpoints / "complete.json")
@@ -398,7 +400,7 @@ class Trial:
         return manifest or {"folder": None, "files": {}, "progress_bytes": 0, "seconds": 0.0}
 
     def _check(self, text: str | None) -> tuple[dict[str, Any] | None, str | None]:
-        """Return the manifest that `text` is, if its files are whole, or what is wrong with it."""
+        """Return the manifest in `text` if its files are complete; otherwise the problem."""
         if text is None:
             return None, None
         try:
@@ -416,17 +418,17 @@ class Trial:
 
 
 def _ranks() -> tuple[int, int, str | None]:
-    """Return rank, world and rendezvous, as torchrun and a gang's agent tell them."""
+    """Return rank, world and rendezvous from the variables of torchrun or a gang's agent."""
     given = os.environ
     rank, world = given.get("RANK", given.get("LOCAL_RANK", "0")), given.get("WORLD_SIZE", "1")
     host, port = given.get("MASTER_ADDR"), given.get("MASTER_PORT")
     if not rank.isdecimal() or not world.isdecimal():
-        return 0, 1, None  # somebody else's variables
+        return 0, 1, None  # variables of another program
     return int(rank), int(world), f"tcp://{host}:{port}" if port else None
 
 
 def _hand_over() -> None:
-    """In a gang: have the agent bring the checkpoint to the access point, and wait until it has."""
+    """In a gang: have the agent send the checkpoint to the access point, and wait for it."""
     if (agent := os.environ.get("TRIALFLEET_AGENT")) is None:
         return
     with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
@@ -435,21 +437,23 @@ def _hand_over() -> None:
         connection.recv(16)
 
 
-# From trial to trial, in a process that stays
+# Several trials in one process
 
 
 def _agent() -> socket.socket | None:
-    """Return the way to who started this process, if it may have trials to come; once only."""
-    number = os.environ.pop("TRIALFLEET_STAYS", "")  # what we start does not stay
+    """Return the socket to the agent if it may have further trials; only once per process."""
+    number = os.environ.pop(
+        "TRIALFLEET_STAYS", ""
+    )  # programs that the trainer starts don't inherit it
     try:
         agent = socket.socket(fileno=int(number))
-    except (ValueError, OSError):  # by hand; or a program between us passed the name on alone
+    except (ValueError, OSError):  # by hand; or a program in between passed on the variable only
         return None
     try:
         packed = agent.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     except OSError:
         packed = bytes(struct.calcsize("3i"))
-    # Who started us must be the agent: a program between may have something to do after us.
+    # The agent must be the parent: a program in between may have work after this process.
     if struct.unpack("3i", packed)[0] == os.getppid():
         agent.set_inheritable(False)
         return agent
@@ -458,9 +462,9 @@ def _agent() -> socket.socket | None:
 
 
 def _flush() -> None:
-    """Write out what Python's and C's stdout and stderr still hold."""
+    """Flush Python's and C's stdout and stderr."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, ValueError):  # there is none, or it is closed
+        with suppress(AttributeError, ValueError):  # it is missing or closed
             stream.flush()
     with suppress(ImportError, OSError):
         import ctypes
@@ -469,7 +473,7 @@ def _flush() -> None:
 
 
 def _received(agent: socket.socket) -> bytes:
-    """Return the agent's word of the next trial; leave where it has none or is gone."""
+    """Return the agent's message with the next trial; exit if there is none."""
     word = b""
     with suppress(ConnectionError):
         word = agent.recv(1 << 16)
@@ -479,7 +483,7 @@ def _received(agent: socket.socket) -> bytes:
 
 
 def _take_up(order: dict[str, str]) -> None:
-    """Go to a trial's folder, as a new process would begin there."""
+    """Change to a trial's folder and output files, as a new process would have them."""
     path = Path(order["trial"])
     os.chdir(path.parent)
     os.environ["TRIALFLEET_TRIAL"] = path.name
@@ -493,7 +497,7 @@ def _take_up(order: dict[str, str]) -> None:
 
 
 def _read(path: Path) -> str | None:
-    """Return the text of a file, None where it is missing or no text."""
+    """Return the text of a file; None if it is missing or not text."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError):
@@ -501,7 +505,7 @@ def _read(path: Path) -> str | None:
 
 
 def _finite(metrics: dict[str, Any]) -> dict[str, float]:
-    """Return those that are finite, as plain numbers; JSON has no NaN and no infinity."""
+    """Return the finite metrics as floats, because JSON has neither NaN nor infinity."""
     numbers = {name: float(value) for name, value in metrics.items()}
     return {name: value for name, value in numbers.items() if math.isfinite(value)}
 
@@ -512,7 +516,7 @@ def _files(folder: Path) -> list[str]:
 
 
 def _checksum(path: Path) -> int:
-    """Return the CRC-32 of a file: enough to see a half-transferred one."""
+    """Return the CRC-32 of a file, which suffices to detect an incomplete transfer."""
     crc = 0
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -521,7 +525,7 @@ def _checksum(path: Path) -> int:
 
 
 def _sync(path: Path) -> None:
-    """Bring a file's content or a folder's entries to the disk."""
+    """Sync a file's content or a folder's entries to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -530,7 +534,7 @@ def _sync(path: Path) -> None:
 
 
 def _write_json(path: Path, value: object) -> None:
-    """Replace `path` whole: written beside it, fsynced, renamed."""
+    """Replace a file atomically: write a temporary file, sync it, rename it."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     beside.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     _sync(beside)

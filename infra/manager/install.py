@@ -62,7 +62,7 @@ class InstallTarget:
     key: Callable[[], bytes] = apt_repository.fetch_key
     seconds: float = ANSWER_SECONDS
 
-    def at(self, path: str | Path) -> Path:
+    def place_of(self, path: str | Path) -> Path:
         """Return the place of a path of the target machine."""
         return self.root / str(path).lstrip("/")
 
@@ -129,7 +129,9 @@ def refuse_where_impossible(target: InstallTarget) -> None:
     if shutil.which("systemctl") is None:
         raise PoolError("a manager needs systemd, and this machine has no systemctl")
     if target.installed() is None:
-        apt_repository.refuse_unsupported(apt_repository.distribution(target.at("/etc/os-release")))
+        apt_repository.refuse_unsupported(
+            apt_repository.distribution(target.place_of("/etc/os-release"))
+        )
 
 
 def actions(settings: ManagerSettings, target: InstallTarget, group: int) -> Iterator[Action]:
@@ -145,14 +147,14 @@ def packages(target: InstallTarget) -> Iterator[Action]:
     """Yield the actions that install HTCondor from its own repository, if it is missing."""
     if target.installed() is not None:
         return
-    found = apt_repository.distribution(target.at("/etc/os-release"))
-    keyring = target.at("/etc/apt/keyrings/htcondor.asc")
+    found = apt_repository.distribution(target.place_of("/etc/os-release"))
+    keyring = target.place_of("/etc/apt/keyrings/htcondor.asc")
     yield Action(
         f"fetch the key {apt_repository.KEY_URL} into {keyring}",
         keyring.is_file,
         lambda: write(keyring, target.key()),
     )
-    sources = target.at("/etc/apt/sources.list.d/htcondor.list")
+    sources = target.place_of("/etc/apt/sources.list.d/htcondor.list")
     yield file(sources, apt_repository.source(found, Path("/etc/apt/keyrings/htcondor.asc")))
     yield command(["apt-get", "-qq", "update"], target.run)
     yield command(["apt-get", "-qq", "-y", "install", "condor"], target.run)
@@ -172,7 +174,7 @@ def refuse_old(target: InstallTarget) -> None:
 
 def configuration(settings: ManagerSettings, target: InstallTarget) -> Iterator[Action]:
     """Yield the actions that configure HTCondor and the kernel's keep-alive probes."""
-    keys = target.at("/etc/condor/passwords.d")
+    keys = target.place_of("/etc/condor/passwords.d")
     yield folder(keys, mode=0o700, group=ROOT_GROUP)
     key = keys / config.KEY
     yield Action(
@@ -180,8 +182,8 @@ def configuration(settings: ManagerSettings, target: InstallTarget) -> Iterator[
         key.is_file,
         lambda: write_atomic(key, signing.new_key(), mode=0o600),
     )
-    yield file(target.at("/etc/condor/config.d") / CONFIG_NAME, config.render(settings))
-    sysctl = target.at("/etc/sysctl.d/60-trialfleet.conf")
+    yield file(target.place_of("/etc/condor/config.d") / CONFIG_NAME, config.render(settings))
+    sysctl = target.place_of("/etc/sysctl.d/60-trialfleet.conf")
     yield file(sysctl, render_template("manager/sysctl.conf.j2", values=KEEPALIVE))
     load = ["sysctl", "--quiet", f"--load={sysctl}"]
     yield command(load, target.run, is_done=lambda: probes_often(target))
@@ -189,14 +191,16 @@ def configuration(settings: ManagerSettings, target: InstallTarget) -> Iterator[
 
 def probes_often(target: InstallTarget) -> bool:
     """Return whether the kernel has the values of `KEEPALIVE` already."""
-    places = ((target.at("/proc/sys/net/ipv4") / name, str(n)) for name, n in KEEPALIVE.items())
+    places = (
+        (target.place_of("/proc/sys/net/ipv4") / name, str(n)) for name, n in KEEPALIVE.items()
+    )
     return all(place.is_file() and place.read_text().strip() == value for place, value in places)
 
 
 def token(target: InstallTarget, group: int) -> Iterator[Action]:
     """Yield the actions that make the nodes' token and its weekly renewal."""
-    path = target.at(tokens.TOKEN_FILE)
-    key = target.at("/etc/condor/passwords.d") / config.KEY
+    path = target.place_of(tokens.TOKEN_FILE)
+    key = target.place_of("/etc/condor/passwords.d") / config.KEY
     yield folder(path.parent, mode=tokens.FOLDER_MODE, group=group)
     yield Action(
         f"make the nodes' token, {path}, for {tokens.LIFETIME_DAYS} days",
@@ -212,8 +216,8 @@ def token(target: InstallTarget, group: int) -> Iterator[Action]:
         mode=f"{tokens.TOKEN_MODE:04o}",
     )
     timer = render_template("manager/trialfleet-token.timer.j2", days=tokens.LIFETIME_DAYS)
-    yield file(target.at("/etc/systemd/system") / RENEWAL, service)
-    yield file(target.at("/etc/systemd/system") / TIMER, timer)
+    yield file(target.place_of("/etc/systemd/system") / RENEWAL, service)
+    yield file(target.place_of("/etc/systemd/system") / TIMER, timer)
 
 
 def supervisor(settings: ManagerSettings, target: InstallTarget) -> Action:
@@ -221,7 +225,7 @@ def supervisor(settings: ManagerSettings, target: InstallTarget) -> Action:
     program = shlex.join(programs.command("supervise"))
     values = {"user": settings.user, "command": program, "state": "trialfleet-supervisor"}
     text = render_template("manager/trialfleet-supervisor.service.j2", **values)
-    return file(target.at("/etc/systemd/system") / SUPERVISOR, text)
+    return file(target.place_of("/etc/systemd/system") / SUPERVISOR, text)
 
 
 def is_fresh(path: Path, key: Path, group: int) -> bool:
@@ -238,7 +242,7 @@ def is_fresh(path: Path, key: Path, group: int) -> bool:
 
 def services(target: InstallTarget) -> Iterator[Action]:
     """Yield the actions that start HTCondor and the timer, now and at each boot."""
-    written = target.at("/etc/condor/config.d") / CONFIG_NAME
+    written = target.place_of("/etc/condor/config.d") / CONFIG_NAME
     steps: list[tuple[list[str], Callable[[], bool]]] = [
         (["daemon-reload"], lambda: are_loaded(target)),
         (["enable", "--now", TIMER], lambda: is_enabled(target, TIMER)),

@@ -37,7 +37,7 @@ class Condor:
         self._values: dict[str, str] = {}
         self._name = self._instance = ""
 
-    def look(self) -> Startd | None:
+    def read_startd(self) -> Startd | None:
         """Return the startd's state; None if it doesn't answer."""
         wanted = ",".join((*LOOKED_AT, *slots.ATTRIBUTES, privileged_readings.INSTANCE))
         try:

@@ -178,7 +178,7 @@ def lease_reason(memory: Memory, seen: Seen) -> str | None:
     """Return the reason if the lease has expired."""
     if memory.expires is None or seen.now < memory.expires:
         return None
-    return f"lease expired at {at(memory.expires)}: the manager has not renewed it"
+    return f"lease expired at {utc_text(memory.expires)}: the manager has not renewed it"
 
 
 def failure_reason(failed: tuple[Failure, ...], rules: Rules) -> str:
@@ -219,7 +219,7 @@ def changes(before: Memory, after: Memory) -> list[str]:
     if after.joined and not before.joined:
         lines.append("joined: the startd answers and is in the collector")
     if after.expires is not None and after.expires != before.expires:
-        lines.append(f"the lease ends at {at(after.expires)}")
+        lines.append(f"the lease ends at {utc_text(after.expires)}")
     if after.leaving is None and before.leaving is not None:
         lines.append(f"no longer leaves ({before.leaving.cause})")
     elif after.leaving and (not before.leaving or before.leaving.cause != after.leaving.cause):
@@ -229,7 +229,7 @@ def changes(before: Memory, after: Memory) -> list[str]:
     return lines
 
 
-def at(moment: float) -> str:
+def utc_text(moment: float) -> str:
     """Return UNIX seconds as readable UTC time."""
     then = datetime.fromtimestamp(moment, timezone.utc)  # noqa: UP017  a node may have Python 3.10
     return then.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -76,7 +76,7 @@ class Agent:
 
     def _look(self) -> Seen:
         current = notices.read(self._metadata)
-        startd = self._condor.look()
+        startd = self._condor.read_startd()
         self._log_silence(current, startd)
         return Seen(
             now=self._clock.now().timestamp(),
@@ -127,13 +127,13 @@ class Agent:
         return decision
 
     def _take_offline(self, decision: Decision) -> Decision:
-        """Take sick GPUs offline; after a failure try again in the next step."""
+        """Take sick GPUs offline; after a failure retry in the next step."""
         if decision.offline is None:
             return decision
         try:
             self._condor.take_offline(decision.offline)
         except StepError as error:
-            if str(error) != self._offline_problem:  # it is tried again each second
+            if str(error) != self._offline_problem:  # it is retried each second
                 log.warning("sick GPUs can't be taken offline: %s", error)
             self._offline_problem = str(error)
             before = replace(decision.memory, offline=self._memory.offline)

@@ -18,7 +18,7 @@ from trialfleet.nodes.bootstrap.instance import identify
 from trialfleet.nodes.bootstrap.log import FILE, Log
 
 UPLOAD_WAITS, UPLOAD_SECONDS = (1,), 5  # short, because the log must not delay the bootstrap
-AGAIN, OVER = 1, 3  # exit codes: systemd tries again after the first only
+AGAIN, OVER = 1, 3  # exit codes: systemd retries after the first only
 
 
 def main() -> int:

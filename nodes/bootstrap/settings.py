@@ -32,7 +32,7 @@ class Settings:
     image: bool = False  # prepare this machine for an image of nodes, and don't join
 
     @classmethod
-    def of(cls, table: dict[str, Any]) -> Settings:
+    def from_table(cls, table: dict[str, Any]) -> Settings:
         """Return the settings from the user data's table; StepError if it is invalid."""
         if table.get("schema") != SCHEMA:
             raise StepError(f"the settings have schema {table.get('schema')!r} instead of {SCHEMA}")
@@ -49,6 +49,6 @@ def read(host: Host) -> Settings:
     if not text:
         raise StepError(f"the settings {FILE} are missing: did the user data run?")
     try:
-        return Settings.of(json.loads(text))
+        return Settings.from_table(json.loads(text))
     except ValueError as error:
         raise StepError(f"{FILE} is not JSON: {error}") from error

@@ -184,7 +184,7 @@ class Agent:
 
     def _new_part(self, roster: Roster, rank: int) -> Part | None:
         """Return this job's part of a generation, with the checkpoint in the trial's folder."""
-        order = Order.of(self._chirp.read(ORDER))
+        order = Order.from_json(self._chirp.read(ORDER))
         if order is None or order.trial is None or order.name != roster.trial:
             return None
         folder = self._folders.make(order)
@@ -270,7 +270,7 @@ class Agent:
 
     def _read_roster(self) -> Roster | None:
         try:
-            return Roster.of(self._chirp.read(f"{REMOTE}/roster.json"), self._cluster)
+            return Roster.from_json(self._chirp.read(f"{REMOTE}/roster.json"), self._cluster)
         except OSError:
             return None
 
@@ -305,7 +305,7 @@ class Agent:
                 self._part.reports.send_printed()
 
     def _deliver(self) -> None:
-        """Send the workers' files to the access point; after a failure try again soon."""
+        """Send the workers' files to the access point; after a failure retry soon."""
         now = time.monotonic()
         if self._to_deliver is None or self._part is None or now < self._deliver_at:
             return

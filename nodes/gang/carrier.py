@@ -75,4 +75,4 @@ class Carrier:
             local.write_bytes(pointer.as_bytes())
 
     def _links(self) -> store.Links:
-        return store.Links.of(self._chirp.read(f"{REMOTE}/{store.LINKS}"))
+        return store.Links.from_json(self._chirp.read(f"{REMOTE}/{store.LINKS}"))

@@ -55,7 +55,7 @@ def parsed(text: object) -> Member | None:
     words = dict(word.partition("=")[::2] for word in str(text).split())
     kinds: dict[str, Any] = {"str": str, "int": int, "float": float}
     try:
-        told = {each.name: kinds[str(each.type)](words[each.name]) for each in fields(Member)}
-        return Member(**told)
+        values = {each.name: kinds[str(each.type)](words[each.name]) for each in fields(Member)}
+        return Member(**values)
     except (KeyError, ValueError):
         return None

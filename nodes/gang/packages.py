@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from trialfleet.nodes import CHECKPOINT
 
-RESULT = "result"  # the other kind, beside CHECKPOINT
+RESULT = "result"  # the other kind is CHECKPOINT
 _NAME = re.compile(r"(checkpoint|result)\.(\d{6})\.(\d{6})\.tar")
 
 

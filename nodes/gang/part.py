@@ -44,7 +44,7 @@ class Part:
         self._processes, self._server = processes, server
         self._cpu_before = processes.cpu_seconds(server.pid)
         self._workers: list[int] = []
-        self._is_told_to_save = False
+        self._is_asked_to_save = False
         self._stopped_since: float | None = None
 
     @property
@@ -64,7 +64,7 @@ class Part:
 
     def prepare(self, folder: Path, chirp: Chirp) -> None:
         """Set the folder of the next generation."""
-        self.folder, self._is_told_to_save, self._stopped_since = folder, False, None
+        self.folder, self._is_asked_to_save, self._stopped_since = folder, False, None
         self.reports = Reports(folder, chirp, self.order.name)
 
     def start(self, variables: Mapping[str, str]) -> None:
@@ -74,8 +74,8 @@ class Part:
 
     def ask_to_save(self) -> None:
         """Ask the first worker, once, to save and end."""
-        if self._workers and not self._is_told_to_save:
-            self._is_told_to_save = True
+        if self._workers and not self._is_asked_to_save:
+            self._is_asked_to_save = True
             if not self._processes.has_reaped(self._workers[0]):
                 os.kill(self._workers[0], signal.SIGTERM)
 
@@ -104,7 +104,7 @@ class Part:
         The others would wait for a stopped one for ever.
         """
         now = time.monotonic()
-        self._bounds.look(now)
+        self._bounds.check(now)
         self.over = self._bounds.over or ""
         if not any(map(is_stopped, self._workers)):
             self._stopped_since = None

@@ -21,13 +21,13 @@ class Roster:
     code: int
 
     @staticmethod
-    def of(text: bytes | None, cluster: int) -> Roster | None:
+    def from_json(text: bytes | None, cluster: int) -> Roster | None:
         """Return the roster in a file; None if there is none for this submission of the job."""
         try:
             plain = json.loads(text or b"null")
             if not plain or plain["cluster"] != cluster:
                 return None
-            told = {field.name: plain[field.name] for field in fields(Roster)}
-            return Roster(**told | {"code": plain["code"] or 0})
+            values = {field.name: plain[field.name] for field in fields(Roster)}
+            return Roster(**values | {"code": plain["code"] or 0})
         except (ValueError, LookupError, TypeError):
             return None

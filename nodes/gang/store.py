@@ -38,7 +38,7 @@ class Links:
     get: Mapping[str, str] = field(default_factory=dict)  # URLs for downloads, likewise
 
     @staticmethod
-    def of(text: bytes | None) -> Links:
+    def from_json(text: bytes | None) -> Links:
         """Return the links in the keeper's file; empty if it can't be read."""
         try:
             plain = json.loads(text or b"{}")

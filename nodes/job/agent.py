@@ -53,12 +53,12 @@ class Agent:
                 words = f"{order.name}: ended with {ended.code} after {ended.seconds:.1f} s{over}"
                 print(words, flush=True)
                 wants = self._wants(order)
-                told = {"trial": order.name, **ended.as_words(), "wants": wants}
+                report = {"trial": order.name, **ended.as_words(), "wants": wants}
                 if order.last:
-                    self._words.say_last(**told)
+                    self._words.say_last(**report)
                     until_done(self._words.deliver, self._events, self._events.has_time)
                     return ended.status
-                order = self._words.ask("told", self._events.has_time, **told)
+                order = self._words.ask("told", self._events.has_time, **report)
                 if order.trial is not None and not wants:
                     break
         except WantedBackError:
@@ -76,8 +76,8 @@ class Agent:
         order = until_done(self._words.first_order, self._events, self._events.is_free)
         if order is None:
             return self._words.ask("ask", self._events.is_free)
-        look = partial(self._words.ended_before, order)
-        code = until_done(look, self._events, self._events.is_free)
+        read_end = partial(self._words.ended_before, order)
+        code = until_done(read_end, self._events, self._events.is_free)
         if code is not None:
             return code << 8 if code >= 0 else -code
         self._words.say("begun", trial=order.name)

@@ -65,11 +65,11 @@ class Events:
     @contextmanager
     def held_back(self) -> Iterator[None]:
         """Delay signals until the end of this block, in which their receiver changes."""
-        former = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+        previous = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
         try:
             yield
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, former)
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
     def wait(self, seconds: float, other: socket.socket | None = None) -> None:
         """Wait for some seconds, or until a signal or data on another socket arrives."""
@@ -86,17 +86,17 @@ class Events:
             self.pass_on(number)
 
 
-def until_done(action: Callable[[], T], events: Events, may_go_on: Callable[[], bool]) -> T:
+def until_done(action: Callable[[], T], events: Events, may_retry: Callable[[], bool]) -> T:
     """Repeat an action that fails while the access point is unreachable; else WantedBackError."""
-    pause, is_told = AGAIN, False
+    pause, is_printed = AGAIN, False
     while True:
         try:
             return action()
         except OSError as error:
-            if not is_told:
+            if not is_printed:
                 print(f"retrying until it succeeds: {error}", file=sys.stderr)
-            is_told = True
-        if not may_go_on():
+            is_printed = True
+        if not may_retry():
             raise WantedBackError
         events.wait(pause)
         pause = min(pause * 1.5, AGAIN_AT_MOST)

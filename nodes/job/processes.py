@@ -32,7 +32,7 @@ class ProcessTree:
         self.largest_mb = 0.0
         self._cpu_seconds = 0.0  # of ended processes
         self._statuses: dict[int, int] = {}
-        self._stuck: set[int] = set()  # killed, but still there
+        self._stuck: set[int] = set()  # killed, but not gone
 
     def began(self, pid: int) -> None:
         """Register a new child, whose number may have been used before."""

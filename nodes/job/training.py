@@ -135,12 +135,12 @@ class Bounds:
         self._memory_check_at = time.monotonic() + FIRST_MEMORY_CHECK
 
     @property
-    def look_at(self) -> float:
+    def check_at(self) -> float:
         """Time of the next check, by `time.monotonic`."""
         until = self._limits.until
         return self._memory_check_at if until is None else min(until, self._memory_check_at)
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Check the limits, if a check is due."""
         if self._limits.until is not None and now >= self._limits.until:
             self.over = "time"
@@ -172,7 +172,7 @@ class Training:
         self._trainer, self._processes = trainer, processes
         self._limits, self._carry = limits, carry
         self.bounds = Bounds(processes, limits)
-        self._is_told = False
+        self._is_to_stop = False
         self._ends: list[tuple[float, int]] = []  # times and signals after an order to stop
 
     def run(self, events: Events) -> int:
@@ -185,23 +185,24 @@ class Training:
         while (status := self._trainer.status()) is None:
             events.check()
             now = time.monotonic()
-            self.bounds.look(now)
+            self.bounds.check(now)
             if self.bounds.over:
                 self._processes.end()
                 continue
             self._press(now)
             if now >= carry_at:
-                is_told, carry_at = self._carry()
-                self._tell_to_stop(now, is_told=is_told)
-            times = [carry_at, self.bounds.look_at, *(at for at, _ in self._ends[:1])]
+                is_to_stop, carry_at = self._carry()
+                self._note_stop(now, is_to_stop=is_to_stop)
+            times = [carry_at, self.bounds.check_at, *(at for at, _ in self._ends[:1])]
             events.wait(min(times) - time.monotonic(), self._trainer.socket)
         if status == 0:
             self.bounds.over = None  # it had ended already
         return status
 
-    def _tell_to_stop(self, now: float, *, is_told: bool) -> None:
-        if is_told and not self._is_told and self._limits.grace_seconds is not None:
-            self._is_told = True
+    def _note_stop(self, now: float, *, is_to_stop: bool) -> None:
+        """At the order to stop, schedule the signals for a trial that continues."""
+        if is_to_stop and not self._is_to_stop and self._limits.grace_seconds is not None:
+            self._is_to_stop = True
             at = now + self._limits.grace_seconds
             self._ends = [(at, signal.SIGTERM), (at + KILL_SECONDS, signal.SIGKILL)]
 

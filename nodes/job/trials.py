@@ -252,7 +252,7 @@ class _Carrier:
         self._reports, self._words, self._at_first = reports, words, at_first
         self._is_stoppable, self._is_begun = is_stoppable, False
         self._slow_at = math.inf if is_stoppable else time.monotonic() + SLOW_AFTER
-        self._is_told = False
+        self._is_to_stop = False
 
     def turn(self) -> tuple[bool, float]:
         """Transfer new data; return whether the trial is to stop, and the next turn's time.
@@ -266,17 +266,17 @@ class _Carrier:
         self._words.say_again()
         with suppress(OSError):
             self._reports.send()
-            self._look()
+            self._fetch_order()
             self._reports.send_printed()
         now = time.monotonic()
-        return self._is_told, now + (CARRY if now < self._slow_at else SLOW_CARRY)
+        return self._is_to_stop, now + (CARRY if now < self._slow_at else SLOW_CARRY)
 
     def has_order(self, folder: Path) -> bool:
         """Return whether there is an order to stop before the trial begins, or begins again."""
         with suppress(OSError):
-            self._look()
+            self._fetch_order()
         return folders.has_order_to_stop(folder)
 
-    def _look(self) -> None:
-        if self._is_stoppable and not self._is_told:
-            self._is_told = self._reports.take_order()
+    def _fetch_order(self) -> None:
+        if self._is_stoppable and not self._is_to_stop:
+            self._is_to_stop = self._reports.take_order()

@@ -56,7 +56,7 @@ class Order:
         return RESULT_PACKAGE.format(self.name)
 
     @staticmethod
-    def of(text: bytes | None) -> Order | None:
+    def from_json(text: bytes | None) -> Order | None:
         """Return the order in a file; None if it is invalid."""
         try:
             plain = json.loads(text or b"{}")
@@ -99,7 +99,7 @@ class Words:
 
     def first_order(self) -> Order | None:
         """Return the order that the job was submitted with; None if it is for another agent."""
-        order = Order.of(self._chirp.read(ORDER))
+        order = Order.from_json(self._chirp.read(ORDER))
         return order if order and not order.token and order.trial else None
 
     def ended_before(self, order: Order) -> int | None:
@@ -172,7 +172,7 @@ class Words:
 
     def _answer(self) -> Order | None:
         try:
-            order = Order.of(self._chirp.read(ORDER))
+            order = Order.from_json(self._chirp.read(ORDER))
         except OSError:
             return None
         is_ours = order and (order.token, order.turn) == (self._who["token"], self._turn)

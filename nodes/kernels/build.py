@@ -253,7 +253,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _make(recipe: Recipe, chosen: toolchain.Compilers, work: Path) -> None:
-    """Compile and link the library and write build.json beside it."""
+    """Compile and link the library, and write build.json next to it."""
     start = time.monotonic()
     say(f"compiling for torch {recipe.torch}, {', '.join(recipe.architectures)}")
     with tempfile.TemporaryDirectory(dir=work) as objects:

@@ -1,17 +1,17 @@
-"""The operators, typed. Importing this module loads the built library, building it if it must.
+"""The operators, typed. Importing this module loads the library, and builds it if it is missing.
 
-csrc/schema.cpp has their signatures, plain.py what each computes, of which arguments.
+csrc/schema.cpp has their signatures; plain.py documents what each computes, and its arguments.
 
 IMPLEMENTATION is "cuda", "cpu" or "plain": the best one loaded; REASON says why no better one is
-("" for cuda). The tensors' device decides which runs: the library of a CUDA torch has both.
+loaded ("" for cuda). The tensors' device decides which one runs: a CUDA torch's library has both.
 
 All tensors must be contiguous, of any alignment, on one device. "Float" is float32, bfloat16 or
 float16, and on the CPU also float64, for tests. Anything else raises ValueError with the operator,
-the argument, what is right and what was given. Nothing waits for the device, so that every operator
-can be captured in a CUDA graph; a value there can't be looked at, so a code or class outside its
-table gives NaN on CUDA and raises on the CPU; rows that `order` names must be there. A kernel gives
-the same bits for the same input, whatever the number of threads. Operators whose name ends in _
-change arguments, unseen by autograd.
+the argument, the allowed values and the given one. Nothing waits for the device, so that every
+operator can be captured in a CUDA graph. So values on the device can't be checked: a code or class
+outside its table gives NaN on CUDA, and raises on the CPU; the rows in `order` must exist. A kernel
+gives the same bits for the same input, for any number of threads. Operators whose name ends in _
+change their arguments, which autograd does not record.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 def loss_and_gradient(name: str, outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Return a loss by its name, the mean over the rows, and its gradient by the outputs.
 
-    Past autograd, whose product of that gradient with the loss's own would be a launch.
+    It bypasses autograd, which would launch a product of that gradient with the loss's own.
     """
     both: tuple[Tensor, Tensor] = getattr(_kernels, name)(outputs.detach(), target)
     return both

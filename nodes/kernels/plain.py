@@ -1,8 +1,8 @@
 """Every operator in pure torch: the reference for tests of the kernels, and the fallback.
 
-Nothing here waits for the device or looks at its values, so all of it can be captured in a CUDA
-graph. Arithmetic is float32, or float64 for a float64 tensor; results are rounded once. Arguments
-that can't be are refused in torch's words; csrc/checks.h looks at those that a kernel gets.
+Nothing here waits for the device or reads its values on the host, so all of it can be captured in a
+CUDA graph. Arithmetic is float32, or float64 for a float64 tensor; results are rounded once. torch
+itself raises for invalid arguments; csrc/checks.h checks those of the kernels.
 
 Shapes: b rows, h units, c classes; for the table n rows, d numeric and k categorical columns, e
 numbers per embedding, v rows of embeddings.
@@ -37,10 +37,10 @@ def bias_relu_dropout(
     Args:
         x: [b, h] float.
         bias: [h], float32 or of x's type.
-        rng: [2] int64, seed and step; give every step another.
+        rng: [2] int64, seed and step; each step needs another one.
         layer: number of the layer, at least 0, so that layers differ.
         p: the share, in [0, 1).
-        offset: where x lies in a larger array, of whose mask it takes its part: the number of its
+        offset: if x is a part of a larger array, and uses that part of its mask: the index of its
             first element there, row-major.
         width: columns of that array; 0: those of x.
     """
@@ -59,14 +59,13 @@ def bias_relu_dropout_backward(grad: Tensor, y: Tensor, p: float) -> tuple[Tenso
 def kept(
     shape: torch.Size, rng: Tensor, layer: int, p: float, offset: int = 0, width: int = 0
 ) -> Tensor:
-    """Return dropout's mask [rows, columns], true where an element stays.
+    """Return dropout's mask [rows, columns], true where an element is kept.
 
     Element i has half i % 8, the lower half of each word first, of the block with the counter
-    (i // 8, layer, step), as the kernels do. `offset` and `width` say which i the elements have:
-    offset + row · width + column.
+    (i // 8, layer, step), as the kernels do. The index i is offset + row · width + column.
     """
     rows, columns = shape
-    first = offset % 8  # whole blocks before it are left out
+    first = offset % 8  # whole blocks before it are skipped
     width = width or columns
     elements = first + max(0, rows - 1) * width + columns
     block = offset // 8 + torch.arange((elements + 7) // 8, device=rng.device)
@@ -109,7 +108,7 @@ def softmax_cross_entropy(logits: Tensor, target: Tensor) -> tuple[Tensor, Tenso
     scores = functional.log_softmax(_wide(logits), 1)
     of_target = target.unsqueeze(1)
     loss = -scores.gather(1, of_target).mean()
-    # scatter_add_ copies from the host where torch must be deterministic: no graph captures that.
+    # In deterministic mode scatter_add_ copies from the host, which no graph can capture.
     classes = torch.arange(scores.shape[1], device=target.device)
     gradient = scores.exp_() - (classes == of_target).to(scores.dtype)
     return loss, (gradient / max(1, len(target))).to(logits.dtype)
@@ -150,9 +149,9 @@ def gather_embed(
     rows: int,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the next batch: its rows' numbers beside embeddings, codes, targets.
+    """Return the next batch: its rows' numbers joined with embeddings, the codes, the targets.
 
-    The rows are order[cursor : cursor + rows]; a position past the end stands for the last.
+    The rows are order[cursor : cursor + rows]; positions past the end are clamped to the last.
     Only weight has a gradient.
 
     Args:
@@ -213,11 +212,11 @@ def adamw_step_(
         gradients: as the weights, but float32, bfloat16 or float16.
         m: float32, as the weights: mean of the gradient.
         v: float32, as the weights: mean of its square.
-        shadows: none, or one per weight: a bfloat16 or float16 copy that follows the weight, or an
-            empty tensor where there is none.
+        shadows: none, or one per weight: a bfloat16 or float16 copy, which is updated with the
+            weight, or an empty tensor for none.
         decays: one per weight.
         schedule: [steps, 3] float32: learning rate, 1 / (1 - beta1^t), 1 / (1 - beta2^t), t from 1.
-        step: [1] int64: the row of schedule; past the end it stands for the last.
+        step: [1] int64: the row of schedule; past the end it is clamped to the last.
         beta1: of the mean.
         beta2: of the mean of squares.
         epsilon: added to the root.
@@ -244,7 +243,7 @@ def sgd_step_(
 ) -> None:
     """Take a step of SGD with momentum; arguments as for `adamw_step_`.
 
-    Only the first column of schedule, the learning rate, is looked at.
+    Only the first column of schedule, the learning rate, is used.
     """
     rate, _, _ = _at(schedule, step)
     for w, gradient, mean, decay in zip(weights, gradients, velocity, decays, strict=True):

@@ -17,7 +17,7 @@ import torch
 SOURCES = Path(__file__).parent / "csrc"
 PACKAGES = Path(inspect.getfile(torch)).parents[1]  # torch's and NVIDIA's
 
-# Without -march: a cache may be shared by machines. C++20 is what torch's headers want.
+# Without -march, because machines may share a cache. torch's headers need C++20.
 CXX_FLAGS = ("-std=c++20", "-O3", "-fno-math-errno", "-fPIC", "-fopenmp")
 NVCC_FLAGS = ("-O3", "-lineinfo", "-Xcompiler", "-fPIC")
 HOST_FLAGS = (*NVCC_FLAGS, "-std=c++20")  # of cuda.cpp
@@ -77,7 +77,7 @@ def find_nvcc(cuda: str) -> str:
 
 
 def _nvccs() -> Iterator[str]:
-    """Yield where an nvcc may be, the likeliest first."""
+    """Yield possible paths of nvcc, the likeliest first."""
     if os.environ.get("CUDA_HOME"):
         yield f"{os.environ['CUDA_HOME']}/bin/nvcc"
     yield shutil.which("nvcc") or ""
@@ -91,20 +91,20 @@ def version_of(text: str) -> tuple[int, ...]:
 
 
 def parallel_compilers() -> int:
-    """Return how many compilers may run at once: in an HTCondor job one, within its memory."""
+    """Return how many compilers may run at once; in an HTCondor job one, to fit in its memory."""
     return 1 if "_CONDOR_SCRATCH_DIR" in os.environ else len(os.sched_getaffinity(0))
 
 
 def compile_commands(
     architectures: Sequence[str], chosen: Compilers, objects: Path
 ) -> dict[str, list[str]]:
-    """Return how to compile each file of csrc/, by its name, into a folder for objects."""
+    """Return the command to compile each file of csrc/, by its name, into a folder for objects."""
     include = ["-isystem", str(PACKAGES / "torch" / "include")]
     cxx = [chosen.cxx, *CXX_FLAGS, *DEFINES, *include]
     nvcc = [chosen.nvcc, "-ccbin", chosen.cxx]
     commands = {"schema.cpp": cxx, "cpu.cpp": cxx}
     if chosen.nvcc:
-        # Compiled by nvcc for its include paths; what it does with a .cpp is call the C++ compiler.
+        # Use nvcc for its include paths; for a .cpp it only calls the C++ compiler.
         commands["cuda.cpp"] = [*nvcc, *HOST_FLAGS, *DEFINES, *include]
         codes = code_for(architectures, known_to(chosen.nvcc))
         kernels = [*nvcc, *KERNEL_FLAGS, "--threads", str(parallel_compilers()), *codes]
@@ -124,7 +124,7 @@ def known_to(nvcc: str) -> list[int]:
 def code_for(architectures: Sequence[str], known: Sequence[int]) -> list[str]:
     """Return nvcc's options: machine code for each, and PTX of the highest for later GPUs.
 
-    A GPU that is later than those that nvcc knows has the PTX of the latest one before it.
+    A GPU that is newer than those that nvcc knows gets the PTX of the newest known one.
     """
     codes = []
     for number in sorted(int(name.removeprefix("sm_")) for name in architectures):
@@ -136,10 +136,10 @@ def code_for(architectures: Sequence[str], known: Sequence[int]) -> list[str]:
 
 
 def loaded_libraries() -> list[str]:
-    """Return the very files that torch loaded into this process.
+    """Return the libraries that torch loaded into this process, by path.
 
-    Another copy of the OpenMP runtime would have threads of its own, and another copy of CUDA's
-    might not be there at all: each packaging of torch has them elsewhere.
+    Another copy of the OpenMP runtime would have its own threads, and another copy of the CUDA
+    runtime may not exist: each distribution of torch has them elsewhere.
     """
     maps = Path("/proc/self/maps").read_text(encoding="utf-8")
     wanted = r"/.*/lib(?:c10|c10_cuda|torch_cpu|cudart|gomp|omp|iomp5)[-.].*$"

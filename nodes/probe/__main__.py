@@ -64,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
 def recorded(path: str) -> Readings:
     """Return readings from a file; an unusable file counts as a sick machine."""
     try:
-        return Readings.of(json.loads(Path(path).read_text(encoding="utf-8")))
+        return Readings.from_table(json.loads(Path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         return Readings(problems=(f"{STAND_IN}={path}: {error}",))
 

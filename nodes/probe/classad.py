@@ -26,18 +26,18 @@ def classad(readings: Readings, health: Verdict) -> str:
         "TrialfleetGpuName": ", ".join(dict.fromkeys(gpu.name for gpu in gpus if gpu.name)) or None,
         "TrialfleetGpuDriver": readings.driver or None,
         "TrialfleetGpuCuda": readings.cuda or None,
-        "TrialfleetBandwidth": of(gpus, lambda gpu: gpu.bandwidth, min),
-        "TrialfleetBandwidthShare": of(gpus, bandwidth_share, min),
-        "TrialfleetLaunchMicroseconds": of(gpus, lambda gpu: gpu.launch_microseconds, max),
-        "TrialfleetLaunchRate": of(gpus, lambda gpu: gpu.launch_rate, min),
-        "TrialfleetHostBandwidth": of(gpus, lambda gpu: gpu.host_bandwidth, min),
-        "TrialfleetGpuWatts": of(gpus, lambda gpu: gpu.watts, max),
-        "TrialfleetGpuWattsLimit": of(gpus, lambda gpu: gpu.watts_limit, min),
-        "TrialfleetGpuCelsius": of(gpus, lambda gpu: gpu.celsius, max),
-        "TrialfleetPcieGeneration": of(gpus, lambda gpu: gpu.pcie_generation, min),
-        "TrialfleetPcieGenerationMax": of(gpus, lambda gpu: gpu.pcie_generation_max, min),
-        "TrialfleetPcieWidth": of(gpus, lambda gpu: gpu.pcie_width, min),
-        "TrialfleetPcieWidthMax": of(gpus, lambda gpu: gpu.pcie_width_max, min),
+        "TrialfleetBandwidth": worst_value(gpus, lambda gpu: gpu.bandwidth, min),
+        "TrialfleetBandwidthShare": worst_value(gpus, bandwidth_share, min),
+        "TrialfleetLaunchMicroseconds": worst_value(gpus, lambda gpu: gpu.launch_microseconds, max),
+        "TrialfleetLaunchRate": worst_value(gpus, lambda gpu: gpu.launch_rate, min),
+        "TrialfleetHostBandwidth": worst_value(gpus, lambda gpu: gpu.host_bandwidth, min),
+        "TrialfleetGpuWatts": worst_value(gpus, lambda gpu: gpu.watts, max),
+        "TrialfleetGpuWattsLimit": worst_value(gpus, lambda gpu: gpu.watts_limit, min),
+        "TrialfleetGpuCelsius": worst_value(gpus, lambda gpu: gpu.celsius, max),
+        "TrialfleetPcieGeneration": worst_value(gpus, lambda gpu: gpu.pcie_generation, min),
+        "TrialfleetPcieGenerationMax": worst_value(gpus, lambda gpu: gpu.pcie_generation_max, min),
+        "TrialfleetPcieWidth": worst_value(gpus, lambda gpu: gpu.pcie_width, min),
+        "TrialfleetPcieWidthMax": worst_value(gpus, lambda gpu: gpu.pcie_width_max, min),
         "TrialfleetKernels": readings.kernels,
         "TrialfleetGpuNote": note(readings),
     }
@@ -50,7 +50,7 @@ def usable(readings: Readings, health: Verdict) -> list[Gpu]:
     return [gpu for gpu in readings.gpus if not (health.healthy and gpu.id in health.sick)]
 
 
-def of(
+def worst_value(
     gpus: Sequence[Gpu], value: Callable[[Gpu], float | None], worst: Callable[..., float]
 ) -> float | None:
     """Return the worst value over the GPUs, by `min` or `max`; None if all are unknown."""

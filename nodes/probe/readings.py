@@ -71,7 +71,7 @@ class Readings:
     not_measured: str = ""  # why speed was not measured; empty: it was
 
     @classmethod
-    def of(cls, table: dict[str, Any]) -> Readings:
+    def from_table(cls, table: dict[str, Any]) -> Readings:
         """Return the readings from a table of `asdict`; ValueError if it is invalid."""
         try:
             gpus = tuple(Gpu(**_tuples(gpu)) for gpu in table.get("gpus", ()))

@@ -1,4 +1,4 @@
-"""A region's rows, ready to train on.
+"""A region's rows, prepared for training.
 
 Shapes: n rows, b rows of a batch, d numeric columns, k categorical columns.
 """
@@ -32,12 +32,12 @@ class Rows:
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the three, in order."""
+        """The three tensors, in order."""
         return self.numeric, self.categorical, self.target
 
     @property
     def bytes(self) -> int:
-        """Return how much memory the rows take."""
+        """The memory of the rows in bytes."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def to(self, device: torch.device) -> Rows:
@@ -45,7 +45,7 @@ class Rows:
         return Rows(*(tensor.to(device) for tensor in self.tensors))
 
     def empty(self, count: int, device: torch.device, *, pinned: bool = False) -> Rows:
-        """Return room for so many rows of this kind, zero for now."""
+        """Return memory for `count` rows of this kind, filled with zeros."""
         room = (
             torch.zeros(
                 (count, *tensor.shape[1:]), dtype=tensor.dtype, device=device, pin_memory=pinned
@@ -54,7 +54,7 @@ class Rows:
         )
         return Rows(*room)
 
-    def at(self, index: Tensor) -> Rows:
+    def select(self, index: Tensor) -> Rows:
         """Return the rows at `index` [b]."""
         return Rows(*(tensor.index_select(0, index) for tensor in self.tensors))
 
@@ -69,11 +69,11 @@ class Scale:
     high: Tensor | None = None  # [d], the same for larger ones
 
     @staticmethod
-    def of(values: Tensor) -> Scale:
+    def measure(values: Tensor) -> Scale:
         """Measure each column of `values` [n, d], without missing values.
 
-        A value outside of the training rows' range that is also further from the mean than FAR
-        deviations is clipped, because a network can't extrapolate that far.
+        A value outside of the training rows' range that is also more than FAR deviations from the
+        mean is clipped, because a network can't extrapolate that far.
         """
         exact = values.double()
         mean = exact.nanmean(0).nan_to_num(0.0)  # a column without any value
@@ -88,16 +88,16 @@ class Scale:
         )
 
     @staticmethod
-    def of_target(values: Tensor) -> Scale:
-        """Measure a target [n]; nothing is too far away for it."""
-        found = Scale.of(values.unsqueeze(1))
+    def measure_target(values: Tensor) -> Scale:
+        """Measure a target [n]; its values are never clipped."""
+        found = Scale.measure(values.unsqueeze(1))
         return Scale(
             mean=found.mean, deviation=torch.where(found.deviation > 0, found.deviation, 1.0)
         )
 
     @staticmethod
     def read(description: dict[str, list[float]]) -> Scale:
-        """Return the scale that `describe` described."""
+        """Return the scale from its description."""
         return Scale(
             **{
                 name: torch.tensor(values, dtype=torch.float64)
@@ -106,11 +106,11 @@ class Scale:
         )
 
     def describe(self) -> dict[str, list[float]]:
-        """Return the scale as JSON has it."""
+        """Return the scale as JSON data."""
         return {name: values.tolist() for name, values in vars(self).items() if values is not None}
 
     def restore(self, values: Tensor) -> Tensor:
-        """Return the values before `standardise`, in double."""
+        """Return the original values of standardised ones, in double."""
         return values.double() * self.deviation + self.mean
 
     def standardise(self, values: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A region's data, ready to train on."""
+    """A region's data, prepared for training."""
 
     columns: table.Columns
     numeric_scale: Scale  # [d]
@@ -135,16 +135,16 @@ class Dataset:
 
     @property
     def kind(self) -> str:
-        """Return "binary", "multiclass" or "regression"."""
+        """The kind of task: "binary", "multiclass" or "regression"."""
         return self.columns.kind
 
     @property
     def bytes(self) -> int:
-        """Return how much memory all rows take."""
+        """The memory of all rows in bytes."""
         return self.train.bytes + self.validation.bytes + self.test.bytes
 
     def to(self, device: torch.device) -> Dataset:
-        """Return the region with its rows on the device."""
+        """Return the same data with its rows on the device."""
         parts = {name: getattr(self, name).to(device) for name in ("train", "validation", "test")}
         return dataclasses.replace(self, **parts)
 
@@ -161,10 +161,10 @@ def load(t: trial.Trial, chosen: settings.Settings) -> Dataset:
     trained = (split == table.TRAIN).nonzero().flatten()
     trained = sample(trained, share_of(t, chosen))
     kind = source.columns.kind
-    numeric_scale = Scale.of(numeric[trained])
+    numeric_scale = Scale.measure(numeric[trained])
     target_scale = Scale(mean=torch.zeros(1).double(), deviation=torch.ones(1).double())
     if kind == "regression":
-        target_scale = Scale.of_target(target[trained])
+        target_scale = Scale.measure_target(target[trained])
     target = target_scale.standardise(target.unsqueeze(1)).squeeze(1)  # [n, 1] -> [n]
 
     def rows(index: Tensor) -> Rows:
@@ -186,12 +186,12 @@ def load(t: trial.Trial, chosen: settings.Settings) -> Dataset:
 
 
 def share_of(t: trial.Trial, chosen: settings.Settings) -> float:
-    """Return the share of the training rows that a trial has: all that its settings say of them."""
+    """Return the share of the training rows that a trial uses, by its settings."""
     return chosen.tune_fraction if t.mode == "tune" else 1.0
 
 
 def sample(index: Tensor, fraction: float) -> Tensor:
-    """Return that share of `index`, in order: the same for every trial, so that they compare."""
+    """Return a share of `index`, in order; it is the same in every trial, to be comparable."""
     count = max(1, round(fraction * len(index)))
     chosen = torch.randperm(len(index), generator=torch.Generator().manual_seed(0))[:count]
     return index[chosen.sort().values]

@@ -18,9 +18,9 @@ from trialfleet.nodes.tabular.settings import METRICS
 def evaluate(
     network: Network, rows: dataset.Rows, data: dataset.Dataset, prefix: str
 ) -> dict[str, float]:
-    """Return the loss and METRICS of `rows`, their names prefixed; regression in its own unit.
+    """Return the loss and METRICS of `rows`, with prefixed names; a regression's in its own unit.
 
-    In float32 on every device: the numbers of a GPU compare with those of a CPU.
+    They are computed in float32 on every device, so that GPU and CPU results are comparable.
     """
     outputs = outputs_of(network, rows.numeric, rows.categorical)  # [n, o]
     target = rows.target.to(outputs.device)
@@ -29,10 +29,9 @@ def evaluate(
 
 
 def metrics_of(outputs: Tensor, target: Tensor, kind: str, deviation: float) -> dict[str, float]:
-    """Return the loss and METRICS of outputs [n, o] against target [n], both as the network's.
+    """Return the loss and METRICS of outputs [n, o] against target [n], in the network's unit.
 
-    Where the loss is NaN all of them are: outputs that are no numbers have no order and no class.
-    `deviation` is what 1 is in a regression's own unit.
+    If the loss is NaN, all metrics are NaN. `deviation` converts to a regression's own unit.
     """
     metrics = {"loss": loss_of(outputs, target, kind).item()}
     if math.isnan(metrics["loss"]):
@@ -54,10 +53,10 @@ def metrics_of(outputs: Tensor, target: Tensor, kind: str, deviation: float) -> 
 
 
 def auc(score: Tensor, positive: Tensor) -> float:
-    """Return the area under the ROC curve: how often a positive outranks a negative, ties half.
+    """Return the area under the ROC curve: how often a positive outranks a negative (ties: half).
 
-    By the ranks' sum (Mann and Whitney, 1947) of score [n], larger for positives, and positive [n],
-    bool; NaN when one of the classes is missing.
+    It is computed from the ranks' sum (Mann and Whitney, 1947) of score [n], larger for positives,
+    and positive [n], bool; NaN if a class is missing.
     """
     _, group, counts = torch.unique(score, return_inverse=True, return_counts=True)
     rank = (counts.cumsum(0) - (counts - 1) / 2.0).double()  # [groups], tied scores share one

@@ -1,28 +1,28 @@
 """The steps of an epoch on a GPU: a whole step is one CUDA graph.
 
-Its matrix products are cuBLAS's; all between them is a few fused kernels of our own.
+cuBLAS computes its matrix products; a few of trialfleet's fused kernels do the rest.
 
-A step gathers its batch, goes forward and back, and moves the weights, all of it by what lies on
-the device: `clock` says which batch of `order` it is, which row of `schedule` holds its learning
-rate, and where dropout's random numbers stand. So a captured step is replayed without an argument,
-and the host never waits for the device but at the end of an epoch.
+A step gathers its batch, runs the forward and backward pass, and updates the weights. All inputs
+are on the device: `clock` has the batch's position in `order`, the row of `schedule` with its
+learning rate, and the position in dropout's random numbers. So a captured step is replayed without
+arguments, and the host only waits for the device at the end of an epoch.
 
-The weights are float32. With bfloat16 or float16 each hidden layer's weight has a shadow in that
-type, which the optimiser's kernel writes beside it and which the matrix products read;
-accumulation, biases, embeddings, the last layer and the loss stay float32. Small gradients are lost
-to float16, so there they are those of SCALE times the loss. The optimiser takes them as they are:
-its means become multiples by powers of two, and so do ε, SGD's rate and decay, hence the steps are
-the same.
+The weights are float32. With bfloat16 or float16 each hidden layer's weight has a shadow, a copy in
+that type, which the optimiser's kernel also writes and the matrix products read; accumulation,
+biases, embeddings, the last layer and the loss stay float32. float16 can't hold small gradients, so
+there the loss is multiplied by SCALE. The optimiser uses the scaled gradients: its means become
+multiples by powers of two, and ε, SGD's rate and decay are scaled too, hence the steps are the
+same.
 
-With several ranks each takes its part of the batch, and drops the units that one rank would drop in
-those rows: a step is the same, but for the order of sums, whatever their number. When the way back
-is done, gradients and losses of the parts are added up in the types that they have: one all_reduce
-for each type, captured with the rest. Nothing of it overlaps, but networks for a table are small,
-and launches are what their steps cost. NCCL lets its calls be captured once the rehearsals have
-connected the ranks; and the process group's end waits for the graphs, so `close` drops them first.
+With several ranks each has its part of the batch, and drops the units that one rank would drop in
+those rows. So a step is the same for any number of ranks, except for the order of sums. After the
+backward pass the gradients and losses of the parts are summed in their types: one all_reduce for
+each type, which is also captured. Nothing overlaps with it, because networks for a table are small
+and their steps are dominated by launches. NCCL's calls can be captured once the warm-up steps have
+connected the ranks. The end of the process group waits for the graphs, so `close` drops them first.
 
-Everything but the capture works on a CPU too, which is how tests see it. A capture with NCCL's call
-in it has been seen on one GPU, of a world of one; tests/gpu has the tests for two.
+Everything except the capture also works on a CPU, where tests run it. A capture with NCCL's call
+was tested on one GPU, with a world of one; tests/gpu has the tests for two.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from trialfleet.nodes.tabular.ranks import Ranks
 from trialfleet.nodes.tabular.steps import Steps
 
 WARM_UPS = 3  # before a capture: libraries choose their algorithms and take their memory
-AHEAD = 32  # steps between two looks at how far the device is, at most
+AHEAD = 32  # maximum steps between checks of the device's progress
 
 SCALE = 1024.0  # of the loss in float16
 
 
-@functools.cache  # for cuBLAS keeps a workspace for each stream that it has seen
+@functools.cache  # because cuBLAS keeps a workspace for each stream
 def _aside(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream of this process that steps are rehearsed on."""
+    """Return this process's stream for warm-up steps."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
@@ -66,10 +66,10 @@ class Forward(nn.Module):
     """From the clock to the outputs for a batch.
 
     Attributes:
-        shadows: for each of the network's parameters its copy in another type, empty where it has
-            none; an empty list where all are float32.
-        leaves: what gradients are of: a shadow where there is one, else the parameter; without the
-            embedding if no column has one.
+        shadows: the copy of each of the network's parameters in another type, empty if it has none;
+            an empty list if all are float32.
+        leaves: the tensors that get gradients: the shadow if there is one, otherwise the parameter;
+            without the embedding if no column has one.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Forward(nn.Module):
     def forward(self, rows: int, first: int = 0) -> tuple[Tensor, Tensor]:
         """Return the outputs [b, o] and targets [b] of this rank's part of the clock's batch.
 
-        It has b = `rows` rows, the ranks before this one have `first`.
+        It has b = `rows` rows; the lower ranks have `first` rows.
         """
         embedding, *hidden, weight, bias = self._sources
         source = self._loader.rows
@@ -131,10 +131,10 @@ class GraphSteps(Steps):
         kind: "binary", "multiclass" or "regression".
         seed: of dropout.
         dtype: of the hidden layers, float32, bfloat16 or float16.
-        team: the ranks, where there are several.
-        together: the ranks take each step together; else each takes its own, of its part of the
-            batch (`local_steps.py`).
-        capture: whether to capture the steps, on a GPU.
+        team: the ranks, if there are several.
+        together: the ranks take each step together; otherwise each takes its own steps on its part
+            of the batch (`local_steps.py`).
+        capture: capture the steps, if on a GPU.
     """
 
     def __init__(
@@ -160,9 +160,9 @@ class GraphSteps(Steps):
         self._forward = Forward(network, chosen, loader, self._clock, dtype)
         self._loss = LOSSES[kind]
         self._scale = SCALE if dtype == torch.float16 else 1.0
-        # By a batch's rows, all ranks' together: this rank's rows.
+        # This rank's rows, by the total number of a batch's rows.
         self._parts = dict(zip(loader.batches, loader.sizes, strict=True))
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}  # the same
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}  # by the same key
         self._near: torch.cuda.Event | None = None
         self._pace = Pace(AHEAD)
         if capture and device.type == "cuda":
@@ -199,7 +199,7 @@ class GraphSteps(Steps):
         return self._loss_sum.item()
 
     def state(self) -> dict[str, Any]:
-        """See `Steps`; of the loss itself, so that other types can go on from it."""
+        """See `Steps`; it is for the unscaled loss, so that other types can restore it."""
         return self._scaled(self._optimizer.state(), 1 / self._scale)
 
     @torch.no_grad()
@@ -210,12 +210,12 @@ class GraphSteps(Steps):
 
     @property
     def weights(self) -> list[nn.Parameter]:
-        """Return the network's weights; whoever moves them tells `weights_moved`."""
+        """The network's weights; call `weights_moved` after changing them."""
         return self._optimizer.weights
 
     @torch.no_grad()
     def weights_moved(self) -> None:
-        """Bring the shadows to where the weights are."""
+        """Copy the weights to the shadows."""
         for shadow, weight in zip(self._forward.shadows, self._optimizer.weights, strict=False):
             if shadow.numel():
                 shadow.copy_(weight)
@@ -226,18 +226,18 @@ class GraphSteps(Steps):
 
     @staticmethod
     def _scaled(state: dict[str, Any], scale: float) -> dict[str, Any]:
-        """Return an optimiser's state as it is with so many times the loss."""
+        """Return an optimiser's state for a loss that is multiplied by `scale`."""
         m, v = ([x * scale**power for x in state[name]] for name, power in (("m", 1), ("v", 2)))
         return state if scale == 1 else state | {"m": m, "v": v}
 
     # One step
 
     def _step(self, batch: int) -> None:
-        """Ask the device for a step: this rank's part of a batch of so many rows, all ranks'."""
+        """Queue a step on the device, with this rank's part of a batch of `batch` rows."""
         rows = self._parts[batch]
         share = rows / batch if self._together else min(1, rows)
         first, _ = self._team.part(batch)
-        # of a small tail a rank may have nothing
+        # a rank may have no rows of a small last batch
         outputs, target = self._forward(max(1, rows), first)
         flat = outputs if self._loss == "softmax_cross_entropy" else outputs.squeeze(1)
         loss, gradient = ops.loss_and_gradient(self._loss, flat, target)
@@ -252,7 +252,7 @@ class GraphSteps(Steps):
 
     @torch.no_grad()
     def _move(self, gradients: list[Tensor]) -> None:
-        """Move the weights, and with them their shadows."""
+        """Update the weights and their shadows."""
         optimizer, used = self._optimizer, slice(-len(gradients), None)  # without an idle embedding
         weights, m, v = optimizer.weights[used], optimizer.m[used], optimizer.v[used]
         shadows, decays = self._forward.shadows[used], optimizer.decays[used]
@@ -262,23 +262,23 @@ class GraphSteps(Steps):
             ops.adamw_step_(
                 weights, gradients, m, v, shadows, decays, *now, BETA_1, BETA_2, epsilon
             )
-        else:  # the schedule's rates are a scale-th
+        else:  # the schedule's rates are divided by the scale
             decays = [decay * scale for decay in decays]
             ops.sgd_step_(weights, gradients, m, shadows, decays, *now, self._settings.momentum)
 
     # The capture
 
     def _capture(self) -> None:
-        """Capture a step for every size of batch, leaving everything as it is."""
-        pool = torch.cuda.graph_pool_handle()  # for all, as one is replayed at a time
+        """Capture a step for every size of batch, without a change of the state."""
+        pool = torch.cuda.graph_pool_handle()  # shared, as only one is replayed at a time
         here, aside = torch.cuda.current_stream(), _aside(self._clock.device)
-        for batch in sorted(self._parts, reverse=True):  # on all ranks in the same order
+        for batch in sorted(self._parts, reverse=True):  # in the same order on all ranks
             aside.wait_stream(here)
             with torch.cuda.stream(aside):
                 self._rehearse(batch)
             here.wait_stream(aside)
             self._graphs[batch] = torch.cuda.CUDAGraph()
-            # NCCL's watchdog asks after its events meanwhile: another thread's business.
+            # thread_local, because NCCL's watchdog thread queries its events meanwhile.
             with torch.cuda.graph(
                 self._graphs[batch], pool=pool, capture_error_mode="thread_local"
             ):
@@ -286,7 +286,7 @@ class GraphSteps(Steps):
 
     @torch.no_grad()
     def _rehearse(self, batch: int) -> None:
-        """Take steps and take them back: libraries choose algorithms and get their memory."""
+        """Take steps and undo them, so that libraries choose algorithms and allocate memory."""
         optimizer = self._optimizer
         state = [*optimizer.weights, *optimizer.m, *optimizer.v, *self._forward.shadows]
         state += [self._clock, self._loss_sum]
@@ -294,17 +294,17 @@ class GraphSteps(Steps):
         for _ in range(WARM_UPS):
             with torch.enable_grad():
                 self._step(batch)
-        for tensor, former in zip(state, before, strict=True):
-            tensor.copy_(former)
+        for tensor, saved in zip(state, before, strict=True):
+            tensor.copy_(saved)
 
     def _stay_near(self) -> None:
-        """Wait until the device is where the host was at its last look.
+        """Wait until the device has done the steps up to the previous check.
 
-        It still has the steps since then to do, so it never stands idle; and when a checkpoint is
-        wanted, what has been asked of it already is soon done, however long a step takes.
+        The steps since then are still queued, so the device is never idle. And before a checkpoint
+        the queue is short, even if a step takes long.
         """
-        former, self._near = self._near, torch.cuda.Event()  # type: ignore[no-untyped-call]
+        previous, self._near = self._near, torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._near.record()
-        if former:
-            former.synchronize()
+        if previous:
+            previous.synchronize()
         self._pace.begin(self._pace.proposal())

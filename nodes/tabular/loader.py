@@ -5,8 +5,8 @@ rows of the next steps are copied through pinned memory in a separate stream, wh
 trains on the previous ones. Both give the same batches, so the same bits. A training step reads the
 batch rows[order[cursor : cursor + b]].
 
-A process that trains one trial after another keeps a table's rows where they are, because training
-does not change them.
+A process that trains one trial after another keeps a table's rows in memory, because training does
+not change them.
 
 Shapes: n training rows, m of them this rank's, b rows of its batch, c rows of a chunk.
 """
@@ -26,20 +26,20 @@ from trialfleet.nodes import trial
 from trialfleet.nodes.tabular import dataset, settings
 from trialfleet.nodes.tabular.ranks import Ranks
 
-RESIDENT_SHARE = 0.5  # of the GPU memory to be had; the rest is for network, batches, evaluation
-CHUNK_SHARE = 0.05  # the same, for one chunk; two lie on the device
-CHUNK_BYTES = 256 << 20  # at most: enough to hide what starting a copy costs
+RESIDENT_SHARE = 0.5  # of the available GPU memory; the rest is for network, batches, evaluation
+CHUNK_SHARE = 0.05  # the same, for one chunk of the two on the device
+CHUNK_BYTES = 256 << 20  # maximum of a chunk: large enough to hide the start of a copy
 HOST = torch.device("cpu")
 
 
 def order_of(seed: int, epoch: int, rows: int) -> Tensor:
-    """Return the epoch's order of the rows [n]; it depends on seed and epoch alone."""
+    """Return the epoch's order of the rows [n]; it only depends on seed and epoch."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     return torch.randperm(rows, generator=generator)
 
 
 def send(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor on the device; the host waits for nothing, as long as it goes that way."""
+    """Return a tensor on the device; a copy from the host to a GPU doesn't wait."""
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
@@ -72,13 +72,13 @@ class Orders:
 
 
 class Resident:
-    """All rows lie on the device; an epoch brings its order.
+    """All rows are on the device; each epoch sends its order.
 
     Attributes:
         rows: on the device.
         order: [m] int64, on the device.
         sizes: b of each step of an epoch.
-        batches: the rows of each step's batch, all ranks' together.
+        batches: the total number of rows of each step's batch, for all ranks.
     """
 
     def __init__(self, rows: dataset.Rows, orders: Orders) -> None:
@@ -87,18 +87,18 @@ class Resident:
         self._orders = orders
 
     def begin(self, epoch: int) -> None:
-        """Take the order of an epoch."""
+        """Load the order of an epoch."""
         self.order.copy_(self._orders.take(epoch))
 
     def ready(self, step: int) -> None:
-        """Have the step's rows there before what is asked of the device next; steps only rise."""
+        """Make the step's rows available to the device's next work; steps only increase."""
 
 
 class Streamed:
-    """The device has room for two chunks, by turns: one is trained on, the next one arrives.
+    """The device has memory for two chunks: it trains on one while the next one arrives.
 
-    So the place of every row in `rows` is known beforehand, and `order` never changes. Attributes
-    as `Resident`'s.
+    So the place of every row in `rows` is known in advance, and `order` never changes. The
+    attributes are those of `Resident`.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Streamed:
         self._coming: Future[None] | None = None
 
     def ready(self, step: int) -> None:
-        """Let the device wait for the step's chunk, if that is new, and bring the one after it."""
+        """Make the device wait for the step's chunk, if it is new, and start loading the next."""
         chunk = step // self.steps
         if chunk == self._here:
             return
@@ -141,7 +141,7 @@ class Streamed:
             self._coming = self._thread.submit(self._bring, chunk + 1)
 
     def _bring(self, chunk: int) -> None:
-        """Collect a chunk's rows and send them off."""
+        """Gather a chunk's rows and start sending them."""
         turn = chunk % 2
         index = self._order[chunk * self.chunk : (chunk + 1) * self.chunk]
         waiting = [tensor[: len(index)] for tensor in self._waiting[turn].tensors]
@@ -154,27 +154,27 @@ class Streamed:
 
 
 class _Transfer:
-    """Copies to the halves of the device's rows; on a CPU each is done when it is asked for."""
+    """Copies to the halves of the device's rows; on a CPU they are done at once."""
 
     pinned = False
 
     def clear(self, turn: int) -> None:
-        """Wait until what was last sent to this half is there, and its memory free again."""
+        """Wait until the last copy to this half is done, so that its source can be reused."""
 
     def release(self) -> None:
-        """Say that the device's work so far is the last to read the half that is sent to next."""
+        """Mark the device's work so far as the last that reads the half to be overwritten next."""
 
     def send(self, waiting: list[Tensor], places: list[Tensor], turn: int) -> None:  # noqa: ARG002
-        """Copy to a half of the device's rows, once it is released. From any thread."""
+        """Copy to a half of the device's rows, once it is released; callable from any thread."""
         for tensor, place in zip(waiting, places, strict=True):
             place.copy_(tensor, non_blocking=True)
 
     def wait(self, turn: int) -> None:
-        """Let the device's next work wait until what was sent to this half is there."""
+        """Make the device's next work wait until the copy to this half is done."""
 
 
 class _CudaTransfer(_Transfer):
-    """Copies on a CUDA stream of their own, beside the one that trains."""
+    """Copies on a separate CUDA stream, parallel to the training."""
 
     pinned = True
 
@@ -190,7 +190,7 @@ class _CudaTransfer(_Transfer):
         self._released.record(torch.cuda.current_stream(self._device))
 
     def send(self, waiting: list[Tensor], places: list[Tensor], turn: int) -> None:
-        # A thread begins on GPU 0, and would go back there to take memory for nothing.
+        # A new thread's default is GPU 0, where it would allocate memory that is not needed.
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             self._stream.wait_event(self._released)
             super().send(waiting, places, turn)
@@ -200,19 +200,19 @@ class _CudaTransfer(_Transfer):
         torch.cuda.current_stream(self._device).wait_event(self._there[turn])
 
 
-# Where the rows lie
+# The place of the rows
 
 
 Loader = Resident | Streamed
-_last: dict[object, dataset.Dataset] = {}  # the last table alone, by all that it depends on
+_last: dict[object, dataset.Dataset] = {}  # only the last table, by all of its dependencies
 
 
 def rows_of(t: trial.Trial, chosen: settings.Settings, device: torch.device) -> dataset.Dataset:
-    """Return the region's rows, on the device if there is room; read only where they are new."""
+    """Return the region's rows, on the device if they fit; they are only read if they changed."""
     share = dataset.share_of(t, chosen)
     key = (*map(_state_of, t.data), share)
     data = _last.pop(key, None)
-    _last.clear()  # before another table takes its memory
+    _last.clear()  # before another table needs memory
     if data is None:
         data = dataset.load(t, chosen)
     if data.train.target.device != device:
@@ -228,7 +228,7 @@ def _state_of(path: Path) -> tuple[str, int, int, int, int]:
 
 
 def place(data: dataset.Dataset, device: torch.device, gpu_share: float) -> dataset.Dataset:
-    """Return the region with its rows on the device, or as it is where they don't fit."""
+    """Return the data with its rows on the device, or unchanged if they don't fit."""
     if device.type == "cpu" or data.bytes > RESIDENT_SHARE * room_on(device, gpu_share):
         return data
     return data.to(device)
@@ -241,7 +241,7 @@ def loader_of(
     t: trial.Trial,
     team: Ranks,
 ) -> Loader:
-    """Return what the training steps read, by where the region's rows lie."""
+    """Return the loader for the training steps, by the place of the region's rows."""
     orders = Orders(t.seed, len(data.train), chosen.batch_size, team)
     if data.train.target.device == device:
         return Resident(data.train, orders)
@@ -256,7 +256,7 @@ def room_on(device: torch.device, share: float) -> float:
 
 
 def memory_of(device: torch.device, share: float) -> float:
-    """Return the bytes of memory that a trial has: its share of the GPU's, or its slot's."""
+    """Return the bytes of a trial's memory: its share of the GPU's, or its slot's."""
     if device.type != "cpu":
         return torch.cuda.get_device_properties(device).total_memory * share
     try:

@@ -1,10 +1,11 @@
-"""Steps that each rank takes by itself, with the ranks' weights brought together now and then.
+"""Steps that each rank takes by itself, with the ranks' weights averaged every few steps.
 
-For machines between which summing the gradients of a step takes longer than the step. It is DiLoCo
-(Douillard et al., 2023, arXiv 2311.08105, algorithm 1) with one shard of each batch for a rank:
+It is for machines whose network needs longer to sum a step's gradients than the step takes. It is
+DiLoCo (Douillard et al., 2023, arXiv 2311.08105, algorithm 1) with one shard of each batch per
+rank:
 
-    w    a rank's weights        g   the weights at the last meeting, the same on all ranks
-    H    steps between meetings  u   velocity of the outer optimiser (SGD with Nesterov's momentum)
+    w    a rank's weights        g   the weights at the last sync, the same on all ranks
+    H    steps between syncs     u   velocity of the outer optimiser (SGD with Nesterov's momentum)
 
     every H steps, and at the end of each epoch:
     d ← g - mean of all ranks' w
@@ -12,8 +13,8 @@ For machines between which summing the gradients of a step takes longer than the
     g ← g - outer_learning_rate (d + outer_momentum u)
     w ← g
 
-So the weights travel once in H steps where the gradients would in each. The inner optimiser's means
-stay with their rank, as in the paper; a checkpoint has those of rank 0.
+So the weights are sent once in H steps, instead of the gradients in each. The inner optimiser's
+means stay on their rank, as in the paper; a checkpoint has those of rank 0.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from trialfleet.nodes.tabular.steps import Steps
 
 
 class LocalSteps(Steps):
-    """See the module, and `steps.Steps`. `inner` are a rank's own, regardless of the others."""
+    """See the module, and `steps.Steps`. `inner` are the steps of this rank only."""
 
     def __init__(
         self, inner: GraphSteps, chosen: settings.Settings, team: Ranks, steps_per_epoch: int
@@ -37,7 +38,7 @@ class LocalSteps(Steps):
         self._inner, self._settings, self._team = inner, chosen, team
         self._steps_per_epoch = steps_per_epoch
         self.weights = inner.weights
-        self._met = [w.detach().clone() for w in self.weights]
+        self._synced = [w.detach().clone() for w in self.weights]
         self._velocity = [torch.zeros_like(w) for w in self.weights]
         self._next = 0
         self.in_step = True
@@ -54,36 +55,36 @@ class LocalSteps(Steps):
         is_last = self._next == self._steps_per_epoch
         self.in_step = is_last or self._next % self._settings.local_steps == 0
         if self.in_step:
-            self._meet()
+            self._sync()
 
     @torch.no_grad()
-    def _meet(self) -> None:
-        moved = [met - w for met, w in zip(self._met, self.weights, strict=True)]
+    def _sync(self) -> None:
+        moved = [synced - w for synced, w in zip(self._synced, self.weights, strict=True)]
         momentum, rate = self._settings.outer_momentum, self._settings.outer_learning_rate
         everything = zip(
-            self.weights, self._met, self._velocity, self._team.sums(moved), strict=True
+            self.weights, self._synced, self._velocity, self._team.sums(moved), strict=True
         )
-        for w, met, velocity, total in everything:
+        for w, synced, velocity, total in everything:
             d = total / self._team.count
             velocity.mul_(momentum).add_(d)
-            met.sub_(d.add(velocity, alpha=momentum), alpha=rate)
-            w.copy_(met)
+            synced.sub_(d.add(velocity, alpha=momentum), alpha=rate)
+            w.copy_(synced)
         self._inner.weights_moved()
 
     def loss_sum(self) -> float:
-        """See `Steps`: of this rank's own parts of the batches."""
+        """See `Steps`; it only covers this rank's parts of the batches."""
         return self._inner.loss_sum()
 
     def state(self) -> dict[str, Any]:
-        """See `Steps`; to be asked for in step."""
+        """See `Steps`; only valid while `in_step`."""
         return {**self._inner.state(), "velocity": self._velocity}
 
     @torch.no_grad()
     def restore(self, state: dict[str, Any]) -> None:
         """See `Steps`."""
         self._inner.restore(state)
-        for met, w in zip(self._met, self.weights, strict=True):
-            met.copy_(w)
+        for synced, w in zip(self._synced, self.weights, strict=True):
+            synced.copy_(w)
         for velocity, saved in zip(self._velocity, state["velocity"], strict=True):
             velocity.copy_(saved)
 

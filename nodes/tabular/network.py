@@ -16,7 +16,7 @@ EVALUATION_NUMBERS = 1 << 23  # of the widest layer at once, which bounds the me
 
 
 class Network(nn.Module):
-    """Embeddings beside the numeric columns, then hidden layers of one width."""
+    """The numeric columns joined with embeddings, then hidden layers of one width."""
 
     first_code: Tensor
 
@@ -30,8 +30,8 @@ class Network(nn.Module):
         table = nn.Embedding(max(1, sum(counts)), chosen.embedding)
         nn.init.normal_(table.weight, std=0.1)
         with torch.no_grad():
-            table.weight[first_code.long()] = 0.0  # unknown: no opinion, and stays so
-        self.embedding: nn.Module = table  # or a rank's part of it: sharded/
+            table.weight[first_code.long()] = 0.0  # unknown values: 0, which is not trained
+        self.embedding: nn.Module = table  # in sharded/: a rank's part of it
 
         width = len(columns.numeric) + len(columns.categorical) * chosen.embedding
         layers: list[nn.Module] = []
@@ -60,15 +60,15 @@ def loss_of(outputs: Tensor, target: Tensor, kind: str, reduction: str = "mean")
 
 
 def copy_weights(network: Network) -> dict[str, Tensor]:
-    """Return a copy of the weights that training leaves alone."""
+    """Return a copy of the weights that training doesn't change."""
     return {name: weight.detach().clone() for name, weight in network.state_dict().items()}
 
 
 @torch.no_grad()
 def outputs_of(network: Network, numeric: Tensor, categorical: Tensor) -> Tensor:
-    """Return the outputs [n, o] for all rows, without dropout; the network stays in its own mode.
+    """Return the outputs [n, o] for all rows, without dropout; the network's mode is restored.
 
-    The rows may lie elsewhere than the network; the outputs are where the network is.
+    The rows may be on another device than the network; the outputs are on the network's.
     """
     device, training = network.first_code.device, network.training
     widest = max(max(w.shape) for w in network.layers.parameters() if w.ndim > 1)

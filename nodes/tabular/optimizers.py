@@ -1,8 +1,9 @@
 """AdamW and SGD with momentum, for the reference trainer.
 
-torch.optim's classes import torch._dynamo on their first use: 1.3 s and 70 MB of every trial, as
-long as its import of torch. `Optimizer` takes the same steps on a CPU; on a GPU one kernel does,
-`adamw_step_` or `sgd_step_`, which reads what changes from step to step in a table (`schedule_of`).
+torch.optim's classes import torch._dynamo on their first use, which costs every trial 1.3 s and 70
+MB, as long as the import of torch. `Optimizer` takes the same steps on a CPU. On a GPU a kernel
+takes them, `adamw_step_` or `sgd_step_`, which reads the values that change per step from a table
+(`schedule_of`).
 
     w    a weight              g   its gradient
     m    mean of g (AdamW); velocity (SGD)
@@ -45,7 +46,7 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self, learning_rate: float) -> None:
-        """Move every weight by its gradient."""
+        """Update every weight by its gradient."""
         self.steps += 1
         move = self._adamw if self.settings.optimizer == "adamw" else self._sgd
         for w, m, v, decay in zip(self.weights, self.m, self.v, self.decays, strict=True):
@@ -64,26 +65,26 @@ class Optimizer:
         w.add_(m, alpha=-learning_rate)
 
     def state(self) -> dict[str, Any]:
-        """Return what `restore` needs to go on to the same bits."""
+        """Return the state for `restore`, with which training continues to the same bits."""
         return {"steps": self.steps, "m": self.m, "v": self.v}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a `state`, on whatever device it was saved."""
+        """Continue from a `state`, which may be from another device."""
         self.steps = state["steps"]
         for mine, saved in zip([*self.m, *self.v], [*state["m"], *state["v"]], strict=True):
             mine.copy_(saved)
 
 
 def learning_rate_at(epochs: float, chosen: settings.Settings) -> float:
-    """Return the learning rate after so many epochs: along a cosine from its full value to 0."""
+    """Return the learning rate after a number of epochs: a cosine from its full value to 0."""
     done = epochs / chosen.epochs
     return chosen.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
 
 
 def schedule_of(epoch: int, steps: int, before: int, chosen: settings.Settings) -> Tensor:
-    """Return what the kernels have to know of the steps of an epoch, counted from 0.
+    """Return the kernels' table for the steps of an epoch, which counts from 0.
 
-    That is [steps, 3] float32: lr, 1 / (1 - β₁ᵗ), 1 / (1 - β₂ᵗ). So many steps were taken `before`.
+    It is [steps, 3] float32: lr, 1 / (1 - β₁ᵗ), 1 / (1 - β₂ᵗ). `before`: steps of previous epochs.
     """
     rates = [learning_rate_at(epoch + step / steps, chosen) for step in range(steps)]
     t = before + 1 + torch.arange(steps, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The model that the reference trainer left, ready to predict."""
+"""A model of the reference trainer, for predictions."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import torch
 from trialfleet.nodes.tabular import dataset, settings, table
 from trialfleet.nodes.tabular.network import Network, outputs_of
 
-DIGITS = 7  # that 32 bits hold
+DIGITS = 7  # significant digits of float32
 _UNUSABLE = (ValueError, LookupError, TypeError, RuntimeError, EOFError, pickle.UnpicklingError)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A trained network and what its inputs mean."""
+    """A trained network and the meaning of its inputs."""
 
     columns: table.Columns
     numeric_scale: dataset.Scale
@@ -31,7 +31,7 @@ class Model:
 
     @property
     def digits(self) -> int:
-        """Return the number of significant digits: 7 of the varying part of the target."""
+        """The number of significant digits to print: 7 for the varying part of the target."""
         ratio = self.target_scale.mean.abs() / self.target_scale.deviation
         return min(17, DIGITS + max(0, math.floor(math.log10(max(1.0, ratio.item())))))
 
@@ -42,8 +42,8 @@ class Model:
         """Predict rows that are encoded as the region's table was.
 
         Args:
-            numeric: [n, d], NaN where a value is missing.
-            categorical: [n, k], 0 where a value is unknown.
+            numeric: [n, d], NaN for a missing value.
+            categorical: [n, k], 0 for an unknown value.
 
         Returns:
             Per row: the probability of the second class (two classes), the likeliest class (more),
@@ -78,7 +78,7 @@ def load_model(folder: Path) -> Model:
         columns = table.Columns(**description["columns"])
         given = description["settings"]
         kept = {name: given[name] for name in given if name not in settings.REMOVED}
-        network = Network(columns, settings.Settings.of(kept))
+        network = Network(columns, settings.Settings.from_params(kept))
         network.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
         numeric = dataset.Scale.read(description["numeric_scale"])
         target = dataset.Scale.read(description["target_scale"])

@@ -1,15 +1,15 @@
 """Several processes for one trial, its ranks: for the GPUs of one machine, or for those of a gang.
 
-On one machine they are under torchrun's engine. The process that HTCondor started launches them by
-torch.distributed.launcher (what torchrun itself calls), hands SIGTERM on, and leaves with the
-exit code that they agreed on; torchrun would make a 1 of HTCondor's 85. Every rank reads the trial
-and the table, and trains its part of each batch. Rank 0 alone writes: progress, checkpoints, model,
-result; any of them may reject the trial.
+On one machine the process that HTCondor started launches them with torch.distributed.launcher,
+which torchrun also uses. It passes SIGTERM on, and exits with the ranks' common exit code; torchrun
+itself would replace HTCondor's 85 by 1. Every rank reads the trial and the table, and trains its
+part of each batch. Only rank 0 writes progress, checkpoints, model and result; any rank may reject
+the trial.
 
-Nothing listens outside of this machine: ranks meet by a file, NCCL and gloo talk by loopback.
+Nothing listens outside of this machine: the rendezvous is a file, and NCCL and gloo use loopback.
 
-A gang's ranks are started by its agents (`nodes/gang`), on as many machines as there are, and meet
-by TCP. Who is lost, joins or is called back ends all; others go on from rank 0's checkpoint.
+A gang's agents (`nodes/gang`) start its ranks on all of its machines, with a rendezvous by TCP. If
+a rank is lost, joins or is vacated, all ranks end, and new ones continue from rank 0's checkpoint.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ from torch import distributed
 from trialfleet.nodes import trial
 from trialfleet.nodes.tabular.pace import Pace
 
-MEETING = "TRIALFLEET_RANKS"  # in a rank's environment: the folder by which the ranks meet
+MEETING = "TRIALFLEET_RANKS"  # in a rank's environment: the folder for the rendezvous
 CODE = "code"  # in that folder: the exit code for HTCondor
-FIRST = "first"  # there: number and exit code of the rank that was the first to fail
-PATIENCE = timedelta(minutes=10)  # for a rank that reads its table, or waits for rank 0's judgement
-STEPS = 1024  # between two votes at most
-_ENDS = (signal.SIGTERM, signal.SIGABRT)  # the launcher's; a rank's own, when it misses another
-TOGETHER = (0, trial.EXIT_CHECKPOINTED)  # exit codes with which all ranks leave at once
+FIRST = "first"  # in that folder: number and exit code of the rank that failed first
+PATIENCE = timedelta(
+    minutes=10
+)  # for a rank that reads its table, or waits for rank 0's evaluation
+STEPS = 1024  # maximum steps between votes
+_ENDS = (signal.SIGTERM, signal.SIGABRT)  # from the launcher; from a rank itself that lost another
+TOGETHER = (0, trial.EXIT_CHECKPOINTED)  # exit codes of all ranks at the same step
 
 
 def inside() -> bool:
@@ -50,13 +52,13 @@ def in_gang() -> bool:
 
 
 class Ranks:
-    """One rank's view of all of them. Without others, everything here is free.
+    """One rank's communication with all others. With a single rank its methods cost nothing.
 
     Attributes:
-        rank: this one's number, from 0.
-        count: how many there are.
-        local_rank: its number on its machine, and its GPU's among those that the trial sees there.
-        in_gang: they may be on several machines, and their number changes.
+        rank: this rank's number, from 0.
+        count: the number of ranks.
+        local_rank: its number on its machine, and its GPU's index among the trial's GPUs there.
+        in_gang: they may be on several machines, and their number can change.
         wire: the type in which `sums` sends float32.
     """
 
@@ -71,7 +73,7 @@ class Ranks:
 
     @staticmethod
     def join() -> Ranks:
-        """Meet the other ranks, if this process is one."""
+        """Connect to the other ranks, if this process is a rank."""
         given = os.environ
         if not inside() and not in_gang():
             return Ranks()
@@ -95,19 +97,19 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Tell whether this is the rank that writes."""
+        """True for the rank that writes."""
         return self.rank == 0
 
     def part(self, rows: int) -> tuple[int, int]:
-        """Return begin and end of this rank's part of a batch of so many rows."""
+        """Return begin and end of this rank's part of a batch of `rows` rows."""
         return self.rank * rows // self.count, (self.rank + 1) * rows // self.count
 
     def agree(self, *, wish: bool) -> bool:
-        """Tell whether a rank wishes to stop: the same answer to all at the same step.
+        """Return whether any rank wishes to stop: the same answer to all at the same step.
 
-        With several ranks they vote every few steps, all after the same number of them: a vote
-        takes longer than a small step. It travels while the GPUs work, nobody waits for it, and
-        it is counted when the next one is cast. To be called once a step.
+        Several ranks vote every few steps, all after the same number, because a vote takes longer
+        than a small step. It is sent while the GPUs work, without waiting, and its result is read
+        at the next vote. Call this once per step.
         """
         if self.count == 1:
             return wish
@@ -118,7 +120,7 @@ class Ranks:
             work, votes = self._vote
             work.wait()
             agreed, steps = bool(votes[0]), -int(votes[1])
-        # The most of a negative is the least: as many steps as the slowest rank proposes.
+        # The maximum of negatives is the minimum: the steps that the slowest rank proposes.
         votes = torch.tensor([int(wish), -self._pace.proposal()])
         work = distributed.all_reduce(votes, distributed.ReduceOp.MAX, async_op=True)
         self._vote = (work, votes)
@@ -126,11 +128,11 @@ class Ranks:
         return agreed
 
     def sums(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the sums of what all ranks have, the same bits to each.
+        """Return the sums of all ranks' tensors, with the same bits on each rank.
 
-        All tensors of a type travel as one; float32, unless a single number, as `wire` says. On
-        GPUs nothing waits for the device, so that it can be captured in a CUDA graph once the ranks
-        have been connected by a first call.
+        All tensors of a type are sent as one; float32 tensors, except single numbers, in the type
+        `wire`. On GPUs nothing waits for the device, so that a CUDA graph can capture it after a
+        first call has connected the ranks.
         """
         if self.count == 1:
             return [*tensors]
@@ -148,7 +150,7 @@ class Ranks:
         return self.wire if tensor.dtype == torch.float32 and tensor.ndim else tensor.dtype
 
     def of_first(self, value: float) -> float:
-        """Return what rank 0 has, so that all decide alike."""
+        """Return rank 0's value on all ranks, so that they decide alike."""
         if self.count == 1:
             return value
         values = torch.tensor([value], dtype=torch.float64)
@@ -156,24 +158,24 @@ class Ranks:
         return values.item()
 
     def least(self, value: float) -> float:
-        """Return the least of what the ranks have."""
+        """Return the minimum of the ranks' values."""
         if self.count == 1:
             return value
         values = torch.tensor([value], dtype=torch.float64)
         distributed.all_reduce(values, distributed.ReduceOp.MIN)
         return values.item()
 
-    def meet(self) -> None:
-        """Wait until all ranks are here."""
+    def barrier(self) -> None:
+        """Wait until all ranks have called this."""
         if self.count > 1:
             distributed.all_reduce(torch.zeros(1))
 
 
-# The process that launches them
+# The launching process
 
 
 def launch(count: int) -> NoReturn:
-    """Run this program in so many processes, ranks; leave with the exit code that they agree on."""
+    """Run this program in `count` processes, the ranks; exit with their common exit code."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -184,7 +186,7 @@ def launch(count: int) -> NoReturn:
             "OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // count)),
             "NCCL_SOCKET_IFNAME": "lo",
             "GLOO_SOCKET_IFNAME": "lo",
-            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # it would listen to everybody
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # it would listen on all interfaces
         }
         config = LaunchConfig(
             min_nodes=1,
@@ -201,7 +203,7 @@ def launch(count: int) -> NoReturn:
         why: int | str = 1
         try:
             elastic_launch(config, sys.executable)(*sys.argv)
-        except SignalException as error:  # the ranks had it too, and half a minute to save
+        except SignalException as error:  # the ranks got it too, and half a minute to save
             why = 128 + error.sigval
         except ChildFailedError as error:
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
@@ -213,12 +215,12 @@ def launch(count: int) -> NoReturn:
 
 
 def blame(codes: dict[int, int], count: int, folder: Path) -> str:
-    """Return a text with the rank that failed, by exit codes and the ranks' records.
+    """Return a text with the rank that failed first, by exit codes and the ranks' records.
 
-    It is the first one, because the others fail for lack of it.
+    The others fail because it is missing.
     """
     first_failure = folder / FIRST
-    # Killed from outside, by want of memory for example: such a rank could not say so.
+    # Killed from outside, for example for lack of memory: such a rank could not record it.
     killed = [rank for rank, code in codes.items() if code < 0 and -code not in _ENDS]
     if killed:
         rank, code = killed[0], codes[killed[0]]
@@ -230,10 +232,10 @@ def blame(codes: dict[int, int], count: int, folder: Path) -> str:
 
 
 def run(main: Callable[[], None]) -> None:
-    """Call a trial's main function, which leaves by SystemExit; tell the launcher how a rank left.
+    """Call a trial's main function, which raises SystemExit; pass a rank's code to the launcher.
 
-    To the launcher only 0 is success. A rank that leaves alone, for want of memory, does so with
-    another code, and the launcher ends the others, who wait for it.
+    The launcher only takes 0 as success. If one rank exits, for example for lack of memory, it does
+    so with another code, and the launcher ends the others, which wait for it.
     """
     try:
         main()
@@ -257,13 +259,13 @@ def run(main: Callable[[], None]) -> None:
 
 
 def _report_failure(code: int) -> None:
-    """Record that this rank failed, unless another one did before."""
+    """Record that this rank failed, unless another one failed before."""
     with contextlib.suppress(FileExistsError):
         os.link(_note(FIRST, f"{os.environ['RANK']} {code}"), Path(os.environ[MEETING], FIRST))
 
 
 def _note(name: str, text: str) -> Path:
-    """Write a file of this rank's own, to be put whole in place of that name."""
+    """Write a temporary file of this rank, which then replaces `name` atomically."""
     own = Path(os.environ[MEETING], f"{name}-{os.environ['RANK']}")
     own.write_text(text)
     return own

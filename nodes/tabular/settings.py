@@ -8,14 +8,14 @@ from typing import Any
 
 
 class SettingError(ValueError):
-    """A setting that the trainer doesn't have, or a value that it can't have."""
+    """A setting that the trainer doesn't have, or an invalid value."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(text)
         self.name = name
 
 
-_TINY = 1e-12  # stands for "above zero"
+_TINY = 1e-12  # for "above zero"
 
 
 def _between(default: float, low: float, high: float) -> Any:
@@ -28,9 +28,9 @@ def _one_of(default: str, *others: str) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Hyperparameters and constants of `train.py`; a study's search space may name each of them."""
+    """Hyperparameters and constants of `train.py`; a study's search space may have each of them."""
 
-    # Of the first step; falls to 0 along a cosine over `epochs`.
+    # Learning rate of the first step; it falls to 0 along a cosine over `epochs`.
     learning_rate: float = _between(1e-3, _TINY, 100.0)
     hidden: int = _between(128, 1, 65536)  # width of each hidden layer
     layers: int = _between(2, 0, 64)  # number of hidden layers; 0 gives a linear model
@@ -38,43 +38,44 @@ class Settings:
     embedding: int = _between(8, 1, 4096)  # numbers per categorical value
     # Decoupled decay of the weights (not of biases).
     weight_decay: float = _between(0.0, 0.0, 100.0)
-    batch_size: int = _between(256, 1, 1 << 24)  # rows per step, of all GPUs together
+    batch_size: int = _between(256, 1, 1 << 24)  # rows per step, on all GPUs together
     optimizer: str = _one_of("adamw", "sgd")
     momentum: float = _between(0.9, 0.0, 0.9999)  # of SGD
-    # Of the hidden layers' products on a GPU: "bfloat16", "float16", "float32", or "tf32", which is
-    # float32 of which products read 10 bits, where the GPU can (compute capability 8.0). "auto" is
-    # bfloat16 where the GPU has it (8.0), else float16 where that is fast (7.0: V100, T4), else
-    # float32. The weights, the last layer and the loss are float32 always, and so is everything on
-    # a CPU. A model that is shared out, or in main memory, has float32 or tf32; "auto" is float32.
+    # The type of the hidden layers' matrix products on a GPU: "bfloat16", "float16", "float32", or
+    # "tf32", which is float32 whose products use 10 bits of mantissa, if the GPU can (compute
+    # capability 8.0). "auto" is bfloat16 if the GPU has it (8.0), else float16 if it is fast (7.0:
+    # V100, T4), else float32. The weights, the last layer and the loss are always float32, and so
+    # is everything on a CPU. A sharded or offloaded model has float32 or tf32; "auto" is float32.
     precision: str = _one_of("auto", "float32", "tf32", "bfloat16", "float16")
-    epochs: int = _between(10, 1, 1_000_000)  # at most so many passes over the training rows
-    # Stop after so many epochs without a better validation result.
+    epochs: int = _between(10, 1, 1_000_000)  # maximum passes over the training rows
+    # Stop after this number of epochs without a better validation result.
     patience: int = _between(3, 1, 1_000_000)
     # The share of the training rows used in mode "tune", in (0, 1]; the same rows for every trial.
     tune_fraction: float = _between(1.0, _TINY, 1.0)
-    # Yield a checkpoint that often (see `trial.py`).
+    # Seconds between checkpoints (see `trial.py`).
     checkpoint_seconds: float = _between(300.0, 0.0, 1e9)
-    # In a gang (`resources.nodes`), how many steps a machine takes by itself until the weights are
-    # brought together. 1: each step is that of the whole batch, whatever the number of machines.
+    # In a gang (`resources.nodes`), the number of steps that a machine takes by itself before the
+    # weights are averaged. 1: each step uses the whole batch, for any number of machines.
     local_steps: int = _between(1, 1, 1_000_000)
-    # With local_steps above 1, the share of the machines' mean way that the weights go.
+    # With local_steps above 1, the share of the machines' mean update that is applied.
     outer_learning_rate: float = _between(1.0, _TINY, 10.0)
-    # The same, of those ways. 1 and 0 give the mean of the machines' weights; with hundreds of
-    # meetings DiLoCo has 0.7 and 0.9.
+    # The momentum of these updates. A rate of 1 and a momentum of 0 give the mean of the machines'
+    # weights; for hundreds of averages DiLoCo uses 0.7 and 0.9.
     outer_momentum: float = _between(0.0, 0.0, 0.9999)
-    # The type in which gradients, or weights, travel between ranks: "float32" or "bfloat16", which
-    # halves what is sent.
+    # The type in which gradients or weights are sent between ranks: "float32", or "bfloat16", which
+    # halves the traffic.
     wire: str = _one_of("float32", "bfloat16")
-    # In a gang, what of the model a machine holds: "data": all of it; "sharded": its part of the
-    # embeddings and layers; "auto": all of it where it takes no more than half of the memory. The
-    # same of several GPUs of a machine.
+    # The part of the model that each machine of a gang, or each of several GPUs, holds: "data": all
+    # of it; "sharded": a part of the embeddings and layers; "auto": all of it if it needs at most
+    # half of the memory.
     parallel: str = _one_of("auto", "data", "sharded")
-    # With the model shared out, how many ranks compute each hidden layer side by side, on the same
-    # rows: as many as that, or the most below that divide the ranks.
+    # With a sharded model, the number of ranks that compute each hidden layer together, on the same
+    # rows: this number, or the largest one below that divides the ranks.
     tensor_parallel: int = _between(1, 1, 65536)
-    # What of the model lies in main memory, from where a GPU has what it works on: "none";
-    # "embeddings", of which a step has its batch's rows on the GPU; "all" that the optimiser moves,
-    # and what the way forward leaves to the way back. "auto": what a GPU has no room for.
+    # The part of the model in main memory, from which the GPU gets what it needs: "none";
+    # "embeddings": a step has its batch's rows on the GPU; "all": all parameters with the
+    # optimiser's state, and the activations that are saved for the backward pass. "auto": the part
+    # that doesn't fit in the GPU.
     offload: str = _one_of("auto", "none", "embeddings", "all")
 
     def __post_init__(self) -> None:
@@ -91,7 +92,7 @@ class Settings:
             self._check_sharing(name, value)
 
     def _sharing(self) -> dict[str, str | int]:
-        """Return the settings that need the model shared out."""
+        """Return the settings that need a sharded model."""
         wanted = {
             "parallel": self.parallel == "sharded",
             "tensor_parallel": self.tensor_parallel > 1,
@@ -100,7 +101,7 @@ class Settings:
         return {name: getattr(self, name) for name, is_set in wanted.items() if is_set}
 
     def _check_sharing(self, name: str, value: str | int) -> None:
-        """Raise SettingError where a setting needs the model shared out, and another forbids it."""
+        """Raise SettingError if a setting needs a sharded model, and another forbids it."""
         if self.parallel == "data":
             text = "with parallel: data each rank has all of the model; choose auto or sharded"
             raise SettingError("parallel", f"{name} is {value}, but {text}")
@@ -110,20 +111,20 @@ class Settings:
         self._check_precision(f"with {name}: {value}")
 
     def _check_precision(self, where: str) -> None:
-        """Raise SettingError for a precision that a model that is shared out can't have."""
+        """Raise SettingError for a precision that a sharded model can't have."""
         if self.precision in {"bfloat16", "float16"}:
             text = f"{where} it is trained in float32; choose auto, float32 or tf32"
             raise SettingError("precision", f"precision is {self.precision!r}, but {text}")
 
     def shards(self, weights: int, memory: float) -> bool:
-        """Tell whether each rank holds a part of the network only, or in main memory.
+        """Return whether each rank holds only a part of the network, or holds it in main memory.
 
         Args:
             weights: the number of the network's parameters.
-            memory: bytes, of the rank that has least.
+            memory: bytes of the rank that has the least memory.
 
         Raises:
-            SettingError: it has to, and the precision is one that a shared model can't have.
+            SettingError: it is necessary, but a sharded model can't have this precision.
         """
         if self._sharing():
             return True
@@ -135,13 +136,13 @@ class Settings:
         return True
 
     def offloads(self, weights: int, embeddings: int, memory: float, ranks: int) -> str:
-        """Return what of a network that is shared out lies in main memory, as `offload` names it.
+        """Return the part of a sharded network in main memory, as a value of `offload`.
 
         Args:
-            weights: how many numbers the network has.
-            embeddings: how many of them are of categorical values.
-            memory: bytes, of the rank that has least; infinity where it is main memory.
-            ranks: how many share it out.
+            weights: the number of the network's parameters.
+            embeddings: the number of those in embeddings.
+            memory: bytes of the rank that has the least memory; infinity if that is main memory.
+            ranks: the number of ranks.
         """
         if self.offload != "auto":
             return self.offload
@@ -151,8 +152,8 @@ class Settings:
         return "embeddings" if weights - embeddings <= room else "all"
 
     @classmethod
-    def of(cls, params: dict[str, Any]) -> Settings:
-        """Return the settings that a trial's parameters give; SettingError if they give none."""
+    def from_params(cls, params: dict[str, Any]) -> Settings:
+        """Return the settings from a trial's parameters; SettingError if they are invalid."""
         known = [field.name for field in dataclasses.fields(cls)]
         if unknown := sorted(set(params) - set(known)):
             near = difflib.get_close_matches(unknown[0], known, n=1)
@@ -165,28 +166,28 @@ class Settings:
         return cls(**params)
 
 
-REMOVED = {"hot_rows"}  # settings of former versions that say nothing of a model's network
+REMOVED = {"hot_rows"}  # settings of previous versions that don't affect a model's network
 
-METRICS = {  # beside the loss; of the validation rows "val_…", of the test rows "test_…"
+METRICS = {  # with the loss; with the prefix val_ of the validation rows, test_ of the test rows
     "binary": ("auc", "accuracy"),
     "multiclass": ("accuracy",),
     "regression": ("rmse", "mae", "r2"),
 }
-GAINS = {"auc", "accuracy", "r2"}  # the greater, the better; of all others the smaller
+GAINS = {"auc", "accuracy", "r2"}  # to be maximised; all others are to be minimised
 
 
 def metrics_of(kind: str) -> list[str]:
-    """Return every metric of a trial whose kind is "binary", "multiclass" or "regression"."""
+    """Return all metrics of a trial of a kind: "binary", "multiclass" or "regression"."""
     names = ("loss", *METRICS[kind])
     return [part + name for part in ("val_", "test_") for name in names]
 
 
-STATE_BYTES = 16  # of a number: weight, gradient, the optimiser's two means
-STATE_SHARE = 0.5  # of the memory; the rest is for rows, activations, a checkpoint on its way
+STATE_BYTES = 16  # per parameter: weight, gradient, the optimiser's two means
+STATE_SHARE = 0.5  # of the memory; the rest is for rows, activations, a checkpoint being sent
 
 
 def _check_type(name: str, value: object, expected: type) -> None:
-    """Raise SettingError unless `value` is of `expected`; an int may stand for a float."""
+    """Raise SettingError unless `value` has the type `expected`; an int is allowed for a float."""
     allowed = (int, float) if expected is float else (expected,)
     if isinstance(value, bool) or not isinstance(value, allowed):
         raise SettingError(name, f"{name} is {value!r}; it must be a {expected.__name__}")

@@ -1,7 +1,7 @@
-"""The steps of an epoch: the plain way, by torch's own operations, as on a CPU.
+"""The steps of an epoch by torch's own operations, as on a CPU.
 
-`graph_steps.py` has the GPU's way. Both go through the same batches with the same formulas, and
-save the same state: a checkpoint of one is one of the other.
+`graph_steps.py` has those for a GPU. Both use the same batches and formulas, and save the same
+state, so that each can restore the other's checkpoints.
 """
 
 from __future__ import annotations
@@ -17,46 +17,49 @@ from trialfleet.nodes.tabular.optimizers import Optimizer, learning_rate_at
 
 
 class Steps(Protocol):
-    """The training steps of a network, which move its weights in place.
+    """The training steps of a network, which update its weights in place.
 
     Attributes:
         in_step: all ranks have the same weights now.
-        is_sharded: each rank holds a part of them, so that all have to save together; else each
-            has all of them.
+        is_sharded: each rank holds a part of them, so that all have to save together; otherwise
+            each has all of them.
     """
 
     in_step: bool = True
     is_sharded: bool = False
 
     def begin(self, epoch: int, step: int, loss_sum: float) -> None:
-        """Get ready for an epoch, from one of its steps on; the ones before made that sum."""
+        """Prepare an epoch from a step on; `loss_sum` is that of the steps before."""
 
     def take(self) -> None:
-        """Move the weights by the next batch of the epoch."""
+        """Update the weights with the next batch of the epoch."""
 
     def loss_sum(self) -> float:
-        """Return the sum of the losses of the epoch's steps so far. Waits for the device."""
+        """Return the sum of the losses of the epoch's steps so far; this waits for the device."""
 
     def state(self) -> dict[str, Any]:
-        """Return what `restore` needs, beside the weights, to go on to the same bits."""
+        """Return the state for `restore`, with which training continues to the same bits.
+
+        It doesn't contain the weights.
+        """
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a `state`; the weights have been restored."""
+        """Continue from a `state`; the weights are restored separately, before."""
 
     def whole(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the network's state as one rank would have it; complete on rank 0 alone."""
+        """Return the network's whole state; only complete on rank 0."""
         return weights
 
     def part(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return what this rank holds of a whole network's state."""
+        """Return this rank's part of a whole network's state."""
         return weights
 
     def close(self) -> None:
-        """Let go of what other libraries wait for at the end; no step is taken any more."""
+        """Release resources that other libraries wait for at exit; no further step is allowed."""
 
 
 class PlainSteps(Steps):
-    """Steps by autograd, one operation after the other."""
+    """Steps with autograd, one operation after another."""
 
     def __init__(
         self, network: Network, data: dataset.Dataset, chosen: settings.Settings, seed: int
@@ -73,7 +76,7 @@ class PlainSteps(Steps):
 
     def take(self) -> None:
         """See `Steps`."""
-        batch = self._data.train.at(self._batches[self._next])
+        batch = self._data.train.select(self._batches[self._next])
         self._network.zero_grad()
         outputs = self._network(batch.numeric, batch.categorical)
         loss = loss_of(outputs, batch.target, self._data.kind)

@@ -1,8 +1,8 @@
-"""A region's table in one file, as the reference trainer reads it. Needs numpy alone.
+"""A region's table in one file, as the reference trainer reads it. It only needs numpy.
 
 The file is a .npz without pickled objects:
 
-    numeric      [rows, d] float32    NaN where a value is missing; float64 if float32 is too coarse
+    numeric      [rows, d] float32    NaN for a missing value; float64 if float32 is too coarse
     categorical  [rows, k] int32      0 = unknown, c = the c-th value of the column's vocabulary
     target       [rows]    float64    of a regression: the value
                            float32    of a classification: the class's number
@@ -27,10 +27,10 @@ import numpy.typing as npt
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
 
-# A whole number as a program writes it that keeps numbers as floats: 4.0, 1e+05.
+# A whole number in the notation of programs that store numbers as floats: 4.0, 1e+05.
 WHOLE = r"^-?(0|[1-9][0-9]*)(\.[0-9]*|(\.[0-9]+)?[eE]\+[0-9]{1,2})$"
-_ROUNDING = 1e-3  # of a column's spread: what float32 may lose
-SAME = 1e-14  # of the largest of some numbers: those that differ by no more are the same
+_ROUNDING = 1e-3  # maximum rounding error of float32, relative to a column's spread
+SAME = 1e-14  # numbers that differ by less, relative to the largest, count as equal
 
 Task = Literal["classification", "regression"]
 Floats = npt.NDArray[np.floating[Any]]
@@ -38,7 +38,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """The meaning of a table's columns: what a row must have to be predicted."""
+    """The meaning of a table's columns, which a row for prediction must have."""
 
     numeric: list[str]  # names of the numeric columns, in order
     # Name of each categorical column and its vocabulary, in order.
@@ -46,26 +46,26 @@ class Columns:
     target: str  # name of the column to predict
     task: Task  # "classification" or "regression"
     classes: list[str]  # the names of the classes; empty for regression
-    # What the cells of a column hold where it isn't numbers or text: "date", "time" or "boolean". A
-    # model reads new rows as its table was read.
+    # The kind of a column's cells if they aren't numbers or text: "date", "time" or "boolean". A
+    # model reads new rows in the same way as its table.
     kinds: dict[str, str] = field(default_factory=dict)
-    null_values: list[str] = field(default_factory=list)  # texts that stand for a missing value
-    # Those of the columns that teach nothing, so that a model does without them. A table keeps
-    # their values for models of other days.
+    null_values: list[str] = field(default_factory=list)  # texts for a missing value
+    # Columns without information, which a model doesn't use. A table keeps their values for models
+    # of other days.
     unused: list[str] = field(default_factory=list)
     # Further columns that the table's file has, without a value in any row.
     empty: list[str] = field(default_factory=list)
 
     @property
     def kind(self) -> str:
-        """Return "binary", "multiclass" or "regression"."""
+        """The kind of task: "binary", "multiclass" or "regression"."""
         if self.task == "regression":
             return "regression"
         return "binary" if len(self.classes) == 2 else "multiclass"
 
     @property
     def needed(self) -> list[str]:
-        """Return the names of all columns that a prediction needs."""
+        """The names of all columns that a prediction needs."""
         return [*self.numeric, *self.categorical]
 
     def check_header(self, names: Sequence[str]) -> None:
@@ -78,7 +78,7 @@ class Columns:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """One region's rows; the arrays are as the module describes them."""
+    """One region's rows; the module describes the arrays."""
 
     columns: Columns
     numeric: Floats
@@ -87,7 +87,7 @@ class Table:
     split: npt.NDArray[np.int8]
 
     def used(self) -> Table:
-        """Return the table that a model learns from: without its unused columns."""
+        """Return the table without its unused columns, for training."""
         columns, unused = self.columns, {*self.columns.unused}
         if not unused:
             return replace(self, columns=replace(columns, empty=[]))
@@ -123,17 +123,17 @@ def write_table(
     """Write the table of one region; the same columns give the same bytes.
 
     Args:
-        path: the .npz to write or replace, whole or not at all.
+        path: the .npz to write or replace, atomically.
         columns: name → [rows] values, all of one length. Columns that are neither the target nor
             categorical are numeric; NaN in them is a missing value.
         target: the column to predict. Its classes are its values, sorted; they may be of any type.
         task: "classification" or "regression".
         split: [rows] TRAIN, VALIDATION or TEST.
-        categorical: the categorical columns; their values are taken as text, whole numbers without
-            a fraction, and the vocabulary is what the training rows have. Anything else is unknown.
+        categorical: the categorical columns. Their values are converted to text, whole numbers
+            without a fraction; the vocabulary is the training rows' values, and others are unknown.
 
     Raises:
-        ValueError: the columns don't make a table; the message names column and fault.
+        ValueError: the columns are not a valid table; the message has the column and the fault.
         OSError: the file can't be written.
     """
     arrays = {name: np.asarray(values) for name, values in columns.items()}
@@ -160,9 +160,9 @@ def write_table(
 
 
 def save_table(path: Path, table: Table, *, compressed: bool = True) -> None:
-    """Write a table's .npz, whole or not at all (OSError); the same table gives the same bytes.
+    """Write a table's .npz atomically (or raise OSError); the same table gives the same bytes.
 
-    Compressed it takes half the space and a hundred times as long.
+    Compression needs half the space and a hundred times the time.
     """
     save = np.savez_compressed if compressed else np.savez
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -184,7 +184,7 @@ def save_table(path: Path, table: Table, *, compressed: bool = True) -> None:
 
 
 def read_table(path: Path) -> Table:
-    """Read what `write_table` wrote; ValueError for another file, OSError if it can't be read."""
+    """Read a table by `write_table`; ValueError for another file, OSError if it can't be read."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             columns = Columns(**json.loads(str(arrays["meta"])))
@@ -206,7 +206,7 @@ def _check(
     split: npt.NDArray[Any],
     categorical: Sequence[str],
 ) -> None:
-    """Raise ValueError for the first thing that keeps the columns from being a table."""
+    """Raise ValueError for the first fault of the columns."""
     names = ", ".join(arrays)
     if task not in {"classification", "regression"}:
         raise ValueError(f"task is {task!r}; choose classification or regression")
@@ -229,7 +229,7 @@ def _check(
 
 
 def _check_split(split: npt.NDArray[Any]) -> None:
-    """Raise ValueError unless there are rows to train, to validate and to test on."""
+    """Raise ValueError unless there are training, validation and test rows."""
     if odd := sorted(set(np.unique(split).tolist()) - {TRAIN, VALIDATION, TEST}):
         raise ValueError(f"split has {odd}; it may have 0 (train), 1 (validation), 2 (test)")
     for code, name in [(TRAIN, "training"), (VALIDATION, "validation"), (TEST, "test")]:
@@ -250,9 +250,10 @@ def _check_numbers(name: str, values: npt.NDArray[Any], *, missing_allowed: bool
 
 
 def category(text: str) -> str:
-    """Return the one spelling of a category: whole numbers without a fraction.
+    """Return the normal form of a category: whole numbers without a fraction.
 
-    4, 4.0 and 4.00 are one, and so are 100000 and 1e+05. 04 is another: a code.
+    4, 4.0 and 4.00 are the same, and so are 100000 and 1e+05. 04 is different, because it is a
+    code.
     """
     if re.match(WHOLE, text) and (number := Decimal(text)) == (whole := int(number)):
         return str(whole)
@@ -260,7 +261,7 @@ def category(text: str) -> str:
 
 
 def as_stored(numeric: npt.NDArray[np.float64], trained: npt.NDArray[np.bool_]) -> Floats:
-    """Return numeric columns [rows, d] as float32, unless a column's spread gets lost in it."""
+    """Return numeric columns [rows, d] as float32, unless a column needs more precision."""
     with np.errstate(over="ignore"):
         narrow = numeric.astype(np.float32)
     known = numeric[trained]
@@ -270,19 +271,19 @@ def as_stored(numeric: npt.NDArray[np.float64], trained: npt.NDArray[np.bool_]) 
 
 
 def spread_of(values: npt.NDArray[Any]) -> float:
-    """Return how far numbers [n] lie apart; 0 where that is no more than rounding makes."""
+    """Return the range of numbers [n], their maximum minus minimum; 0 if it is within rounding."""
     return float(_spreads(values.astype(np.float64)[:, None])[0]) if len(values) else 0.0
 
 
 def _spreads(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the same of each column of numbers [n, d], n at least 1; NaN is none."""
+    """Return the range of each column of numbers [n, d], n at least 1; NaN is ignored."""
     low, high = np.fmin.reduce(values, axis=0), np.fmax.reduce(values, axis=0)
     varies = high - low > SAME * np.maximum(np.abs(low), np.abs(high))
     return np.where(varies, high - low, 0.0)
 
 
 def _vocabulary(values: npt.NDArray[Any]) -> list[str]:
-    """Return the different values, as text, in order of the values themselves."""
+    """Return the distinct values as text, in the order of the values themselves."""
     return [*dict.fromkeys(category(str(value)) for value in np.unique(values).tolist())]
 
 
@@ -295,10 +296,10 @@ def _encode(values: npt.NDArray[Any], vocabulary: list[str]) -> npt.NDArray[np.i
 
 
 def codes_of(vocabulary: Sequence[str]) -> dict[str, int]:
-    """Return the code of each category, by its one spelling."""
+    """Return the code of each category, by its normal form."""
     return {category(value): code for code, value in enumerate(vocabulary, start=1)}
 
 
 def stack(arrays: list[npt.NDArray[Any]], rows: int, dtype: type) -> npt.NDArray[Any]:
-    """Return [rows, len(arrays)], which may have no column."""
+    """Return the arrays as columns [rows, len(arrays)]; possibly without a column."""
     return np.stack(arrays, 1).astype(dtype, copy=False) if arrays else np.zeros((rows, 0), dtype)

@@ -1,17 +1,22 @@
 """The reference trainer: a multi-layer perceptron for a table, on the CPU or on GPUs.
 
-Read `main` first, then downwards. A trial interrupted at any step goes on from its checkpoint to
-the very same bits, and one in a process that stays for several has those of a new process: each
-sets what it depends on.
+Read `main` first, then downwards. A trial that is interrupted at any step continues from its
+checkpoint to the same bits. A trial in a process that has trained others also gives the bits of a
+new process, because each trial sets all state that it depends on.
 
-    settings     what may be chosen            network       the network and its loss
-    table        the file of a region          steps         an epoch's steps on a CPU
-    dataset      its rows, ready to train on   graph_steps   an epoch's steps on a GPU
-    loader       how rows get to the GPU       optimizers    AdamW and SGD
-    evaluation   loss and metrics              ranks         several GPUs or machines for one trial
-    local_steps    machines that bring their weights together now and then
-    sharded/       machines that hold a part of the model each
-    comparison   mode evaluate: two models on the same rows
+    settings       the hyperparameters and constants
+    table          the file of a region
+    dataset        its rows, prepared for training
+    loader         the transfer of rows to the GPU
+    network        the network and its loss
+    optimizers     AdamW and SGD
+    steps          an epoch's steps on a CPU
+    graph_steps    an epoch's steps on a GPU
+    local_steps    steps on machines that average their weights every few steps
+    sharded/       steps on machines that each hold a part of the model
+    ranks          several GPUs or machines for one trial
+    evaluation     loss and metrics
+    comparison     mode evaluate: two models on the same rows
 """
 
 from __future__ import annotations
@@ -48,16 +53,16 @@ TYPES = {
 
 
 def main() -> NoReturn:
-    """Train the trials that this process is given, one after another."""
+    """Train this process's trials, one after another."""
     trial.run(train_one)
 
 
 def train_one(t: trial.Trial) -> None:
-    """Run the trial that `trial.json` describes."""
+    """Run one trial."""
     if t.mode == "evaluate":
         measure_models(t)
     try:
-        chosen = settings.Settings.of(t.params)
+        chosen = settings.Settings.from_params(t.params)
         check(chosen, t)
     except ValueError as error:
         t.reject(str(error))
@@ -70,18 +75,18 @@ def train_one(t: trial.Trial) -> None:
     device = choose_device(t, team)
     try:
         train(t, chosen, device, team)
-    except settings.SettingError as error:  # that only the rows tell
+    except settings.SettingError as error:  # which only the rows reveal
         t.reject(str(error))
     except RuntimeError as error:
         if not out_of_memory(error):
             raise
-        if t.gpu_share < 1:  # a neighbour may have had it: that is no fault of the parameters
+        if t.gpu_share < 1:  # a neighbour may use the memory, so the parameters are not at fault
             sys.exit(f"out of GPU memory, on a GPU that is shared: {error}")
         t.reject(f"out of GPU memory: {error}")
 
 
 def measure_models(t: trial.Trial) -> NoReturn:
-    """Measure the trial's models, by one process whatever the number of its GPUs."""
+    """Measure the trial's models, in one process for any number of GPUs."""
     from trialfleet.nodes.tabular.comparison import compare
 
     if t.accelerator == "gpu":
@@ -90,7 +95,7 @@ def measure_models(t: trial.Trial) -> NoReturn:
 
 
 def check(chosen: settings.Settings, t: trial.Trial) -> None:
-    """Raise ValueError for a setting that this trial's processors can't have."""
+    """Raise ValueError for a setting that is invalid for this trial's processors."""
     if t.accelerator == "cpu":
         if chosen.precision not in {"auto", "float32"}:
             raise ValueError(
@@ -101,7 +106,7 @@ def check(chosen: settings.Settings, t: trial.Trial) -> None:
 
 
 def require_gpus(t: trial.Trial) -> None:
-    """Leave unless the trial's GPUs are here: it is never trained on anything else."""
+    """Exit unless the trial's GPUs are usable, because it is never trained on anything else."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count < t.gpus:
         sys.exit(
@@ -112,7 +117,7 @@ def require_gpus(t: trial.Trial) -> None:
 
 
 def choose_device(t: trial.Trial, team: ranks.Ranks) -> torch.device:
-    """Return the device of the study's accelerator, or this rank's, made deterministic."""
+    """Return the device of the study's accelerator, or this rank's; make torch deterministic."""
     if t.accelerator == "cpu":
         return torch.device("cpu")
     device = torch.device("cuda", team.local_rank)
@@ -125,14 +130,14 @@ def choose_device(t: trial.Trial, team: ranks.Ranks) -> torch.device:
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     torch.set_float32_matmul_precision("highest")
     torch.cuda.set_device(device)
-    torch.cuda.empty_cache()  # of the trial before: `loader` asks what is free
-    if t.gpu_share < 1:  # or it would take what is its neighbours'
+    torch.cuda.empty_cache()  # free the previous trial's memory: `loader` measures the free memory
+    if t.gpu_share < 1:  # so that it doesn't use its neighbours' memory
         torch.cuda.set_per_process_memory_fraction(t.gpu_share, device)
     return device
 
 
 def out_of_memory(error: BaseException | None) -> bool:
-    """Tell whether a GPU's memory was the reason; a capture that it broke off has its own error."""
+    """Return whether a GPU's memory was the cause, also of the error of a failed capture."""
     while error is not None:
         words = str(error)
         if "CUDA" in words and ("out of memory" in words or "ALLOC_FAILED" in words):
@@ -144,7 +149,7 @@ def out_of_memory(error: BaseException | None) -> bool:
 def train(
     t: trial.Trial, chosen: settings.Settings, device: torch.device, team: ranks.Ranks
 ) -> None:
-    """Train, and leave with the result."""
+    """Train, and exit with the result."""
     data = loader.rows_of(t, chosen, device)
     if len(data.train) < team.count:
         t.reject(f"{len(data.train)} training rows are too few for {team.count} ranks to share")
@@ -174,29 +179,29 @@ def steps_of(
     team: ranks.Ranks,
     device: torch.device,
 ) -> Steps:
-    """Return the way of taking steps on a device, where the network is from now on."""
+    """Return the steps for a device, and move the network to it."""
     if device.type == "cpu" and not team.in_gang:
         return PlainSteps(network, data, chosen, t.seed)
-    if device.type == "cpu":  # to compile kernels for it would take longer than they save
+    if device.type == "cpu":  # compiling kernels for it would take longer than they save
         os.environ.setdefault("TRIALFLEET_PLAIN", "1")
     if chosen.precision == "tf32":
         torch.set_float32_matmul_precision("high")
     memory = team.least(loader.memory_of(device, t.gpu_share))
     if chosen.shards(weights := numbers_of(network), memory):
-        # what they need of torch takes as long to import as torch
+        # their parts of torch take as long to import as torch itself
         from trialfleet.nodes.tabular.sharded.steps import ShardedSteps
 
-        t.stays = False  # a process group, and what torch keeps beside it
+        t.stays = False  # torch keeps a process group and other state
         most = math.inf if device.type == "cpu" else memory
         offload = chosen.offloads(weights, numbers_of(network.embedding), most, team.count)
         return ShardedSteps(network, data, chosen, t.seed, team, device=device, offload=offload)
     network.to(device)
-    # the kernels travel with trials for GPUs, and with gangs
+    # only trials for GPUs and gangs have the kernels
     from trialfleet.nodes.tabular.graph_steps import GraphSteps
     from trialfleet.nodes.tabular.local_steps import LocalSteps
 
-    # Beside its loader, a step takes 4 bytes for each value of a column and 256 rows of the batch:
-    # embedding.cu. Where that is too much, the trial is rejected for want of memory.
+    # In addition to its loader, a step needs 4 bytes for each value of a column and 256 rows of the
+    # batch: embedding.cu. If that is too much, the trial is rejected for lack of memory.
     source = loader.loader_of(data, chosen, device, t, team)
     dtype = precision_of(chosen, device)
     is_local = team.in_gang and chosen.local_steps > 1
@@ -214,7 +219,7 @@ def steps_of(
 
 
 def numbers_of(module: torch.nn.Module) -> int:
-    """Return how many numbers the weights of a whole network, or of its part, are."""
+    """Return the number of parameters of a network or of a part of it."""
     return sum(weight.numel() for weight in module.parameters())
 
 
@@ -235,7 +240,7 @@ def precision_of(chosen: settings.Settings, device: torch.device) -> torch.dtype
 
 @dataclass(kw_only=True)
 class TrainingProgress:
-    """The progress of the training, without weights, optimiser and random state."""
+    """The progress of the training; weights, optimiser and random state are separate."""
 
     epoch: int = 0
     step: int = 0  # within the epoch
@@ -244,13 +249,13 @@ class TrainingProgress:
     best_score: float = math.inf  # smaller is better
 
     def over(self, chosen: settings.Settings) -> bool:
-        """Tell whether the last epoch, or the end of the patience, has come."""
+        """Return whether the last epoch is done, or the patience is exhausted."""
         waited = self.epoch - 1 - self.best_epoch
         return self.epoch >= chosen.epochs or waited >= chosen.patience
 
 
 class Training:
-    """The training of one network: everything that a checkpoint has to hold."""
+    """The training of one network, with the whole state of a checkpoint."""
 
     def __init__(
         self,
@@ -266,10 +271,10 @@ class Training:
         self.steps_per_epoch = math.ceil(len(data.train) / chosen.batch_size)
         self.progress = TrainingProgress()
         self.best_weights: dict[str, Tensor] = copy_weights(network)
-        self.stopped = False  # early, because the study said so
+        self.stopped = False  # early, by the study
 
     def fit(self) -> None:
-        """Train until the validation rows no longer gain, and leave the best epoch's weights."""
+        """Train until the validation result stops improving; load the best epoch's weights."""
         self.restore()
         while not self.progress.over(self.settings):
             self.finish_epoch()
@@ -281,7 +286,7 @@ class Training:
         self.network.load_state_dict(self.best_weights)
 
     def finish_epoch(self) -> None:
-        """Take the epoch's remaining steps; leave with a checkpoint when it is time."""
+        """Take the epoch's remaining steps; exit with a checkpoint when one is due."""
         progress = self.progress
         self.steps.begin(progress.epoch, progress.step, progress.loss_sum)
         while progress.step < self.steps_per_epoch:
@@ -291,7 +296,7 @@ class Training:
         progress.loss_sum = self.steps.loss_sum()
 
     def save_if_due(self) -> None:
-        """Leave with a checkpoint when it is time; in a gang, go on unless it ends."""
+        """Save a checkpoint when one is due, and exit; in a gang, only exit if it ends."""
         if not self.is_due():
             return
         self.progress.loss_sum = self.steps.loss_sum()
@@ -300,17 +305,17 @@ class Training:
             self.trial.yield_node()
 
     def is_due(self) -> bool:
-        """Tell whether to save now; where all ranks have to, all get the same answer."""
+        """Return whether to save now; if all ranks have to save, all get the same answer."""
         team, t = self.team, self.trial
         if not team.in_gang:
             return team.agree(wish=t.should_checkpoint())
-        if self.steps.is_sharded:  # the clock is rank 0's: its saves wind it up
+        if self.steps.is_sharded:  # only rank 0 measures the time since the last save
             return team.agree(wish=t.should_checkpoint() if team.first else t.interrupted)
-        # Rank 0 saves by itself: the others wait in the next step.
+        # Only rank 0 saves; the others wait in the next step.
         return team.first and self.steps.in_step and t.should_checkpoint()
 
     def evaluate_epoch(self) -> None:
-        """Measure the epoch on the validation rows, report it, remember it if it is the best."""
+        """Measure the epoch on the validation rows, report it, and keep it if it is the best."""
         progress, t = self.progress, self.trial
         train_loss = progress.loss_sum / self.steps_per_epoch
         metrics = evaluate(self.network, self.data.validation, self.data, "val_")
@@ -319,7 +324,7 @@ class Training:
                 t.reject(f"the {name} loss is {loss} in epoch {progress.epoch}")
         if self.team.first:
             t.report(progress.epoch, train_loss=train_loss, **metrics)
-        # The study's own objective decides where it is measured on the validation rows.
+        # Use the study's objective if it is measured on the validation rows.
         score = metrics["val_loss"]
         if t.metric in metrics:
             score = metrics[t.metric] * (-1 if t.direction == "maximize" else 1)
@@ -330,28 +335,28 @@ class Training:
         progress.epoch, progress.step, progress.loss_sum = progress.epoch + 1, 0, 0.0
 
     def save(self) -> None:
-        """Write a checkpoint, the same on every device: the weights and `Steps.state`."""
+        """Write a checkpoint with the weights and `Steps.state`, the same on every device."""
         if self.team.first or self.steps.is_sharded:
             state = {
                 "progress": dataclasses.asdict(self.progress),
                 "network": self.steps.whole(self.network.state_dict()),
                 "best_weights": self.steps.whole(self.best_weights),
                 "optimizer": self.steps.state(),
-                "random": torch.get_rng_state(),  # dropout's, on a CPU
+                "random": torch.get_rng_state(),  # for dropout on a CPU
             }
         if self.team.first:
             with self.trial.checkpoint() as folder:
                 torch.save(state, folder / "state.pt")
         if not self.team.in_gang:
-            self.team.meet()
+            self.team.barrier()
 
     def restore(self) -> None:
-        """Go on from the checkpoint, if there is one."""
+        """Continue from the checkpoint, if there is one."""
         if not (folder := self.trial.restore()):
             return
         state: dict[str, Any] = torch.load(
             folder / "state.pt", map_location="cpu", weights_only=True, mmap=True
-        )  # of which a rank may want its part only
+        )  # mmap, as a rank may only need its part
         self.progress = TrainingProgress(**state["progress"])
         self.network.load_state_dict(self.steps.part(state["network"]))
         self.best_weights = self.steps.part(state["best_weights"])
@@ -365,7 +370,7 @@ class Training:
 def save_model(
     folder: Path, weights: dict[str, Tensor], data: dataset.Dataset, chosen: settings.Settings
 ) -> None:
-    """Write what `predict.py` needs: weights.pt and model.json."""
+    """Write the model's files for `predict.py`: weights.pt and model.json."""
     folder.mkdir(exist_ok=True)
     torch.save({name: weight.cpu() for name, weight in weights.items()}, folder / "weights.pt")
     description = {

@@ -15,7 +15,7 @@ class Attribute(NamedTuple):
     Attributes:
         name: as `condor_q -af` and `condor_status -af` take it.
         kind: `text`, `boolean` or `number`, followed by the unit of a number that has one.
-        meaning: what its value says, in one or two sentences.
+        meaning: the meaning of its value, in one or two sentences.
     """
 
     name: str
@@ -29,97 +29,113 @@ JOB = (
     Attribute(
         "TrialfleetFolder",
         "text",
-        "The run's folder, an absolute path. Every job of a run has it, its DAGMan jobs too.",
+        "The run's folder, an absolute path. Every job of a run has it, including its DAGMan jobs.",
     ),
     Attribute(
         "TrialfleetRegion",
         "text",
-        "The region, by the name of its folder under `regions/`. Jobs of the whole run have none.",
+        "The region, by the name of its folder under `regions/`; missing in jobs of the whole run.",
     ),
     Attribute(
         "TrialfleetNode",
         "text",
-        "The node of the region's DAG that the job runs: a lane, or one or some of its trials; the "
+        "The node of the region's DAG that the job runs: a lane, one or several of its trials, the "
         "full training, the gate or the publication.",
     ),
     Attribute(
         "TrialfleetMode",
         "text",
-        "`tune` for trials, `final` for the full training of a region's best settings in a job of "
-        "its own, `evaluate` for the gate.",
+        "`tune` for trials, `final` for the full training of a region's best settings in a "
+        "separate job, `evaluate` for the gate.",
     ),
     Attribute(
-        "TrialfleetGangMin", "number", "Of a gang's job: with how many such jobs it can train."
+        "TrialfleetGangMin",
+        "number",
+        "Of a gang's job: the minimum number of the gang's jobs that can train.",
     ),
     Attribute(
-        "TrialfleetGangMax", "number", "Of a gang's job: how many of them the node submitted."
+        "TrialfleetGangMax",
+        "number",
+        "Of a gang's job: the number of the gang's jobs that the DAG node submitted.",
     ),
-    Attribute("TrialfleetTeam", "text", "The study's `team`, where it has one."),
+    Attribute("TrialfleetTeam", "text", "The study's `team`; missing without one."),
     Attribute(
         "TrialfleetMemoryKb",
         "number in KiB",
-        "Memory that the trial uses. Memory that its processes share counts once where HTCondor "
+        "Memory that the trial uses. Memory that its processes share counts once if HTCondor "
         "measures that.",
     ),
     Attribute(
         "TrialfleetOwnCopy",
         "boolean",
-        "HTCondor sends the region's files with this job. Else it sends them to the machine once, "
-        "for all jobs of the region.",
+        "True if HTCondor sends the region's files with this job; otherwise it sends them to the "
+        "machine once, for all jobs of the region.",
     ),
     Attribute(
         "CommonInputFiles",
         "text",
-        "HTCondor's own: the files that it sends to a machine once, for all jobs of the region.",
+        "An attribute of HTCondor: the files that it sends to a machine once, for all jobs of the "
+        "region.",
     ),
-    Attribute("TransferInput", "text", "HTCondor's own: the files that it sends with this job."),
+    Attribute(
+        "TransferInput", "text", "An attribute of HTCondor: the files that it sends with this job."
+    ),
     Attribute(
         "DiskUsage",
         "number in KiB",
-        "HTCondor's own: the disk that the job uses, with its own copy of the region's files.",
+        "An attribute of HTCondor: the disk that the job uses, including its copy of the region's "
+        "files.",
     ),
     Attribute(
         "LimitDirectoryAccess",
         "text",
-        "HTCondor's own: what a job may reach on the access point: the folder `words/` of its "
-        "node, and each file that HTCondor sends to the job or brings back.",
+        "An attribute of HTCondor: the files on the access point that a job may access: the folder "
+        "`words/` of its DAG node, and each file that HTCondor transfers to or from the job.",
     ),
     Attribute(
         "WantRemoteUpdates",
         "boolean",
-        "HTCondor's own: false in each job that has `LimitDirectoryAccess`, so that it can't "
-        "change its own ad, but for attributes that begin with `Chirp`.",
+        "An attribute of HTCondor: false in each job that has `LimitDirectoryAccess`, so that the "
+        "job can only change attributes of its ad that begin with `Chirp`.",
     ),
 )
 
 # Of a study's days: the job that starts them where systemd does not, and the one that sends alerts.
 DAYS = (
-    Attribute("TrialfleetDaily", "text", "The folder of the study's runs: whose clock it is."),
+    Attribute(
+        "TrialfleetDaily",
+        "text",
+        "The folder of the study's runs, of the job that starts the study's days.",
+    ),
     Attribute(
         "TrialfleetDailyText",
         "text",
-        "What it was made of: where that has changed, `trialfleet daily install` replaces the job.",
+        "The text from which the job was made; if it has changed, `trialfleet daily install` "
+        "replaces the job.",
     ),
     Attribute(
-        "TrialfleetAlerts", "text", "The folder of the study's runs: whose days' alerts it sends."
+        "TrialfleetAlerts",
+        "text",
+        "The folder of the study's runs, of the job that sends its days' alerts.",
     ),
 )
 
-# Of running jobs: the job's agent sets it, by HTCondor's chirp.
-TRIAL = Attribute("ChirpTrialfleetTrial", "text", "The trial that the job is at, by its name.")
+# Of running jobs: the job's agent sets it by HTCondor's chirp.
+TRIAL = Attribute("ChirpTrialfleetTrial", "text", "The name of the trial that the job runs now.")
 
 # Of machines that are nodes of a fleet: their configuration sets them (node.conf.j2 and the node's
-# bootstrap). HAS_GPU and HasSIF are in those of other pools of ours, too.
+# bootstrap). HAS_GPU and HasSIF are also set in other pools that trialfleet configures.
 HAS_GPU = Attribute(
     "HAS_GPU",
     "boolean",
-    "Jobs get a GPU here. On a node of a fleet: and every GPU that jobs get has passed the probe.",
+    "Jobs can get a GPU here. On a node of a fleet also: every GPU that jobs can get passed the "
+    "probe.",
 )
-OLD_HAS_GPU = Attribute("SLOT1_HAS_GPU", "boolean", "The same, as older submit files ask for it.")
+OLD_HAS_GPU = Attribute("SLOT1_HAS_GPU", "boolean", "The same, by the name in older submit files.")
 HAS_SIF = Attribute(
     "HasSIF",
     "boolean",
-    "Jobs with a `.sif` file as their image run here; HTCondor's own name.",
+    "Jobs with a `.sif` file as their image can run here; an attribute of HTCondor.",
 )
 INSTANCE = (
     Attribute("TrialfleetFleet", "text", "Name of the fleet."),
@@ -130,27 +146,30 @@ INSTANCE = (
     Attribute(
         "TrialfleetPricePerHour",
         "number in USD/h",
-        "Price of the instance when it was asked for. A machine of your own may advertise one, "
-        "too: what its jobs cost is reckoned by it.",
+        "Price of the instance when it was requested. Your own machines may also advertise one, "
+        "from which their jobs' cost is calculated.",
     ),
     Attribute(
         "TrialfleetDriverOption",
         "text",
-        "What became of the driver's option `NVreg_CheckPCIConfigSpace`: `set`, `already 0`, "
+        "Result of setting the driver's option `NVreg_CheckPCIConfigSpace`: `set`, `already 0`, "
         "`still 1: reboot needed`, `driver no longer checks` or `no driver`.",
     ),
     Attribute(
         "TrialfleetTrialsPerGpu",
         "number",
-        "Trials that share each GPU. `GPUs` and `TotalGPUs` count every GPU so many times.",
+        "Number of trials that share each GPU. `GPUs` and `TotalGPUs` count every GPU that many "
+        "times.",
     ),
     Attribute(
         "TrialfleetBandwidthPerDollar",
         "number in GB/s per USD/h",
-        "Measured bandwidth of all GPUs that trials get, divided by the node's price; 0 if either "
-        "is unknown. GPU trials go where it is highest, unless the study has a `rank`.",
+        "Measured bandwidth of all GPUs that trials can get, divided by the node's price; 0 if "
+        "either is unknown. GPU trials prefer the highest value, unless the study has a `rank`.",
     ),
-    Attribute("TrialfleetNote", "text", "Why the node takes no more jobs; empty while it does."),
+    Attribute(
+        "TrialfleetNote", "text", "Why the node accepts no more jobs; empty while it accepts them."
+    ),
 )
 
 # Of machines that are nodes of a fleet: the probe measures them (nodes/probe/classad.py).
@@ -158,23 +177,27 @@ PROBE = (
     Attribute(
         "TrialfleetGpuHealthy",
         "boolean",
-        "At least one GPU passed the probe, and nothing is wrong with the machine as a whole. "
+        "At least one GPU passed the probe, and the machine as a whole has no fault. "
         "False on a machine without a GPU.",
     ),
     Attribute(
         "TrialfleetGpuReason",
         "text",
-        "What is wrong with the machine or with some of its GPUs; empty when nothing is.",
+        "Faults of the machine or of some of its GPUs; empty if there are none.",
     ),
     Attribute(
         "TrialfleetSickGpus",
         "text",
-        "The GPUs that did not pass, by HTCondor's names with commas between, such as "
+        "The GPUs that failed the probe, by HTCondor's names, separated by commas, such as "
         "`GPU-5135b1cf`. Trials get the others.",
     ),
     Attribute("TrialfleetGpuName", "text", "Name of the GPUs, such as `NVIDIA A10G`."),
     Attribute("TrialfleetGpuDriver", "text", "Version of the driver."),
-    Attribute("TrialfleetGpuCuda", "text", "The newest CUDA that the driver runs, such as `12.4`."),
+    Attribute(
+        "TrialfleetGpuCuda",
+        "text",
+        "The newest version of CUDA that the driver supports, such as `12.4`.",
+    ),
     Attribute(
         "TrialfleetBandwidth",
         "number in GB/s (10^9 bytes)",
@@ -183,39 +206,43 @@ PROBE = (
     Attribute(
         "TrialfleetBandwidthShare",
         "number from 0 to 1",
-        "That bandwidth, as a part of what the GPU's data sheet gives.",
+        "That bandwidth, divided by the value in the GPU's data sheet.",
     ),
     Attribute(
         "TrialfleetLaunchMicroseconds",
         "number in µs",
-        "Median time from the launch of a small kernel to knowing that it is done.",
+        "Median time from the launch of a small kernel until the host knows that it is done.",
     ),
     Attribute(
         "TrialfleetLaunchRate",
         "number per second",
-        "Small kernels per second, launched one right after the other.",
+        "Small kernels per second, launched one directly after another.",
     ),
     Attribute(
         "TrialfleetHostBandwidth",
         "number in GB/s",
-        "From the host's pinned memory to a GPU.",
+        "Bandwidth from the host's pinned memory to a GPU.",
     ),
     Attribute("TrialfleetGpuWatts", "number in W", "Power drawn before the measurement."),
-    Attribute("TrialfleetGpuWattsLimit", "number in W", "The most power that a GPU may draw."),
-    Attribute("TrialfleetGpuCelsius", "number in °C", "Temperature."),
+    Attribute("TrialfleetGpuWattsLimit", "number in W", "The maximum power that a GPU may draw."),
+    Attribute("TrialfleetGpuCelsius", "number in °C", "Temperature of the GPU."),
     Attribute(
         "TrialfleetPcieGeneration",
         "number",
-        "PCIe generation of the link to the host when the probe looked; an idle GPU may slow its "
-        "link down.",
+        "PCIe generation of the link to the host during the probe; an idle GPU may slow its link "
+        "down.",
     ),
-    Attribute("TrialfleetPcieGenerationMax", "number", "The generation that the link can reach."),
+    Attribute("TrialfleetPcieGenerationMax", "number", "Maximum generation of that link."),
     Attribute("TrialfleetPcieWidth", "number of lanes", "Width of that link."),
-    Attribute("TrialfleetPcieWidthMax", "number of lanes", "The width that it can have."),
+    Attribute("TrialfleetPcieWidthMax", "number of lanes", "Maximum width of that link."),
     Attribute(
-        "TrialfleetKernels", "boolean", "trialfleet's CUDA kernels are built here, and load."
+        "TrialfleetKernels",
+        "boolean",
+        "trialfleet's CUDA kernels are built here and can be loaded.",
     ),
-    Attribute("TrialfleetGpuNote", "text", "Why something was not measured; empty when all was."),
+    Attribute(
+        "TrialfleetGpuNote", "text", "Why something was not measured; empty if everything was."
+    ),
 )
 
 ALL = (*JOB, *DAYS, TRIAL, HAS_GPU, OLD_HAS_GPU, HAS_SIF, *INSTANCE, *PROBE)

@@ -71,7 +71,7 @@ def text(ad: Mapping[str, Any], name: str) -> str | None:
 
 
 def from_json(text: str) -> list[dict[str, Any]]:
-    """Return the ads that a tool prints, none if it prints nothing; ValueError: it is no JSON."""
+    """Return the ads that a tool prints, none without output; ValueError if it is not JSON."""
     return [
         {name: found for name, found in ad.items() if not _is_nothing(found)}
         for ad in json.loads(text.strip() or "[]")

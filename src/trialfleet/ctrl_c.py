@@ -62,11 +62,13 @@ def taken_by(handler: Callable[[int, FrameType | None], object]) -> Iterator[Non
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    former = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
+    previous = {
+        number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)
+    }
     try:
         yield
     finally:
-        for number, handler_before in former.items():
+        for number, handler_before in previous.items():
             signal.signal(number, handler_before)
 
 
@@ -83,13 +85,13 @@ def postponed() -> Iterator[None]:
     global _pressed  # noqa: PLW0603 - as there is one Ctrl-C
     pressed = threading.Event()  # where another thread took the signal, which this one blocks
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    former = signal.signal(signal.SIGINT, lambda *_: pressed.set())
-    _pressed = None if former is signal.SIG_IGN else pressed
+    previous = signal.signal(signal.SIGINT, lambda *_: pressed.set())
+    _pressed = None if previous is signal.SIG_IGN else pressed
     try:
         yield
     finally:
         _pressed = None
-        signal.signal(signal.SIGINT, former)
+        signal.signal(signal.SIGINT, previous)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         if pressed.is_set():
             signal.raise_signal(signal.SIGINT)

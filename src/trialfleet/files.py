@@ -29,7 +29,7 @@ U = TypeVar("U")
 def write_atomic(
     path: Path, content: str | bytes, *, mode: int = 0o644, durable: bool = True
 ) -> None:
-    """Replace `path` by `content`: written beside it, fsynced, renamed, the folder fsynced.
+    """Replace `path` atomically: write a temporary file, fsync it, rename it, fsync the folder.
 
     Args:
         path: the file to replace; its folder must exist.
@@ -123,8 +123,8 @@ def locked(lock: Path, *, wait: bool) -> Iterator[bool]:
 def folder_stamp(folder: Path) -> int:
     """Return when something was last renamed into a folder, or removed, in nanoseconds.
 
-    0 where that says nothing: there is no folder, or it changed so lately that another change may
-    have the same time.
+    0 if that is not conclusive: there is no folder, or it changed so recently that another change
+    may have the same time.
     """
     try:
         changed = os.stat(folder).st_mtime_ns  # noqa: PTH116 - it takes half the time

@@ -47,7 +47,7 @@ class Imds:
         self._base = (base or os.environ.get(ENDPOINT) or IMDS).rstrip("/")
         self._timeout, self._waits = timeout, waits
         self._token = ""
-        # A proxy of the environment is no way to this machine's own metadata.
+        # Ignore a proxy of the environment, which can't reach this machine's metadata.
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
     def get(self, path: str) -> str | None:
@@ -174,7 +174,7 @@ class Aws:
     ) -> bytes:
         for wait in (*self._waits, None):
             try:
-                # Signed anew each time: a signature is good for minutes.
+                # Sign each attempt, because a signature is valid for minutes.
                 keys = credentials(self._imds)
                 now = datetime.now(timezone.utc)  # noqa: UP017  a node may have Python 3.10
                 scope = (service, self._region)

@@ -137,12 +137,12 @@ def tail(path: Path, most: int) -> tuple[bytes, int]:
 
 
 def size_of(path: Path) -> int:
-    """Return a file's size; 0 of what is no regular file."""
+    """Return a file's size; 0 if it is not a regular file."""
     return stamp_of(path)[0]
 
 
 def stamp_of(path: Path) -> tuple[int, int]:
-    """Return size and time of a file; zeros of what is no regular file."""
+    """Return size and time of a file; zeros if it is not a regular file."""
     try:
         found = os.lstat(path)  # Path's own takes twice the time
     except OSError:

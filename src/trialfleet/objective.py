@@ -32,7 +32,7 @@ def loss(result: float | None, direction: Direction) -> float:
 def losses(results: Iterable[float | None], direction: Direction) -> list[float]:
     """Return the losses of results, all finite: one beyond is the worst or best of the others.
 
-    A model that was not told of a failed trial would propose its point again. As Optuna's GPSampler
+    A model without the failed trials would propose their points again. As Optuna's GPSampler
     does, an infinite loss becomes the nearest finite one; 0 if there is none.
     """
     known = [loss(result, direction) for result in results]

@@ -35,7 +35,7 @@ def _environment() -> jinja2.Environment:
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("trialfleet.templates", ""),
-        auto_reload=False,  # a service that runs through an update goes on with what it began with
+        auto_reload=False,  # a service keeps its templates through an update
         undefined=jinja2.StrictUndefined,
         autoescape=jinja2.select_autoescape(HTML),
         trim_blocks=True,

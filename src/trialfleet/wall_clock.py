@@ -37,8 +37,8 @@ class WallClock:
     def now(self) -> datetime:
         """Return the time to go by."""
         wall, tick = self._clock(), self._ticks()
-        former = self._wall + timedelta(seconds=tick - self._tick)
-        if abs(wall - former) > SET:
+        expected = self._wall + timedelta(seconds=tick - self._tick)
+        if abs(wall - expected) > SET:
             self._trusted = (self._carried_on(tick), tick)
             self._until = tick + SETTLED_SECONDS
         self._wall, self._tick = wall, tick

@@ -1,8 +1,8 @@
-"""A small trainer: fits a polynomial to a region's points by gradient descent.
+"""A small trainer that fits a polynomial to a region's points by gradient descent.
 
-It needs Python alone and takes a second, so that you can watch a run from end to end. Put your own
-training in its place; what trialfleet needs of it are the calls of `t`. Where a job has several
-trials, `trial.run` calls `main` with one after another.
+It only needs Python and takes a second, so that you can watch a whole run. Replace it by your own
+training, and keep the calls of `t`, which trialfleet needs. If a job has several trials,
+`trial.run` calls `main` for each of them.
 """
 
 import csv
@@ -16,13 +16,13 @@ Point = tuple[float, float]
 
 
 def main(t: trial.Trial) -> None:
-    """Train with the parameters of a trial and tell how well it went."""
+    """Train with a trial's parameters and report the errors."""
     points = read(t.data[0])
     train, validation, test = points[:60], points[60:90], points[90:]
 
-    if t.mode == "evaluate":  # the study has a gate: how good are these models on today's points?
+    if t.mode == "evaluate":  # for the study's gate: measure these models on today's points
         models = {name: load(folder) for name, folder in t.models.items()}
-        models["baseline"] = [mean([y for _, y in train])]  # the mean, whatever x is
+        models["baseline"] = [mean([y for _, y in train])]  # always predicts the mean
         for name, weights in models.items():
             losses = squares(weights, test)
             t.evaluated(name, losses, val_error=error(weights, validation), test_error=mean(losses))
@@ -31,7 +31,7 @@ def main(t: trial.Trial) -> None:
     weights = [0.0] * (t.params["degree"] + 1)
     velocity = [0.0] * len(weights)
     first = 0
-    if saved := t.restore():  # this trial was interrupted, and goes on here
+    if saved := t.restore():  # the trial was interrupted: continue from its checkpoint
         first, weights, velocity = json.loads((saved / "state.json").read_text())
 
     for step in range(first, t.params["steps"]):
@@ -40,20 +40,20 @@ def main(t: trial.Trial) -> None:
             weights[i] += t.params["learning_rate"] * velocity[i]
         if step % 100 == 99:
             t.report(step + 1, val_error=error(weights, validation))
-            if t.should_stop():  # the study has early stopping, and this won't be the best
+            if t.should_stop():  # early stopping predicts that this trial won't be the best
                 t.stop(val_error=error(weights, validation))
-        if t.should_checkpoint():  # every few minutes, or because the machine is wanted back
+        if t.should_checkpoint():  # every few minutes, or when the machine is being vacated
             with t.checkpoint() as folder:
                 state = [step + 1, weights, velocity]
                 (folder / "state.json").write_text(json.dumps(state))
             t.yield_node()
 
-    if t.mode == "final":  # the best parameters, trained in full: leave the model
+    if t.mode == "final":  # the full training with the best parameters: save the model
         (t.model / "weights.json").write_text(json.dumps(weights))
     t.complete(val_error=error(weights, validation), test_error=error(weights, test))
 
 
-@functools.cache  # once for all trials that this process is given
+@functools.cache  # read once for all trials of this process
 def read(path: Path) -> list[Point]:
     """Return the points (x, y) of a CSV file."""
     with path.open() as file:
@@ -61,7 +61,7 @@ def read(path: Path) -> list[Point]:
 
 
 def load(model: Path) -> list[float]:
-    """Return the weights of a model that mode "final" has left."""
+    """Return the weights of a model that mode "final" saved."""
     weights: list[float] = json.loads((model / "weights.json").read_text())
     return weights
 

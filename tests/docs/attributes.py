@@ -19,7 +19,7 @@ from trialfleet.attributes import (
 
 GPU_MACHINES = (
     "In the slots of machines, for `condor_status`. `HAS_GPU` is in every pool that trialfleet "
-    "configures, `HasSIF` where it has apptainer; the other is on nodes of a fleet alone."
+    "configures, `HasSIF` if it has apptainer; the other is only on nodes of a fleet."
 )
 PROBED = (
     "In the slots of a fleet's nodes. Of several GPUs each figure is the worst one's, of those "
@@ -38,7 +38,7 @@ def page() -> str:
         ),
         (
             "Running trials",
-            "In a trial's job, set by the job's agent; HTCondor brings it within some 10 s.",
+            "In a trial's job, set by the job's agent; HTCondor updates it within about 10 s.",
             (TRIAL,),
         ),
         ("Machines with GPUs, and images", GPU_MACHINES, (HAS_GPU, OLD_HAS_GPU, HAS_SIF)),

@@ -60,7 +60,7 @@ def as_in_a_trial() -> Iterator[None]:
 
 def settings_of(**changes: Any) -> settings.Settings:
     usual = {"hidden": 16, "batch_size": 32, "learning_rate": 0.01, "epochs": 4, "dropout": 0.2}
-    return settings.Settings.of(usual | changes)
+    return settings.Settings.from_params(usual | changes)
 
 
 @pytest.fixture

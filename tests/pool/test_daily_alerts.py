@@ -48,13 +48,13 @@ def test_an_unreachable_channel_gets_its_alerts_when_it_is_back(
     )
     file = write_study(here, notify=[{"command": ["sh", "-c", script]}])
     said = cli("daily", "run", str(file), "--date", str(DAY))
-    found = re.search(r"alerts: 3 not delivered: .*; HTCondor's job (\d+\.0) tries again", said)
+    found = re.search(r"alerts: 3 not delivered: .*; HTCondor's job (\d+\.0) retries", said)
     assert found, said
     folder = DailyFolder.for_study("demo")
     ours = f'TrialfleetAlerts == "{folder.root}"'
-    waits = "sh: ended with exit code 1: away (3 waiting, tried again at"
+    waits = "sh: ended with exit code 1: away (3 waiting, retried at"
     assert waits.partition(": ")[2] in " ".join(cli("daily", "status", str(file)).split())
-    assert f"job {found[1]} tries again" in cli("daily", "run", str(file), "--date", str(DAY))
+    assert f"job {found[1]} retries" in cli("daily", "run", str(file), "--date", str(DAY))
 
     def senders() -> list[int]:
         words = ["notify", "send", str(file)]

@@ -123,7 +123,7 @@ def assert_all_views_tell(run: Run) -> None:
         assert answer["kind"] == "evictions", answer
         assert HTCONDOR_SAYS in answer["why"]
         assert trouble["machine"] in answer["why"]
-    snapshot = LiveRuns().of(RunFolder(run.folder)).read()
+    snapshot = LiveRuns().run_in(RunFolder(run.folder)).read()
     assert any(HTCONDOR_SAYS in concern.why for concern in concerns(snapshot))
     metrics = exposition([snapshot], [], snapshot.nodes, "")[0].decode()
     assert 'trialfleet_run_trials_in_trouble{study="demo"} 1.0' in metrics

@@ -76,7 +76,7 @@ def test_bad_trainers_are_recorded_as_failed_and_stop_no_other_region(make_run: 
     left = [file.stat().st_size for file in run.folder.rglob("big")]
     assert max(left, default=0) < 25 << 20  # of the 3 GB that it seems to have
     attempts = {(r.region, r.trial): r.attempts for r in run.trials() if r.state == "failed"}
-    assert attempts["always", 0] == attempts["always", 1] == 2  # tried again
+    assert attempts["always", 0] == attempts["always", 1] == 2  # retried
     assert attempts["nan", 0] == 1  # the same parameters would give the same
     assert attempts["hangs", 0] == attempts["fills", 0] == 1  # and meet the same limit
     assert attempts["saves-sparse", 0] == 1

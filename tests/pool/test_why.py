@@ -124,7 +124,7 @@ def test_a_crash_and_scripts_that_fail_are_why_their_regions_fail(
 
     wait_for(lambda: len(run.status().failing) == 2)
     lacks = f"the data can't be read: {data['gone']}: No such file or directory"
-    again = "; it will be tried again"
+    again = "; it will be retried"
     shut = f"shut: ask of shut.l1.t01 fails: {place}/words: Permission denied{again}"
     assert run.status().failing == (f"gone: ask-best of gone.best fails: {lacks}{again}", shut)
     assert run.status().state is RunState.RUNNING

@@ -12,11 +12,11 @@ from trialfleet.errors import InputError
 
 _HERE = Path(__file__).parent
 _FIRST = _HERE.parent.parent / "templates" / "init"
-_POINTS = "points"  # the first study's data, which others use too
+_POINTS = "points"  # the first study's data, which other examples also use
 
 _WITH_POINTS = ("sklearn", "lightgbm", "r", "shell", "ddp", "pipeline")
 _OTHERS = ("notebook", "flights", "tabular")
-# Each example's folder by its name, in the order in which help shows them.
+# Each example's folder by its name, in the order of the help text.
 EXAMPLES = {"first": _FIRST} | {name: _HERE / name for name in (*_WITH_POINTS, *_OTHERS)}
 PREPARE = "prepare.py"  # makes an example's data
 _NO_PART = {"__init__.py", "__pycache__", "data", "runs", "models"}
@@ -26,7 +26,7 @@ def write_example(name: str, folder: Path) -> Path:
     """Copy an example into a new folder and return its study file.
 
     Raises:
-        InputError: the folder holds something already, or can't be written.
+        InputError: the folder exists and is not empty, or can't be written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{str(folder)!r} exists already and is not empty; choose another folder")

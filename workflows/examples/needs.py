@@ -16,12 +16,12 @@ _SECONDS = 20.0
 
 
 def lines_on_needs(folder: Path) -> list[str]:
-    """Return a line for each missing requirement; trials run here, with this Python.
+    """Return a line for each missing requirement.
 
-    That is so with a pool on this machine alone, which is what a newcomer has.
+    It assumes a pool on this machine only, so that trials use this Python.
 
     Args:
-        folder: the example, as it was written.
+        folder: the example's folder, which `write_example` wrote.
     """
     lines = [_line(packages_of(lacking))] if (lacking := _modules(folder)) else []
     if any(folder.glob("*.R")) and not _has_r():

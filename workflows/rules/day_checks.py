@@ -197,12 +197,12 @@ def _labels(today: DayProfile, past: Sequence[DayProfile]) -> str:
     """
     if today.labels is None or today.labels.ratio > 1:
         return ""
-    told = sorted(one.labels.ratio for one in past if one.labels)
-    if len(told) < FEWEST_DAYS:
-        can_be_told = today.rows >= _MANY_ROWS and all(ratio > 1 for ratio in told)
+    ratios = sorted(one.labels.ratio for one in past if one.labels)
+    if len(ratios) < FEWEST_DAYS:
+        is_detectable = today.rows >= _MANY_ROWS and all(ratio > 1 for ratio in ratios)
     else:
-        can_be_told = told[1 if len(told) >= _ONE_MAY_BE_ODD else 0] > _CLEARLY
-    if not can_be_told:
+        is_detectable = ratios[1 if len(ratios) >= _ONE_MAY_BE_ODD else 0] > _CLEARLY
+    if not is_detectable:
         return ""
     return (
         f"they are no better than shuffled: columns predict {today.target!r} with a score of "

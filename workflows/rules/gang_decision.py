@@ -32,7 +32,7 @@ JOIN_SECONDS = 5.0  # a generation trains at least so long before others join
 MOST_FAILURES = 2  # of workers whose jobs live, without a checkpoint between: then the gang fails
 HEARD_SECONDS = 6.0  # an agent speaks every 3 s: one that has, is not cut off from the access point
 APART_SECONDS, LONGEST_APART_SECONDS = 60.0, 960.0  # until one that others don't reach may join
-EXIT_REJECTED = 64  # these parameters can't be trained: nothing is tried again
+EXIT_REJECTED = 64  # these parameters can't be trained: nothing is retried
 
 
 def decide(

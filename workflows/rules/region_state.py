@@ -66,7 +66,7 @@ def is_hopeless(reason: str | None) -> bool:
     return LEFT_NO_MODEL in text or (why != text and not _OUTSIDE.match(why))
 
 
-def why_over(
+def reason_over(
     reason: str | None, *, failed: int, allowed: int, finished: int, budget: int, done: int
 ) -> str | None:
     """Return why a region without a model gets no more trials, however often it is resumed.

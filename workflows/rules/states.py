@@ -100,7 +100,7 @@ class TrialState(StrEnum):
     """The state of a trial: Optuna's states, and those of RUNNING by the queue."""
 
     COMPLETE = "complete"
-    FAILED = "failed"  # for good: it is not tried again
+    FAILED = "failed"  # for good: it is not retried
     STOPPED_EARLY = "stopped early"  # its reports said that it would not be its region's best
     PRUNED = "pruned"  # abandoned through no fault of its parameters
     RUNNING = "running"

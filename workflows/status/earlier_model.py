@@ -34,7 +34,7 @@ def beside_earlier(published: Path, study: Study) -> BesideEarlier:
     verdict = verdict_of(published)
     if study.gate and verdict:
         metric, direction = rule_of(study).metric, rule_of(study).direction
-        before = published.parent / verdict.former if verdict.former else None
+        before = published.parent / verdict.champion_run if verdict.champion_run else None
         old = verdict.champion.metrics if verdict.champion else {}
         new = verdict.challenger.metrics
     else:

@@ -85,17 +85,17 @@ def _warning(
         return None
     name = _shown(study.objective.metric, metrics)
     own, other = (result_text(each, metrics[each]) for each in (_VALIDATION + name, _TEST + name))
-    told = (
+    text = (
         f"{own} and {other} differ by more than chance explains with {rows[0]} and {rows[1]} rows "
         f"(their losses by a factor of {factor:.3g})"
     )
     if (share := _greatest_share(files.gate)) > _MOST_OF_IT:
-        return f"{told}: one test row makes up {share:.0%} of the loss; check whether it is right"
+        return f"{text}: one test row makes up {share:.0%} of the loss; check whether it is right"
     if test > validation:
         cause = "a few unusual test rows, or later rows that differ from earlier ones"
     else:
         cause = "a few unusual validation rows, which trials are still chosen by"
-    return f"{told}; the usual cause: {cause}"
+    return f"{text}; the usual cause: {cause}"
 
 
 def _shown(objective: str, metrics: dict[str, Any]) -> str:

@@ -36,12 +36,12 @@ from trialfleet.workflows.facts.disk_space import lack_of_space
 from trialfleet.workflows.facts.jobs.job_facts import JobFacts, may_fail, read_jobs
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.outbox import undelivered
-from trialfleet.workflows.facts.models.approval import awaits_approval, why_kept_out_now
+from trialfleet.workflows.facts.models.approval import awaits_approval, reason_kept_out_now
 from trialfleet.workflows.facts.models.export_folder import unexported
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.frozen_head import check_place
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
-from trialfleet.workflows.facts.runs.causes import cause_of, why_all_fail
+from trialfleet.workflows.facts.runs.causes import cause_of, reason_all_fail
 from trialfleet.workflows.facts.runs.region_records import (
     RecordsReader,
     RegionRecords,
@@ -55,8 +55,8 @@ from trialfleet.workflows.rules.region_state import (
     last_error,
     phase_of,
     reason_of,
+    reason_over,
     state_of,
-    why_over,
 )
 from trialfleet.workflows.rules.states import RunState, Stage, TrialState, stage_of
 from trialfleet.workflows.status.health import Fault, faults, read_repairs
@@ -90,12 +90,12 @@ _FINISHED = re.compile(rb'(?<!\\)"finished": ?"(\d{4}-\d\d-\d\dT[\d:.]+[+-]\d\d:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class RunSnapshot:
     """A run at one moment.
 
     Attributes:
         status: its status.
-        unfinished: the states of trials that are asked and not told: by region, then by name.
+        unfinished: the states of trials without a recorded result: by region, then by name.
         trials: all of its trials, by region.
         records: the records in its regions' folders, by slug.
         queued: its jobs in the queue; None if the queue is unreachable.
@@ -152,7 +152,7 @@ class _Decided:
         reports: a value that changes with the reports of running trials.
         until: when the cache expires, on the monotonic clock: a stamp doesn't cover everything.
         jobs: the jobs of its nodes in the queue.
-        unfinished: the states of its trials that are asked and not told, by name.
+        unfinished: the states of its trials without a recorded result, by name.
         status: its status without costs and remaining time.
         first: when the first of its trials was asked, in Unix seconds.
         work: the work of its jobs.
@@ -201,9 +201,9 @@ class StatusReader:
 
     def read(self) -> RunStatus:
         """Return the run's status now; its notice names unreachable sources."""
-        return self.look().status
+        return self.snapshot().status
 
-    def look(self) -> Look:
+    def snapshot(self) -> RunSnapshot:
         """Return the run and its unfinished trials at one moment."""
         queued, queue_away = self._look_up()
         queue_notice = f"the job queue can't be read: {queue_away}" if queue_away else ""
@@ -281,7 +281,7 @@ class StatusReader:
             ),
             failing=tuple(errors),
             job_troubles=tuple(troubled),
-            work=Work.of((each.work.seconds, each.work.lost_seconds) for each in decided),
+            work=Work.from_parts((each.work.seconds, each.work.lost_seconds) for each in decided),
             mends=tuple(self._mends()),
             seconds_left=seconds_left_of_run(regions, begun(trials), pauses)
             if is_running
@@ -290,7 +290,7 @@ class StatusReader:
             again=self._frozen.again_for(_blamed(regions)),
             mending=_mending(regions, self._frozen.study),
         )
-        return Look(
+        return RunSnapshot(
             status=status,
             unfinished=unfinished,
             trials=trials,
@@ -352,7 +352,7 @@ class StatusReader:
         if any(trial.state is StoredState.COMPLETE for own in trials.values() for trial in own):
             return None
         regions = self._graph.regions
-        return why_all_fail([(trials[r.name], self._folder.region(r.slug)) for r in regions])
+        return reason_all_fail([(trials[r.name], self._folder.region(r.slug)) for r in regions])
 
     def _state(
         self, queued: QueuedRun | None, records: Mapping[str, RegionRecords], *, is_lost: bool
@@ -432,7 +432,7 @@ class StatusReader:
             sources.state,
             sources.node,
             records,
-            records.published and why_kept_out_now(records.published),
+            records.published and reason_kept_out_now(records.published),
             sources.trouble,
             sources.by_stop,
             sources.queued is None,
@@ -477,7 +477,7 @@ class StatusReader:
         finished = len(complete) + failed + pruned + stopped_early
         phase = phase_of(records, region, queued, finished, lambda: read_end_files(files))
         published = str(records.published["path"]) if records.published else None
-        not_latest = why_kept_out_now(records.published) if records.published else None
+        not_latest = reason_kept_out_now(records.published) if records.published else None
         awaits = awaits_approval(records.published) if records.published else None
         budget = self._frozen.study.budget_of(region.name)
         stage = stage_of(state, phase, published=published is not None, kept=not_latest is not None)
@@ -519,7 +519,7 @@ class StatusReader:
             failing=records.failing,
             over=None
             if stage.is_good
-            else why_over(
+            else reason_over(
                 reason,
                 failed=failed,
                 allowed=budget.failures_allowed,
@@ -554,7 +554,7 @@ class StatusReader:
         Raises:
             OptimizerError: the storage can't be read.
         """
-        return self._trials.of(region)
+        return self._trials.of_region(region)
 
     def best_trials(self, status: RunStatus) -> dict[str, StoredTrial]:
         """Return the best trial of each region that has one, as in a status; raises likewise."""

@@ -84,8 +84,8 @@ class Trial(Job):
 
         It trains until the order arrives: its last reported step counts.
         """
-        told, end = self.stopped.get("step", 0.0), self.stopped.get("max_steps", 0.0)
-        last = max(told, *(step for step, _ in self.curve[-1:]), 0.0)
+        step, end = self.stopped.get("step", 0.0), self.stopped.get("max_steps", 0.0)
+        last = max(step, *(each for each, _ in self.curve[-1:]), 0.0)
         if self.predicted is None or last <= 0:
             return 0.0
         return (self.compute_seconds or 0.0) * max(end / last - 1, 0.0)
@@ -124,7 +124,7 @@ def trials_of(
     Args:
         region: its name.
         stored: its stored trials.
-        unfinished: the states of trials that are not told yet, by node.
+        unfinished: the states of trials without a recorded result, by node.
         files: its folder.
         study: the run's study.
         now: the present, until which running trials execute; None: none runs.
@@ -218,7 +218,7 @@ class RunTrials:
         self._all = trials_reader(folder, frozen.study, brief=True) if brief else self._whole
         self._seen: dict[str, list[StoredTrial]] = {}
 
-    def of(self, region: str) -> list[StoredTrial]:
+    def of_region(self, region: str) -> list[StoredTrial]:
         """Return a region's trials; empty before its study starts.
 
         Raises:

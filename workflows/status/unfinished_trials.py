@@ -1,7 +1,7 @@
 """The running trials and their progress.
 
-A node's job trains one trial at a time: the one that is asked and not told. The job's agent brings
-its reports into `words/`.
+A node's job trains one trial at a time: the one that was asked and has no recorded result. The
+job's agent brings its reports into `words/`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def running_trials(
         region: its nodes.
         queued: the run's jobs in the queue; None if the queue is unreachable.
         metric: the objective's metric.
-        unfinished: the names of the region's trials that are asked and not told.
+        unfinished: the names of the region's trials without a recorded result.
     """
     jobs = queued.running_jobs if queued else {}
     ends = {region.best, region.gate}
@@ -109,7 +109,7 @@ def unfinished_of(
     state: RunState,
     queued: QueuedRun | None,
 ) -> dict[str, TrialState]:
-    """Return the states of a region's trials that are asked and not told, by name."""
+    """Return the states of a region's trials without a recorded result, by name."""
     running = queued.running if queued else frozenset()
     held = {job.node for job in queued.held} if queued else set()
     names = [str(trial.user_attrs.get("node")) for trial in trials if not trial.state.is_finished()]

@@ -44,7 +44,7 @@ class Waiting:
 
     def _look(self, queued: QueuedRun) -> tuple[str, ...]:
         idle = [ad for ad in queued.ads if ad["JobStatus"] == JobStatus.IDLE]
-        return (*access_point.why_they_wait(queued.ads), *self._trials(queued, idle))
+        return (*access_point.reasons_jobs_wait(queued.ads), *self._trials(queued, idle))
 
     def _trials(self, queued: QueuedRun, idle: list[dict[str, Any]]) -> tuple[str, ...]:
         """Return why no trial can start; empty while one runs, as all trials request the same."""

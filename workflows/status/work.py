@@ -37,7 +37,7 @@ class Work:
     lost_share: float = 0.0
 
     @classmethod
-    def of(cls, parts: Iterable[tuple[float, float]]) -> Work:
+    def from_parts(cls, parts: Iterable[tuple[float, float]]) -> Work:
         """Return the sum of parts, each with its seconds and its lost seconds."""
         found = list(parts)
         seconds, lost = sum(each for each, _ in found), sum(lost for _, lost in found)
@@ -105,7 +105,7 @@ class WorkReader:
             known = [part.usd for part in own if part.usd is not None]
             usd[region.name] = sum(known) if known else None
             parts += own
-        return Work.of((part.seconds, part.lost_seconds) for part in parts), usd
+        return Work.from_parts((part.seconds, part.lost_seconds) for part in parts), usd
 
     def _region(
         self,

@@ -12,7 +12,7 @@ from trialfleet.workflows.tables import cells
 from trialfleet.workflows.tables.amounts import as_people_write_numbers, with_units
 from trialfleet.workflows.tables.csv_rows import UNNAMED
 from trialfleet.workflows.tables.moments import as_people_write_dates, perhaps_moments
-from trialfleet.workflows.tables.training_rows import why_untaught
+from trialfleet.workflows.tables.training_rows import reason_unused
 
 MOST_CLASSES = 10  # whole numbers with more different values are a regression's target
 _FEWEST = 3  # rows of which each has a value of its own say that a column is an id
@@ -49,7 +49,7 @@ def feature_of(values: pl.Series, override: Role | None, trained: pl.Series) -> 
     found = _feature_of(values, override)
     if found.role == "ignore":
         return found
-    why = why_untaught(found.values, found.kind, found.role, trained)
+    why = reason_unused(found.values, found.kind, found.role, trained)
     return replace(found, why=why, note="") if why else found
 
 

@@ -123,12 +123,12 @@ def as_people_write_dates(values: pl.Series) -> str:
     forms = [form for form in forms if _reads(form, dates)]
     plain = [form for form in forms if "%Z" not in form] or forms
     order = ", whose order of day and month is unclear" if len(plain) > 1 else ""
-    told = f"dates such as {dates[0]!r}{order}: write YYYY-MM-DD"
+    text = f"dates such as {dates[0]!r}{order}: write YYYY-MM-DD"
     if not plain:
-        return told
+        return text
     offered = line_for(values.name, (f'"{form}"' for form in plain))
     zone = ", which leaves out the zone" if "%Z" in plain[0] else ""
-    return f"{told}, or say their form: {offered}{zone}"
+    return f"{text}, or say their form: {offered}{zone}"
 
 
 def perhaps_moments(values: pl.Series) -> str:

@@ -16,7 +16,7 @@ _RARE = 0.05  # of the share of other rows: the same of values that training row
 _ENOUGH = 20  # training rows; a value of only one of these teaches nothing
 
 
-def why_untaught(values: pl.Series, kind: str, role: Role, trained: pl.Series) -> str:
+def reason_unused(values: pl.Series, kind: str, role: Role, trained: pl.Series) -> str:
     """Return why a model learns nothing of a column; empty if it may."""
     if role == "categorical":
         texts = cells.texts(values, kind)

@@ -86,7 +86,7 @@ def put(aws: Aws, fleet: Fleet, bucket: str, key: str, data: bytes) -> None:
 
 
 def exists(s3: S3Client, name: str, account: str) -> bool:
-    """Tell whether this account has the bucket.
+    """Return whether this account has the bucket.
 
     Raises:
         FleetError: it is another account's.

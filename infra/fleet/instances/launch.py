@@ -149,8 +149,8 @@ def launch(
                         raise
                     failed = Refusal(pools=lifecycle, code="", reason=str(error))
                     got = Launched(refusals=[failed])
-                told = (*map(_made, _by_pool(got.instances)), *map(str, got.refusals))
-                for line in filter(None, (*told, order.set_prices(left, got.instances))):
+                results = (*map(_made, _by_pool(got.instances)), *map(str, got.refusals))
+                for line in filter(None, (*results, order.set_prices(left, got.instances))):
                     progress(line)
                 launched.add(got)
                 missing -= len(got.instances)
@@ -338,7 +338,7 @@ class _Order:
     def _expires(self) -> str:
         """Return the end of the first lease, the same for each request of a window."""
         end = datetime.fromtimestamp((self._window + 1) * WINDOW.total_seconds(), UTC)
-        return names.at(end + timedelta(minutes=self.fleet.lease_minutes))
+        return names.time_text(end + timedelta(minutes=self.fleet.lease_minutes))
 
     @property
     def _window(self) -> int:

@@ -43,7 +43,7 @@ def renew(
     """
     instances = list(instances)
     end = (now or datetime.now(UTC)) + timedelta(minutes=fleet.lease_minutes)
-    tag: TagTypeDef = {"Key": names.EXPIRES_TAG, "Value": names.at(end)}
+    tag: TagTypeDef = {"Key": names.EXPIRES_TAG, "Value": names.time_text(end)}
     call_by_region(
         aws, instances, "the lease of", lambda ec2, ids: ec2.create_tags(Resources=ids, Tags=[tag])
     )

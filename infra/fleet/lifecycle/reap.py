@@ -37,7 +37,7 @@ def reap(
         fleet = instance.tags.get(names.FLEET_TAG, "")
         progress(
             f"{instance.id} ({instance.type} in {instance.zone}, fleet {fleet}): its lease ended "
-            f"{names.at(_end(instance))}"
+            f"{names.time_text(_end(instance))}"
         )
     down.terminate(aws, over)
     return over

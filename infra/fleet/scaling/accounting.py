@@ -15,7 +15,7 @@ from trialfleet.infra.fleet.choice.pool_history import History
 from trialfleet.infra.fleet.scaling import down_note
 from trialfleet.infra.fleet.scaling import ledger as ledgers
 from trialfleet.infra.fleet.scaling.decision import Removal
-from trialfleet.infra.fleet.scaling.draining import why_it_drains
+from trialfleet.infra.fleet.scaling.draining import drain_text
 from trialfleet.infra.fleet.scaling.lifetimes import Ledger, Lifetime
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
@@ -62,7 +62,7 @@ class CostLedger:
 
     def explained(self, pool: Iterable[Machine], ending: Iterable[Removal]) -> None:
         """Record why nodes drain or end; the next `note` saves it."""
-        whys = {node.instance: why_it_drains(node) for node in pool}
+        whys = {node.instance: drain_text(node) for node in pool}
         ended = {one.instance: whys.get(one.instance) or one.reason for one in ending}
         self._ledger = self._ledger.explained(whys | ended)
 
@@ -74,7 +74,7 @@ class CostLedger:
         """Update the costs, and save the record if it changed.
 
         Returns:
-            Why the record could not be read or written; the next call tries again.
+            Why the record could not be read or written; the next call retries.
         """
         problem, seen = "", self._ledger
         if self._stored is None:
@@ -85,7 +85,7 @@ class CostLedger:
         self._ledger = ledger.begun(self._run, self._began, self._planned) if self._run else ledger
         if problem or not self._ledger.lifetimes or self._ledger == self._stored:
             return problem
-        if down_note.why_no_nodes(self._fleet.called):  # `fleet down` keeps it elsewhere
+        if down_note.reason_no_nodes(self._fleet.called):  # `fleet down` keeps it elsewhere
             return ""
         try:
             ledgers.save(self._aws, self._fleet, self._ledger)

@@ -111,8 +111,8 @@ class Connections:
     Attributes:
         inputs: gathers the inputs of new nodes.
         choose: lists the candidates for new nodes, the best first.
-        look: asks the pool for a fleet's nodes and a run's demand.
-        look_at_all: asks the pool for a fleet's nodes and the demand of all runs.
+        read_run: asks the pool for a fleet's nodes and a run's demand.
+        read_all: asks the pool for a fleet's nodes and the demand of all runs.
         end: removes a run's jobs that are to stop; returns their number.
         drain: asks a node to drain; returns the error, or an empty text.
         clock: the time, in UTC.
@@ -121,10 +121,10 @@ class Connections:
 
     inputs: Callable[[Aws, Fleet], up.NodeInputs]
     choose: Callable[[Aws, Fleet], Sequence[Candidate]]
-    look: Callable[[str, str], PoolView] = lambda fleet, run: pool_demand.read_pool(
+    read_run: Callable[[str, str], PoolView] = lambda fleet, run: pool_demand.read_pool(
         fleet, run, named=False
     )
-    look_at_all: Callable[[str], PoolView] = pool_demand.read_pool
+    read_all: Callable[[str], PoolView] = pool_demand.read_pool
     end: Callable[[str, Stop], int] = end_trials.end
     drain: Callable[[Machine, Removal], str] = draining.drain
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -182,7 +182,7 @@ class Autoscaler:
         shares = self._fleet.shares
         rooms = {one.type.name: room_of(one.type, shares) for one in candidates}
         nodes = self._watch.nodes(living, view.nodes, rooms, self._room, now)
-        is_down = down_note.why_no_nodes(self._fleet.called)
+        is_down = down_note.reason_no_nodes(self._fleet.called)
         if is_down:
             self._prepared = None  # `fleet down` deletes the resources for launches
         reasons = (is_down, unavailable)
@@ -222,7 +222,7 @@ class Autoscaler:
         heard = self._hear(now, renewing=False)
         troubles = [*map(str, heard.silent.values())]
         living = self._watch.living(heard.instances, now, heard.silent)
-        view = self._connections.look_at_all(self._fleet.called)
+        view = self._connections.read_all(self._fleet.called)
         nodes = self._watch.nodes(living, view.nodes, {}, self._room, now)
         reason = f"the run {self._run} is over"
         limits = self._limits([], nodes, "", 0, now)
@@ -244,7 +244,7 @@ class Autoscaler:
 
     def _has_left_its_slots(self) -> bool:
         """Return whether no node has a job of this run; a claim outlives its job."""
-        nodes = self._connections.look_at_all(self._fleet.called).nodes
+        nodes = self._connections.read_all(self._fleet.called).nodes
         return not any(
             node.idle_since is None and all(trial.run == self._run for trial in node.trials)
             for node in nodes
@@ -281,12 +281,12 @@ class Autoscaler:
             return lease.renew(self._aws, self._fleet, due, now=now)
 
         is_spent = run_cap_reached(self._fleet.price_cap.run, self._cost_ledger.spent(now))
-        ends = is_spent or down_note.why_no_nodes(self._fleet.called)
+        ends = is_spent or down_note.reason_no_nodes(self._fleet.called)
         return self._regions.hear(self._watch.unlisted, renew if renewing and not ends else None)
 
     def _look(self) -> PoolView:
         try:
-            return self._connections.look(self._fleet.called, self._run)
+            return self._connections.read_run(self._fleet.called, self._run)
         except PoolError:
             self._watch.blinded()
             raise

@@ -36,7 +36,7 @@ class Backoff:
         """Return the reason and end of the pause; empty: there is none."""
         if self._until is None or now >= self._until:
             return ""
-        return f"{self._reason}; tried again at {self._until:%H:%M:%S} UTC"
+        return f"{self._reason}; retried at {self._until:%H:%M:%S} UTC"
 
 
 class UnfitNodes:

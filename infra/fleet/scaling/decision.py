@@ -20,7 +20,7 @@ from trialfleet.infra.fleet.spec.price_cap import nodes_within, run_cap_reached
 from trialfleet.infra.pool.machines import OURS, Machine, Room
 
 SILENT_MINUTES = 5.0  # a node that the collector has not seen for this time counts as lost
-MATCH_MINUTES = 5.0  # trials that waited this long beside a node free this long don't match it
+MATCH_MINUTES = 5.0  # trials that waited this long while a node was free this long don't match it
 Phase = Literal[
     "coming",  # launched, not yet in the pool
     "late",  # … for longer than a boot may take

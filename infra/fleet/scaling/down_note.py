@@ -44,7 +44,7 @@ def lift(fleet: str) -> None:
     _file(fleet).unlink(missing_ok=True)
 
 
-def why_no_nodes(fleet: str) -> str:
+def reason_no_nodes(fleet: str) -> str:
     """Return a message if the fleet was taken down; else an empty text."""
     noted = object_or_empty(lambda: read_json(_file(fleet)))
     if not noted:

@@ -119,7 +119,7 @@ def described(node: Machine) -> str:
     return ", ".join(trial.node for trial in node.trials) or f"{len(node.jobs)} job(s)"
 
 
-def why_it_drains(node: Machine) -> str:
+def drain_text(node: Machine) -> str:
     """Return why a node drains, and who requested it; empty: it doesn't drain."""
     if not node.draining:
         return ""

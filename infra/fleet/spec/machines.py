@@ -67,7 +67,7 @@ class Candidate:
 
     @property
     def price_per_gpu(self) -> float:
-        """USD per GPU and hour; per instance where there are no GPUs."""
+        """USD per GPU and hour; per instance without GPUs."""
         return self.price / max(1, self.type.gpus)
 
     @property

@@ -46,7 +46,7 @@ def token_parameter(fleet: str) -> str:
     return f"/trialfleet/{fleet}/node-token"
 
 
-def at(moment: datetime) -> str:
+def time_text(moment: datetime) -> str:
     """Return a time in the form of `EXPIRES_TAG`."""
     return moment.astimezone(UTC).strftime(TIME_FORMAT)
 

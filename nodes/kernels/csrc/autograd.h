@@ -1,11 +1,11 @@
-// What a kernel that changes its arguments owes autograd.
+// Version counts of tensors that a kernel changes in place, for autograd.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace trialfleet {
 
-// Count a change of a tensor, so that a backward that wants its old values is refused.
+// Count a change of a tensor, so that autograd refuses a backward pass that needs its old values.
 inline void touched(const at::Tensor& x) { x.unsafeGetTensorImpl()->bump_version(); }
 
 inline void touched(at::TensorList tensors) {

@@ -1,7 +1,7 @@
-// What the operators' arguments must be; plain torch looks at its own.
+// Checks of the operators' arguments; plain torch checks its own.
 //
-// Every message names the operator, the argument, what is right and what was given. Its words are
-// put together only when it is needed: a launch doesn't wait for them.
+// Every message names the operator, the argument, the allowed values and the given one. It is built
+// only if a check fails, so that a launch doesn't wait for it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,7 +23,7 @@ using Types = std::initializer_list<at::ScalarType>;
 
 constexpr int64_t kAny = -1;  // a dimension of any size
 
-// An argument's name, or that of one tensor of a list.
+// The name of an argument, or of one tensor of a list.
 struct Argument {
   Argument(const char* name, int64_t index = -1) : name(name), index(index) {}
 
@@ -90,7 +90,7 @@ inline bool fits(at::IntArrayRef sizes, at::IntArrayRef shape) {
   return true;
 }
 
-// The arguments of one call, which must all lie on the first one's device.
+// The arguments of one call, which must all be on the first one's device.
 class Arguments {
  public:
   Arguments(const char* operation, const Tensor& first, at::DeviceType type)
@@ -101,7 +101,7 @@ class Arguments {
 
   const char* operation() const { return operation_; }
 
-  // A contiguous tensor of one of the types and of the shape.
+  // Require a contiguous tensor of one of the types and of the shape.
   void tensor(Argument argument, const Tensor& value, Types types, at::IntArrayRef shape) const {
     TRIALFLEET_REQUIRE(*this, value.device() == device_, argument,
                        "on " + device_.str() + ", as the other arguments are",
@@ -119,7 +119,7 @@ class Arguments {
     tensor(argument, value, types, value.sizes());
   }
 
-  // Float32, bfloat16 or float16; on the CPU also float64, for the references of tests.
+  // Require float32, bfloat16 or float16; on the CPU also float64, for references in tests.
   void floating(Argument argument, const Tensor& value, at::IntArrayRef shape) const {
     if (device_.is_cpu()) {
       tensor(argument, value, {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}, shape);
@@ -128,7 +128,7 @@ class Arguments {
     }
   }
 
-  // A list of one per weight.
+  // Require a list with one element per weight.
   void list(Argument argument, size_t count, size_t weights) const {
     TRIALFLEET_REQUIRE(*this, count == weights, argument,
                        "a list of " + std::to_string(weights) + ", one per weight",
@@ -203,7 +203,7 @@ inline void mean_squared_error(const Tensor& outputs, const Tensor& target, at::
   arguments.tensor("target", target, {at::kFloat}, outputs.sizes());
 }
 
-// What the kernels can count of a row: its categories, and its numbers beside their embeddings.
+// The kernels' limits for a row: its categories, and its numbers with the embeddings.
 inline void row(const Arguments& arguments, const char* name, const Tensor& codes, int64_t width) {
   TRIALFLEET_REQUIRE(arguments, codes.size(1) < (1 << 16), name, "of fewer than 2^16 columns",
                      "of shape " + written(codes.sizes()));
@@ -249,7 +249,7 @@ inline void gather_embed_backward(const Tensor& grad, const Tensor& codes, int64
   TRIALFLEET_REQUIRE(arguments, vocabulary < (1 << 30), "vocabulary", "below 2^30", vocabulary);
 }
 
-// What the two optimisers' arguments have in common.
+// The arguments that both optimisers have.
 inline void step(const Arguments& arguments, TensorList weights, TensorList gradients,
                  TensorList shadows, at::ArrayRef<double> decays, const Tensor& schedule,
                  const Tensor& step) {
@@ -271,7 +271,7 @@ inline void step(const Arguments& arguments, TensorList weights, TensorList grad
   }
 }
 
-// One of the optimisers' states: float32 of the weights' shapes.
+// A state of an optimiser: float32 tensors of the weights' shapes.
 inline void state(const Arguments& arguments, const char* name, TensorList values,
                   TensorList weights) {
   arguments.list(name, values.size(), weights.size());

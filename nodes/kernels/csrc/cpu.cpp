@@ -1,7 +1,7 @@
-// The operators on the CPU, for machines without a GPU and for tests of what is built on them.
+// The operators on the CPU, for machines without a GPU and for tests of code that uses them.
 //
-// The same input gives the same bits whatever the number of threads: a thread owns what it sums up.
-// Arithmetic is float32 (float64 for a float64 tensor), sums are float64.
+// The same input gives the same bits for any number of threads, because one thread computes each
+// sum. Arithmetic is float32 (float64 for a float64 tensor), sums are float64.
 
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -26,7 +26,7 @@ namespace trialfleet {
 namespace {
 
 constexpr at::DeviceType kHere = at::kCPU;
-constexpr int64_t kGrain = 32768;  // elements that are worth a thread
+constexpr int64_t kGrain = 32768;  // minimum elements per thread
 
 // The type of the arithmetic on elements of type T.
 template <typename T>
@@ -36,7 +36,7 @@ at::ScalarType wide_type(const Tensor& x) {
   return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// Call body with a 0 of the type.
+// Call body with a zero of the type.
 template <typename Body>
 void for_type(at::ScalarType type, const Body& body) {
   switch (type) {
@@ -74,7 +74,7 @@ Tensor bias_relu_dropout(const Tensor& x, const Tensor& bias, const Tensor& rng,
     at::parallel_for(0, (size + n - 1) / n, kGrain / n, [&](int64_t begin, int64_t end) {
       for (int64_t group = begin; group < end; ++group) {
         Words words = {};
-        int64_t known = -1;  // the Philox block that words are of
+        int64_t known = -1;  // the Philox block of `words`
         for (int64_t i = n * group; i < std::min(size, n * group + n); ++i) {
           const int64_t element = place.of(i / columns, i % columns);
           if (dropout.threshold && element / n != known) {
@@ -168,7 +168,8 @@ std::tuple<Tensor, Tensor> softmax_cross_entropy(const Tensor& logits, const Ten
   return {loss, gradient};
 }
 
-// A loss of one output per row: function(output, target) returns the loss and its derivative.
+// Return a loss of one output per row; function(output, target) returns the loss and its
+// derivative.
 template <typename Function>
 std::tuple<Tensor, Tensor> loss_by_row(const Tensor& outputs, const Tensor& target,
                                        const Function& function) {
@@ -206,7 +207,8 @@ std::tuple<Tensor, Tensor> mean_squared_error(const Tensor& outputs, const Tenso
 
 // --- The batch -----------------------------------------------------------------------------------
 
-// The samples at the cursor [rows]; a position outside the order stands for its first or last.
+// Return the samples at the cursor [rows]; positions are clamped to the first and last of the
+// order.
 Tensor samples_at(const Tensor& order, const Tensor& cursor, int64_t rows, int64_t n) {
   Tensor samples = at::empty({rows}, order.options());
   const int64_t* at = order.const_data_ptr<int64_t>();
@@ -220,7 +222,7 @@ Tensor samples_at(const Tensor& order, const Tensor& cursor, int64_t rows, int64
   return samples;
 }
 
-// The samples' rows of weight [rows, k].
+// Return the samples' rows of weight [rows, k].
 Tensor codes_of(const Tensor& samples, const Tensor& categorical, const Tensor& first_code,
                 int64_t vocabulary) {
   const int64_t rows = samples.numel(), k = first_code.numel();
@@ -285,7 +287,7 @@ Tensor gather_embed_backward(const Tensor& grad, const Tensor& codes, int64_t nu
   for_type(grad.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     const T* in = grad.const_data_ptr<T>();
-    // Every thread reads all codes and sums up those of its own part of the vocabulary.
+    // Every thread reads all codes, and sums the gradients of its part of the vocabulary.
     const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, embedding));
     at::parallel_for(0, vocabulary, grain, [&](int64_t begin, int64_t end) {
       std::vector<double> sums((end - begin) * embedding, 0.0);
@@ -303,13 +305,13 @@ Tensor gather_embed_backward(const Tensor& grad, const Tensor& codes, int64_t nu
 
 // --- The step ------------------------------------------------------------------------------------
 
-// The schedule's row: learning rate, 1 / (1 - beta1^t), 1 / (1 - beta2^t).
+// Return the schedule's row: learning rate, 1 / (1 - beta1^t), 1 / (1 - beta2^t).
 const float* row_at(const Tensor& schedule, const Tensor& step) {
   const int64_t row = *step.const_data_ptr<int64_t>();
   return schedule.const_data_ptr<float>() + 3 * std::clamp<int64_t>(row, 0, schedule.size(0) - 1);
 }
 
-// Copy the weights to those that have a shadow; copy_ counts the change by itself.
+// Copy the weights to their shadows; copy_ itself counts the change.
 void follow(TensorList shadows, TensorList weights) {
   const at::AutoDispatchBelowAutograd no_autograd;  // a copy of a weight needs no gradient
   for (size_t i = 0; i < shadows.size(); ++i) {

@@ -1,7 +1,7 @@
 // The operators on CUDA: checks, memory and the current stream, for the kernels of
 // cuda/launchers.h.
 //
-// C++ only, with no more of torch's CUDA side than c10's guard and stream.
+// This file is plain C++; of torch's CUDA code it only uses c10's guard and stream.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -39,7 +39,7 @@ cuda::Type type_of(at::ScalarType type) {
 
 cuda::Type type_of(const Tensor& x) { return type_of(x.scalar_type()); }
 
-// The device of a tensor, made current for as long as this lives, and its current stream.
+// The device of a tensor, which is current during this object's lifetime, and its current stream.
 class Launch {
  public:
   Launch(const char* operation, const Tensor& x)
@@ -58,7 +58,7 @@ class Launch {
   cudaStream_t stream_;
 };
 
-// Scratch memory that only the kernels of this call look at; the allocator knows their stream.
+// Return scratch memory for the kernels of this call; the allocator knows their stream.
 Tensor workspace(const Tensor& beside, int64_t bytes) {
   return at::empty({bytes}, beside.options().dtype(at::kByte));
 }
@@ -67,7 +67,7 @@ Tensor float32(const Tensor& beside, at::IntArrayRef shape) {
   return at::empty(shape, beside.options().dtype(at::kFloat));
 }
 
-// A loss that a kernel writes; the mean of no rows is NaN, and no kernel runs.
+// Return the tensor for a kernel's loss; it is NaN if there are no rows, because no kernel runs.
 Tensor loss_of(const Tensor& outputs) {
   Tensor loss = float32(outputs, {});
   if (outputs.size(0) == 0) loss.fill_(std::numeric_limits<double>::quiet_NaN());
@@ -114,7 +114,7 @@ std::tuple<Tensor, Tensor> softmax_cross_entropy(const Tensor& logits, const Ten
   return {loss, gradient};
 }
 
-// A loss of one output for each row, by its kernel.
+// Compute a loss of one output per row by its kernel.
 std::tuple<Tensor, Tensor> loss_by_row(const char* operation, const Tensor& outputs,
                                        const Tensor& target, decltype(cuda::sigmoid_bce)* kernel,
                                        int64_t workspace_bytes) {
@@ -178,7 +178,7 @@ Tensor gather_embed_backward(const Tensor& grad, const Tensor& codes, int64_t nu
   return grad_weight;
 }
 
-// The table of what a step changes; v is empty for SGD.
+// Return the tensors that a step changes; v is empty for SGD.
 std::vector<cuda::Parameter> parameters(TensorList weights, TensorList gradients, TensorList m,
                                         TensorList v, TensorList shadows,
                                         at::ArrayRef<double> decays) {

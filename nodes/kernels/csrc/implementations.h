@@ -1,4 +1,4 @@
-// The operators by name, for a backend that has a function of each: the body of its
+// Registration of all operators for a backend that has a function of each name: the body of its
 // TORCH_LIBRARY_IMPL(trialfleet, BACKEND, m).
 #pragma once
 

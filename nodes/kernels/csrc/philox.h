@@ -1,12 +1,12 @@
-// Dropout's random numbers, the same bits on CPU and GPU.
+// Random numbers for dropout, the same bits on CPU and GPU.
 //
-// Philox4x32-10: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3",
-// SC 2011. A bijection of a counter (4 words) under a key (2 words); no state to keep or to hand
-// from thread to thread.
+// Philox4x32-10: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC
+// 2011. It is a bijection of a counter (4 words) under a key (2 words), without state to store or
+// to share between threads.
 //
-//   element i of a layer's activations (row-major, of the whole batch) takes half i % 8 of the four words of
-//   key (seed lo, seed hi), counter (i/8 lo, i/8 hi, layer, step lo), each word's lower half first,
-//   and is kept iff that half >= floor(p * 2^16): with a probability that is above 1 - p by less
+//   Element i of a layer's activations (row-major, in the whole batch) uses half i % 8 of the four
+//   words of key (seed lo, seed hi), counter (i/8 lo, i/8 hi, layer, step lo), each word's lower
+//   half first. It is kept iff that half >= floor(p * 2^16): the probability exceeds 1 - p by less
 //   than 2^-16.
 #pragma once
 
@@ -29,7 +29,7 @@ struct Product {
 };
 
 TRIALFLEET_EVERYWHERE inline Product multiply(uint32_t a, uint32_t b) {
-#ifdef __CUDA_ARCH__  // of a 64-bit product nvcc 13.0 adds a zero to the high word (SASS)
+#ifdef __CUDA_ARCH__  // for a 64-bit product nvcc 13.0 adds a zero to the high word (SASS)
   Product product;
   asm("{.reg .u64 p;\n mul.wide.u32 p, %2, %3;\n mov.b64 {%0, %1}, p;}"
       : "=r"(product.low), "=r"(product.high)
@@ -41,7 +41,7 @@ TRIALFLEET_EVERYWHERE inline Product multiply(uint32_t a, uint32_t b) {
 #endif
 }
 
-// Philox4x32-10 of a counter and a key.
+// Return Philox4x32-10 of a counter and a key.
 TRIALFLEET_EVERYWHERE inline Words philox(Words counter, uint32_t key_lo, uint32_t key_hi) {
   for (int round = 0; round < 10; ++round) {
     const Product a = multiply(0xD2511F53u, counter.at[0]);
@@ -53,10 +53,10 @@ TRIALFLEET_EVERYWHERE inline Words philox(Words counter, uint32_t key_lo, uint32
   return counter;
 }
 
-// How many elements take their random halves of one block.
+// The number of elements that use one block's random halves.
 constexpr int kGroup = 8;
 
-// The words of elements 8 * group to 8 * group + 7.
+// Return the words for elements 8 * group to 8 * group + 7.
 TRIALFLEET_EVERYWHERE inline Words dropout_words(int64_t seed, int64_t step, int64_t layer,
                                                  int64_t group) {
   const uint64_t key = static_cast<uint64_t>(seed);
@@ -65,27 +65,27 @@ TRIALFLEET_EVERYWHERE inline Words dropout_words(int64_t seed, int64_t step, int
                 static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32));
 }
 
-// Where an array of activations lies in a larger one, of whose mask it takes its part: ranks that
-// share a batch's rows, or a layer's columns, drop what one of them alone would.
+// The position of an array of activations in a larger one, whose mask it uses a part of: ranks that
+// share a batch's rows, or a layer's columns, drop the same elements as a single rank.
 struct Place {
   int64_t offset;  // of its first element, row-major
-  int64_t width;   // columns of the larger one
+  int64_t width;   // columns of the larger array
 
   TRIALFLEET_EVERYWHERE int64_t of(int64_t row, int64_t column) const {
     return offset + row * width + column;
   }
 };
 
-// What a probability p in [0, 1) comes to.
+// The parameters of dropout with a probability p in [0, 1).
 struct Dropout {
   uint32_t threshold;  // floor(p * 2^16), in the upper half; 0 keeps everything
-  float scale;         // of what is kept: 1 / (1 - p)
+  float scale;         // factor of kept elements: 1 / (1 - p)
 
   explicit Dropout(double p)
       : threshold(static_cast<uint32_t>(p * 65536.0) << 16),
         scale(static_cast<float>(1.0 / (1.0 - p))) {}
 
-  // Whether element i of a group is kept. What stands below a half in a word changes nothing.
+  // Return whether element i of a group is kept. Bits below a half in its word have no effect.
   TRIALFLEET_EVERYWHERE bool keeps(const Words& words, int i) const {
     const uint32_t word = words.at[i / 2];
     return (i % 2 ? word : word << 16) >= threshold;

@@ -1,10 +1,10 @@
-// The operators' schemas, and the only place of them: where this library isn't built, ops.py reads
-// these very lines and defines the operators by pure torch. plain.py says what each one computes.
+// The operators' schemas, which are defined only here: if this library isn't built, ops.py reads
+// these lines and defines the operators in pure torch. plain.py documents what each one computes.
 
 #include <torch/library.h>
 
 TORCH_LIBRARY(trialfleet, m) {
-  // Every kernel wants contiguous tensors, so the compiler may not choose other strides for them.
+  // Every kernel needs contiguous tensors, so the compiler must not choose other strides for them.
   const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag, at::Tag::needs_fixed_stride_order};
 
   m.def("bias_relu_dropout(Tensor x, Tensor bias, Tensor rng, int layer, float p, "

@@ -1,10 +1,10 @@
-"""Steps of ranks that hold a part of the model each: for one that is more than a machine holds.
+"""Steps on ranks that each hold a part of the model, for models that exceed a machine's memory.
 
-    steps       an epoch's steps, checkpoints of the whole
-    embedding   the table of embeddings, its rows shared out
-    host_rows   rows that lie in main memory, a batch's on a GPU
-    missed_steps  what the optimiser does to rows meanwhile
-    layers      the hidden layers, their rows shared out
+    steps         an epoch's steps, and checkpoints of the whole model
+    embedding     the table of embeddings, with its rows divided among the ranks
+    host_rows     rows in main memory, with those of a batch on a GPU
+    missed_steps  the optimiser's steps for rows that were not on the GPU
+    layers        the hidden layers, with their rows divided among the ranks
 
-A folder that goes with trials for GPUs and with gangs, beside the trainer's files.
+Trials for GPUs and gangs get this folder with the trainer's files.
 """

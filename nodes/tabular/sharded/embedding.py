@@ -1,10 +1,11 @@
-"""A table of embeddings of which each rank has its rows: row r lies with rank r mod n.
+"""A table of embeddings whose rows are divided among the ranks: rank r mod n has row r.
 
-So do its gradient and the optimiser's means: all the 16 bytes that a number takes. For each batch a
-rank asks the others for the rows of the codes that are in its part, and sends their gradients back:
-what travels is the batch's, whatever the size of the table (as in GeePS: Cui et al., EuroSys 2016).
+That rank also has the row's gradient and the optimiser's means, 16 bytes per number in all. For
+each batch a rank requests the rows of its part's codes from the others, and sends their gradients
+back. So the traffic depends on the batch, but not on the size of the table (as in GeePS: Cui et
+al., EuroSys 2016).
 
-Shapes: V codes, e numbers of each, n ranks, u different codes in a rank's part of a batch.
+Shapes: V codes, e numbers of each, n ranks, u distinct codes in a rank's part of a batch.
 """
 
 from __future__ import annotations
@@ -20,32 +21,32 @@ from torch import Tensor, distributed, nn
 from trialfleet.nodes.tabular.loader import send
 from trialfleet.nodes.tabular.ranks import Ranks
 
-_ROWS = 1 << 40  # more than a rank has
+_ROWS = 1 << 40  # above the number of a rank's rows
 
 
 class Rows:
-    """A rank's rows of the table, R of them: here all where the network works, unlike `HostRows`.
+    """A rank's R rows of the table; here all are on the network's device, unlike in `HostRows`.
 
     Attributes:
-        moved: what the optimiser moves of them, a row in each place: [places, e].
+        moved: the rows that the optimiser updates: [places, e].
     """
 
     def __init__(self, table: Tensor, device: torch.device) -> None:
         self.moved = nn.Parameter(table.to(device, copy=True))
 
     def bind(self, m: Tensor, v: Tensor) -> None:
-        """Take note of the optimiser's means of `moved`."""
+        """Set the optimiser's means of `moved`."""
         self._means = m, v
 
     def bring(self, wanted: Tensor) -> Tensor:
-        """Have the rows [w], in main memory, that a step wants in `moved`; return their places."""
+        """Load a step's rows, by number [w] in main memory, into `moved`; return their places."""
         return send(wanted, self.moved.device)
 
     def put_back(self) -> None:
-        """Take note that the optimiser has moved what was brought: a step has been taken."""
+        """Store the loaded rows after the optimiser's step."""
 
     def settle(self) -> Tensor:
-        """Return all rows [R, e], as the steps so far have left them."""
+        """Return all rows [R, e], up to date with the steps so far."""
         return self.moved.detach()
 
     def means(self) -> tuple[Tensor, Tensor]:
@@ -54,26 +55,26 @@ class Rows:
 
     @torch.no_grad()
     def load(self, table: Tensor) -> None:
-        """Take over other rows [R, e]."""
+        """Load the values of all rows [R, e]."""
         self.moved.copy_(table)
 
     def load_means(self, m: Tensor, v: Tensor, done: int) -> None:  # noqa: ARG002
-        """Load the optimiser's means [R, e] of step `done`; the rows are loaded before."""
+        """Load the optimiser's means [R, e] of step `done`; load the rows before."""
         for mine, given in zip(self._means, (m, v), strict=True):
             mine.copy_(given)
 
     def close(self) -> None:
-        """Let go of the machine's memory; no step is taken any more."""
+        """Release the registered main memory; no further step is allowed."""
 
 
 @dataclass(frozen=True)
 class Route:
     """The rows of the table that a rank requests from the others, and they from it."""
 
-    place: Tensor  # of each code [*] among the u rows that arrive, on the device
-    asked: list[int]  # how many of each rank
-    given: list[int]  # how many to each rank
-    wanted: Tensor  # [w] of this rank's rows, by the rank that asks, in main memory
+    place: Tensor  # index of each code [*] among the u rows that arrive, on the device
+    asked: list[int]  # number of rows requested from each rank
+    given: list[int]  # number of rows to send to each rank
+    wanted: Tensor  # [w] numbers of this rank's rows, by the requesting rank, in main memory
 
 
 class ShardedEmbedding(nn.Module):
@@ -92,13 +93,13 @@ class ShardedEmbedding(nn.Module):
         return _chosen(_to_all(given, route.given, route.asked, self._team), route.place)
 
     def route(self, codes: Tensor) -> Route:
-        """Tell the others which rows this rank needs for codes [*]. All ranks call it together.
+        """Request the rows for codes [*] from the others; all ranks call it together.
 
-        Codes are in main memory, and so is all that travels here: nobody waits for a GPU.
+        The codes and all messages are in main memory, so nothing waits for a GPU.
         """
         count = self._team.count
         codes = codes.long()
-        # Those of rank 0 come first, and of each rank by row.
+        # Sorted by rank, and then by row.
         different, place = different_of(codes % count * _ROWS + codes // count)
         asked = torch.bincount(different // _ROWS, minlength=count)
         given = _to_all(asked, [1] * count, [1] * count, self._team)
@@ -127,7 +128,7 @@ class ShardedEmbedding(nn.Module):
 
 
 class _Exchange(torch.autograd.Function):
-    """The rows [u, e] of a route from the ranks that have them; `places` [w] are in `moved`."""
+    """The exchange of a route's rows [u, e]; `places` [w] are those of this rank's in `moved`."""
 
     @staticmethod
     def forward(ctx: Any, moved: Tensor, places: Tensor, route: Route, team: Ranks) -> Tensor:
@@ -145,21 +146,21 @@ class _Exchange(torch.autograd.Function):
 
 
 def different_of(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the different ones of values [*], in order, and the place of each among them [*].
+    """Return the distinct values of [*], sorted, and the index of each value among them [*].
 
-    As torch.unique, in half the time: numpy sorts faster.
+    This is torch.unique in half the time, because numpy sorts faster.
     """
     different, place = np.unique(values.numpy(), return_inverse=True)
     return torch.from_numpy(different), torch.from_numpy(place).view(values.shape)
 
 
 def _chosen(rows: Tensor, place: Tensor) -> Tensor:
-    """Return rows [*, e] of those [u, e]; its gradient is faster than that of an embedding."""
+    """Return the rows [*, e] at places in [u, e], with a faster gradient than an embedding's."""
     return rows.index_select(0, place.flatten()).view(*place.shape, rows.shape[1])
 
 
 def _to_all(values: Tensor, to: list[int], of: list[int], team: Ranks) -> Tensor:
-    """Send so many of the values to each rank, return so many of each."""
+    """Send `to[i]` of the values to rank i; return the values received, `of[i]` from rank i."""
     if team.count == 1:
         return values
     arrived = values.new_empty(sum(of), *values.shape[1:])

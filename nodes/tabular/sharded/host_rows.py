@@ -1,10 +1,10 @@
-"""Rows of a table in main memory, a batch's on a device: for a table larger than a GPU.
+"""Rows of a table in main memory, with those of a batch on a device, for tables larger than a GPU.
 
-Before a step the rows that its batch wants are gathered, and caught up for the steps that they
-missed; the optimiser moves these alone, and they are written back. A GPU reads and writes main
-memory itself, in the order of its other work, so the host waits for nothing.
+Before a step the rows of its batch are gathered, and updated for the steps that they missed. The
+optimiser updates only these, and then they are written back. A GPU reads and writes main memory
+itself, in the order of its other work, so the host doesn't wait.
 
-Shapes: R rows of e numbers, w rows that a batch wants, u different ones of them.
+Shapes: R rows of e numbers, w rows that a batch needs, u distinct ones of them.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from trialfleet.nodes.tabular.settings import Settings
 from trialfleet.nodes.tabular.sharded.embedding import Rows, different_of
 from trialfleet.nodes.tabular.sharded.missed_steps import MissedSteps
 
-_PIECE = 1 << 20  # numbers that are caught up at once where all rows are
+_PIECE = 1 << 20  # numbers per piece when all rows are updated
 
 
 class HostRows(Rows):
     """Rows of a table, with the optimiser's means, in main memory; those of a batch on a device.
 
     Args:
-        table: [R, e] float32, of which it has a copy.
-        rate_at: the learning rate of step t, from 1; always the same of a step.
+        table: [R, e] float32, which is copied.
+        rate_at: returns the learning rate of step t, from 1; it must not change for a step.
 
     Attributes:
         moved: [u, e] on the device.
-        table, m, v: [R, e]; only after `settle` are they up to date. SGD has no v.
-        caught_up: [R] int32, the step up to which each row is.
+        table, m, v: [R, e]; only up to date after `settle`. SGD has no v.
+        caught_up: [R] int32, the last step that each row includes.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class HostRows(Rows):
     ) -> None:
         count, e = table.shape
         means = 2 if chosen.optimizer == "adamw" else 1
-        self._all = torch.zeros(count, 1 + means, e)  # a row's numbers together, to reach at once
+        self._all = torch.zeros(count, 1 + means, e)  # a row's numbers are adjacent, for one access
         self.table, self.m = self._all[:, 0], self._all[:, 1]
         self.v = self._all[:, 2] if means == 2 else torch.zeros(count, e)
         self.table.copy_(table)
@@ -52,19 +52,19 @@ class HostRows(Rows):
         self.moved = nn.Parameter(torch.zeros(0, e, device=device))
         self._reached = _reached_from(device, self._all)
         self._missed = MissedSteps(chosen, rate_at)
-        self._settled = 0  # steps that all rows had when they were last settled
+        self._settled = 0  # number of steps at the last `settle`
 
     def bind(self, m: Tensor, v: Tensor) -> None:
-        """See `Rows`; both are what belongs to `moved` from now on."""
+        """See `Rows`."""
         self._here = (self.moved, m, v)[: self._all.shape[1]]
 
     # A step
 
     @torch.no_grad()
     def bring(self, wanted: Tensor) -> Tensor:
-        """See `Rows`; IndexError where the table has no such row.
+        """See `Rows`; IndexError for a row that the table doesn't have.
 
-        What autograd holds of the step before is gone: it remembers the former shape of `moved`.
+        The graph of the previous step must be gone, because it has the previous shape of `moved`.
         """
         self._rows, places = different_of(wanted)
         since = self.caught_up.index_select(0, self._rows).long()
@@ -79,7 +79,7 @@ class HostRows(Rows):
     @torch.no_grad()
     def put_back(self) -> None:
         """See `Rows`."""
-        self._reached.index_copy_(0, self._there, torch.stack(self._here, 1))  # no row twice
+        self._reached.index_copy_(0, self._there, torch.stack(self._here, 1))  # rows are distinct
         self._missed.count()
         self.caught_up[self._rows] = self._missed.done
 
@@ -87,7 +87,7 @@ class HostRows(Rows):
 
     @torch.no_grad()
     def settle(self) -> Tensor:
-        """Have `table`, `m` and `v` as the steps so far have left them; return the table."""
+        """Bring `table`, `m` and `v` up to date with the steps so far; return the table."""
         if self._settled == self._missed.done:
             return self.table
         size = max(1, _PIECE // self.table.shape[1])
@@ -105,7 +105,7 @@ class HostRows(Rows):
         return self.m, self.v
 
     def load(self, table: Tensor) -> None:
-        """See `Rows`; the means stay."""
+        """See `Rows`; the means don't change."""
         self.settle()
         self.table.copy_(table)
 
@@ -130,23 +130,23 @@ class HostRows(Rows):
 
 
 def _apart(rows: Tensor) -> tuple[Tensor, ...]:
-    """Return the weights and means [n, e] each of rows [n, kinds, e], in memory of their own."""
+    """Return copies of the weights and means, [n, e] each, of rows [n, kinds, e]."""
     return rows.transpose(0, 1).clone(memory_format=torch.contiguous_format).unbind()
 
 
 def _reached_from(device: torch.device, memory: Tensor) -> Tensor:
-    """Return main memory as a tensor of the device, which reads and writes it where it is."""
+    """Return main memory as a tensor of the device, which accesses it in place."""
     if device.type != "cuda" or not memory.numel():
         return memory.to(device)
-    with torch.cuda.device(device):  # to which torch takes pinned memory to belong
-        # torch's own pinned memory comes in powers of two: that may be twice as much.
+    with torch.cuda.device(device):  # torch assigns pinned memory to the current device
+        # torch's own pinned memory is rounded up to powers of two, up to twice as much.
         cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         torch.cuda.check_error(cudart.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0))
         return torch.as_tensor(_Registered(memory), device=device)
 
 
 class _Registered:
-    """Main memory that CUDA knows, as CUDA's arrays present themselves to each other."""
+    """Main memory that is registered with CUDA, with the CUDA array interface."""
 
     def __init__(self, memory: Tensor) -> None:
         self._memory = memory

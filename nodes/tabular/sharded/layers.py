@@ -1,15 +1,15 @@
-"""Hidden layers of which each rank holds a part of the rows.
+"""Hidden layers whose rows are divided among the ranks.
 
-Two ways, which go together. The ranks of a group of T stand side by side: each computes its units
-of every layer, for the same rows of the batch, and they show each other what came out (tensor
-parallel: Shoeybi et al., 2019, "Megatron-LM", with all of each layer split by its units). Groups
-train on different rows: of what a rank has of a layer the groups hold a part each, and torch's
-fully_shard has it whole while the layer works, forward and back, and no longer (Rajbhandari et
-al., 2020, "ZeRO", stage 3). That costs some 10 ms a layer and step on CPUs: it is for memory, not
-for speed.
+There are two methods, which can be combined. The ranks of a group of T compute each layer together:
+each computes its units of every layer, for the same rows of the batch, and they exchange the
+results (tensor parallelism: Shoeybi et al., 2019, "Megatron-LM", with each layer split by its
+units). Groups train on different rows. The groups also divide each rank's part of a layer, and
+torch's fully_shard gathers it only while the layer computes, forward and backward (Rajbhandari et
+al., 2020, "ZeRO", stage 3). That costs about 10 ms per layer and step on CPUs: it saves memory, but
+not time.
 
-Offloaded, weights, gradients and the optimiser's means lie in main memory; a layer's weights come
-to the GPU while it works.
+Offloaded weights, gradients and optimiser's means are in main memory; a layer's weights are copied
+to the GPU while it computes.
 
 Shapes: b rows of a group's part of the batch, h units, n ranks.
 """
@@ -34,35 +34,35 @@ from trialfleet.nodes.tabular.ranks import Ranks
 
 @dataclass(frozen=True)
 class SideBySide:
-    """The ranks that compute a layer's units together, for the same rows."""
+    """The ranks that compute a layer together, for the same rows."""
 
-    group: distributed.ProcessGroup  # torch's
-    rank: int  # this one's number in it
-    widths: tuple[int, ...]  # how many of the layer's h units each has
+    group: distributed.ProcessGroup  # torch's group of these ranks
+    rank: int  # this rank's number in it
+    widths: tuple[int, ...]  # each rank's number of the layer's h units
 
     @property
     def first_unit(self) -> int:
-        """Return the number of this rank's first unit."""
+        """The index of this rank's first unit."""
         return sum(self.widths[: self.rank])
 
 
 class HiddenLayer(nn.Linear):
-    """A hidden layer that can also be trained by our kernel, with dropout.
+    """A hidden layer that trialfleet's kernel can also train, with dropout.
 
-    Both ways are calls of the module, around which fully_shard gathers the weights.
+    fully_shard gathers the weights around calls of both `forward` and `train_rows`.
     """
 
     peers: SideBySide | None = None
 
     @staticmethod
-    def of(layer: nn.Linear) -> HiddenLayer:
+    def from_linear(layer: nn.Linear) -> HiddenLayer:
         """Return a layer with the weights of another."""
         made = HiddenLayer(layer.in_features, layer.out_features, device="meta")
         made.weight, made.bias = layer.weight, layer.bias
         return made
 
     def split(self, mesh: DeviceMesh) -> None:
-        """Leave this rank its units; the mesh has the ranks that stand side by side."""
+        """Keep this rank's units only; the mesh has the ranks that compute the layer together."""
         for name, whole in list(self.named_parameters()):
             mine = distribute_tensor(whole.detach(), mesh, [Shard(0)], src_data_rank=None)
             setattr(self, name, nn.Parameter(mine))
@@ -76,7 +76,7 @@ class HiddenLayer(nn.Linear):
     def train_rows(
         self, x: Tensor, probability: float, random: Tensor, number: int, first: int
     ) -> Tensor:
-        """Return the activations [b, h] of x [b, inputs], whose batch has `first` rows before."""
+        """Return the activations [b, h] of x [b, inputs], which follows `first` rows of a batch."""
         product = functional.linear(x, _own(self.weight))
         place = first * self.out_features + (self.peers.first_unit if self.peers else 0)
         width = self.out_features
@@ -96,7 +96,7 @@ class HiddenLayer(nn.Linear):
 class _AllUnits(torch.autograd.Function):
     """All units [b, h] from those of each rank [b, widths[rank]].
 
-    Each rank goes on with all of them, so the gradient of a unit is the sum of what the ranks have.
+    Each rank continues with all units, so a unit's gradient is the sum of the ranks' gradients.
     """
 
     @staticmethod
@@ -123,23 +123,27 @@ class _AllUnits(torch.autograd.Function):
 
 
 class Layers(nn.Sequential):
-    """All layers, the hidden ones `HiddenLayer`s: fully_shard's root, so that it fetches ahead.
+    """All layers, with the hidden ones as `HiddenLayer`s.
 
-    While a layer works, the next one's weights come, on the way forward and on the way back.
+    It is the root for fully_shard, which therefore prefetches the next layer's weights while a
+    layer computes, forward and backward.
     """
 
     def __init__(self, layers: Iterable[nn.Module]) -> None:
         *others, last = layers
-        made = (HiddenLayer.of(each) if isinstance(each, nn.Linear) else each for each in others)
+        made = (
+            HiddenLayer.from_linear(each) if isinstance(each, nn.Linear) else each
+            for each in others
+        )
         super().__init__(*made, last)
 
     @property
     def hidden(self) -> list[HiddenLayer]:
-        """Return the hidden layers, in order."""
+        """The hidden layers, in order."""
         return [layer for layer in self if isinstance(layer, HiddenLayer)]
 
     def train_rows(self, x: Tensor, probability: float, random: Tensor, first: int) -> Tensor:
-        """Return the outputs [b, o] of x [b, inputs], whose batch has `first` rows before."""
+        """Return the outputs [b, o] of x [b, inputs], which follows `first` rows of a batch."""
         for number, layer in enumerate(self.hidden):
             x = layer.train_rows(x, probability, random, number, first)
         outputs: Tensor = self[-1](x)
@@ -147,14 +151,14 @@ class Layers(nn.Sequential):
 
 
 def _own(weight: Tensor) -> Tensor:
-    """Return what this rank computes with: all that fully_shard has gathered of it."""
+    """Return this rank's weights as fully_shard has gathered them."""
     return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
 def side_by_side(team: Ranks, wished: int, units: int) -> int:
-    """Return how many ranks stand side by side: as many as wished, if ranks and units go by it.
+    """Return the number of ranks that compute a layer together.
 
-    Otherwise the most below that divide the ranks and leave none without a unit.
+    It is the largest number up to `wished` that divides the ranks and gives each rank a unit.
     """
     return max(
         count
@@ -166,14 +170,14 @@ def side_by_side(team: Ranks, wished: int, units: int) -> int:
 def shard_layers(
     network: Network, team: Ranks, device: torch.device, *, tensor_parallel: int, offload: bool
 ) -> Layers:
-    """Leave each rank its part of each layer; return the network's layers from now on.
+    """Replace a network's layers by this rank's part of each; return the new layers.
 
     Args:
         network: in main memory.
-        team: the ranks, of a process group even where there is but one and it offloads.
-        device: where layers work.
-        tensor_parallel: how many stand side by side: see `side_by_side`.
-        offload: weights, gradients and the optimiser's means stay in main memory.
+        team: the ranks; offloading needs a process group even for a single rank.
+        device: the device for the layers' computations.
+        tensor_parallel: the number of ranks that compute a layer together: see `side_by_side`.
+        offload: keep weights, gradients and the optimiser's means in main memory.
     """
     network.layers = layers = Layers(network.layers)
     if team.count == 1 and not offload:
@@ -186,7 +190,7 @@ def shard_layers(
         groups = mesh["groups"]
         for layer in layers.hidden:
             layer.split(mesh["side_by_side"])
-    # The last layer is small: all ranks have it whole while it works, on their rows.
+    # The last layer is small: all ranks gather it while it computes, on their rows.
     holders = {layers[-1]: everyone}
     if in_groups := groups.size() > 1 or offload:
         holders |= dict.fromkeys(layers.hidden, groups)
@@ -201,7 +205,7 @@ def shard_layers(
             else fsdp.OffloadPolicy(),
         )
         sharded.set_gradient_divide_factor(1.0)  # the gradients' sum, not their mean
-        sharded.set_force_sum_reduction_for_comms(enable=True)  # gloo has no other
+        sharded.set_force_sum_reduction_for_comms(enable=True)  # gloo only supports sums
     if in_groups:
         fsdp.fully_shard(layers, mesh=everyone)
         for called in (layers, *layers.hidden):
@@ -210,9 +214,9 @@ def shard_layers(
 
 
 def parts_of(whole: Tensor, *counts: int) -> list[Tensor]:
-    """Return the rows of each rank, views: split by the last count, each part by the one before.
+    """Return views of each rank's rows: split by the last count, then each part by the one before.
 
-    So that rank r of a mesh of these sizes has the r-th; the last parts may be empty.
+    Rank r of a mesh of these sizes has the r-th view; the last views may be empty.
     """
     if not counts:
         return [whole]

@@ -1,7 +1,8 @@
 """The optimiser's steps for rows of a table without a gradient.
 
-Means decay in every step; a weight follows its mean, and decays itself. A row that is in main
-memory meanwhile is caught up when it is needed: `host_rows.py`. Notation as in optimizers.py.
+In every step the means decay, and a weight changes by its mean and its own decay. A row that is in
+main memory in a step is updated for it when it is needed: `host_rows.py`. Notation as in
+optimizers.py.
 
 Shapes: n rows of e numbers.
 """
@@ -20,43 +21,44 @@ from trialfleet.nodes.tabular.settings import Settings
 
 _ADAMW_STEPS = 216  # J of `MissedSteps`
 _TERMS = 7  # of AdamW's series
-_LATE = 1000  # a row that was last moved in this step or later is caught up by the series
-_LOST = 1e-10  # the share of momentum's way that is left out
+_LATE = 1000  # from this step on a row's missed steps are computed by the series
+_LOST = 1e-10  # the share of momentum's effect that is neglected
 
 
 class MissedSteps:
-    """The optimiser's steps, for rows that had no gradient in them.
+    """The optimiser's steps for rows that had no gradient in them.
 
-    Means fall by a factor in each step, a weight follows its mean, and decays. With Q(s) for
-    Π (1 - lr decay) over the steps after s, a row that was last moved in step s, k steps ago:
+    In each step the means decay by a factor, and a weight changes by its mean and its own decay.
+    Let Q(s) be Π (1 - lr decay) over the steps after s. For a row that was last updated in step s,
+    k steps ago:
 
     SGD is linear: w ← Q(s) w - B(s) m, m ← momentumᵏ m, with
         B(s) = Σ lr Q(u) momentumᵘ⁻ˢ over the steps u after s.
-    It ends where momentumʰ is 1e-10: of B, that share is left out.
+    The sum ends after h steps, with momentumʰ = 1e-10, so that share of B is neglected.
 
-    AdamW's mean over its root falls by r = β₁ / √β₂ a step, and |m| / √v is at most 7.3 (Cauchy and
-    Schwarz). So the steps after the J-th together move w by less than 7.3 rᴶ r / (1 - r) of the
-    largest lr. That is 1e-8 of it with J = 216, less than float32 tells of a weight of 0.1 with
-    lr = 0.1: they are left out. J counts from the means that a row has, so it may leave and come
-    back amid them. The step u divides by
+    AdamW's mean over its root decays by r = β₁ / √β₂ per step, and |m| / √v is at most 7.3 (Cauchy
+    and Schwarz). So all steps after the J-th change w by less than 7.3 rᴶ r / (1 - r) of the
+    largest lr. With J = 216 that is 1e-8 of it, below the resolution of float32 for a weight of 0.1
+    with lr = 0.1, so these steps are neglected. J counts from the means that a row has, so a row
+    may be stored and loaded again in between. The step u divides by
         √v c d + ε,  c = 1 / √(1 - β₂ˢ),  d = √(β₂ᵘ⁻ˢ (1 - β₂ˢ) / (1 - β₂ᵘ)) ≤ 1
     and 1 / (√v c d + ε) is Σ yᵖ (1 - d)ᵖ / (√v c + ε) with y = √v c / (√v c + ε) ≤ 1. Hence
         w ← Q(s) w - m / (√v c + ε) Σ yᵖ S(s, p)
         S(s, p) = Σ lr Q(u) β₁ᵘ⁻ˢ / (1 - β₁ᵘ) (1 - d)ᵖ over the steps u after s
-    whatever v is. From s = 1000 on, 1 - d is below 0.0008 (u - s), and seven terms leave out less
-    than 1e-9 of lr. Rows of the first 1000 steps take their missed steps one by one, at most J.
+    for any v. From s = 1000 on, 1 - d is below 0.0008 (u - s), and seven terms have an error below
+    1e-9 of lr. Rows of the first 1000 steps take their missed steps one by one, at most J.
 
-    Q, B and S are kept for each s in float64. A new step changes only those of the last h or J.
+    Q, B and S are stored for each s in float64. A new step only changes those of the last h or J.
 
     Args:
-        rate_at: the learning rate of step t, from 1.
+        rate_at: returns the learning rate of step t, from 1.
     """
 
     def __init__(self, chosen: Settings, rate_at: Callable[[int], float]) -> None:
         self._rate_at = rate_at
         self._is_adamw = chosen.optimizer == "adamw"
         self._decay = chosen.weight_decay
-        # The dense optimiser multiplies by float32's factors: what these are off by adds up.
+        # Use the float32 factors of the dense optimiser, because their rounding errors add up.
         self._fall = 1 - _rounded(1 - BETA_1) if self._is_adamw else _rounded(chosen.momentum)
         self._fall_2 = _rounded(BETA_2)
         self._terms = _TERMS if self._is_adamw else 1
@@ -66,19 +68,21 @@ class MissedSteps:
         self.begin(0)
 
     def begin(self, done: int) -> None:
-        """Start anew after so many steps: no row was last moved before."""
+        """Restart after `done` steps: every row includes them."""
         self._base = self.done = done
-        size = 1024  # steps, for now
+        size = 1024  # steps; grows as needed
         self._rates = torch.zeros(size, dtype=torch.float64)
-        self._logs = torch.zeros(size, dtype=torch.float64)  # log2 |1 - lr decay|, summed up
-        self._flips = torch.zeros(size, dtype=torch.float64)  # how many of them are negative
+        self._logs = torch.zeros(size, dtype=torch.float64)  # cumulative sum of log2 |1 - lr decay|
+        self._flips = torch.zeros(
+            size, dtype=torch.float64
+        )  # cumulative number of negative factors
         self._ways = torch.zeros(self._terms, size, dtype=torch.float64)  # B or S
 
     def count(self) -> None:
         """Count one more step."""
         self.done += 1
         step, now = self.done, self.done - self._base
-        if now == len(self._rates):  # room for twice as many
+        if now == len(self._rates):  # double the size
             self._rates, self._logs, self._flips, self._ways = (
                 torch.cat([each, torch.zeros_like(each)], -1)
                 for each in (self._rates, self._logs, self._flips, self._ways)
@@ -108,7 +112,7 @@ class MissedSteps:
 
         Args:
             numbers: weights, means and (AdamW) means of squares, [n, e] each, on any device.
-            since: [n] int64 in main memory, the step in which each row was last moved.
+            since: [n] int64 in main memory, the step in which each row was last updated.
         """
         places = since - self._base
         if bool((places == self.done - self._base).all()):
@@ -149,15 +153,17 @@ class MissedSteps:
         v.mul_(fall_2)
 
     def _replay(self, numbers: Sequence[Tensor], places: Tensor) -> None:
-        """Take the missed steps one by one, all rows together; those that go on come first."""
+        """Take the missed steps one by one, for all rows together, sorted by number of steps."""
         w, m, v = numbers
-        moved = (m != 0).any(1).cpu()  # a GPU is waited for, and spared many short kernels
+        moved = (m != 0).any(1).cpu()  # waiting for the GPU saves many short kernels
         steps = self._count_of(places).long().clamp(max=self._window).where(moved, 0)
         order = steps.argsort(descending=True)
         order = order[: int((steps > 0).sum())]
         walking = send(order, w.device)
         parts = [each[walking] for each in (w, m, v)]
-        going = torch.bincount(steps[order]).flip(0).cumsum(0).flip(0)  # take so many or more
+        going = (
+            torch.bincount(steps[order]).flip(0).cumsum(0).flip(0)
+        )  # rows with at least this number of steps
         for step, count in enumerate(going.tolist()[1:], 1):
             self._step([part[:count] for part in parts], places[order[:count]] + step)
         for each, part in zip((w, m, v), parts, strict=True):
@@ -166,7 +172,7 @@ class MissedSteps:
             each.mul_(left)
 
     def _step(self, numbers: Sequence[Tensor], places: Tensor) -> None:
-        """Take one step of each row, which is not the same step of all."""
+        """Take one step of each row; the step may differ between rows."""
         w, m, v = numbers
         t, rates = (places + self._base).double(), self._rates[places]
         factors = 1 - rates * self._decay, 1 / (1 - BETA_2**t), rates / (1 - BETA_1**t)
@@ -177,17 +183,17 @@ class MissedSteps:
         w.mul_(kept).sub_(m / root * of_mean)
 
     def _left_of(self, places: Tensor) -> list[Tensor]:
-        """Return what the missed steps leave of weights, means and means of squares, [n] each."""
+        """Return the missed steps' factors of weights, means and means of squares, [n] each."""
         missed = self._count_of(places)
         return [self._kept(places), self._fall**missed, self._fall_2**missed]
 
     def _ways_of(self, places: Tensor) -> Tensor:
-        """Return B or S [terms, n]: decays go on where a way has ended."""
+        """Return B or S [terms, n]; after the end of its sum a weight still decays."""
         ended = (places + self._window).clamp(max=self.done - self._base)
         return self._ways[:, places] * self._kept(ended)
 
     def _kept(self, places: Tensor) -> Tensor:
-        """Return Q [n]. Sums of logarithms don't underflow, as products of many steps would."""
+        """Return Q [n], from sums of logarithms, as products of many steps would underflow."""
         if not self._decay:
             return torch.ones(len(places), dtype=torch.float64)
         now = self.done - self._base
@@ -195,23 +201,23 @@ class MissedSteps:
         return signs * (self._logs[now] - self._logs[places]).exp2()
 
     def _count_of(self, places: Tensor) -> Tensor:
-        """Return how many steps were missed, [n] float64."""
+        """Return the number of missed steps, [n] float64."""
         return (self.done - self._base - places).double()
 
 
 def _window_of(chosen: Settings) -> int:
-    """Return J, or h of SGD: for how many steps a weight without a gradient follows its mean."""
+    """Return J, or h for SGD: the number of steps in which a mean still changes its weight."""
     if chosen.optimizer == "adamw":
         return _ADAMW_STEPS
     return math.ceil(math.log(_LOST) / math.log(chosen.momentum)) if chosen.momentum else 0
 
 
 def _rounded(factor: float) -> float:
-    """Return the number of float32 that is nearest."""
+    """Return the nearest float32 number."""
     return float(torch.tensor(factor, dtype=torch.float32))
 
 
 def _columns(factors: Sequence[Tensor], like: Tensor) -> tuple[Tensor, ...]:
-    """Return factors [n] as [n, 1] each, of the type and on the device of what they multiply."""
-    together = torch.stack(list(factors)).to(like.dtype)  # of which a GPU wants one copy
+    """Return factors [n] as [n, 1] each, with the type and device of `like`."""
+    together = torch.stack(list(factors)).to(like.dtype)  # so that one copy to a GPU suffices
     return send(together, like.device).unsqueeze(2).unbind()

@@ -1,11 +1,11 @@
-"""Steps of ranks that hold a part of the model each.
+"""Steps on ranks that each hold a part of the model.
 
-A step is that of one rank, but for the order of sums: the optimiser moves every row in each step,
-and dropout drops what one rank would drop. Every rank takes part in each look at the table, so all
-of them measure the validation rows together, and save together.
+A step is the same as on one rank, except for the order of sums: the optimiser updates every row in
+each step, and dropout drops the same units. Every rank takes part in each lookup in the table, so
+all ranks measure the validation rows together, and save together.
 
-What a GPU has no room for can lie in main memory: the table, of which a step has its batch's rows;
-or all of the model, and what the way forward leaves to the way back, too.
+Parts that don't fit in a GPU can be in main memory: the table, of which a step has its batch's
+rows, or the whole model with the activations that are saved for the backward pass.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from trialfleet.nodes.tabular.sharded.layers import (
 )
 from trialfleet.nodes.tabular.steps import PlainSteps
 
-_PIECE = 1 << 22  # numbers of a rank that travel at once where a tensor is gathered
-_IN_FILE = 1 << 24  # numbers of a whole tensor that are gathered into a file
+_PIECE = 1 << 22  # numbers that a rank sends at once when a tensor is gathered
+_IN_FILE = 1 << 24  # numbers from which a tensor is gathered into a file
 _PART, _WHOLE = "embedding.shard", "embedding.weight"  # the table, in the network's state
 _MOVED = "embedding.moved"  # among its parameters
 
@@ -47,11 +47,11 @@ class ShardedSteps(PlainSteps):
     """See the module, and `steps.Steps`.
 
     Args:
-        network: a whole one, in main memory; its embedding and layers are replaced by this rank's
-            parts.
-        seed: of the order of the rows, and of dropout.
-        device: where the network works.
-        offload: what lies in main memory: "none", "embeddings" or "all".
+        network: a whole network in main memory; its embedding and layers are replaced by this
+            rank's parts.
+        seed: for the order of the rows and dropout.
+        device: the device for computations.
+        offload: the part of the model in main memory: "none", "embeddings" or "all".
     """
 
     is_sharded = True
@@ -74,9 +74,11 @@ class ShardedSteps(PlainSteps):
         self._beside, self._groups = beside, Ranks(team.rank // beside, team.count // beside)
         self._on_host = offload == "all"
         if self._on_host:
-            _meet_oneself()
+            _join_alone()
         self._codes = len(weight)
-        self._categorical = data.train.categorical.cpu()  # by which rows are known beforehand
+        self._categorical = (
+            data.train.categorical.cpu()
+        )  # so that a batch's rows are known in advance
         self._first_code = network.first_code
         mine = weight.detach()[team.rank :: team.count]
         if offload == "none":
@@ -103,14 +105,14 @@ class ShardedSteps(PlainSteps):
         return [*self._parts()].index(_MOVED)
 
     def take(self) -> None:
-        """See `Steps`. On a GPU the host waits for nothing, but for layers that are offloaded."""
+        """See `Steps`. On a GPU the host only waits for offloaded layers."""
         whole = self._batches[self._next]
         begin, end = self._groups.part(len(whole))
         self._network.zero_grad()
         target, outputs = self._outputs(whole[begin:end], begin)
-        loss = outputs.sum() * 0.0  # of a small tail a rank may have nothing
+        loss = outputs.sum() * 0.0  # a rank may have no rows of a small last batch
         if len(target):
-            share = len(target) / len(whole) / self._beside  # those side by side have the same rows
+            share = len(target) / len(whole) / self._beside  # ranks of a group have the same rows
             loss = loss_of(outputs, target, self._data.kind) * share
         loss.backward()  # type: ignore[no-untyped-call]
         (total,) = self._team.sums([loss.detach()])
@@ -121,11 +123,11 @@ class ShardedSteps(PlainSteps):
         self._next += 1
 
     def _outputs(self, index: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        """Return target [b] and outputs [b, o] of training rows, before which a batch has others.
+        """Return target [b] and outputs [b, o] of training rows, which are a part of a batch.
 
         Args:
             index: [b], in main memory.
-            first: how many rows of the batch are before them.
+            first: the number of the batch's rows before them.
         """
         source, device = self._data.train, self._device
         route = self._embedding.route(self._categorical[index] + self._first_code)
@@ -140,7 +142,7 @@ class ShardedSteps(PlainSteps):
             return target, self._layers.train_rows(x, self._settings.dropout, random, first)
 
     def state(self) -> dict[str, Any]:
-        """See `Steps`; whole on rank 0. All ranks call it together."""
+        """See `Steps`; only complete on rank 0. All ranks call it together."""
         self._rows.settle()
         state = self._optimizer.state()
         for name, of_rows in zip(("m", "v"), self._rows.means(), strict=True):
@@ -152,7 +154,7 @@ class ShardedSteps(PlainSteps):
         """See `Steps`."""
         own: dict[str, Any] = {"steps": state["steps"]}
         for name, present in (("m", self._optimizer.m), ("v", self._optimizer.v)):
-            own[name] = [  # what the rows have of it is their own
+            own[name] = [  # the rows' state is restored separately, below
                 now if part == _MOVED else self._own(part, whole)
                 for part, now, whole in zip(self._parts(), present, state[name], strict=True)
             ]
@@ -182,9 +184,9 @@ class ShardedSteps(PlainSteps):
         }
 
     def _gathered(self, name: str, part: Tensor) -> Tensor:
-        """Return the whole of which the ranks have parts; on others than rank 0 nothing.
+        """Return a whole tensor from the ranks' parts on rank 0; an empty one on other ranks.
 
-        It comes together in main memory, or in a file, piece by piece: a GPU never holds it.
+        It is gathered in main memory or a file, piece by piece, because a GPU may be too small.
         """
         team, mine = self._team, part.to_local() if isinstance(part, DTensor) else part
         if team.count == 1:
@@ -206,7 +208,7 @@ class ShardedSteps(PlainSteps):
         return whole
 
     def _own(self, name: str, whole: Tensor) -> Tensor:
-        """Return what this rank has of a whole tensor."""
+        """Return this rank's part of a whole tensor."""
         like = self._parts()[name]
         mine = self._views(name, whole, like)[self._team.rank].clone()
         if not isinstance(like, DTensor):
@@ -231,12 +233,12 @@ class ShardedSteps(PlainSteps):
 
 
 class _ActivationsOnHost(saved_tensors_hooks):
-    """Has what layers leave for the way back wait in main memory, but for weights.
+    """Keeps activations that are saved for the backward pass in main memory, but not weights.
 
-    As torch's save_on_cpu, which would copy the weights, too, that fully_shard has gathered.
+    torch's save_on_cpu would also copy the weights that fully_shard has gathered.
 
     Args:
-        rows: by which activations, [rows, *], are told from weights.
+        rows: the first dimension of activations, [rows, *], which distinguishes them from weights.
     """
 
     def __init__(self, rows: int) -> None:
@@ -254,18 +256,18 @@ class _ActivationsOnHost(saved_tensors_hooks):
 
 
 def _room_for(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return an empty tensor; a large one in a file without a name, for what no memory holds."""
+    """Return an uninitialised tensor; a large one in an unlinked file, as it may exceed memory."""
     if math.prod(shape) < _IN_FILE:
         return torch.empty(*shape, dtype=dtype)
     with tempfile.NamedTemporaryFile(dir=".") as file:
-        # A full disk is an error now; later it would be a signal that ends the process.
+        # Reserve the space, so that a full disk is an error now instead of a fatal signal later.
         os.posix_fallocate(file.fileno(), 0, math.prod(shape) * dtype.itemsize)
         room = torch.from_file(file.name, shared=True, size=math.prod(shape), dtype=dtype)
     return room.view(*shape)
 
 
-def _meet_oneself() -> None:
-    """Make the process group that fully_shard wants of a process without others, too."""
+def _join_alone() -> None:
+    """Make a process group for a single process, because fully_shard needs one."""
     if distributed.is_initialized():
         return
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -111,7 +111,7 @@ def bench_steps(here: World, jobs: int) -> None:
         demand = pool_demand.read_pool("none", named=False).demand
         return pool_demand.PoolView(nodes=machines(uncut), demand=demand)
 
-    here.connections = lambda: replace(World.connections(here), look=look)  # type: ignore[method-assign]
+    here.connections = lambda: replace(World.connections(here), read_run=look)  # type: ignore[method-assign]
     scaler = here.autoscaler("")
     for _ in range(2):
         scaler.step()

@@ -147,7 +147,7 @@ def trained(wanted: Iterable[Cell], work: Path, until: float) -> Iterator[Traini
         params = SearchSpace.model_validate(SPACE).active(points[setting])
         t = replayed_trial(work, seed, region, tables[region])
         # Every epoch is trained, whatever the earlier results: curves must be complete.
-        chosen = Settings.of({**params, "epochs": EPOCHS, "patience": EPOCHS})
+        chosen = Settings.from_params({**params, "epochs": EPOCHS, "patience": EPOCHS})
         if region not in loaded:
             loaded[region] = dataset.load(t, chosen)
         yield train(t, chosen, loaded[region], setting)

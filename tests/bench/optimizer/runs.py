@@ -70,7 +70,7 @@ def run_left(
 ) -> None:
     """Do jobs, one per process, and append each result, a dataclass, to a file as a line.
 
-    A failed job is named and gets no line: the next start tries it again.
+    A failed job is named and gets no line: the next start retries it.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as results, single_threaded(processes) as pool:

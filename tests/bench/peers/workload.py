@@ -37,7 +37,7 @@ class Line:
 
     Attributes:
         event: "begin" or "end".
-        trial: names the training within its region; the same for one that is tried again.
+        trial: names the training within its region; the same for one that is retried.
         at: seconds since the epoch.
         pid: the process that trains.
         value: the objective; None at a beginning.

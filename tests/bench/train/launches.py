@@ -108,7 +108,7 @@ def eager_step(data: dataset.Dataset, workload: Workload) -> Count:
     index = torch.arange(workload.batch)
 
     def step() -> None:
-        batch = data.train.at(index)
+        batch = data.train.select(index)
         optimizer.zero_grad()
         outputs = network(batch.numeric, batch.categorical)
         loss_of(outputs, batch.target, data.kind).backward()  # type: ignore[no-untyped-call]

@@ -100,7 +100,7 @@ class Eager:
         self._optimizer.step()
 
     def _loss(self, index: Tensor) -> Tensor:
-        batch = self._rows.at(index)
+        batch = self._rows.select(index)
         with autocast(self._device):
             return loss_of(self.network(batch.numeric, batch.categorical), batch.target, self._kind)
 

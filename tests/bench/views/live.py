@@ -57,7 +57,7 @@ def main(place: Path, regions: int, trials: int) -> None:
 
 async def _measure(run: _GoingRun) -> None:
     pages = Pages(Runs(run.folder.root))
-    live = pages.live.of(run.folder)
+    live = pages.live.run_in(run.folder)
     app = application(pages, hosts=frozenset(), token=None, cookie="")
     costs: dict[str, list[float]] = defaultdict(list)
     for _ in range(LOOKS + 1):
@@ -74,7 +74,7 @@ async def _measure(run: _GoingRun) -> None:
         costs["/metrics"].append(time.process_time() - began)
         run.goes_on()
         await asyncio.sleep(max(0.0, EVERY - (time.monotonic() - looked)))
-    running = sum(region.running for region in snapshot.look.status.regions)
+    running = sum(region.running for region in snapshot.run.status.regions)
     print(f"  {running:,} trials run; before each look {TOLD} are told and {REPORTED} report")
     for name, (first, *others) in costs.items():
         usual, most = statistics.mean(others), max(others)

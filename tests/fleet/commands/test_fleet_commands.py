@@ -15,7 +15,7 @@ from tests.fleet.mock_aws.moto_account import ACCOUNT, IMAGE, Account, candidate
 from trialfleet.infra.fleet.commands.status import current_record, status
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import up
-from trialfleet.infra.fleet.scaling.down_note import why_no_nodes
+from trialfleet.infra.fleet.scaling.down_note import reason_no_nodes
 from trialfleet.infra.pool import schedd
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.formatting import usd
@@ -197,11 +197,11 @@ def test_down_names_the_runs_that_use_the_fleet_and_asks(
     assert "in progress on the fleet f: runs/r1\n" in refused.output
     assert "stop the run with `trialfleet stop runs/r1`" in refused.output
     assert cloud.instances()
-    assert why_no_nodes("f") == ""
+    assert reason_no_nodes("f") == ""
     done = fleet_command("down", "--now", "--yes")
     assert (done.exit_code, cloud.instances()) == (0, [])
     assert "everything is deleted" in done.output
-    assert why_no_nodes("f").startswith("the fleet was taken down at ")
+    assert reason_no_nodes("f").startswith("the fleet was taken down at ")
 
 
 def test_down_says_once_what_is_left(cloud: Account) -> None:

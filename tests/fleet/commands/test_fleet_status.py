@@ -18,7 +18,7 @@ from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.demand import Demand, Group, PoolView
 from trialfleet.infra.fleet.scaling import ledger
-from trialfleet.infra.fleet.scaling.draining import why_it_drains
+from trialfleet.infra.fleet.scaling.draining import drain_text
 from trialfleet.infra.fleet.scaling.lifetimes import Ledger
 from trialfleet.infra.pool.machines import Machine, Room, RunningTrial
 
@@ -197,7 +197,7 @@ def test_an_ended_node_says_why_it_ended_and_who_wanted_that(
         record = Ledger().noted(listed, datetime.now(UTC))
         own = pool_node(idle, draining=True, note="idle for 10 minutes")
         asked = pool_node(ours, draining=True, drain_reason="trialfleet: the run r1 is over")
-        whys = {node.instance: why_it_drains(node) for node in (own, asked)}
+        whys = {node.instance: drain_text(node) for node in (own, asked)}
         whys[spot] = "spot interruption: terminate at 12:00 (drained by the node itself)"
         ledger.save(account.aws, FLEET, record.explained(whys))
         codes = {

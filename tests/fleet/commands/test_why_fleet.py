@@ -33,7 +33,7 @@ from trialfleet.workflows.rules.slot_matching import Prospects
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.views.why.answer import Answer
 from trialfleet.workflows.views.why.facts import InstanceFacts, Queued
-from trialfleet.workflows.views.why.instance_rules import why_instance
+from trialfleet.workflows.views.why.instance_rules import explain_instance
 from trialfleet.workflows.views.why.instance_witnesses import instance_facts
 from trialfleet.workflows.views.why.waiting_rules import explain_wait
 from trialfleet.workflows.views.why.witnesses import RunFactsReader
@@ -154,7 +154,7 @@ class Nodes:
         return replace(found, node=replace(found.node, **changes)) if found.node else found
 
     def joined(self, **changes: Any) -> Answer:
-        return why_instance(self.facts(pool_node(self.instance, **changes)))
+        return explain_instance(self.facts(pool_node(self.instance, **changes)))
 
 
 @pytest.fixture
@@ -173,9 +173,9 @@ def test_a_node_that_is_well_sick_or_leaves(nodes: Nodes) -> None:
 
 
 def test_a_node_that_boots_or_never_joins(nodes: Nodes) -> None:
-    named("booting", why_instance(nodes.facts()))
+    named("booting", explain_instance(nodes.facts()))
     late = datetime.now(UTC) + timedelta(minutes=25)
-    named("boot failed", why_instance(nodes.facts(at=late)))
+    named("boot failed", explain_instance(nodes.facts(at=late)))
 
 
 def test_a_lease_that_nobody_renews(nodes: Nodes, cloud: Account) -> None:
@@ -186,14 +186,14 @@ def test_a_lease_that_nobody_renews(nodes: Nodes, cloud: Account) -> None:
 
 def test_a_node_that_has_ended(nodes: Nodes, cloud: Account) -> None:
     cloud.client("ec2").terminate_instances(InstanceIds=[nodes.instance])
-    named("ended", why_instance(nodes.facts()))
+    named("ended", explain_instance(nodes.facts()))
     found = nodes.facts().node
     assert found is not None
     taken = "Server.SpotInstanceTermination: Spot instance termination"
     ended = replace(found.instance, ended=taken)
-    named("spot ended", why_instance(nodes.facts(instance=ended)))
+    named("spot ended", explain_instance(nodes.facts(instance=ended)))
     nodes.instance = "i-0ffffffffffffffff"
-    named("lost", why_instance(nodes.facts()))
+    named("lost", explain_instance(nodes.facts()))
 
 
 def test_unreachable_sources_are_named(
@@ -206,7 +206,7 @@ def test_unreachable_sources_are_named(
 
     monkeypatch.setattr(pool_demand, "read_pool", away)
     monkeypatch.setattr(pool_demand, "fleet_machines", away)
-    answer = why_instance(instance_facts(nodes.instance, nodes._folder.root))
+    answer = explain_instance(instance_facts(nodes.instance, nodes._folder.root))
     assert answer.kind == "unknown"
     assert "AuthFailure" in answer.why
     assert any("no HTCondor" in line for line in answer.evidence)

@@ -65,7 +65,7 @@ class World:
         return Connections(
             inputs=lambda _aws, _fleet: inputs(),
             choose=lambda _aws, _fleet: self._choose(),
-            look=lambda _fleet, _run: self._look(),
+            read_run=lambda _fleet, _run: self._look(),
             end=self._end,
             drain=self._drain,
             clock=lambda: self.now,

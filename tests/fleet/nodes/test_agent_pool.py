@@ -146,18 +146,18 @@ def test_three_jobs_that_fail_drain_the_node_and_those_that_were_sent_away_do_no
     time.sleep(1)
     run("condor_rm", sent_away)
     until(lambda: not jobs(sent_away))
-    until(lambda: not node.condor.look().held)  # type: ignore[union-attr]
+    until(lambda: not node.condor.read_startd().held)  # type: ignore[union-attr]
     run("condor_wait", "-wait", "30", f"{work}/log", submit(work, "#!/bin/sh\nexit 64\n", 3))
     node.agent.step()
     assert node.condor.failures() == ()
-    assert node.condor.look().draining is None  # type: ignore[union-attr]
+    assert node.condor.read_startd().draining is None  # type: ignore[union-attr]
 
     number = submit(work, "#!/bin/sh\nexit 1\n", 2)
     crashes = submit(work, "#!/bin/sh\nkill -SEGV $$\n", 1)
     run("condor_wait", "-wait", "60", f"{work}/log")
     until(lambda: len(node.condor.failures()) == 3)
     node.agent.step()
-    note = node.condor.look().draining  # type: ignore[union-attr]
+    note = node.condor.read_startd().draining  # type: ignore[union-attr]
     assert note is not None
     assert note.startswith("3 jobs failed here within 60 s: ")
     for part in (
@@ -172,7 +172,7 @@ def test_three_jobs_that_fail_drain_the_node_and_those_that_were_sent_away_do_no
 
     run("condor_drain", "-cancel", address())  # somebody repaired the node
     node.agent.step()
-    assert node.condor.look().draining is None  # type: ignore[union-attr]
+    assert node.condor.read_startd().draining is None  # type: ignore[union-attr]
 
 
 def address() -> str:
@@ -192,15 +192,15 @@ def test_an_idle_node_drains_on_condition_that_no_job_has_come(
     node.later = 6_000
     node.agent.step()
     assert runs(cluster)
-    assert node.condor.look().draining is None  # type: ignore[union-attr]
+    assert node.condor.read_startd().draining is None  # type: ignore[union-attr]
 
     run("condor_rm", cluster)
-    until(lambda: not node.condor.look().held)  # type: ignore[union-attr]
+    until(lambda: not node.condor.read_startd().held)  # type: ignore[union-attr]
     node.agent.step()
     node.later += 600
     node.agent.step()
     assert node.off == []
-    assert node.condor.look().draining == "idle for 10 minutes"  # type: ignore[union-attr]
+    assert node.condor.read_startd().draining == "idle for 10 minutes"  # type: ignore[union-attr]
     node.agent.step()
     assert node.off == ["idle for 10 minutes"]
 
@@ -216,7 +216,7 @@ def test_a_slot_that_keeps_files_which_jobs_share_keeps_no_node_from_going(
     until(lambda: read_machines("true")[0].idle_since is None)
     run("condor_rm", cluster)
     until(lambda: not jobs(cluster))
-    look = node.condor.look
+    look = node.condor.read_startd
     until(lambda: not look().held)  # type: ignore[union-attr]
     kept = query(["condor_status", "-json", "-direct", address()])
     assert [slot["State"] for slot in kept if slot.get("IsDataSlot")] == ["Claimed"]
@@ -233,13 +233,13 @@ def test_a_startd_that_is_restarted_drains_again(node: Node) -> None:
     node.metadata[ACTION] = NOTICE
     node.agent.step()
     node.agent.step()
-    first = node.condor.look()
+    first = node.condor.read_startd()
     assert first is not None
     run("condor_restart", "-startd", "-fast")
 
     def second_drains() -> bool:
         node.agent.step()
-        now = node.condor.look()
+        now = node.condor.read_startd()
         return now is not None and now.started != first.started and now.draining is not None
 
     until(second_drains)

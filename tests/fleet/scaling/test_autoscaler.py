@@ -144,7 +144,7 @@ def test_a_fleet_that_was_taken_down_gets_no_node_until_a_person_asks_for_it(
 
 def leaver(here: World) -> Autoscaler:
     """Return an autoscaler of the run r1 that sees what trials of other runs ask for."""
-    everyone = replace(here.connections(), look_at_all=lambda _: here.connections().look("f", ""))
+    everyone = replace(here.connections(), read_all=lambda _: here.connections().read_run("f", ""))
     say = here.messages.append
     return Autoscaler(here.account.aws, here.fleet, everyone, run="r1", progress=say)
 
@@ -579,7 +579,7 @@ def test_three_unfit_nodes_in_a_row_hold_back_launches_until_a_fit_node_joins() 
     assert unfit.reason({"a": "coming", "b": "coming"}, NOW) == ""
     assert unfit.reason({"b": "sick"}, NOW) == ""  # a ended itself before it joined
     assert unfit.reason({"b": "sick", "c": "late"}, NOW) == (
-        "the last 3 nodes were never fit for a trial; tried again at 12:05:00 UTC"
+        "the last 3 nodes were never fit for a trial; retried at 12:05:00 UTC"
     )
     assert unfit.reason({"b": "sick", "c": "late"}, NOW) != ""
     assert unfit.reason({"b": "sick", "d": "idle"}, NOW) == ""
@@ -612,7 +612,7 @@ def test_an_unmatched_trial_that_runs_after_all_counts_again() -> None:
     waiting = Demand(idle=(group,))
     without, (line,) = unmatched.without(waiting, [(group, joined("i-1", idle=9))], NOW)
     assert without == Demand()
-    assert "though i-1 is free and has room; tried again at 12:30:00 UTC" in line
+    assert "though i-1 is free and has room; retried at 12:30:00 UTC" in line
     assert unmatched.without(waiting, [], NOW)[0] == Demand()
     running = Demand(idle=(group,), active=(replace(group, jobs=1),))
     assert unmatched.without(running, [], NOW) == (running, [])

@@ -107,7 +107,7 @@ def test_down_waits_for_the_step_that_does_not_know_of_it_yet(
     def while_it_steps() -> None:
         with pytest.raises(FleetError, match="has not ended a step in 0 s"):
             down_note.note_down("demo", seconds=0.1)
-        heard.append(down_note.why_no_nodes("demo"))
+        heard.append(down_note.reason_no_nodes("demo"))
         made.stop()
 
     scripted = Scripted([STEP])
@@ -117,7 +117,7 @@ def test_down_waits_for_the_step_that_does_not_know_of_it_yet(
     assert heard[0].startswith("the fleet was taken down at 20")
     down_note.note_down("demo", seconds=0)
     down_note.lift("demo")
-    assert down_note.why_no_nodes("demo") == ""
+    assert down_note.reason_no_nodes("demo") == ""
 
 
 def test_each_step_is_reported_for_people(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def three_regions(each: int, **changes: Any) -> Iterator[World]:
 def launch(here: World, aws_region: str, count: int) -> None:
     """Start nodes of the fleet in one call, as they are after a launch."""
     end = here.now + timedelta(minutes=here.fleet.lease_minutes)
-    tagged = {names.FLEET_TAG: "f", names.PRICE_TAG: "0.4", names.EXPIRES_TAG: names.at(end)}
+    tagged = {names.FLEET_TAG: "f", names.PRICE_TAG: "0.4", names.EXPIRES_TAG: names.time_text(end)}
     here.account.client("ec2", aws_region).run_instances(
         ImageId=IMAGE,
         InstanceType="g5.xlarge",

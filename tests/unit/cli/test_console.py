@@ -117,7 +117,7 @@ def test_a_trial_that_gets_nowhere_is_told_and_asked_about(make_run: MakeRun) ->
         state=RunState.RUNNING,
         troubles=(str(trouble),),
         job_troubles=(trouble,),
-        work=Work.of([(300.0, 120.0)]),
+        work=Work.from_parts([(300.0, 120.0)]),
     )
     assert not status.is_well
     text = printed(run_view(status), 200)

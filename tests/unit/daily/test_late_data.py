@@ -1,4 +1,4 @@
-"""Data that comes late: awaited for as long as the study says, told once, tried again."""
+"""Data that comes late: awaited for as long as the study says, told once, retried."""
 
 from __future__ import annotations
 

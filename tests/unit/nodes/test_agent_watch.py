@@ -49,7 +49,7 @@ class StandIn(Condor):
     sick: tuple[str, ...] | None = None
     offline: list[tuple[str, ...]] = field(default_factory=list)
 
-    def look(self) -> Startd | None:
+    def read_startd(self) -> Startd | None:
         return None if self.silent else Startd(self.claimed, self.draining, 100.0, self.sick)
 
     def in_collector(self) -> bool:
@@ -248,14 +248,14 @@ def test_a_job_that_slips_in_keeps_an_idle_node(node: Node) -> None:
     node.condor.claimed = 0
     agent.step()
     node.time = 600
-    look = node.condor.look
+    look = node.condor.read_startd
 
     def late_look() -> Startd | None:  # the job comes between look and drain
         found = look()
         node.condor.claimed = 1
         return found
 
-    node.condor.look = late_look  # type: ignore[method-assign]
+    node.condor.read_startd = late_look  # type: ignore[method-assign]
     agent.step()
     assert node.condor.draining is None
     for _ in range(3):

@@ -35,7 +35,7 @@ def messages() -> list[str]:
 @pytest.fixture
 def node(bench: Bench, messages: list[str]) -> steps.Node:
     host = Host(bench.root, messages.append)
-    settings = Settings.of(TOLD)
+    settings = Settings.from_table(TOLD)
     node = steps.Node(host, settings, SPOT, Aws(Imds(), "eu-west-1"), messages.append)
     node.driver = driver.NO_LONGER
     return node
@@ -117,7 +117,7 @@ def test_a_node_compiles_the_kernels_in_the_background(bench: Bench, node: steps
 def test_an_image_is_made_with_the_kernels_compiled(
     bench: Bench, node: steps.Node, messages: list[str], body: str, outcome: str
 ) -> None:
-    node.settings = Settings.of({**TOLD, "image": True})
+    node.settings = Settings.from_table({**TOLD, "image": True})
     jobs_python(bench, body or 'test "$1" = -c || { echo "needs an nvcc" >&2; exit 1; }')
     assert steps.build_kernels(node) == outcome
     assert (

@@ -32,7 +32,7 @@ def with_only(**changes: Any) -> Readings:
 def made(name: str) -> tuple[str, Readings]:
     """Return what recorded readings are made from, and the readings."""
     table = json.loads((RECORDED / f"{name}.json").read_text())
-    return table["made_from"], Readings.of(table["readings"])
+    return table["made_from"], Readings.from_table(table["readings"])
 
 
 def test_nvidia_smi_tells_of_each_gpu_of_todays_drivers() -> None:
@@ -328,7 +328,7 @@ def test_recorded_readings_stand_in_for_a_measurement(
     assert main(["--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert (printed["healthy"], printed["sick"]) == (True, [OTHER.id])
-    assert Readings.of(printed["readings"]) == readings
+    assert Readings.from_table(printed["readings"]) == readings
     file.write_text(json.dumps(asdict(HEALTHY)))
     assert main([]) == 0
     assert "TrialfleetGpuHealthy = True\n" in capsys.readouterr().out

@@ -216,13 +216,13 @@ def test_a_trial_without_progress_is_reported_at_once_and_once_for_each_reason(
 
 
 def test_lost_work_above_a_third_is_reported(scene: Scene) -> None:
-    scene.set(work=Work.of([(200.0, 0.0), (100.0, 100.0)]))
+    scene.set(work=Work.from_parts([(200.0, 0.0), (100.0, 100.0)]))
     assert scene.kinds() == []
-    scene.set(work=Work.of([(200.0, 1.0), (100.0, 100.0)]))
+    scene.set(work=Work.from_parts([(200.0, 1.0), (100.0, 100.0)]))
     [event] = scene.events.poll()
     assert event.kind == "attention"
     assert event.title == "demo r1: 34% of all work was lost: 2 of 5 min"
-    scene.set(work=Work.of([(20.0, 20.0)]))
+    scene.set(work=Work.from_parts([(20.0, 20.0)]))
     assert scene.kinds() == []  # too little to report
 
 

@@ -16,7 +16,7 @@ from trialfleet.workflows.facts.runs.causes import (
     all_alike,
     cause_of,
     failed_attempts,
-    why_all_fail,
+    reason_all_fail,
 )
 
 NO_MODULE = "exit code 1: ModuleNotFoundError: No module named 'x'"
@@ -106,13 +106,13 @@ def test_three_attempts_that_failed_alike_are_enough(errors: list[str], alike: b
 
 def test_a_run_whose_first_attempts_all_fail_alike_says_so(region: RegionFolder) -> None:
     alike = ([trial("a", NO_MODULE, NO_MODULE)], region), ([trial("b", NO_MODULE)], region)
-    output = why_all_fail(alike)
+    output = reason_all_fail(alike)
     assert output is not None
     log = region.trial("a").err
     words = f"no trial has completed: all attempts so far failed alike: {NO_MODULE}; see {log}"
     assert output == words
     later = [*alike, ([trial("c", NO_MODULE, begun=20)], region)]
-    assert why_all_fail(later) == words, "a line that grows would be told again and again"
+    assert reason_all_fail(later) == words, "a line that grows would be told again and again"
     other = ([trial("c", IMPORT)], region)
-    assert why_all_fail([*alike, other]) is None
-    assert why_all_fail([*alike, ([trial("c", state="COMPLETE")], region)]) is None
+    assert reason_all_fail([*alike, other]) is None
+    assert reason_all_fail([*alike, ([trial("c", state="COMPLETE")], region)]) is None

@@ -1,4 +1,4 @@
-"""Scripts of a run's nodes that fail: noted at once, tried again, and why the region has failed."""
+"""Scripts of a run's nodes that fail: noted at once, retried, and why the region has failed."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_any_error_of_a_script_is_noted_at_once_and_fails_the_region_in_the_end(
         (noted,) = failing_scripts(files.failing)
         assert (noted.script, noted.times) == (operation, 1)
         said = f"{operation} of {noted.node} fails: /d/x: Permission denied"
-        assert troubles(folder) == (f"A: {said}; it will be tried again",)
+        assert troubles(folder) == (f"A: {said}; it will be retried",)
         for _ in range(TRIES - 2):
             assert handler.handle([operation, *words]).exit_code == EXITS["defer"]
         assert stopped(files) is None

@@ -85,7 +85,7 @@ def test_a_run_learns_from_the_newest_of_its_study(make_run: MakeRun) -> None:
     for region in REGIONS:
         losses = [loss(region, answer.params) for answer in before[region]]
         best = before[region][losses.index(min(losses))]
-        assert after[region][1].params == best.params, "yesterday's best is tried again"
+        assert after[region][1].params == best.params, "yesterday's best is retried"
         assert min(loss(region, a.params) for a in after[region]) <= min(losses)
 
 

@@ -73,7 +73,9 @@ def signed(store: GangStore, place: TrialFolder, of: Roster, *delivered: str) ->
     store.share(place, of, delivered)
     store._thread.submit(lambda: None).result()
     store.share(place, of, delivered)
-    return Links.of((place.gang / LINKS).read_bytes() if (place.gang / LINKS).exists() else None)
+    return Links.from_json(
+        (place.gang / LINKS).read_bytes() if (place.gang / LINKS).exists() else None
+    )
 
 
 def test_an_object_that_is_put_by_one_address_is_read_by_another(
@@ -169,7 +171,7 @@ def test_without_a_generation_that_trains_or_a_place_nothing_is_signed(
 def test_a_damaged_pointer_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "p").write_text(text)
     assert pointer_of(tmp_path / "p") is None
-    assert Links.of(text.encode()).put == {}
+    assert Links.from_json(text.encode()).put == {}
 
 
 def test_a_missing_bucket_is_reported_once_a_minute_and_retried(

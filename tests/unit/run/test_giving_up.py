@@ -10,7 +10,7 @@ from tests.unit.run.test_causes import IMPORT, NO_MODULE, trial
 from trialfleet.errors import PoolError
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder
 from trialfleet.workflows.status.attempts import giving_up
-from trialfleet.workflows.status.attempts.giving_up import why_give_up
+from trialfleet.workflows.status.attempts.giving_up import reason_to_abandon
 
 LOG = """\
 000 (001.000.000) 2026-11-22 07:00:00 Job submitted from host: <127.0.0.1:1>
@@ -53,15 +53,15 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 def test_three_trials_that_fail_alike_are_enough(region: RegionFolder) -> None:
     ran(region, a="one", b="one", c="one")
     failed = [trial("a", NO_MODULE), trial("b", NO_MODULE, begun=1)]
-    assert why_give_up([(failed, region)]) is None
-    last = trial("c", NO_MODULE, begun=2, state="RUNNING")  # it would be tried again
-    why = why_give_up([([*failed, last], region)])
+    assert reason_to_abandon([(failed, region)]) is None
+    last = trial("c", NO_MODULE, begun=2, state="RUNNING")  # it would be retried
+    why = reason_to_abandon([([*failed, last], region)])
     assert why == f"{NO_MODULE}; see {region.trial('c').err}"
 
 
 def test_three_attempts_at_one_trial_may_be_its_parameters(region: RegionFolder) -> None:
     ran(region, a="one")
-    assert why_give_up([([trial("a", *[NO_MODULE] * 3)], region)]) is None
+    assert reason_to_abandon([([trial("a", *[NO_MODULE] * 3)], region)]) is None
 
 
 def test_a_trial_that_completed_or_failed_differently_keeps_the_run_going(
@@ -69,9 +69,9 @@ def test_a_trial_that_completed_or_failed_differently_keeps_the_run_going(
 ) -> None:
     ran(region, a="one", b="one", c="one", d="one")
     failed = [trial(node, NO_MODULE) for node in "abc"]
-    assert why_give_up([(failed, region)])
-    assert why_give_up([([*failed, trial("d", state="COMPLETE")], region)]) is None
-    assert why_give_up([([*failed, trial("d", IMPORT)], region)]) is None
+    assert reason_to_abandon([(failed, region)])
+    assert reason_to_abandon([([*failed, trial("d", state="COMPLETE")], region)]) is None
+    assert reason_to_abandon([([*failed, trial("d", IMPORT)], region)]) is None
 
 
 def test_a_first_attempt_that_outlives_those_that_failed_is_waited_for(
@@ -79,16 +79,16 @@ def test_a_first_attempt_that_outlives_those_that_failed_is_waited_for(
 ) -> None:
     ran(region, a="one", b="one", c="one")
     trials = [*(trial(node, NO_MODULE) for node in "abc"), trial("d", state="RUNNING")]
-    assert why_give_up([(trials, region)]), "it waits in the queue"
+    assert reason_to_abandon([(trials, region)]), "it waits in the queue"
     ran(region, d="one")
-    assert why_give_up([(trials, region)]) is None
+    assert reason_to_abandon([(trials, region)]) is None
     log = region.trial("d").log
     log.write_text(LOG.format(machine="one").replace("2026", "2126"))
-    assert why_give_up([(trials, region)]), "it has just begun"
+    assert reason_to_abandon([(trials, region)]), "it has just begun"
     log.write_text(LOG.format(machine="one") + ENDED)
-    assert why_give_up([(trials, region)]), "it has ended, and left nothing"
+    assert reason_to_abandon([(trials, region)]), "it has ended, and left nothing"
     region.trial("d").result.write_text("{}")
-    assert why_give_up([(trials, region)]) is None
+    assert reason_to_abandon([(trials, region)]) is None
 
 
 def test_regions_are_counted_together(tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_regions_are_counted_together(tmp_path: Path) -> None:
         region = RegionFolder(tmp_path / name)
         ran(region, **{name: "one"})
         looked_at.append(([trial(name, NO_MODULE)], region))
-    assert why_give_up(looked_at)
-    assert why_give_up(looked_at[:2]) is None
+    assert reason_to_abandon(looked_at)
+    assert reason_to_abandon(looked_at[:2]) is None
 
 
 def test_a_machine_that_fails_everything_is_not_the_trainers_fault(
@@ -107,10 +107,10 @@ def test_a_machine_that_fails_everything_is_not_the_trainers_fault(
     pool.add("other")
     trials = [trial(node, NO_MODULE) for node in "abc"]
     ran(region, a="one", b="one", c="one")
-    assert why_give_up([(trials, region)]) is None
+    assert reason_to_abandon([(trials, region)]) is None
     ran(region, c="other")
     pool.add("third")
-    assert why_give_up([(trials, region)])
+    assert reason_to_abandon([(trials, region)])
 
 
 def test_without_knowledge_of_the_machines_nothing_is_abandoned(
@@ -121,4 +121,4 @@ def test_without_knowledge_of_the_machines_nothing_is_abandoned(
 
     monkeypatch.setattr(giving_up, "machines", away)
     ran(region, a="one", b="one", c="one")
-    assert why_give_up([([trial(node, NO_MODULE) for node in "abc"], region)]) is None
+    assert reason_to_abandon([([trial(node, NO_MODULE) for node in "abc"], region)]) is None

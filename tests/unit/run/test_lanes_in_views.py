@@ -158,7 +158,7 @@ def test_trials_and_the_time_between_them_are_the_whole_bill(views: Views) -> No
     ((began, ended),) = read_executions(views.files.trial("A.l1").log)
     assert ended is not None
     whole = pytest.approx((ended - began) * USD_PER_SECOND)
-    items = run_items(BilledRun.at(views.folder.root))
+    items = run_items(BilledRun.open(views.folder.root))
     by_kind = {kind: sum(i.seconds for i in items if i.kind is kind) for kind in Kind}
     assert (by_kind[Kind.TRIAL], by_kind[Kind.BETWEEN]) == (20, 7)
     assert sum(item.usd or 0.0 for item in items) == whole
@@ -217,7 +217,7 @@ def test_the_full_training_in_a_lanes_job_is_found_and_paid_for(views: Views) ->
     reader.read([views.graph], {"A": views.trials}, (), EMPTY, views.log.at(40))  # the queue's gap
     views.log.marks(46, "best ends code=0")
     views.log.terminated(46)
-    items = run_items(BilledRun.at(views.folder.root))
+    items = run_items(BilledRun.open(views.folder.root))
     assert [item.seconds for item in items if item.kind is Kind.FULL] == [10]
     trained = in_lane(views.files, views.files.best, "A.l1")
     noted = execution_of(trained, views.frozen.study, 1, failed=False)["job"]
@@ -225,8 +225,8 @@ def test_the_full_training_in_a_lanes_job_is_found_and_paid_for(views: Views) ->
     _, usd = reader.read([views.graph], {"A": views.trials}, (), EMPTY, views.log.at(99))
     assert usd == {"A": pytest.approx(36 * USD_PER_SECOND)}
     views.files.best.job.unlink()
-    views.files.best.by_lane.unlink()  # it was useless, and is tried again by its own job
-    items = run_items(BilledRun.at(views.folder.root))
+    views.files.best.by_lane.unlink()  # it was useless, and is retried by its own job
+    items = run_items(BilledRun.open(views.folder.root))
     assert [item.seconds for item in items if item.kind is Kind.FAILED] == [10]
     whole = pytest.approx(36 * USD_PER_SECOND)
     assert sum(item.usd or 0.0 for item in items) == whole
@@ -248,10 +248,10 @@ def test_the_page_knows_trials_by_their_lane(views: Views) -> None:
 
 def test_the_page_changes_with_the_reports_of_running_trials(views: Views) -> None:
     live = LiveRun(views.folder, NodeReader())
-    look = live.read().look
-    region = replace(look.status.regions[0], running_trials=(views.running(),))
-    look = replace(look, status=replace(look.status, regions=(region,)))
-    assert views.files.trial("A.l1").reports in live._reports_in(look)
+    run = live.read().run
+    region = replace(run.status.regions[0], running_trials=(views.running(),))
+    run = replace(run, status=replace(run.status, regions=(region,)))
+    assert views.files.trial("A.l1").reports in live._reports_in(run)
 
 
 def test_a_decision_on_a_region_holds_until_the_region_changes(
@@ -285,13 +285,13 @@ def test_a_decision_on_a_region_holds_until_the_region_changes(
         lambda: write_json(views.files.changed, {"reason": "data changed"}),
     ):
         change()
-        look, fresh = reader.look(), status.StatusReader(views.folder).look()
+        seen, fresh = reader.snapshot(), status.StatusReader(views.folder).snapshot()
         region, again = (
-            replace(each.status.regions[0], seconds_left=None, usd=None) for each in (look, fresh)
+            replace(each.status.regions[0], seconds_left=None, usd=None) for each in (seen, fresh)
         )
-        assert (region, look.unfinished) == (again, fresh.unfinished)
+        assert (region, seen.unfinished) == (again, fresh.unfinished)
         assert region != last
-        assert reader.look().unfinished["A"] is look.unfinished["A"]
+        assert reader.snapshot().unfinished["A"] is seen.unfinished["A"]
         last = region
 
 

@@ -20,8 +20,8 @@ from trialfleet.workflows.rules.states import Stage
 from trialfleet.workflows.status.missing_modules import how_to_install, imports_of, missing_of
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.views.terminal.status_view import run_view
-from trialfleet.workflows.views.why.node_rules import why_node
-from trialfleet.workflows.views.why.region_rules import why_region
+from trialfleet.workflows.views.why.node_rules import explain_node
+from trialfleet.workflows.views.why.region_rules import explain_region
 from trialfleet.workflows.views.why.witnesses import RunFactsReader
 
 
@@ -130,6 +130,6 @@ def test_status_and_why_show_the_remedy_for_a_missing_module(make_run: MakeRun) 
     graph, facts_reader = graph_of(run.study).regions[0], RunFactsReader(run.folder)
     whole = facts_reader.run()
     region = replace(facts_reader.region(graph), stage=Stage.FAILED)
-    assert "-m pip install nowhere" in why_region(whole, region).advice
+    assert "-m pip install nowhere" in explain_region(whole, region).advice
     facts = facts_reader.node(graph, "A.l1.t01")
-    assert "-m pip install nowhere" in why_node(whole, region, facts).advice
+    assert "-m pip install nowhere" in explain_node(whole, region, facts).advice

@@ -443,7 +443,7 @@ def test_an_undelivered_event_is_retried_less_and_less_often(tmp_path: Path, hoo
         [one] = outbox.waiting()
         tries.append(one.due - clock.now)
         [line] = undelivered(tmp_path)
-        again = f"tried again at {local_time(datetime.fromtimestamp(one.due, UTC))}"
+        again = f"retried at {local_time(datetime.fromtimestamp(one.due, UTC))}"
         failed = "alerts by webhook 127.0.0.1: answered 503 Service Unavailable"
         assert line == f"{failed} (1 waiting, {again})"
         left = len(hook.answers)

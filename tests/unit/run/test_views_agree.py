@@ -40,7 +40,7 @@ from trialfleet.workflows.views.serve.nodes import NodeReader, PoolNodes
 from trialfleet.workflows.views.serve.views import concerns, header, tiles
 from trialfleet.workflows.views.terminal.status_view import run_view
 from trialfleet.workflows.views.why.answer import Blame
-from trialfleet.workflows.views.why.region_rules import why_region
+from trialfleet.workflows.views.why.region_rules import explain_region
 from trialfleet.workflows.views.why.witnesses import RunFactsReader
 
 NAMES = ("A", "B")
@@ -193,11 +193,11 @@ def seen(folder: RunFolder, scene: Scene, live: LiveRun) -> Views:
         facts_reader, events = RunFactsReader(folder.root), RunEvents(folder)
         run = facts_reader.run()
         answers = {
-            region.name: why_region(run, facts_reader.region(region)).blame
+            region.name: explain_region(run, facts_reader.region(region)).blame
             for region in graph.regions
         }
         polled = events.poll()
-    status = snapshot.look.status
+    status = snapshot.run.status
     return Views(
         status=status,
         text=printed(run_view(status)),
@@ -259,7 +259,7 @@ def live(run: Run) -> LiveRun:
 def test_no_view_of_a_run_contradicts_another(run: Run, live: LiveRun, scene: Scene) -> None:
     views = seen(RunFolder(run.folder), scene, live)
     status, metrics = views.status, views.metrics
-    assert timeless(views.again.look.status) == timeless(status)
+    assert timeless(views.again.run.status) == timeless(status)
     assert tiles(views.again) == tiles(views.snapshot)
     assert {**scraped(views.again), **TIMED} == {**metrics, **TIMED}
     plain: dict[str, Any] = status.to_json()

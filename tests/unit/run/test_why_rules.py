@@ -25,7 +25,7 @@ from trialfleet.workflows.rules.slot_matching import Prospects
 from trialfleet.workflows.rules.states import RunState, Stage, TrialState
 from trialfleet.workflows.status.attempts.outcome import outcome_of
 from trialfleet.workflows.status.health import Fault, Remedy
-from trialfleet.workflows.status.reader import Look
+from trialfleet.workflows.status.reader import RunSnapshot
 from trialfleet.workflows.status.run_status import RunStatus
 from trialfleet.workflows.status.unfinished_trials import RunningTrial
 from trialfleet.workflows.study.daily import RunsDay
@@ -41,9 +41,9 @@ from trialfleet.workflows.views.why.facts import (
     RunFacts,
     Scaling,
 )
-from trialfleet.workflows.views.why.instance_rules import kind_of_leaving, why_instance
-from trialfleet.workflows.views.why.node_rules import why_node
-from trialfleet.workflows.views.why.region_rules import notes_on, why_region
+from trialfleet.workflows.views.why.instance_rules import explain_instance, kind_of_leaving
+from trialfleet.workflows.views.why.node_rules import explain_node
+from trialfleet.workflows.views.why.region_rules import explain_region, notes_on
 from trialfleet.workflows.views.why.run_rules import blocked
 from trialfleet.workflows.views.why.waiting_rules import explain_wait, kind_of_refusal
 
@@ -86,7 +86,7 @@ IN_QUEUE = QueuedRun(
     regions=frozenset({"A"}),
     ads=(),
 )
-LOOK = Look(
+SNAPSHOT = RunSnapshot(
     status=STATUS,
     unfinished={},
     trials={},
@@ -98,7 +98,7 @@ LOOK = Look(
     service_away="",
     no_space="",
 )
-RUN = RunFacts(frozen=FROZEN, look=LOOK, now=NOW)
+RUN = RunFacts(frozen=FROZEN, snapshot=SNAPSHOT, now=NOW)
 REGION = RegionFacts(
     name="A",
     slug="A",
@@ -137,18 +137,20 @@ def a_run(**changes: Any) -> RunFacts:
         return replace(of, **{name: changes.pop(name) for name in names})
 
     status, queued = changed(STATUS), changed(IN_QUEUE)
-    run: RunFacts = changed(replace(RUN, look=replace(changed(LOOK), status=status, queued=queued)))
+    run: RunFacts = changed(
+        replace(RUN, snapshot=replace(changed(SNAPSHOT), status=status, queued=queued))
+    )
     study = STUDY.model_copy(update=changes)
     return replace(run, frozen=run.frozen.model_copy(update={"study": study}))
 
 
 def region(run: RunFacts = RUN, **changes: Any) -> Answer:
-    return why_region(run, replace(REGION, **changes))
+    return explain_region(run, replace(REGION, **changes))
 
 
 def test_a_failing_script_is_shown_with_its_error_and_number_of_failures() -> None:
     answer = region(failing=(FAILS,))
-    assert answer.why.startswith("ask of A.l1.t02 fails: KeyError: 'x'; it will be tried again")
+    assert answer.why.startswith("ask of A.l1.t02 fails: KeyError: 'x'; it will be retried")
     assert "failures in a row: 3, since " in answer.why
 
 
@@ -263,7 +265,9 @@ def test_the_check_of_another_run_tries_the_region_that_failed() -> None:
     answer = region(name="New York", **failed)
     assert answer.command == "trialfleet run /s/study.yaml --check-region 'New York'"
     node = replace(NODE, region="B", state=TrialState.FAILED, error="exit code 1: no")
-    assert why_node(RUN, REGION, node).command == "trialfleet run /s/study.yaml --check-region B"
+    assert (
+        explain_node(RUN, REGION, node).command == "trialfleet run /s/study.yaml --check-region B"
+    )
 
 
 def kept_for(why: str) -> Verdict:
@@ -293,7 +297,7 @@ def test_regions_that_ended_well() -> None:
     assert region(**published).kind is Kind.WELL
     assert region(**published, records=RegionRecords(verdict=kept)).kind is Kind.GATE_KEPT
     facts = replace(REGION, **published, records=RegionRecords(verdict=kept))
-    assert notes_on(facts, why_region(RUN, facts)) == [
+    assert notes_on(facts, explain_region(RUN, facts)) == [
         "A: the gate kept the current model (run r0) instead of this one: loss 0.4, champion 0.1"
     ]
     unmeasured = kept_for("the gate's job failed: exit code 1")
@@ -406,23 +410,23 @@ EVICTED = Execution(
     ],
 )
 def test_a_node_of_the_graph(changes: dict[str, Any], kind: Kind, blame: Blame) -> None:
-    answer = why_node(RUN, REGION, replace(NODE, **changes))
+    answer = explain_node(RUN, REGION, replace(NODE, **changes))
     assert (answer.kind, answer.blame) == (kind, blame)
 
 
 def test_a_trial_that_was_stopped_early_is_explained_by_the_numbers_of_its_order() -> None:
     order = {"step": 8, "max_steps": 20, "predicted": 0.85, "deviation": 0.0213, "best": 0.15}
     stopped = replace(NODE, state=TrialState.STOPPED_EARLY, stopped=order)
-    why = why_node(RUN, REGION, stopped).why
+    why = explain_node(RUN, REGION, stopped).why
     assert "not be the best: at step 8 of 20 the prediction for its end was 0.85 ± 0.021" in why
     assert why.endswith("the best is 0.15")
     for lacking in ({}, {**order, "deviation": None}, {**order, "step": "x"}):
-        assert why_node(RUN, REGION, replace(stopped, stopped=lacking)).why.endswith("the best")
+        assert explain_node(RUN, REGION, replace(stopped, stopped=lacking)).why.endswith("the best")
 
 
 def test_the_cause_that_stops_a_run_explains_its_nodes() -> None:
     down = a_run(htcondor="schedd-down", queue_away="no answer")
-    answer = why_node(down, REGION, replace(NODE, state=TrialState.QUEUED))
+    answer = explain_node(down, REGION, replace(NODE, state=TrialState.QUEUED))
     assert (answer.kind, answer.subject) == (Kind.SCHEDD_DOWN, "A.l1.t01")
 
 
@@ -432,7 +436,7 @@ def test_the_outcome_of_a_gates_job_is_shown_for_its_region() -> None:
         REGION, state=RunState.DONE, stage=Stage.PUBLISHED, published="/m/A/r1", gate=let
     )
     over = NodeFacts(node="A.gate", is_end=True, state=TrialState.COMPLETE)
-    answer = why_node(a_run(state=RunState.DONE), published, over)
+    answer = explain_node(a_run(state=RunState.DONE), published, over)
     assert str(let) in answer.why
     assert answer.subject == "A.gate"
 
@@ -460,7 +464,7 @@ def test_a_job_whose_files_never_come_is_no_fault_of_its_run() -> None:
     assert answer.command == run.resume
     other = explain_wait("A.l2.t01", run, Queued(job="77.0", seconds=60, blocked=True))
     assert other.kind is Kind.SOON
-    assert blocked(run, run.look.faults) is None
+    assert blocked(run, run.snapshot.faults) is None
 
 
 # --- AWS and instances ----------------------------------------------------------------------------
@@ -477,7 +481,7 @@ def test_a_job_whose_files_never_come_is_no_fault_of_its_run() -> None:
         ("3 more nodes would be useful: the fleet has at most 4 nodes", Kind.MAX_NODES),
         ("3 more nodes would be useful: $0.10 is left of the run's cap of $5.00", Kind.MONEY),
         ("who is asking: no AWS credentials here: set AWS_PROFILE", Kind.CREDENTIALS),
-        ("the last 3 nodes were never fit for a trial; tried again at 12:00", Kind.UNFIT_NODES),
+        ("the last 3 nodes were never fit for a trial; retried at 12:00", Kind.UNFIT_NODES),
         ("2 trial(s) ask for more than a node has, e.g. 8 GPUs", Kind.MATCH),
         ("the instances in eu-west-1: AWS can't be asked: timed out", Kind.AWS),
         ("nothing to say", None),
@@ -515,7 +519,7 @@ def test_why_a_node_leaves(words: str, kind: Kind | None) -> None:
     assert kind_of_leaving(words) is kind
     leaving = pool_node("i-1", draining=True, drain_reason=words)
     node = InstanceFacts(instance="i-1", machine=leaving, now=NOW)
-    assert why_instance(node).kind is (kind or Kind.DRAINING)
+    assert explain_instance(node).kind is (kind or Kind.DRAINING)
 
 
 # --- words ----------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def run(make_run: MakeRun) -> Iterator[StoredRun]:
 
 def gain(run: StoredRun) -> Gain:
     snapshot = LiveRun(RunFolder(run.run.folder), NodeReader()).read()
-    return gain_of(snapshot, snapshot.look.status.regions[0])
+    return gain_of(snapshot, snapshot.run.status.regions[0])
 
 
 def test_a_trial_of_a_tuning_that_goes_on_is_not_held_against_a_finished_model(
@@ -133,19 +133,19 @@ def test_a_tile_says_that_its_model_was_rolled_back(run: StoredRun) -> None:
     write_json(files.region("A").published, {"path": str(mine)})
     promote(mine)
     snapshot = LiveRun(files, NodeReader()).read()
-    assert tile_of(snapshot, snapshot.look.status.regions[0]).stage == "published"
+    assert tile_of(snapshot, snapshot.run.status.regions[0]).stage == "published"
     rollback(models)
     snapshot = LiveRun(files, NodeReader()).read()
-    tile = tile_of(snapshot, snapshot.look.status.regions[0])
+    tile = tile_of(snapshot, snapshot.run.status.regions[0])
     assert (tile.stage, tile.tone, tile.why) == ("rolled back", "idle", "r0's model is current")
 
 
 def test_the_page_tells_the_money_of_a_run_on_machines_with_a_price(run: StoredRun) -> None:
     snapshot = LiveRun(RunFolder(run.run.folder), NodeReader()).read()
     assert header(snapshot)[3] == ("Money", NOTHING, "prices are unknown")
-    region = replace(snapshot.look.status.regions[0], usd=0.0043)
-    status = replace(snapshot.look.status, regions=(region,))
-    priced = replace(snapshot, look=replace(snapshot.look, status=status))
+    region = replace(snapshot.run.status.regions[0], usd=0.0043)
+    status = replace(snapshot.run.status, regions=(region,))
+    priced = replace(snapshot, run=replace(snapshot.run, status=status))
     assert header(priced)[3] == ("Money", "0.0043 USD", "its jobs, from usd_per_hour")
 
 

@@ -51,9 +51,9 @@ def test_a_trial_that_runs_is_drawn_until_now_on_its_machine(run: StoredRun) -> 
     seen = snapshot_of(run)
     began = start.timestamp()
     running = RunningTrial(node=node, slot="slot1_2@node-7", started=began, step=5, value=0.25)
-    region = replace(seen.look.status.regions[0], running_trials=(running,))
-    status = replace(seen.look.status, regions=(region,))
-    live = replace(seen, look=replace(seen.look, status=status))
+    region = replace(seen.run.status.regions[0], running_trials=(running,))
+    status = replace(seen.run.status, regions=(region,))
+    live = replace(seen, run=replace(seen.run, status=status))
     found = timeline_of_run(live)
     *finished, (trial, state, at, until, machine) = bars(found)
     assert {each[-1] for each in finished} == {"node-1"}
@@ -105,7 +105,7 @@ def test_a_job_whose_end_nobody_saw_is_not_drawn_until_now_once_its_run_has_ende
     seen = snapshot_of(run)
     until = {}
     for state in (RunState.RUNNING, RunState.FAILED):
-        status = replace(seen.look.status, state=state)
-        page = region_page(replace(seen, look=replace(seen.look, status=status)), "A")
+        status = replace(seen.run.status, state=state)
+        page = region_page(replace(seen, run=replace(seen.run, status=status)), "A")
         until[state] = timeline_of(page.report).end - BEGAN.timestamp()
     assert until[RunState.RUNNING] > 3600 > until[RunState.FAILED]

@@ -62,7 +62,7 @@ def test_the_reason_says_what_a_trainer_without_a_model_lacks(make_run: MakeRun)
     scripts = Scripts(make_run(regions=["A", "B"], budget=BUDGET))
     scripts.train(0.5)
     scripts.train_best()
-    assert scripts.tell_best(0).exit_code == EXITS["stop"]  # at once: not tried again
+    assert scripts.tell_best(0).exit_code == EXITS["stop"]  # at once: not retried
     for part in ("left nothing in model/", "mode final", "t.model", "publish: none"):
         assert part in scripts.stop_reason
 

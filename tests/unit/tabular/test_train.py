@@ -267,7 +267,7 @@ def test_an_unknown_setting_is_rejected_with_the_known_ones(
 )
 def test_a_setting_out_of_range_is_named(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"^{name} is {value!r}"):
-        settings.Settings.of({name: value})
+        settings.Settings.from_params({name: value})
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_what_shares_a_model_out_and_what_forbids_it_are_named(
     given: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(settings.SettingError, match=said):
-        settings.Settings.of(given)
+        settings.Settings.from_params(given)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_what_shares_a_model_out_and_what_forbids_it_are_named(
 def test_a_model_lies_where_there_is_room_for_it(
     given: dict[str, Any], memory: float, shards: bool, offloads: str
 ) -> None:
-    chosen = settings.Settings.of(given)
+    chosen = settings.Settings.from_params(given)
     assert chosen.shards(1000, memory) is shards
     assert chosen.offloads(1000, 800, memory, ranks=1) == offloads
     assert chosen.offloads(1000, 800, memory / 4, ranks=4) == offloads
@@ -328,7 +328,7 @@ def test_a_model_that_turns_out_too_large_for_its_precision_is_refused(
 
 
 def test_a_whole_number_may_stand_for_a_float() -> None:
-    assert settings.Settings.of({"weight_decay": 1, "layers": 0}).weight_decay == 1
+    assert settings.Settings.from_params({"weight_decay": 1, "layers": 0}).weight_decay == 1
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -49,7 +49,7 @@ TASKS = ["binary", "multiclass", "regression"]
 def settings_of(**changes: Any) -> settings.Settings:
     """Return settings whose 200 training rows make 6 batches of 32 and one of 8."""
     usual = {"hidden": 16, "batch_size": 32, "learning_rate": 0.01, "epochs": 4}
-    return settings.Settings.of(usual | changes)
+    return settings.Settings.from_params(usual | changes)
 
 
 def load(folder: Path, task: str = "binary", without: tuple[str, ...] = ()) -> dataset.Dataset:

@@ -160,7 +160,7 @@ def test_a_late_column_costs_nothing_whoever_writes_the_table(
 def test_values_far_outside_of_the_training_rows_count_as_its_neighbours() -> None:
     nan = math.nan
     learned = torch.tensor([[0.0, 1.0, nan], [2.0, 1.0, nan], [4.0, 1.0, nan]])
-    scale = Scale.of(learned)
+    scale = Scale.measure(learned)
     far = torch.tensor([[1e30, 5.0, 7.0], [9.0, nan, nan], [-4.0, 1.0, 7.0], [-9.0, 0.0, 0.0]])
     numbers = scale.standardise(far)
     assert numbers[:, 0].tolist() == pytest.approx(
@@ -169,9 +169,9 @@ def test_values_far_outside_of_the_training_rows_count_as_its_neighbours() -> No
     assert not numbers[:, 1:].any()
     assert torch.equal(Scale.read(scale.describe()).standardise(far), numbers)
     learned = torch.tensor([[0.0]] * 999 + [[1.0]])  # as far as the training rows go
-    assert Scale.of(learned).standardise(torch.tensor([[9.0]])) == Scale.of(learned).standardise(
-        torch.tensor([[1.0]])
-    )
+    assert Scale.measure(learned).standardise(torch.tensor([[9.0]])) == Scale.measure(
+        learned
+    ).standardise(torch.tensor([[1.0]]))
     older = Scale.read({"mean": [2.0], "deviation": [1.0]})  # of an earlier release
     assert older.standardise(torch.tensor([[102.0]])).item() == 100
 

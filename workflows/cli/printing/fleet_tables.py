@@ -89,8 +89,8 @@ def _asked(plan: FleetPlan) -> str:
             + ("rounded to whole gangs" if plan.gangs else "rounded up")
         )
     if plan.placement_scores:
-        told = ", ".join(f"{region} {score}" for region, score in plan.placement_scores.items())
-        text += f"\nAWS's placement score, of 10, for {plan.spot_nodes} spot nodes: {told}"
+        scores = ", ".join(f"{region} {score}" for region, score in plan.placement_scores.items())
+        text += f"\nAWS's placement score, of 10, for {plan.spot_nodes} spot nodes: {scores}"
     return text
 
 

@@ -68,7 +68,7 @@ _SHARED_ROWS = (
 def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any]:
     """Return the summary of a planned run, with the pool's resources, as plain data."""
     graph = graph_of(run.study)
-    former = read_previous(RunFolder(run.folder).previous_results)
+    previous = read_previous(RunFolder(run.folder).previous_results)
     found = pool_check.prospects if pool_check else None
     most = _at_a_time(run.study, found.concurrency) if found else 0
     expected = estimate(run.study, min(graph.concurrency, most))
@@ -89,7 +89,7 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
                     run.study.budget_of(r.name).startup,
                     r.trials,
                     len(r.lanes),
-                    has_previous=bool(former),
+                    has_previous=bool(previous),
                 ),
                 **({"table": tables[r.name]} if r.name in tables else {}),
                 **({"checks": checks[r.name]} if r.name in checks else {}),
@@ -101,7 +101,7 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
         "expected": asdict(expected) if expected else None,
         "cost": _cost(run.study),
         "dag_nodes": graph.node_count,
-        "learns_from": _learns_from(former),
+        "learns_from": _learns_from(previous),
         "accelerator": run.study.accelerator,
         "python": run.study.python,
         "image": run.study.image,
@@ -232,10 +232,10 @@ def _never_mentions(run: Run, pattern: re.Pattern[str]) -> bool:
     return not any(pattern.search(text) for text in [*texts, " ".join(trainer.command)])
 
 
-def _learns_from(former: Iterable[PreviousTask]) -> list[dict[str, Any]]:
+def _learns_from(previous: Iterable[PreviousTask]) -> list[dict[str, Any]]:
     """Return the previous runs that the optimiser learns from, with their sizes."""
     runs: dict[str, list[PreviousTask]] = {}
-    for task in former:
+    for task in previous:
         runs.setdefault(task.name.removesuffix(f"/{task.region}"), []).append(task)
     return [
         {"run": run, "regions": len(tasks), "trials": sum(len(task.losses) for task in tasks)}

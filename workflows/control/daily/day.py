@@ -273,7 +273,7 @@ class Work:
 
     def _away(self, error: Exception) -> float:
         """Say which service is out of reach; return the seconds until the next try."""
-        self.say(f"tried again in {AWAY_SECONDS:.0f} s: {error}")
+        self.say(f"retried in {AWAY_SECONDS:.0f} s: {error}")
         return AWAY_SECONDS
 
 

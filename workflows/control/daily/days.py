@@ -426,6 +426,6 @@ def _has_other_data(one: Outcome, study: Study) -> bool:
         return True
     recorded = one.recorded.timestamp() if one.recorded else 0.0
     data = study.data_of(one.region)
-    told = {each: {each, shell_quoted(Path(each))} for each in data}
-    blamed = [Path(each) for each in data if any(name in one.why for name in told[each])]
+    spellings = {each: {each, shell_quoted(Path(each))} for each in data}
+    blamed = [Path(each) for each in data if any(name in one.why for name in spellings[each])]
     return any(moment > recorded for place in blamed for moment in written(place))

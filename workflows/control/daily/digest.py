@@ -157,7 +157,7 @@ def _costs(folder: DailyFolder, attempt: Attempt) -> DaysCosts | None:
         return None
     try:
         items = read_costs([str(place)]).items
-    except (TrialfleetError, OSError):  # the day is told all the same
+    except (TrialfleetError, OSError):  # the day is still reported
         return None
     if all(item.usd is None for item in items):
         return None
@@ -171,7 +171,7 @@ def _measured(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, Bes
         run = RunFolder(folder.run(one.run)) if one.run else None
         record = run and run.region(region_slug(one.region)).published
         if run and record and record.exists():
-            with suppress(TrialfleetError, OSError):  # the day is told all the same
+            with suppress(TrialfleetError, OSError):  # the day is still reported
                 model = Path(read_record(record, "path", shape=Published)["path"])
                 found[one.region] = beside_earlier(model, load_frozen(run.study).study)
     return found

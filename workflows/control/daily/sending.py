@@ -44,7 +44,7 @@ class Sender(threading.Thread):
                     is_last |= ours and not deliver(self.outbox, self._channels)
             except TrialfleetError as error:
                 log.warning("alerts: %s", error)
-            except OSError as error:  # its folder is gone, say: the end of the command tries again
+            except OSError as error:  # its folder is gone, say: the end of the command retries
                 log.info("alerts: %s", error)
                 return
             if is_last:
@@ -81,6 +81,6 @@ def left_over(outbox: Outbox, study: str, file: Path, folder: DailyFolder) -> st
         return ""
     line = f"alerts: {waiting} not delivered: trialfleet notify list {shell_quoted(file)}"
     try:
-        return f"{line}; HTCondor's job {keep_sending(study, file, folder)} tries again"
+        return f"{line}; HTCondor's job {keep_sending(study, file, folder)} retries"
     except (PoolError, InputError) as error:
-        return f"{line}; the next start tries again, as no job could be submitted: {error}"
+        return f"{line}; the next start retries, as no job could be submitted: {error}"

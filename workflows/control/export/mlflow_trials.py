@@ -55,7 +55,7 @@ def trials_of_model(provenance: Mapping[str, Any]) -> RegionTrials:
     named = (frozen.study.name, frozen.run)
     if named != (provenance.get("study"), provenance.get("run")):
         raise ExportError(f"{place} now belongs to another run")
-    trials = [trial_of(region, each, {}) for each in RunTrials(folder, frozen).of(region)]
+    trials = [trial_of(region, each, {}) for each in RunTrials(folder, frozen).of_region(region)]
     finished = [trial for trial in trials if trial.state.is_finished]
     return RegionTrials(frozen.study.objective.metric, finished)
 
@@ -95,6 +95,6 @@ def points_of(trial: Trial, metric: str) -> Iterator[Point]:
     for step, value in trial.curve:
         yield Point(metric, value, begun, step)
     last = trial.curve[-1][0] if trial.curve else 0
-    told = trial.metrics | ({} if trial.predicted is None else {"predicted": trial.predicted})
-    for name, value in told.items():
+    metrics = trial.metrics | ({} if trial.predicted is None else {"predicted": trial.predicted})
+    for name, value in metrics.items():
         yield Point(name, value, ended, last)

@@ -80,13 +80,13 @@ def pyfunc_of(model: Path) -> Pyfunc | None:
     if (model / MLMODEL).exists():
         return None
     if (model / PREDICT).is_file():
-        told = object_or_empty(lambda: read_json(model / SIGNATURE))
+        signature = object_or_empty(lambda: read_json(model / SIGNATURE))
         own = unless_damaged(lambda: (model / REQUIREMENTS).read_text(encoding="utf-8"), "")
         return Pyfunc(
             modules=(),
             requirements=("mlflow", "pandas", *own.splitlines()),
-            inputs=object_or_empty(lambda: told["inputs"]),
-            outputs=object_or_empty(lambda: told["outputs"]),
+            inputs=object_or_empty(lambda: signature["inputs"]),
+            outputs=object_or_empty(lambda: signature["outputs"]),
         )
     columns = columns_of(model)
     if columns is None or not (model / "weights.pt").is_file():

@@ -103,8 +103,8 @@ def promote_each(models: Iterable[str], why: str) -> tuple[list[Switch], list[st
     done, left = [], []
     for place in named:
         try:
-            with _told(place):
-                former = latest.promote(place, in_one_line(why, _LONGEST_WHY))
+            with _readable_errors(place):
+                previous = latest.promote(place, in_one_line(why, _LONGEST_WHY))
         except InputError as error:
             if len(named) == 1:
                 raise
@@ -112,7 +112,7 @@ def promote_each(models: Iterable[str], why: str) -> tuple[list[Switch], list[st
                 f"{display_name(place.parent) if place.parent.is_dir() else place}: {error}"
             )
             continue
-        done.append(_switch(place.resolve().parent, place.name, former))
+        done.append(_switch(place.resolve().parent, place.name, previous))
     return done, left
 
 
@@ -121,18 +121,18 @@ def go_back(region: str, study: str | None, to: str | None, why: str) -> Switch:
     from trialfleet.workflows.facts.runs.lookup import find_models_folder
 
     models_folder = find_models_folder(region, study)
-    with _told(models_folder):
+    with _readable_errors(models_folder):
         now, before = latest.rollback(models_folder, to, in_one_line(why, _LONGEST_WHY))
     return _switch(models_folder, now, before)
 
 
-def _switch(folder: Path, run: str, former: str | None) -> Switch:
+def _switch(folder: Path, run: str, previous: str | None) -> Switch:
     study = display_name(folder).partition("/")[0]
-    return Switch(study=study, region=region_of(folder), folder=folder, run=run, former=former)
+    return Switch(study=study, region=region_of(folder), folder=folder, run=run, former=previous)
 
 
 @contextmanager
-def _told(place: Path) -> Iterator[None]:
+def _readable_errors(place: Path) -> Iterator[None]:
     """Report files that can't be written as an error without a traceback."""
     try:
         yield

@@ -46,13 +46,13 @@ def switch_to_newest(published: Path, as_of: datetime) -> str | None:
     Returns:
         Why `latest` stays with another run's model; None if it is this one now.
     """
-    why = why_not_newest(published, as_of)
+    why = reason_not_newest(published, as_of)
     if why is None:
         _switch(published.parent / LATEST, published.name, "publish")
     return why
 
 
-def why_not_newest(published: Path, as_of: datetime) -> str | None:
+def reason_not_newest(published: Path, as_of: datetime) -> str | None:
     """Return why publishing a model doesn't make it the latest, if it doesn't.
 
     The model of a later run is there. The arguments are those of `switch_to_newest`.

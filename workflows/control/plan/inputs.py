@@ -98,8 +98,8 @@ def trained_on(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
     if source and not names.isdisjoint(entry["path"] for entry in data):
         names.update(entry.get("path") or entry["url"] for entry in source)
     return {
-        "data": [_told(entry, names) for entry in source or data],
-        "code": [_told(entry, names) for entry in code],
+        "data": [_described(entry, names) for entry in source or data],
+        "code": [_described(entry, names) for entry in code],
         **({"source": of_run["source"]} if of_run.get("source") else {}),
         **({"changed": noted["reason"]} if names else {}),
         **({"checks": warned} if (warned := warnings_of(files)) else {}),
@@ -218,7 +218,7 @@ def _note(files: RegionFolder, changed: list[str]) -> None:
     write_json(files.changed, {"schema": 1, "reason": reason, "files": names})
 
 
-def _told(entry: Mapping[str, Any], changed: set[str]) -> dict[str, Any]:
+def _described(entry: Mapping[str, Any], changed: set[str]) -> dict[str, Any]:
     """Return an entry in the form of a model's provenance."""
     if entry.get("path") in changed:
         return {"path": entry["path"], "sha256": None}

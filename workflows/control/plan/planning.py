@@ -161,7 +161,7 @@ def _check_settings(study: Study) -> None:
             continue
         for tried, settings in _outermost(study.space_of(region)):
             try:
-                Settings.of(settings)
+                Settings.from_params(settings)
             except SettingError as error:
                 if tried not in {error.name, None}:  # with another value of that one, it may do
                     continue

@@ -87,7 +87,7 @@ def check_pool(folder: RunFolder) -> PoolCheck:
         use(connect())
         job = trial_ad(folder, frozen.run, study)
         found = prospects(job, pool_slots().whole)
-        troubles = access_point.why_closed()
+        troubles = access_point.reasons_closed()
     except PoolError as error:
         trouble = f"not compared with the pool: {error}"
         return PoolCheck(prospects=None, has_fleet=study.fleet is not None, troubles=(trouble,))

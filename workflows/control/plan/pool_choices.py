@@ -141,11 +141,11 @@ def _python_of_image(python: str, image: str) -> str:
     Raises:
         UnusableStudyError: it isn't in the image, or is too old.
     """
-    told, apptainer = f"python: {python} of the image", shutil.which("apptainer")
+    text, apptainer = f"python: {python} of the image", shutil.which("apptainer")
     if not is_sif(image):
-        return f"{told}, which each node fetches; not looked for from here"
+        return f"{text}, which each node fetches; not looked for from here"
     if apptainer is None:
-        return f"{told}; not looked for, because there is no apptainer here"
+        return f"{text}; not looked for, because there is no apptainer here"
     command = [apptainer, "-s", "exec", "--contain", image, python, "-I", "-c", _ASKING]
     try:
         done = subprocess.run(
@@ -158,8 +158,8 @@ def _python_of_image(python: str, image: str) -> str:
         said = [str(error)]
     else:
         if done.returncode == 0:
-            return f"{told} ({_recent(python, done.stdout.strip())})"
-    return f"{told}; apptainer can't run it here: {' '.join(said[-1:])}"
+            return f"{text} ({_recent(python, done.stdout.strip())})"
+    return f"{text}; apptainer can't run it here: {' '.join(said[-1:])}"
 
 
 def _unusable(text: str) -> UnusableStudyError:

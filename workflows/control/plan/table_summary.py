@@ -44,13 +44,13 @@ def checks_of(folder: RunFolder, regions: Sequence[str]) -> dict[str, Checked]:
 def checks_lines(checks: dict[str, Checked]) -> list[str]:
     """Return a line per region with an unusual table, and one for those with few days."""
     new = [name for name, found in checks.items() if found["days"] < FEWEST_DAYS]
-    told = [f"{name}: {found['reason']}" for name, found in checks.items() if found["reason"]]
+    lines = [f"{name}: {found['reason']}" for name, found in checks.items() if found["reason"]]
     if new:
-        told.append(
+        lines.append(
             f"too few days to compare with: fewer than {FEWEST_DAYS} before it have a model "
             f"({first_of(new, _MOST_NAMES)})"
         )
-    return [f"  checks   {line}" for line in told]
+    return [f"  checks   {line}" for line in lines]
 
 
 def table_lines(tables: dict[str, Table]) -> list[str]:

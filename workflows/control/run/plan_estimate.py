@@ -176,13 +176,13 @@ class _RunBefore:
         Its DAGMan ends some seconds after its report; that of a run that was stopped is set aside.
         """
         try:
-            told = read_record(self.folder.report_data).get("wall_seconds")
+            seconds = read_record(self.folder.report_data).get("wall_seconds")
         except InputError:
             return 0.0
-        if not isinstance(told, int | float):
+        if not isinstance(seconds, int | float):
             return 0.0
         spans = read_executions(self.folder.dag_files.log)
-        return max(told, sum(end - begin for begin, end in spans if end and math.isfinite(end)))
+        return max(seconds, sum(end - begin for begin, end in spans if end and math.isfinite(end)))
 
     @property
     def overhead(self) -> float | None:

@@ -323,7 +323,7 @@ class Run:
         stored = {each.name: self._reader.trials(each.name) for each in chosen}
         unfinished: Mapping[str, Mapping[str, TrialState]] = {}
         if not all(trial.state.is_finished() for trials in stored.values() for trial in trials):
-            unfinished = self._reader.look().unfinished
+            unfinished = self._reader.snapshot().unfinished
         now = time.time() if unfinished else None
         found = (
             trials_of(
@@ -353,12 +353,12 @@ class Run:
             OptimizerError: the study's storage can't be read.
         """
         reader = StatusReader(self._files, brief=True)
-        look = reader.look()
-        if look.storage_away:
-            raise OptimizerError(look.storage_away)
-        found = reader.best_trials(look.status)
+        snapshot = reader.snapshot()
+        if snapshot.storage_away:
+            raise OptimizerError(snapshot.storage_away)
+        found = reader.best_trials(snapshot.status)
         return [
             best_of(self._files, region, trial_of(region.name, found[region.name], {}))
-            for region in look.status.regions
+            for region in snapshot.status.regions
             if region.name in found
         ]

@@ -88,8 +88,8 @@ class EarlyStopping:
             return False
         running = self._studies.of_region(slug).running()
         reports = tuple(job_files.stamp_of(files.trial(node).reports) for node in running)
-        told = tuple(job_files.size_of(files.trial(node).stop) > 0 for node in running)
-        seen = (len(self._studies.of_region(slug).trials()) - len(running), reports, told)
+        ordered = tuple(job_files.size_of(files.trial(node).stop) > 0 for node in running)
+        seen = (len(self._studies.of_region(slug).trials()) - len(running), reports, ordered)
         is_new = any(size for size, _ in reports) and self._seen.get(slug) != seen
         self._seen[slug] = seen
         return is_new
@@ -97,15 +97,15 @@ class EarlyStopping:
     def _decide(self, rule: Rule, slug: str) -> None:
         trials = self._studies.of_region(slug).trials()
         files = self._studies.folder.region(slug)
-        running, told = {}, sum(map(is_stopped_early, trials))
+        running, stopped = {}, sum(map(is_stopped_early, trials))
         for node in self._studies.of_region(slug).running():
             place = files.trial(node)
             if read_stop(place):
-                told += 1
+                stopped += 1
             elif curve := curve_of(read_reports(place.reports, self._metric), self._direction):
                 running[node] = curve
         complete = [found for trial in trials if (found := self._complete(trial))]
-        decisions = to_stop(rule, running, complete, begun=len(trials), stopped=told)
+        decisions = to_stop(rule, running, complete, begun=len(trials), stopped=stopped)
         for node, decision in decisions.items():
             place = files.trial(node)
             order = {"trial": node, **self._order(decision)}

@@ -51,7 +51,7 @@ def loop(
     connections = Connections(
         inputs=up.gather_inputs,
         choose=choice.candidates,
-        look=partial(pool_demand.read_pool, folder=own, named=False),
+        read_run=partial(pool_demand.read_pool, folder=own, named=False),
         end=partial(end_trials.end, folder=own),
     )
     planned = load_frozen(folder.study).created if folder else None

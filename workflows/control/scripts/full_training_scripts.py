@@ -156,7 +156,7 @@ class FinalScripts:
             job_files.remove(left)
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
-        """Judge an attempt at the full training; say whether to try again."""
+        """Judge an attempt at the full training; say whether to retry."""
         place = self._folder.region(slug).best
         _, outcome = self._studies.judged(place, job.code)
         note_job(place, self._study, failed=not isinstance(outcome, Complete))

@@ -1,7 +1,7 @@
 """The gate's node: the models that its job measures, the job's result, and the verdict.
 
 Its PRE script copies both models, or skips the node if there is no current model. Its POST script
-says whether to try again. The region continues even if the job fails: the champion is kept, and the
+says whether to retry. The region continues even if the job fails: the champion is kept, and the
 verdict says why. The publish node decides, as no other process waits for its 10,000 resamples;
 `rules/gate_decision.py` has the rule.
 """

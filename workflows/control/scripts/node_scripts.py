@@ -7,7 +7,7 @@ DAG nodes and files. Every operation may be repeated: DAGMan runs a script again
 begin REGION                             clear the way for a new DAGMan of the region
 end REGION RETURN                        say whether the region is over, or needs another DAGMan
 ask REGION NODE                          choose a trial's parameters, write its files
-tell REGION NODE RETURN RETRY MAX PRE    find the outcome, tell the study, say whether to try again
+tell REGION NODE RETURN RETRY MAX PRE    find the outcome, tell the study, say whether to retry
 ask-best, tell-best                      the same for the full training of the best settings
 ask-gate, tell-gate                      the same for the job that measures both models
 conclude REGION NODE                     end a region whose study publishes nothing
@@ -49,7 +49,7 @@ from trialfleet.workflows.facts.dagman.failing import (
 from trialfleet.workflows.facts.dagman.files import read_node_status, removal
 from trialfleet.workflows.facts.dagman.recovery import is_locked, set_aside
 from trialfleet.workflows.facts.jobs.parts import note_log
-from trialfleet.workflows.facts.models.folders import why_not_latest
+from trialfleet.workflows.facts.models.folders import reason_not_latest
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane
@@ -98,7 +98,7 @@ class _Script:
         log.error("%s of %s", self._operation, self._node, exc_info=error)
         words = words_of(error)
         if self._note(words) < TRIES:
-            return Reply(EXITS["defer"], f"{self._node}: {words}; it will be tried again")
+            return Reply(EXITS["defer"], f"{self._node}: {words}; it will be retried")
         try:
             write_json(self._files.stopped, {"reason": words, "script": self._operation})
         except OSError as full:
@@ -245,7 +245,7 @@ class NodeScripts:
         ):  # whether it fails again is for its nodes to say
             left.unlink(missing_ok=True)
         self._folder.stopped.unlink(missing_ok=True)  # a person continued it by hand
-        if self._final.without_model() == slug:  # a person has it tried again
+        if self._final.without_model() == slug:  # a person has it retried
             self._folder.no_model.unlink()
         what = f", files of the last attempt are in {aside}" if aside else ""
         return Reply(EXITS["done"], f"{slug}: begins{what}")
@@ -258,7 +258,7 @@ class NodeScripts:
                 RunState.DONE,
                 "done",
                 published=files.published.exists(),
-                kept=why_not_latest(files.published) is not None,
+                kept=reason_not_latest(files.published) is not None,
             )
             return Reply(EXITS["done"], f"{slug}: {word}")
         if files.stopped.exists():

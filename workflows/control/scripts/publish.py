@@ -20,8 +20,8 @@ from trialfleet.files import read_json, sync, unless_damaged, write_json
 from trialfleet.optimizer.region_types import Complete
 from trialfleet.workflows.control.models.latest import (
     models_lock,
+    reason_not_newest,
     switch_to_newest,
-    why_not_newest,
 )
 from trialfleet.workflows.control.models.retention import remove_superfluous
 from trialfleet.workflows.facts.models import history
@@ -102,7 +102,7 @@ def publish(
 def _await_approval(published: Path, frozen: FrozenStudy, verdict: Verdict) -> str | None:
     """Mark a model that passed the gate as awaiting approval; return why, if it has to."""
     gate, link = frozen.study.gate, published.parent / LATEST
-    if not (gate and gate.approve) or why_not_newest(published, frozen.as_of):
+    if not (gate and gate.approve) or reason_not_newest(published, frozen.as_of):
         return None
     if history.last_move(link, published.name) is None:  # else a person has decided already
         note_awaiting(published)
@@ -127,10 +127,13 @@ def _why_kept(published: Path, study: Study, verdict: Verdict) -> str | None:
     if champion == published:  # a person made it the latest
         return None
     if not verdict.promoted:
-        kept, why = verdict.former, verdict.why
-    elif champion and champion.name != verdict.former:
+        kept, why = verdict.champion_run, verdict.why
+    elif champion and champion.name != verdict.champion_run:
         kept = champion.name
-        why = f"it became the current model after the gate measured {verdict.former or 'nothing'}"
+        why = (
+            "it became the current model after the gate measured "
+            f"{verdict.champion_run or 'nothing'}"
+        )
     else:
         return None
     promote = f"trialfleet promote {shlex.quote(str(published))}"

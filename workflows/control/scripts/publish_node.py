@@ -49,7 +49,7 @@ def publish_region(folder: RunFolder, slug: str) -> int:
             raise
         return _stopped(files, slug, str(error))
     record = published.record
-    if drifted := found and drift_of(published.path.parent, found.former):
+    if drifted := found and drift_of(published.path.parent, found.champion_run):
         record["drift"] = drifted
     write_json(files.published, record)
     if found:

@@ -31,7 +31,7 @@ from trialfleet.workflows.facts.runs import spending
 from trialfleet.workflows.facts.runs.region_records import noted
 from trialfleet.workflows.rules.region_state import GAVE_UP
 from trialfleet.workflows.status.attempts import node_faults
-from trialfleet.workflows.status.attempts.giving_up import why_give_up
+from trialfleet.workflows.status.attempts.giving_up import reason_to_abandon
 from trialfleet.workflows.status.attempts.job_record import execution_of
 from trialfleet.workflows.status.attempts.outcome import (
     EXIT_UNANSWERED,
@@ -61,9 +61,9 @@ class TrialScripts:
 
     def ask(self, slug: str, node: str) -> Reply:
         """Choose the parameters of a job's first trial and write its files."""
-        told = self.settle(slug, node)
-        if told and told.exit_code == EXITS["stop"]:
-            return told
+        reply = self.settle(slug, node)
+        if reply and reply.exit_code == EXITS["stop"]:
+            return reply
         if is_lane(node):
             return self._ask_lane(slug, node)
         chosen = self.choose(slug, node)
@@ -94,7 +94,7 @@ class TrialScripts:
         It is abandoned once no attempt at it may start any more.
         """
         name = self.unfinished(slug, node, beside)
-        if name is None or self._was_told(slug, name):
+        if name is None or self._is_recorded(slug, name):
             return None
         if over := self._studies.over():
             self._studies.of_region(slug).tell(name, Abandoned(error=over))
@@ -147,7 +147,7 @@ class TrialScripts:
         place = self._folder.region(slug).trial(name)
         said, order = read_said(place), read_order(place)
         if order and order.code and said and said.tells_of(name) and is_answered(said, order):
-            if job.retry < job.most:  # its agent was told that the trial failed, and left
+            if job.retry < job.most:  # its agent exited after the answer that the trial failed
                 return Reply(EXITS["retry"], order.why)
             return self._tell(slug, name, Failed(error=order.why, final=True), {})
         # Of a gang, DAGMan may report a job that was removed because the others had left.
@@ -210,11 +210,11 @@ class TrialScripts:
         more = attempts.kept(outcome) | ({"job": first} if job else {})
         noted = study.note_failure(name, attempt=attempt, error=outcome.error, **more)
         is_over = attempts.over(outcome, noted, job_end)
-        told = self._tell(slug, name, outcome, execution) if is_over else None
+        reply = self._tell(slug, name, outcome, execution) if is_over else None
         stopped = study.stopped()
         if why := stopped.reason if stopped else self._why_give_up(slug, outcome):
             return self._studies.stop(slug, why)
-        return told or attempts.try_again(name, outcome, noted)
+        return reply or attempts.try_again(name, outcome, noted)
 
     def _tell(self, slug: str, name: str, outcome: Outcome, execution: TrialExecution) -> Reply:
         """Store a trial's final outcome, and reply with it."""
@@ -253,7 +253,7 @@ class TrialScripts:
             return None
         return early_stop(place, self._study.objective.metric)
 
-    def _was_told(self, slug: str, name: str) -> bool:
+    def _is_recorded(self, slug: str, name: str) -> bool:
         """Record a trial that has a stop order, whatever its job's result; return if it had."""
         place = self._folder.region(slug).trial(name)
         outcome = self._told_to_stop(place)
@@ -272,11 +272,11 @@ class TrialScripts:
         if any(trial.state == TrialState.COMPLETE for trial in own):
             return None
         if outcome.never_began:
-            why = why_give_up([(own, self._folder.region(slug))])
+            why = reason_to_abandon([(own, self._folder.region(slug))])
             return why and f"the trainer can't be started: {why}"
         found, notice = self._trials.all()
         if notice:
             return None
         regions = self._studies.regions.values()
-        why = why_give_up([(found[r.name], self._folder.region(r.slug)) for r in regions])
+        why = reason_to_abandon([(found[r.name], self._folder.region(r.slug)) for r in regions])
         return why and f"{GAVE_UP}{why}"

@@ -31,7 +31,7 @@ from trialfleet.workflows.status.attempts.outcome import one_line
 
 AGAIN_SECONDS = 2.0  # between tries to answer a message
 _EVENTS = flags.MOVED_TO | flags.ONLYDIR | flags.DONT_FOLLOW
-_FAILED = 1  # an agent's exit code: its trial is to be tried again by another job
+_FAILED = 1  # an agent's exit code: its trial is to be retried by another job
 
 _End = FinalScripts | GateScripts
 

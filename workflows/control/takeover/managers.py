@@ -160,6 +160,6 @@ class Managers:
                 self._wait(error)
 
     def _wait(self, error: Exception) -> None:
-        self._say(f"tried again in {AWAY_SECONDS:.0f} s: {error}")
+        self._say(f"retried in {AWAY_SECONDS:.0f} s: {error}")
         time.sleep(AWAY_SECONDS)
         self.check()

@@ -8,7 +8,9 @@ import trial
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-BATCH = 24  # rows of a step, of all ranks together: the same step whatever the number of ranks
+BATCH = (
+    24  # rows per step on all ranks together, so that a step doesn't depend on the number of ranks
+)
 
 
 def main() -> None:
@@ -16,7 +18,7 @@ def main() -> None:
     t = trial.start()
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
-    distributed.init_process_group("gloo")  # rank, world and address come by the environment
+    distributed.init_process_group("gloo")  # gets rank, world size and address from the environment
     x, y = read(t.data[0])
     torch.manual_seed(t.seed)
     width = t.params["width"]
@@ -26,7 +28,7 @@ def main() -> None:
     model = DistributedDataParallel(network)
     optimizer = torch.optim.Adam(model.parameters(), t.params["learning_rate"])
     first = 0
-    if saved := t.restore():  # of this generation of ranks, or of one before
+    if saved := t.restore():  # saved by this generation of ranks or a previous one
         state = torch.load(saved / "state.pt")
         network.load_state_dict(state["network"])
         optimizer.load_state_dict(state["optimizer"])
@@ -35,7 +37,7 @@ def main() -> None:
         shuffled = torch.Generator().manual_seed(t.seed + step)
         rows = torch.randperm(60, generator=shuffled)[:BATCH][t.rank :: t.world]
         errors = model(x[rows]) - y[rows]
-        loss = errors.square().sum() * t.world / BATCH  # DDP takes the mean of the ranks
+        loss = errors.square().sum() * t.world / BATCH  # DDP averages over the ranks
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -45,7 +47,7 @@ def main() -> None:
             with t.checkpoint() as folder:
                 state = {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
                 torch.save({**state, "step": step + 1}, folder / "state.pt")
-            if t.interrupted:  # this generation ends, another one continues from here
+            if t.interrupted:  # this generation ends; the next one continues from here
                 t.yield_node()
     if t.mode == "final":
         torch.save(network.state_dict(), t.model / "network.pt")
@@ -57,13 +59,13 @@ def main() -> None:
 
 
 def error_of(network: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
-    """Return the mean squared error in some rows."""
+    """Return the mean squared error on some rows."""
     with torch.no_grad():
         return float((network(x) - y).square().mean())
 
 
 def read(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the points of a CSV file, each a row of x and a row of y."""
+    """Return the points of a CSV file: x and y, with one row per point."""
     with path.open() as file:
         points = [(float(row["x"]), float(row["y"])) for row in csv.DictReader(file)]
     table = torch.tensor(points)

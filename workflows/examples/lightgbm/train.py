@@ -13,12 +13,12 @@ MODEL = "model.txt"
 
 
 def main(t: trial.Trial) -> None:
-    """Train with a trial's parameters and report the error."""
+    """Train with a trial's parameters and report the errors."""
     x, y = read(t.data[0])
 
-    if t.mode == "evaluate":  # the study has a gate: how good are these models on today's points?
+    if t.mode == "evaluate":  # for the study's gate: measure these models on today's points
         guesses = {name: load(folder).predict(x) for name, folder in t.models.items()}
-        guesses["baseline"] = np.full(len(y), y[:60].mean())  # the mean, whatever x is
+        guesses["baseline"] = np.full(len(y), y[:60].mean())  # always predicts the mean
         for name, guess in guesses.items():
             losses = (guess - y) ** 2
             errors = {"val_error": losses[60:90].mean(), "test_error": losses[90:].mean()}
@@ -42,7 +42,7 @@ def main(t: trial.Trial) -> None:
         "verbose": -1,
     }
     model = lightgbm.train(settings, train, t.params["rounds"], callbacks=[report])
-    if t.mode == "final":  # the best parameters, trained in full: leave the model
+    if t.mode == "final":  # the full training with the best parameters: save the model
         model.save_model(t.model / MODEL)
     t.complete(
         val_error=error(model, x[60:90], y[60:90]),
@@ -51,7 +51,7 @@ def main(t: trial.Trial) -> None:
 
 
 def load(folder: Path) -> Any:
-    """Return the model that mode "final" has left."""
+    """Return the model that mode "final" saved."""
     return lightgbm.Booster(model_file=folder / MODEL)
 
 
@@ -60,9 +60,9 @@ def error(model: Any, x: Any, y: Any) -> float:
     return float(np.mean((model.predict(x) - y) ** 2))
 
 
-@functools.cache  # once for all trials that this process is given
+@functools.cache  # read once for all trials of this process
 def read(path: Path) -> tuple[Any, Any]:
-    """Return the points of a CSV file: x as a table of one column, and y."""
+    """Return the points of a CSV file: x as one column, and y."""
     with path.open() as file:
         points = [(float(row["x"]), float(row["y"])) for row in csv.DictReader(file)]
     table = np.array(points)

@@ -1,4 +1,4 @@
-"""Fit a deep network to a region's points; each rank has some of its layers (a pipeline)."""
+"""Fit a deep network to a region's points, with some of its layers on each rank (a pipeline)."""
 
 import csv
 from pathlib import Path
@@ -9,9 +9,9 @@ import trial
 from torch import distributed, nn
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
-BATCH, PARTS = 24, 4  # rows of a step, and in how many parts they go through the pipeline
+BATCH, PARTS = 24, 4  # rows per step, and the number of microbatches in the pipeline
 HIDDEN = 4  # layers
-VOTE = 10  # steps between two decisions of rank 0 on whether to save
+VOTE = 10  # steps between rank 0's decisions whether to save
 
 
 def main() -> None:
@@ -19,7 +19,7 @@ def main() -> None:
     t = trial.start()
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
-    distributed.init_process_group("gloo")  # rank, world and address come by the environment
+    distributed.init_process_group("gloo")  # gets rank, world size and address from the environment
     x, y = read(t.data[0])
     torch.manual_seed(t.seed)
     model = Model(t)
@@ -30,14 +30,14 @@ def main() -> None:
         model.train(x[rows], y[rows])
         if step % VOTE:
             continue
-        saves, reports = told_by_first(t.should_checkpoint(), step % 50 == 0)
+        saves, reports = decided_by_first(t.should_checkpoint(), step % 50 == 0)
         state = model.gathered() if saves or reports else []
         if t.rank == 0 and reports:
             t.report(step, val_error=model.error(state, x[60:90], y[60:90]))
         if t.rank == 0 and saves:
             with t.checkpoint() as folder:
                 torch.save({"layers": state, "step": step + 1}, folder / "state.pt")
-        if saves and t.interrupted:  # this generation ends, another one continues from here
+        if saves and t.interrupted:  # this generation ends; the next one continues from here
             t.yield_node()
     state = model.gathered()
     distributed.destroy_process_group()
@@ -61,7 +61,7 @@ class Model:
         layers += [nn.Sequential(nn.Linear(width, 1))]
         if t.world > len(layers):
             t.reject(f"{len(layers)} layers are too few for {t.world} ranks")
-        self.all = layers  # the same numbers on all ranks at first; of the others' it trains none
+        self.all = layers  # initially the same on all ranks; this rank only trains its own
         self.begin, self.end = (len(layers) * rank // t.world for rank in (t.rank, t.rank + 1))
         self.own = layers[self.begin : self.end]
         rate = t.params["learning_rate"]
@@ -79,7 +79,7 @@ class Model:
             optimizer.step()
 
     def gathered(self) -> list[Any]:
-        """Return the state of every layer, on rank 0; all ranks call it together."""
+        """Return the state of every layer on rank 0; all ranks call it together."""
         own = [
             (layer.state_dict(), optimizer.state_dict())
             for layer, optimizer in zip(self.own, self.optimizers, strict=True)
@@ -99,22 +99,22 @@ class Model:
         return int(state["step"])
 
     def error(self, state: list[Any], x: torch.Tensor, y: torch.Tensor) -> float:
-        """Return the mean squared error in some rows, of all layers on this rank."""
+        """Return the whole model's mean squared error on some rows, computed on this rank."""
         for layer, (weights, _) in zip(self.all, state, strict=True):
             layer.load_state_dict(weights)
         with torch.no_grad():
             return float((nn.Sequential(*self.all)(x) - y).square().mean())
 
 
-def told_by_first(*words: bool) -> list[bool]:
-    """Return rank 0's decision: only it gets SIGTERM, and all have to save together."""
-    said = torch.tensor(words)
-    distributed.broadcast(said, 0)
-    return [bool(word) for word in said]
+def decided_by_first(*wishes: bool) -> list[bool]:
+    """Return rank 0's decisions, because only it gets SIGTERM, and all must save together."""
+    decisions = torch.tensor(wishes)
+    distributed.broadcast(decisions, 0)
+    return [bool(decision) for decision in decisions]
 
 
 def read(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the points of a CSV file, each a row of x and a row of y."""
+    """Return the points of a CSV file: x and y, with one row per point."""
     with path.open() as file:
         points = [(float(row["x"]), float(row["y"])) for row in csv.DictReader(file)]
     table = torch.tensor(points)

@@ -1,18 +1,18 @@
 #!/bin/sh
-# Predicts each point by its nearest neighbours, the near ones counting more: awk does the sums.
+# Predict each point from its nearest neighbours, weighted by distance; awk computes the sums.
 set -eu
 
-# A value of trial.json, whose path is in $TRIALFLEET_TRIAL. Where jq is installed, it reads any
-# JSON: jq -r .params.neighbours "$TRIALFLEET_TRIAL"
+# Print a value of trial.json, whose path is in $TRIALFLEET_TRIAL. If jq is installed, it can read
+# any JSON: jq -r .params.neighbours "$TRIALFLEET_TRIAL"
 value() {
     tr -d '\n' <"$TRIALFLEET_TRIAL" |
         sed -n "s/.*\"$1\": *\[\{0,1\} *\"\{0,1\}\([^],\"}]*\).*/\1/p" | sed 's/ *$//'
 }
 
 data=$(value data)
-head -n 61 "$data" >known.csv # the header and the first 60 points: what is predicted from
+head -n 61 "$data" >known.csv # the header and the first 60 points, the training points
 
-# The squared error at each of the points 61 to 120, by POINTS NEIGHBOURS POWER.
+# Print the squared error at each of the points 61 to 120. Arguments: POINTS NEIGHBOURS POWER.
 squares() {
     awk -F, -v k="$2" -v power="$3" '
         FNR == 1 { next }
@@ -35,20 +35,20 @@ squares() {
         }' "$1" "$data"
 }
 
-# The mean over the first 30 of such errors, and over the last 30.
+# Print the means of the first 30 and of the last 30 of these errors.
 metrics() {
     awk '{ sum[NR > 30] += $1 }
         END { printf "{\"val_error\": %.9g, \"test_error\": %.9g}", sum[0] / 30, sum[1] / 30 }' "$1"
 }
 
-# The study has a gate: how good are these models on today's points?
+# For the study's gate: measure these models on today's points.
 if [ "$(value mode)" = evaluate ]; then
     mkdir -p losses
     for model in champion challenger; do
         . "./$model/settings"
         squares "$model/points.csv" "$neighbours" "$power" >"$model.squares"
     done
-    squares known.csv 60 0 >baseline.squares # all points alike: their mean
+    squares known.csv 60 0 >baseline.squares # all points with equal weight: the mean
     models=
     for model in champion challenger baseline; do
         tail -n 30 "$model.squares" >"losses/$model.txt"
@@ -62,7 +62,7 @@ neighbours=$(value neighbours)
 power=$(value power)
 squares known.csv "$neighbours" "$power" >squares
 
-# The folder model/ is there in mode "final": what is left in it is published.
+# In mode "final" the folder model/ exists, and its files are published.
 if [ "$(value mode)" = final ]; then
     cp known.csv model/points.csv
     echo "neighbours=$neighbours power=$power" >model/settings

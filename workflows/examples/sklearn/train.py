@@ -22,9 +22,9 @@ def main(t: trial.Trial) -> None:
     """Train with a trial's parameters and report the errors."""
     x, y = read(t.data[0])
 
-    if t.mode == "evaluate":  # the study has a gate: how good are these models on today's points?
+    if t.mode == "evaluate":  # for the study's gate: measure these models on today's points
         models = {name: joblib.load(folder / MODEL) for name, folder in t.models.items()}
-        models["baseline"] = DummyRegressor().fit(x[:60], y[:60])  # the mean, whatever x is
+        models["baseline"] = DummyRegressor().fit(x[:60], y[:60])  # always predicts the mean
         for name, model in models.items():
             losses = (model.predict(x[90:]) - y[90:]) ** 2
             t.evaluated(name, losses, **errors(model, x, y))
@@ -32,29 +32,29 @@ def main(t: trial.Trial) -> None:
 
     model = make_model(t.params, t.seed)
     model.fit(x[:60], y[:60])
-    if t.mode == "final":  # the best parameters, trained in full: leave the model
+    if t.mode == "final":  # the full training with the best parameters: save the model
         joblib.dump(model, t.model / MODEL)
     t.complete(**errors(model, x, y))
 
 
 def make_model(params: dict[str, Any], seed: int) -> Any:
-    """Return the model; a parameter that has no meaning for it isn't among the params."""
+    """Return the model; `params` has only the parameters of its kind."""
     if params["model"] == "ridge":
         return make_pipeline(PolynomialFeatures(params["degree"]), Ridge(params["alpha"]))
     return RandomForestRegressor(params["trees"], max_depth=params["depth"], random_state=seed)
 
 
 def errors(model: Any, x: Any, y: Any) -> dict[str, float]:
-    """Return the mean squared errors on the points that a model was not fitted to."""
+    """Return the mean squared errors on the points that are not used for training."""
     return {
         "val_error": mean_squared_error(y[60:90], model.predict(x[60:90])),
         "test_error": mean_squared_error(y[90:], model.predict(x[90:])),
     }
 
 
-@functools.cache  # once for all trials that this process is given
+@functools.cache  # read once for all trials of this process
 def read(path: Path) -> tuple[Any, Any]:
-    """Return the points of a CSV file: x as a table of one column, and y."""
+    """Return the points of a CSV file: x as one column, and y."""
     with path.open() as file:
         points = [(float(row["x"]), float(row["y"])) for row in csv.DictReader(file)]
     table = np.array(points)

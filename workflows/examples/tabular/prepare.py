@@ -2,8 +2,8 @@
 
     python prepare.py
 
-writes data/lyon.csv and so on, always the same rows. These replace your own files; the study itself
-doesn't need this program. Each region has its own reasons for late parcels: `REASONS`.
+writes data/lyon.csv and so on, always with the same rows, as an example for your own files; the
+study itself doesn't need this program. Each region has other reasons for late parcels: `REASONS`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 ROWS = 2000
 FIRST_DAY = date(2026, 1, 1)
 CARRIERS = ("bike", "van", "partner")
-# How much each thing adds to the log-odds of being late, by region.
+# Increase of the log-odds of being late by each reason, by region.
 REASONS = {
     "lyon": {"far": 2.5, "heavy on a bike": 3.0, "partner": 0.5, "rush hour": 1.0},
     "porto": {"far": 1.0, "heavy on a bike": 1.5, "partner": 2.0, "rush hour": 2.0},
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def parcels(region: str, reasons: dict[str, float]) -> list[dict[str, object]]:
-    """Return a region's parcels, in the order of their days."""
+    """Return a region's parcels, ordered by day."""
     dealt = random.Random(region)  # noqa: S311 - the same rows each time
     rows: list[dict[str, object]] = []
     for number in range(ROWS):

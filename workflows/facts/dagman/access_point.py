@@ -31,7 +31,7 @@ _STARTS: dict[int, tuple[str, str, str]] = {
 }
 
 
-def why_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
+def reasons_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
     """Return why the access point starts no job of some universes now, a line each.
 
     Raises:
@@ -48,7 +48,7 @@ def why_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
     ]
 
 
-def why_they_wait(jobs: Iterable[Mapping[str, Any]]) -> list[str]:
+def reasons_jobs_wait(jobs: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the same for a run's jobs that have waited for some time, by their ads.
 
     Raises:
@@ -63,7 +63,7 @@ def why_they_wait(jobs: Iterable[Mapping[str, Any]]) -> list[str]:
         and now - ad["EnteredCurrentStatus"] > _JUST_SUBMITTED
         and ad.get("JobCoolDownExpiration", 0) < now
     }
-    return why_closed(sorted(waiting))
+    return reasons_closed(sorted(waiting))
 
 
 def _schedd_ad() -> ClassAd:

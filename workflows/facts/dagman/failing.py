@@ -50,7 +50,7 @@ class FailingScript:
 
     def __str__(self) -> str:
         """Return the same words for each repetition of an error."""
-        return f"{self.script} of {self.node} fails: {self.error}; it will be tried again"
+        return f"{self.script} of {self.node} fails: {self.error}; it will be retried"
 
 
 def words_of(error: BaseException) -> str:

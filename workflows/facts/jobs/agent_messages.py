@@ -121,7 +121,9 @@ def read_order(place: TrialFolder) -> Order | None:
 @lru_cache(maxsize=1 << 13)  # of all jobs that run: each look at a run asks for them several times
 def _order(place: TrialFolder, _changed: tuple[int, int]) -> Order | None:
     try:
-        return Order.of(job_files.read_bytes(place.order, job_files.MOST_NOTES, place.node_root))
+        return Order.from_json(
+            job_files.read_bytes(place.order, job_files.MOST_NOTES, place.node_root)
+        )
     except OSError:
         return None
 

@@ -79,8 +79,8 @@ def _whole(log: Path, stamp: tuple[int, int]) -> WholeJob:
 def _whole_in(events: Sequence[JobEvent]) -> WholeJob:
     """Return a job's executions, without parsing most marks."""
     executions = (executions_of(part) for part in submissions(without_marks(events)))
-    told = b"\n".join(event.raw for event in events if isinstance(event, MarkEvent))
-    ends = {name for name in ENDS if b" %s " % name.encode() in told}
+    marks = b"\n".join(event.raw for event in events if isinstance(event, MarkEvent))
+    ends = {name for name in ENDS if b" %s " % name.encode() in marks}
     return WholeJob([found for found in executions if found], frozenset(ends))
 
 

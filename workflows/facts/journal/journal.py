@@ -20,7 +20,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from trialfleet.workflows.facts.models.folders import why_not_latest
+from trialfleet.workflows.facts.models.folders import reason_not_latest
 from trialfleet.workflows.facts.models.verdict import read_verdict
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder
 from trialfleet.workflows.sqlite_file import opened
@@ -208,7 +208,7 @@ def ending_with_model(files: RegionFolder) -> tuple[Ending, str]:
     verdict = read_verdict(files.verdict) if files.verdict.exists() else None
     if verdict and not verdict.promoted:
         return Ending.KEPT, verdict.why
-    if not_latest := why_not_latest(files.published):
+    if not_latest := reason_not_latest(files.published):
         return Ending.KEPT, not_latest
     return Ending.PUBLISHED, ""
 

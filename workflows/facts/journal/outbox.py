@@ -213,7 +213,7 @@ def _what_follows(alike: Sequence[Delivery]) -> str:
     if not waiting:
         return "given up"
     again = datetime.fromtimestamp(min(one.due for one in waiting), UTC)
-    return f"{len(waiting)} waiting, tried again at {local_time(again)}"
+    return f"{len(waiting)} waiting, retried at {local_time(again)}"
 
 
 def _now() -> str:

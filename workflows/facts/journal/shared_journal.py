@@ -39,7 +39,7 @@ class SharedJournal(Journal):
         Args:
             file: the copy.
             rows: the study's, in the database.
-            wait: called before a write is tried again that failed; raises to give it up.
+            wait: called before a failed write is retried; raises to abandon it.
         """
         super().__init__(file)
         self._rows, self._wait = rows, wait

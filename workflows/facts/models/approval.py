@@ -18,8 +18,8 @@ from trialfleet.workflows.facts.models.folders import (
     as_of_model,
     current_model,
     provenance_of,
+    reason_kept_out,
     region_of,
-    why_kept_out,
 )
 from trialfleet.workflows.facts.models.history import last_move
 from trialfleet.workflows.formatting import local_time
@@ -93,9 +93,9 @@ def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
     return found if found and found.run == path.name else None
 
 
-def why_kept_out_now(published: Mapping[str, Any]) -> str | None:
+def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
     """Return why a region's published model isn't the latest now, if it isn't."""
-    why = why_kept_out(published)
+    why = reason_kept_out(published)
     if why is None or "awaits_approval" not in published:
         return why
     found = awaits_approval(published)

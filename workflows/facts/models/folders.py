@@ -88,7 +88,7 @@ def champion_of(models_folder: Path, study: str) -> Path | None:
     return models_folder / run if (found.get("study"), found.get("run")) == (study, run) else None
 
 
-def why_not_latest(record: Path) -> str | None:
+def reason_not_latest(record: Path) -> str | None:
     """Return why a region's published model isn't the latest, by `published.json`, if so.
 
     Raises:
@@ -96,10 +96,10 @@ def why_not_latest(record: Path) -> str | None:
     """
     if not record.exists():
         return None
-    return why_kept_out(read_record(record, "path", shape=Published))
+    return reason_kept_out(read_record(record, "path", shape=Published))
 
 
-def why_kept_out(published: Mapping[str, Any]) -> str | None:
+def reason_kept_out(published: Mapping[str, Any]) -> str | None:
     """Return the same, given the file's content."""
     path, why = Path(published["path"]), published.get("not_latest")
     if why is None or (path.parent / LATEST).resolve() == path.resolve():  # a person may have moved

@@ -55,7 +55,7 @@ class Verdict:
         return self.verdict == "promoted"
 
     @property
-    def former(self) -> str | None:
+    def champion_run(self) -> str | None:
         """The run of the current model; None if there was none."""
         return self.champion.run if self.champion else None
 

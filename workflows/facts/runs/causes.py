@@ -1,6 +1,6 @@
 """Causes of failed attempts at a region's trials: the most frequent, or the latest.
 
-The study notes each failed attempt, also of a trial that is tried again or completes later. Errors
+The study notes each failed attempt, also of a trial that is retried or completes later. Errors
 that differ in figures alone (a value, an address, a job's folder) are one cause.
 """
 
@@ -191,7 +191,7 @@ def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:
     return job_files.read_record(final.failures, shape=Failures)
 
 
-def why_all_fail(regions: Sequence[tuple[Sequence[AnyTrial], RegionFolder]]) -> str | None:
+def reason_all_fail(regions: Sequence[tuple[Sequence[AnyTrial], RegionFolder]]) -> str | None:
     """Return why no trial of a run can succeed; None if one did or causes differ.
 
     The first of them is quoted, so that the text stays the same while others follow.

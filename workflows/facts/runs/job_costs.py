@@ -94,7 +94,7 @@ def end_stays(files: RegionFolder, end: TrialFolder, study: Study, now: float | 
         return stays_of_own(end, study, now)
     found = read_stays(end, study.usd_per_hour, now=now)
     for node in nodes:
-        in_vain = node != lane  # it failed there, and was tried again
+        in_vain = node != lane  # it failed there, and was retried
         place = in_lane(files, end, node)
         found += read_stays(place, study.usd_per_hour, failed=in_vain, now=now)
     return sorted(found, key=lambda stay: stay.began) or stays_of(noted_job(end))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 TRIALS = 3  # of different parameters: one of them may have untrainable ones
 
 
-def why_give_up(regions: Regions) -> str | None:
+def reason_to_abandon(regions: Regions) -> str | None:
     """Return why no further trial of these regions can succeed; None if one may.
 
     All attempts so far failed for one reason, at three trials or more, without faults of machines.

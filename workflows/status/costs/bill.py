@@ -37,7 +37,7 @@ class BilledRun:
     frozen: FrozenStudy
 
     @staticmethod
-    def at(place: Path) -> BilledRun:
+    def open(place: Path) -> BilledRun:
         """Open a run.
 
         Raises:
@@ -168,7 +168,7 @@ def overhead(place: RunFolder, now: datetime) -> CostSum | None:
     Raises:
         OptimizerError: the run's study can't be read.
     """
-    run = BilledRun.at(place.root)
+    run = BilledRun.open(place.root)
     if run.fleet is None or not (known := reported(run.fleet, [place.fleet_state])):
         return None
     used = {item.instance for item in run_items(run)}
@@ -191,7 +191,7 @@ def _beside(run: BilledRun, since: datetime) -> Iterator[BilledRun]:
         folder = RunFolder(place)
         with suppress(InputError, OSError):  # moved, or being removed
             if place != root and folder.study.exists() and _last_event(folder) >= since.timestamp():
-                yield BilledRun.at(place)
+                yield BilledRun.open(place)
 
 
 def _last_event(folder: RunFolder) -> float:

@@ -99,7 +99,7 @@ def read_costs(names: Sequence[str] = (), now: datetime | None = None) -> Bill:
     Raises:
         InputError: a run or study doesn't exist.
     """
-    chosen = [BilledRun.at(place) for place in _places(names)] if names else _all_here()
+    chosen = [BilledRun.open(place) for place in _places(names)] if names else _all_here()
     fleets = {run.fleet.called: run.fleet for run in chosen if run.fleet}
     # other runs on their nodes have a share of these nodes' idle time
     others = [run for run in _all_here() if run.fleet and run.fleet.called in fleets]
@@ -147,7 +147,7 @@ def _all_here() -> list[BilledRun]:
     found = []
     for run in runs_here():
         with suppress(InputError):
-            found.append(BilledRun.at(run.folder))
+            found.append(BilledRun.open(run.folder))
     return found
 
 

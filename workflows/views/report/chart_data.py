@@ -122,7 +122,7 @@ class CostBar(NamedTuple):
     parts: dict[str, float]
 
     @property
-    def told(self) -> str:
+    def parts_text(self) -> str:
         """Its parts in words."""
         return ", ".join(f"{name}: {usd(amount)}" for name, amount in self.parts.items())
 
@@ -320,11 +320,11 @@ def _curves(trials: Sequence[Trial], points: int) -> dict[int, list[list[Any]]]:
     reach = max(values) - min(values) if values else 0.0
     decimals = 3 - math.floor(math.log10(reach)) if 0 < reach < math.inf else None
 
-    def told(value: float) -> float | None:
+    def rounded(value: float) -> float | None:
         return short(value) if decimals is None else round(value, decimals)
 
     return {
-        number: [[step for step, _ in curve], [told(value) for _, value in curve]]
+        number: [[step for step, _ in curve], [rounded(value) for _, value in curve]]
         for number, curve in curves.items()
     }
 

@@ -45,14 +45,14 @@ def days_of_run(
 
 
 def _with(day: DayView, run: str, failed: Iterable[RegionStatus]) -> DayView:
-    told = {one.region for one in day.outcomes}
+    reported = {one.region for one in day.outcomes}
     more = [
         attempt.outcome(clean(region.name), Ending.FAILED, clean(_why(region)), run=run)
         for attempt in day.attempts
         for region in failed
         if attempt.run == run and region.name in attempt.regions
     ]
-    own = {one.region: one for one in more if one.region not in told}
+    own = {one.region: one for one in more if one.region not in reported}
     counts = Counter(day.counts) + Counter({Ending.FAILED: len(own)})
     return replace(
         day,

@@ -32,7 +32,7 @@ from trialfleet.workflows.facts.runs.storage import study_name
 from trialfleet.workflows.status.day_outcomes import left_out
 from trialfleet.workflows.status.earlier_model import better_before
 from trialfleet.workflows.status.pauses import Span, paused_within, pauses_of
-from trialfleet.workflows.status.reader import Look, StatusReader
+from trialfleet.workflows.status.reader import RunSnapshot, StatusReader
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.run_trials import Trial, trials_of
 from trialfleet.workflows.study.daily import RunsDay
@@ -58,7 +58,7 @@ class RegionFacts:
         study_name: the name of its study in the storage.
         trials: as in every view.
         taught: the weights of previous tasks, as in `RegionReport`.
-        span: when its first trial was asked, and its last was told; None before that.
+        span: when its first trial was asked, and its last result was recorded; None before that.
         parameters: the tuned parameters of its search space.
         defaults: the default settings, without constants and inactive parameters.
         data: its files.
@@ -94,23 +94,25 @@ def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
     Raises:
         OptimizerError: its studies can't be read, or are lost.
     """
-    look = StatusReader(folder).look()
-    if look.storage_away:
-        raise OptimizerError(look.storage_away)
-    frozen, regions = load_frozen(folder.study), look.status.regions
-    return _report(folder, frozen, look, regions, finished, is_last=True)
+    snapshot = StatusReader(folder).snapshot()
+    if snapshot.storage_away:
+        raise OptimizerError(snapshot.storage_away)
+    frozen, regions = load_frozen(folder.study), snapshot.status.regions
+    return _report(folder, frozen, snapshot, regions, finished, is_last=True)
 
 
-def report_of_region(folder: RunFolder, frozen: FrozenStudy, look: Look, slug: str) -> Report:
+def report_of_region(
+    folder: RunFolder, frozen: FrozenStudy, snapshot: RunSnapshot, slug: str
+) -> Report:
     """Return the report of one region of a run, from one snapshot."""
-    regions = [region for region in look.status.regions if region.slug == slug]
-    return _report(folder, frozen, look, regions, None)
+    regions = [region for region in snapshot.status.regions if region.slug == slug]
+    return _report(folder, frozen, snapshot, regions, None)
 
 
 def _report(
     folder: RunFolder,
     frozen: FrozenStudy,
-    look: Look,
+    snapshot: RunSnapshot,
     regions: Sequence[RegionStatus],
     finished: datetime | None,
     *,
@@ -130,16 +132,16 @@ def _report(
         finished=finished,
         boot_usd=nodes.boot if nodes else None,
         idle_usd=nodes.idle if nodes else None,
-        lost_share=look.status.work.lost_share,
-        notice=_notice(folder, frozen.day, look.status.regions),
-        days=_days(folder, frozen, look.status.regions) if is_last else (),
+        lost_share=snapshot.status.work.lost_share,
+        notice=_notice(folder, frozen.day, snapshot.status.regions),
+        days=_days(folder, frozen, snapshot.status.regions) if is_last else (),
     )
-    now = None if finished or look.status.ended else datetime.now(UTC).timestamp()
+    now = None if finished or snapshot.status.ended else datetime.now(UTC).timestamp()
     made = []
     for each in regions:
-        made.append(_facts_of(folder, frozen, each, look, now))
+        made.append(_facts_of(folder, frozen, each, snapshot, now))
         if is_last:
-            look.trials[each.name].clear()
+            snapshot.trials[each.name].clear()
     return build_report(
         head,
         made,
@@ -183,15 +185,19 @@ def _notice(folder: RunFolder, day: RunsDay | None, regions: Iterable[RegionStat
 
 
 def _facts_of(
-    folder: RunFolder, frozen: FrozenStudy, status: RegionStatus, look: Look, now: float | None
+    folder: RunFolder,
+    frozen: FrozenStudy,
+    status: RegionStatus,
+    snapshot: RunSnapshot,
+    now: float | None,
 ) -> RegionFacts:
     name, study, files = status.name, frozen.study, folder.region(status.slug)
-    stored, space = look.trials[name], study.space_of(name)
+    stored, space = snapshot.trials[name], study.space_of(name)
     in_force, previous = _other_models(status.published, study)
     return RegionFacts(
         status=status,
         study_name=study_name(study, frozen.run, name),
-        trials=trials_of(name, stored, look.unfinished[name], files, study, now),
+        trials=trials_of(name, stored, snapshot.unfinished[name], files, study, now),
         taught=taught_of(stored),
         span=span_of(stored),
         parameters=space.parameters,
@@ -241,9 +247,12 @@ def build_report(
     ended = run.finished.timestamp() if run.finished else math.inf
     paused = paused_within(pauses, begun, ended)
     is_worse = any(region.worse is not None for region in made)
-    told = vars(run) | {"notice": " ".join(filter(None, notices))}
+    values = vars(run) | {"notice": " ".join(filter(None, notices))}
     return Report(
-        **{name: clean(value) if isinstance(value, str) else value for name, value in told.items()},
+        **{
+            name: clean(value) if isinstance(value, str) else value
+            for name, value in values.items()
+        },
         advice=clean(analysis.advice_on_worse(run.metric, run.report_metric)) if is_worse else "",
         edges=clean(edges_of(made)),
         wall_seconds=ended - begun - paused if run.finished else None,
@@ -340,7 +349,7 @@ def _sum(known: Sequence[float | None]) -> float | None:
 
 
 def span_of(trials: Sequence[StoredTrial]) -> Span | None:
-    """Return when the first of a region's trials was asked, and the last was told."""
+    """Return when a region's first trial was asked, and when its last result was recorded."""
     starts = [trial.datetime_start for trial in trials if trial.datetime_start]
     ends = [trial.datetime_complete for trial in trials if trial.datetime_complete]
     return (min(starts).timestamp(), max(ends).timestamp()) if starts and ends else None

@@ -106,11 +106,14 @@ def _caption(report: Report) -> Text | None:
     lines = [*worse, report.advice] if worse else []
     if warning := unreported(report.report_metric, report.regions):
         lines.append(warning)
-    told = [f"{row.name}: {row.holdout}" for row in report.regions if row.holdout]
-    told += [f"{row.name}: {row.changed}" for row in report.regions if row.changed]
-    told += [f"{row.name}: {row.checks}" for row in report.regions if row.checks]
-    told += [report.edges] if report.edges else []
-    parts = [Text("\n".join(lines), style="red"), *(Text(line, style="yellow") for line in told)]
+    warnings = [f"{row.name}: {row.holdout}" for row in report.regions if row.holdout]
+    warnings += [f"{row.name}: {row.changed}" for row in report.regions if row.changed]
+    warnings += [f"{row.name}: {row.checks}" for row in report.regions if row.checks]
+    warnings += [report.edges] if report.edges else []
+    parts = [
+        Text("\n".join(lines), style="red"),
+        *(Text(line, style="yellow") for line in warnings),
+    ]
     caption = Text("\n").join([part for part in parts if part])
     return caption if caption else None
 

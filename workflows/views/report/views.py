@@ -206,8 +206,8 @@ def _comparison(item: Comparison) -> str:
 
 def _trial_counts(row: RegionReport) -> str:
     others = (row.failed, "failed"), (row.stopped_early, "stopped early"), (row.running, "running")
-    told = [f", {count} {state}" for count, state in others if count]
-    return f"{row.complete} completed{''.join(told)}, of {row.budget_trials}"
+    ended = [f", {count} {state}" for count, state in others if count]
+    return f"{row.complete} completed{''.join(ended)}, of {row.budget_trials}"
 
 
 def early_stopping_note(report: Report) -> str:

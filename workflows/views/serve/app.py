@@ -97,7 +97,7 @@ class Pages:
         return self._answer(
             request,
             ("region", run.folder.root, slug, snapshot.number, _turn(snapshot)),
-            f"{snapshot.graph[slug].name} · {snapshot.look.status.run}",
+            f"{snapshot.graph[slug].name} · {snapshot.run.status.run}",
             lambda: _region_part(snapshot, slug, run.key),
         )
 
@@ -110,7 +110,7 @@ class Pages:
         return self._answer(
             request,
             None,
-            f"{page.node} · {snapshot.look.status.run}",
+            f"{page.node} · {snapshot.run.status.run}",
             lambda: render_template(
                 "serve/trial.html.j2", page=page, run=snapshot.frozen.run, key=run.key, views=views
             ),
@@ -145,15 +145,15 @@ class Pages:
         snapshots = []
         for run in self.runs.newest_of_each():
             with suppress(TrialfleetError):  # an unreadable run has no metrics
-                snapshots.append(self.live.of(run.folder).snapshot())
+                snapshots.append(self.live.run_in(run.folder).snapshot())
         accept = request.headers.get("accept", "")
         days = filter(None, map(study_days, self.runs.daily_folders()))
         body, kind = exposition(snapshots, days, self.live.nodes.read(), accept)
         return Response(body, headers={"Content-Type": kind})
 
     def _run(self, request: Request, run: KnownRun, path: str) -> Response:
-        snapshot = self.live.of(run.folder).snapshot()
-        status = snapshot.look.status
+        snapshot = self.live.run_in(run.folder).snapshot()
+        status = snapshot.run.status
         return self._answer(
             request,
             ("run", run.folder.root, path, snapshot.number, _turn(snapshot)),
@@ -162,7 +162,7 @@ class Pages:
         )
 
     def _run_part(self, snapshot: Snapshot, run: KnownRun) -> str:
-        status = snapshot.look.status
+        status = snapshot.run.status
         tiles = views.tiles(snapshot)
         places = {region.slug: at for at, region in enumerate(status.regions)}
         made = partial(_timeline, snapshot)
@@ -191,7 +191,7 @@ class Pages:
     def _of_region(self, request: Request) -> tuple[KnownRun, Snapshot, str]:
         run = self._named(request)
         slug = request.path_params["region"]
-        snapshot = self.live.of(run.folder).snapshot()
+        snapshot = self.live.run_in(run.folder).snapshot()
         if slug not in snapshot.graph:
             raise InputError(f"the region {slug!r} does not exist in this run")
         return run, snapshot, slug
@@ -214,7 +214,7 @@ class Pages:
             render: renders the live part.
             polls: whether the page requests the part again.
         """
-        found = self._part(key, partial(_Rendered.of, request.url.path, render, polls=polls))
+        found = self._part(key, partial(_Rendered.make, request.url.path, render, polls=polls))
         seen = request.query_params.get("seen")
         if seen == found.version:
             return Response(status_code=204)
@@ -246,7 +246,7 @@ class _Rendered:
     version: str
 
     @staticmethod
-    def of(path: str, render: Callable[[], str], *, polls: bool) -> _Rendered:
+    def make(path: str, render: Callable[[], str], *, polls: bool) -> _Rendered:
         """Render the part of the page at a path."""
         part = render()
         version = hashlib.sha256(part.encode()).hexdigest()[:16]
@@ -300,13 +300,13 @@ def _tile(snapshot: Snapshot, tile: views.Tile, place: int, key: str) -> Markup:
         html = render_template("serve/tile.html.j2", tile=tile, place=place, path=path)
         return Markup(html)  # noqa: S704 - a template's, which escapes
 
-    return snapshot.kept.of(("tile", tile.slug), (tile, place, key), made)
+    return snapshot.kept.get(("tile", tile.slug), (tile, place, key), made)
 
 
 def _timeline(snapshot: Snapshot) -> tuple[str, Markup]:
     """Return the note below a run's timeline, and its data; an empty note without jobs."""
     timeline = timeline_of_run(snapshot)
-    names = [region.name for region in snapshot.look.status.regions]
+    names = [region.name for region in snapshot.run.status.regions]
     note = report_views.timeline_note(timeline) if timeline.bars else ""
     return note, _regions_json(timeline, names)
 

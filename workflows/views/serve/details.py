@@ -80,7 +80,7 @@ def region_page(snapshot: Snapshot, slug: str) -> RegionPage:
     tile = views.tile_of(snapshot, region)
     return RegionPage(
         tile=tile,
-        report=report_of_region(snapshot.folder, snapshot.frozen, snapshot.look, slug),
+        report=report_of_region(snapshot.folder, snapshot.frozen, snapshot.run, slug),
         facts=tuple(_facts(snapshot, region, tile)),
         progress=_progress(region),
         models=_models(models_folder(snapshot.frozen.study, slug)),
@@ -88,7 +88,7 @@ def region_page(snapshot: Snapshot, slug: str) -> RegionPage:
 
 
 def _status_of(snapshot: Snapshot, slug: str) -> RegionStatus:
-    return next(each for each in snapshot.look.status.regions if each.slug == slug)
+    return next(each for each in snapshot.run.status.regions if each.slug == slug)
 
 
 def _facts(
@@ -188,9 +188,9 @@ def _facts_of(values: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
 
 def _trial_of(snapshot: Snapshot, region: str, node: str) -> Trial | None:
     """Return the trial of a DAG node; None without one."""
-    look = snapshot.look
-    found = [each for each in look.trials[region] if each.user_attrs.get("node") == node]
-    return trial_of(region, found[-1], look.unfinished[region]) if found else None
+    run = snapshot.run
+    found = [each for each in run.trials[region] if each.user_attrs.get("node") == node]
+    return trial_of(region, found[-1], run.unfinished[region]) if found else None
 
 
 def _trial_facts(

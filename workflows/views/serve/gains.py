@@ -77,7 +77,7 @@ def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
     files, champion = snapshot.folder.region(region.slug), snapshot.champions.get(region.slug)
     words = job_files.stamp_of(files.verdict), job_files.stamp_of(files.best.result)
     source = region.finished, region.best_trial, champion, words
-    return snapshot.kept.of(("gain", region.slug), source, lambda: _found(snapshot, region))
+    return snapshot.kept.get(("gain", region.slug), source, lambda: _found(snapshot, region))
 
 
 def _found(snapshot: Snapshot, region: RegionStatus) -> Gain:
@@ -86,15 +86,15 @@ def _found(snapshot: Snapshot, region: RegionStatus) -> Gain:
         sides = [
             side.metrics.get(verdict.metric) for side in (verdict.challenger, verdict.champion)
         ]
-        is_former = verdict.promoted and not region.awaits_approval
-        over = "the previous model" if is_former else "the current model"
+        is_previous = verdict.promoted and not region.awaits_approval
+        over = "the previous model" if is_previous else "the current model"
         if sides[0] is not None and sides[1] is not None:
             study = snapshot.frozen.study
             direction = rule_of(study).direction if study.gate else study.objective.direction
             found = _gain(sides[0], sides[1], direction, over, verdict.metric)
             return replace(found, is_rejected=not verdict.promoted)
     champion = snapshot.champions.get(region.slug)
-    if champion and champion.run != snapshot.look.status.run:
+    if champion and champion.run != snapshot.run.status.run:
         study = snapshot.frozen.study
         metric = study.compared_metric
         before = champion.metrics.get(metric)
@@ -108,7 +108,7 @@ def _gain_of_trials(snapshot: Snapshot, region: RegionStatus) -> Gain:
     """Return the gain of a region's best trial over the default settings, as in the report."""
     study = snapshot.frozen.study
     metric = study.compared_metric
-    stored = snapshot.look.trials.get(region.name, ())
+    stored = snapshot.run.trials.get(region.name, ())
     best = next((each for each in stored if each.number == region.best_trial), None)
     default = next((each for each in stored if each.user_attrs.get("baseline") is True), None)
     before, now = (trial_of(region.name, each, {}) if each else None for each in (default, best))

@@ -23,7 +23,7 @@ from trialfleet.workflows.facts.dagman.job_queue import of_run
 from trialfleet.workflows.facts.jobs.current import end_place
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
-from trialfleet.workflows.status.reader import Look, StatusReader
+from trialfleet.workflows.status.reader import RunSnapshot, StatusReader
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.views.serve.champions import Champion, ChampionsReader, models_folder
 from trialfleet.workflows.views.serve.nodes import NodeReader, PoolNodes
@@ -47,7 +47,7 @@ class Kept:
         self._made: dict[Hashable, tuple[object, Any]] = {}
         self._lately: dict[str, tuple[float, Any]] = {}
 
-    def of(self, name: Hashable, source: object, make: Callable[[], T]) -> T:
+    def get(self, name: Hashable, source: object, make: Callable[[], T]) -> T:
         """Return the result for a name if its source is equal; otherwise make it."""
         known = self._made.get(name)
         if known is None or known[0] != source:
@@ -89,7 +89,7 @@ class Snapshot:
     folder: RunFolder
     frozen: FrozenStudy
     graph: dict[str, RegionGraph]
-    look: Look
+    run: RunSnapshot
     champions: dict[str, Champion]
     nodes: PoolNodes
     seconds: float
@@ -105,7 +105,7 @@ class Snapshot:
 
         Only ages change after a run's end: then spans last a minute.
         """
-        return int(time.time() / (60.0 if self.look.status.ended else seconds))
+        return int(time.time() / (60.0 if self.run.status.ended else seconds))
 
 
 @dataclass
@@ -246,23 +246,23 @@ class LiveRun:
         """Return a new snapshot, without watching the run."""
         began, last = time.monotonic(), self._snapshot
         self._reader = self._reader or StatusReader(self.folder)
-        look = self._reader.look()
-        self._reports = tuple(str(path) for path in self._reports_in(look))
+        run = self._reader.snapshot()
+        self._reports = tuple(str(path) for path in self._reports_in(run))
         return Snapshot(
             number=last.number + 1 if last else 0,
             folder=self.folder,
             frozen=self._frozen,
             graph=self._graph,
-            look=look,
+            run=run,
             champions=self._champions.read(),
             nodes=self._nodes.read(),
             seconds=time.monotonic() - began,
             kept=self._kept,
         )
 
-    def _reports_in(self, look: Look) -> Iterator[Path]:
+    def _reports_in(self, run: RunSnapshot) -> Iterator[Path]:
         """Yield the reports of running trials, which grow in place."""
-        for region in look.status.regions:
+        for region in run.status.regions:
             files = self.folder.region(region.slug)
             yield end_place(files, files.best).reports
             yield from (files.trial(each.node).reports for each in region.running_trials)
@@ -305,7 +305,7 @@ class LiveRuns:
         self.nodes = NodeReader()
         self._runs: dict[Path, LiveRun] = {}
 
-    def of(self, folder: RunFolder) -> LiveRun:
+    def run_in(self, folder: RunFolder) -> LiveRun:
         """Return the run of a folder."""
         with self._lock:
             run = self._runs.pop(folder.root, None)

@@ -19,11 +19,11 @@ from trialfleet.workflows.views.serve.live import Snapshot
 def timeline_of_run(snapshot: Snapshot) -> Timeline:
     """Return the timeline of a run's ended and running jobs."""
     found: list[Bar] = []
-    for at, region in enumerate(snapshot.look.status.regions):
-        for trial in snapshot.look.trials.get(region.name, ()):
+    for at, region in enumerate(snapshot.run.status.regions):
+        for trial in snapshot.run.trials.get(region.name, ()):
             if trial.state.is_finished():  # its data no longer change
                 name = "bars", region.slug, trial.number
-                found += snapshot.kept.of(name, at, partial(_of_trial, at, trial))
+                found += snapshot.kept.get(name, at, partial(_of_trial, at, trial))
         found += _under_way(snapshot, at, region)
         found += _ends(snapshot, at, region)
     return lay_out(found)
@@ -41,7 +41,7 @@ def _noted(at: int, number: int | None, state: str, job: dict[str, Any]) -> Iter
 def _under_way(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterator[Bar]:
     """Yield the running jobs of a region, up to now."""
     graph, now = snapshot.graph[region.slug], snapshot.now.timestamp()
-    trials: Sequence[StoredTrial] = snapshot.look.trials.get(region.name, ())
+    trials: Sequence[StoredTrial] = snapshot.run.trials.get(region.name, ())
     numbers = {str(trial.user_attrs.get("node")): trial.number for trial in trials}
     ends = {graph.best: "full training", graph.gate: GATE}
     for each in region.running_trials:
@@ -62,5 +62,5 @@ def _ends(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterator[Bar]:
     ):
         stamp = job_files.stamp_of(place.job)
         if any(stamp) and node not in running:
-            job = snapshot.kept.of(("job", node), stamp, partial(noted_job, place))
+            job = snapshot.kept.get(("job", node), stamp, partial(noted_job, place))
             yield from _noted(at, None, state, job)

@@ -69,9 +69,9 @@ class _Metrics(Collector):
         held = _gauge("run_held_jobs", "Number of jobs on hold.")
         spent = _gauge("run_spent_usd", "Cost of the run: its fleet, otherwise its jobs.")
         cap = _gauge("run_cap_usd", "Maximum cost of the run.")
-        look = _gauge("run_look_seconds", "Seconds to read the run's state.")
+        reading = _gauge("run_look_seconds", "Seconds to read the run's state.")
         for snapshot in self._snapshots:
-            status = snapshot.look.status
+            status = snapshot.run.status
             labels = [status.study]
             for each in RunState:
                 state.add_metric([*labels, each.value], status.state is each)
@@ -80,12 +80,12 @@ class _Metrics(Collector):
             nowhere.add_metric(labels, len(status.job_troubles))
             lost.add_metric(labels, status.work.lost_share)
             held.add_metric(labels, len(status.held))
-            look.add_metric(labels, snapshot.seconds)
+            reading.add_metric(labels, snapshot.seconds)
             if status.usd is not None:
                 spent.add_metric(labels, status.usd)
             if status.money and status.money.cap is not None:
                 cap.add_metric(labels, status.money.cap)
-        yield from (state, info, troubles, nowhere, lost, held, spent, cap, look)
+        yield from (state, info, troubles, nowhere, lost, held, spent, cap, reading)
 
     def _of_regions(self) -> Iterator[Metric]:
         labels = ("region",)
@@ -106,8 +106,8 @@ class _Metrics(Collector):
             *labels,
         )
         for snapshot in self._snapshots:
-            for region in snapshot.look.status.regions:
-                own = [snapshot.look.status.study, region.name]
+            for region in snapshot.run.status.regions:
+                own = [snapshot.run.status.study, region.name]
                 for stage in Stage:
                     state.add_metric([*own, stage.value], region.stage is stage)
                 for word, count in _finished(region).items():
@@ -178,7 +178,7 @@ class _Metrics(Collector):
             for region, moment in of_days(days).items()
         }
         for snapshot in self._snapshots:
-            status = snapshot.look.status
+            status = snapshot.run.status
             for region in status.regions:
                 if moment := of_region(snapshot, region):
                     found[status.study, region.name] = moment

@@ -73,7 +73,7 @@ def copy_of(run: RunFolder, path: Path) -> StudyCopy:
     # other runs may share a database server: only this run's studies are copied
     has_trials = source.exists() if source else copy_studies(url, names, path)
     if not has_trials:
-        raise InputError(f"{str(run.root)!r} has no trials yet; try again after its first trial")
+        raise InputError(f"{str(run.root)!r} has no trials yet; retry after its first trial")
     copy = StudyCopy(path, source)
     copy.refresh()
     return copy

@@ -86,7 +86,7 @@ def trial_path(key: str, slug: str, node: str) -> str:
 
 def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
     """Return the figures at the top: label, figure, and the note beside it."""
-    status = snapshot.look.status
+    status = snapshot.run.status
     regions = status.regions
     good = sum(region.stage.is_good for region in regions)
     whole = len(regions) + len(not_in_run(snapshot))
@@ -110,7 +110,7 @@ def not_in_run(snapshot: Snapshot) -> list[Outcome]:
     if day is None:
         return []
     journal = job_files.stamp_of(DailyFolder(place.parent).journal)
-    return snapshot.kept.of("not in run", journal, lambda: left_out(place, day.date))
+    return snapshot.kept.get("not in run", journal, lambda: left_out(place, day.date))
 
 
 def _time_left(status: RunStatus) -> str:
@@ -118,7 +118,7 @@ def _time_left(status: RunStatus) -> str:
 
 
 def _money(snapshot: Snapshot) -> tuple[str, str, str]:
-    status = snapshot.look.status
+    status = snapshot.run.status
     if status.usd is None:
         return "Money", NOTHING, "prices are unknown"
     money = status.money
@@ -131,7 +131,7 @@ def _money(snapshot: Snapshot) -> tuple[str, str, str]:
 
 def money_share(snapshot: Snapshot) -> float | None:
     """Return the spent part of a run's cap in percent; None without a cap."""
-    money = snapshot.look.status.money
+    money = snapshot.run.status.money
     if money is None or not money.cap:
         return None
     return round(min(100.0, 100 * money.spent / money.cap), 1)
@@ -148,7 +148,7 @@ def _nodes(snapshot: Snapshot) -> tuple[str, str, str]:
 
 def tiles(snapshot: Snapshot) -> list[Tile]:
     """Return the tiles of the regions, those with problems first."""
-    made = [tile_of(snapshot, region) for region in snapshot.look.status.regions]
+    made = [tile_of(snapshot, region) for region in snapshot.run.status.regions]
     return sorted(made, key=lambda tile: tile.tone != "bad")
 
 
@@ -176,7 +176,7 @@ def tile_of(snapshot: Snapshot, region: RegionStatus) -> Tile:
 def _current_instead(snapshot: Snapshot, region: RegionStatus) -> str | None:
     """Return the run whose model is current if the region's own was rolled back."""
     champion = snapshot.champions.get(region.slug)
-    if region.published is None or (champion and champion.run == snapshot.look.status.run):
+    if region.published is None or (champion and champion.run == snapshot.run.status.run):
         return None
     return was_rolled_back(Path(region.published))
 
@@ -216,7 +216,7 @@ def counts(made: list[Tile]) -> list[tuple[str, int]]:
 
 def concerns(snapshot: Snapshot) -> list[Concern]:
     """Return the problems that need attention, those of the whole run first."""
-    status = snapshot.look.status
+    status = snapshot.run.status
     answers = Answers(snapshot.kept, str(snapshot.folder.root))
     found = [Concern(why=status.notice)] if status.notice else []
     if status.money and (status.money.trouble or status.money.ended):
@@ -262,7 +262,7 @@ def concerns(snapshot: Snapshot) -> list[Concern]:
 
 def _explained(answers: Answers, concern: Concern, word: str, seen: object) -> Concern:
     """Return a concern with the answer of `trialfleet why`, and the command that fixes it."""
-    answer = answers.of(word, seen)
+    answer = answers.answer_to(word, seen)
     if answer is None:
         return concern
     return replace(concern, why=answer.why, command=answer.command or concern.command)

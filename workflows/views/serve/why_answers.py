@@ -28,7 +28,7 @@ class Answers:
     def __init__(self, kept: Kept, run: str, ask: Callable[[str, str], Answer] = why) -> None:
         self._kept, self._run, self._ask, self._left = kept, run, ask, AT_ONCE
 
-    def of(self, word: str, seen: object) -> Answer | None:
+    def answer_to(self, word: str, seen: object) -> Answer | None:
         """Return the reason for a region's or DAG node's state; None if not computed yet.
 
         It is computed again when `seen`, the visible state of the subject, changes.
@@ -36,7 +36,7 @@ class Answers:
         name = "why", word
         if not self._left and not self._kept.has(name, seen):
             return None
-        return self._kept.of(name, seen, lambda: self._asked(word))
+        return self._kept.get(name, seen, lambda: self._asked(word))
 
     def _asked(self, word: str) -> Answer | None:
         self._left -= 1

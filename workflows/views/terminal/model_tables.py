@@ -98,9 +98,9 @@ def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
     yield "versions", pairs(card.get("versions") or {}, 5)
     if verdict:
         passed = "passed" if model.awaits_since else "promoted"
-        words = passed if verdict.promoted else kept_words(verdict.former)
+        words = passed if verdict.promoted else kept_words(verdict.champion_run)
         yield "gate", f"{words}: {verdict.why}"
-        yield "against", (verdict.former or "") if verdict.promoted else ""
+        yield "against", (verdict.champion_run or "") if verdict.promoted else ""
     if model.awaits_since:
         yield "approval", f"waiting since {local_time(model.awaits_since)}"
     yield "measured", "  ".join(result_text(*each) for each in model.evaluations)
@@ -134,7 +134,7 @@ def _state(model: PublishedModel, champion: PublishedModel | None) -> str:
     if model.awaits_since:
         return f"{model.standing} since {local_time(model.awaits_since)}"
     if model.verdict and not model.verdict.promoted and model.standing is Standing.NEVER:
-        kept = f" (kept {model.verdict.former})" if model.verdict.former else ""
+        kept = f" (kept {model.verdict.champion_run})" if model.verdict.champion_run else ""
         return f"rejected{kept}: {model.verdict.why}"
     if champion and model.standing is Standing.BEFORE:
         return f"before {champion.run}"

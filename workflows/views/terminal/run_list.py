@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trialfleet.errors import InputError
-from trialfleet.workflows.facts.models.folders import why_not_latest
+from trialfleet.workflows.facts.models.folders import reason_not_latest
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import graph_of
 from trialfleet.workflows.facts.runs.lookup import FoundRun
@@ -74,7 +74,7 @@ def _read(folder: RunFolder) -> ListedRun:
     state = StatusReader(folder).state()
     slugs = [region.slug for region in graph_of(frozen.study).regions]
     records = [found for slug in slugs if (found := folder.region(slug).published).exists()]
-    kept = sum(why_not_latest(record) is not None for record in records)
+    kept = sum(reason_not_latest(record) is not None for record in records)
     return ListedRun(
         study=frozen.study.name,
         run=frozen.run,

@@ -135,7 +135,7 @@ class Answer:
         """Return the same answer with more evidence, each line once."""
         return replace(self, evidence=tuple(dict.fromkeys([*self.evidence, *filter(None, lines)])))
 
-    def of(self, subject: str) -> Answer:
+    def for_subject(self, subject: str) -> Answer:
         """Return the same answer for another subject."""
         return replace(self, subject=subject)
 

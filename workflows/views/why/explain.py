@@ -16,14 +16,14 @@ from trialfleet.workflows.rules.states import RunState
 from trialfleet.workflows.status.day_outcomes import left_out
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.facts import RegionFacts
-from trialfleet.workflows.views.why.instance_rules import why_instance
+from trialfleet.workflows.views.why.instance_rules import explain_instance
 from trialfleet.workflows.views.why.instance_witnesses import instance_facts
-from trialfleet.workflows.views.why.node_rules import why_node
+from trialfleet.workflows.views.why.node_rules import explain_node
 from trialfleet.workflows.views.why.region_rules import (
     NOT_CURRENT,
+    explain_region,
     notes_on,
     of_its_day,
-    why_region,
 )
 from trialfleet.workflows.views.why.run_rules import blocked
 from trialfleet.workflows.views.why.slot_witnesses import job_ad, waiting_job
@@ -47,35 +47,35 @@ def why(word: str | None, run: str | None = None) -> Answer:
     """
     subject = find_subject(word, run)
     if subject.what == "instance":
-        return why_instance(instance_facts(subject.word, subject.folder))
+        return explain_instance(instance_facts(subject.word, subject.folder))
     if subject.what == "foreign job":
         return _foreign(subject)
     assert subject.folder is not None, "all others belong to a run, or to a study's days"
     if subject.what == "day":
-        return _of_day(subject.name, subject.folder).of(subject.word)
+        return _of_day(subject.name, subject.folder).for_subject(subject.word)
     reader = RunFactsReader(subject.folder)
     if subject.what == "run":
-        return _why_run(reader).of(subject.word)
+        return _why_run(reader).for_subject(subject.word)
     assert subject.region is not None, "a node is of a region"
-    return _of_region(reader, subject, subject.region).of(subject.word)
+    return _of_region(reader, subject, subject.region).for_subject(subject.word)
 
 
 def _of_region(reader: RunFactsReader, subject: Subject, graph: RegionGraph) -> Answer:
     run, region = reader.run(), reader.region(graph)
     if subject.what == "node":
-        return why_node(run, region, reader.node(graph, subject.node))
-    return why_region(run, _with_day(region, reader) if subject.newest else region)
+        return explain_node(run, region, reader.node(graph, subject.node))
+    return explain_region(run, _with_day(region, reader) if subject.newest else region)
 
 
 def _why_run(reader: RunFactsReader) -> Answer:
     """Return the fault that blocks the run, otherwise the first of its regions with a problem."""
     run = reader.run()
     if run.state not in {RunState.DONE, RunState.FAILED} and (
-        answer := blocked(run, run.look.faults)
+        answer := blocked(run, run.snapshot.faults)
     ):
         return answer
     regions = [reader.region(graph) for graph in graph_of(reader.frozen.study).regions]
-    answers = [why_region(run, region) for region in regions]
+    answers = [explain_region(run, region) for region in regions]
     well = [answer for answer in answers if answer.blame is Blame.NOBODY]
     unwell = [answer for answer in answers if answer.blame is not Blame.NOBODY]
     day = reader.frozen.day
@@ -84,7 +84,7 @@ def _why_run(reader: RunFactsReader) -> Answer:
         answer = _of_day(one.region, folder.parent)
         answers.append(answer)
         unwell.append(answer)
-    told = [
+    notes = [
         line
         for region, answer in zip(regions, answers, strict=False)  # behind these: those left out
         if answer not in unwell[:1]  # it is the answer
@@ -95,10 +95,10 @@ def _why_run(reader: RunFactsReader) -> Answer:
         first = next((each for each in well if each.kind in NOT_CURRENT), well[0])
         if run.state is RunState.RUNNING and first.kind not in NOT_CURRENT:
             first = replace(first, advice="", command=run.watch)  # not one region's own step
-        return replace(first, why=why, notes=_first(told))
+        return replace(first, why=why, notes=_first(notes))
     why = f"{_which(unwell, len(answers))}{unwell[0].why}"
     lines = [answer.lines()[0] for answer in unwell[1:]]
-    return replace(unwell[0], why=why, notes=_first(told)).with_evidence(*lines)
+    return replace(unwell[0], why=why, notes=_first(notes)).with_evidence(*lines)
 
 
 def _which(unwell: list[Answer], of: int) -> str:
@@ -107,8 +107,8 @@ def _which(unwell: list[Answer], of: int) -> str:
         return ""
     first = unwell[0].subject
     alike = all(answer.kind is unwell[0].kind for answer in unwell)
-    told = f", for example {first}" if alike else f" for different reasons, for example {first}"
-    return f"{len(unwell)} of {of} regions{told}: "
+    reasons = f", for example {first}" if alike else f" for different reasons, for example {first}"
+    return f"{len(unwell)} of {of} regions{reasons}: "
 
 
 def _first(lines: list[str]) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from trialfleet.workflows.facts.runs.region_records import RegionRecords
 from trialfleet.workflows.rules.slot_matching import Prospects
 from trialfleet.workflows.rules.states import RunState, TrialState
 from trialfleet.workflows.status.missing_modules import how_to_install
-from trialfleet.workflows.status.reader import Look
+from trialfleet.workflows.status.reader import RunSnapshot
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.study.frozen import FrozenStudy
 
@@ -74,7 +74,7 @@ class RunFacts:
 
     Attributes:
         frozen: the study that it was planned with.
-        look: its state and its trials.
+        snapshot: its state and its trials.
         htcondor: whether the job queue answers.
         pool_up: the command that starts the pool.
         is_supervised: whether a supervisor on this machine repairs its DAGMans; None: unknown.
@@ -85,7 +85,7 @@ class RunFacts:
     """
 
     frozen: FrozenStudy
-    look: Look
+    snapshot: RunSnapshot
     htcondor: Htcondor = "answers"
     pool_up: str = "trialfleet pool up"
     is_supervised: bool | None = None
@@ -99,7 +99,7 @@ class RunFacts:
     @property
     def state(self) -> RunState:
         """The state of the whole run."""
-        return self.look.status.state
+        return self.snapshot.status.state
 
     @property
     def called(self) -> str:
@@ -109,7 +109,7 @@ class RunFacts:
     @property
     def name(self) -> str:
         """Its folder, quoted for a shell."""
-        return shell_quoted(Path(self.look.status.folder))
+        return shell_quoted(Path(self.snapshot.status.folder))
 
     @property
     def again(self) -> str:

@@ -50,7 +50,7 @@ def kind_of_leaving(words: str) -> Kind | None:
     return next((kind for pattern, kind in _LEAVING if re.search(pattern, words)), None)
 
 
-def why_instance(node: InstanceFacts) -> Answer:
+def explain_instance(node: InstanceFacts) -> Answer:
     """Return the reason for an instance's state."""
     rules: tuple[Callable[[], Answer | None], ...] = (
         lambda: _unknown(node),

@@ -13,7 +13,7 @@ from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.attempt_causes import advice_for, blame_of, kind_of_attempt
 from trialfleet.workflows.views.why.facts import NodeFacts, RegionFacts, RunFacts
 from trialfleet.workflows.views.why.instance_rules import kind_of_leaving
-from trialfleet.workflows.views.why.region_rules import why_region
+from trialfleet.workflows.views.why.region_rules import explain_region
 from trialfleet.workflows.views.why.run_rules import blocked
 from trialfleet.workflows.views.why.waiting_rules import explain_no_progress, explain_wait
 
@@ -21,7 +21,7 @@ _GONE = {"SHADOW_EXCEPTION", "JOB_RECONNECT_FAILED", "JOB_DISCONNECTED"}
 _BY_HAND = re.compile(r"condor_(vacate|rm|hold)|by user")
 
 
-def why_node(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer:
+def explain_node(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer:
     """Return the reason for a node's state."""
     rules: tuple[Callable[[], Answer | None], ...] = (
         lambda: _over(run, node),
@@ -39,7 +39,7 @@ def why_node(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer:
     answer = None
     if not (node.is_end and node.state is TrialState.COMPLETE):  # its result is the region's
         answer = next((answer for rule in rules if (answer := rule())), None)
-    return answer or why_region(run, region).of(node.node)
+    return answer or explain_region(run, region).for_subject(node.node)
 
 
 def _answer(
@@ -95,7 +95,7 @@ def _held(node: NodeFacts) -> Answer | None:
 
 
 def _no_progress(run: RunFacts, node: NodeFacts) -> Answer | None:
-    own = (each for each in run.look.status.job_troubles if each.node == node.in_graph)
+    own = (each for each in run.snapshot.status.job_troubles if each.node == node.in_graph)
     return next((explain_no_progress(node.node, trouble) for trouble in own), None)
 
 
@@ -120,15 +120,15 @@ def _runs(node: NodeFacts) -> Answer | None:
 def _interrupted(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer | None:
     if node.state is not TrialState.INTERRUPTED:
         return None
-    answer = why_region(run, region)
+    answer = explain_region(run, region)
     why = f"it was running when its region ended: {answer.why}"
     return _answer(node, answer.kind, answer.blame, why, answer.advice, answer.command)
 
 
 def _blocked(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer | None:
     own = [script for script in region.failing if script.node == node.in_graph]
-    found = blocked(run, run.look.faults, own)
-    return found.of(node.node) if found else None
+    found = blocked(run, run.snapshot.faults, own)
+    return found.for_subject(node.node) if found else None
 
 
 def _waits_again(run: RunFacts, node: NodeFacts) -> Answer | None:

@@ -45,7 +45,7 @@ _BY_DAYS = "a backfilled day is as old as its data, a run without a day as its p
 NOT_CURRENT = {Kind.GATE_KEPT, Kind.AWAITS_APPROVAL, Kind.NOT_LATEST}
 
 
-def why_region(run: RunFacts, region: RegionFacts) -> Answer:
+def explain_region(run: RunFacts, region: RegionFacts) -> Answer:
     """Return the reason for a region's state."""
     rules: tuple[Callable[[], Answer | None], ...] = (
         lambda: of_its_day(region.name, region.day, run.frozen.study_file) if region.day else None,
@@ -159,7 +159,7 @@ def _had_kept(region: RegionFacts) -> str:
     verdict = region.records.verdict
     if verdict is None or verdict.promoted:
         return ""
-    return f"; the gate had {kept_words(verdict.former)}: {verdict.why}"
+    return f"; the gate had {kept_words(verdict.champion_run)}: {verdict.why}"
 
 
 def notes_on(region: RegionFacts, answer: Answer) -> list[str]:
@@ -183,7 +183,7 @@ def _notes(region: RegionFacts) -> tuple[str, ...]:
 
 
 def _kept(run: RunFacts, region: RegionFacts, verdict: Verdict) -> Answer:
-    why, kept = verdict.why, kept_words(verdict.former)
+    why, kept = verdict.why, kept_words(verdict.champion_run)
     promote = _promote(run, region)
     all_the_same = "to use the new model anyway"
     if _UNMEASURED.search(why):
@@ -286,13 +286,13 @@ def _removed(run: RunFacts, region: RegionFacts) -> Answer | None:
 
 def _owned_elsewhere(run: RunFacts, region: RegionFacts) -> Answer | None:
     answer = owned_elsewhere(run)
-    return answer.of(region.name) if answer else None
+    return answer.for_subject(region.name) if answer else None
 
 
 def _blocked(run: RunFacts, region: RegionFacts) -> Answer | None:
-    own = [fault for fault in run.look.faults if fault.region in {None, region.slug}]
+    own = [fault for fault in run.snapshot.faults if fault.region in {None, region.slug}]
     answer = blocked(run, own, region.failing)
-    return answer.of(region.name) if answer else None
+    return answer.for_subject(region.name) if answer else None
 
 
 def _held(region: RegionFacts) -> Answer | None:
@@ -306,7 +306,7 @@ def _held(region: RegionFacts) -> Answer | None:
 
 
 def _no_progress(run: RunFacts, region: RegionFacts) -> Answer | None:
-    own = [each for each in run.look.status.job_troubles if each.region == region.slug]
+    own = [each for each in run.snapshot.status.job_troubles if each.region == region.slug]
     return (
         explain_no_progress(region.name, own[0]).with_evidence(*map(str, own[1:])) if own else None
     )
@@ -318,7 +318,7 @@ def _waits_for_regions(run: RunFacts, region: RegionFacts) -> Answer | None:
     at_a_time = run.frozen.study.parallel_regions
     if at_a_time is None:
         return Answer(region.name, Kind.SOON, Blame.NOBODY, "HTCondor is starting its DAGMan")
-    running = [each.name for each in run.look.status.regions if each.state is RunState.RUNNING]
+    running = [each.name for each in run.snapshot.status.regions if each.state is RunState.RUNNING]
     others = ", ".join(running[:3]) or "others"
     why = f"it waits for other regions: parallel_regions is {at_a_time}; running: {others}"
     advice = "no action is needed; for more at once raise parallel_regions"

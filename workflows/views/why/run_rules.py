@@ -63,20 +63,20 @@ def _away(run: RunFacts) -> Answer | None:
         answer = Answer(run.called, Kind.SCHEDD_DOWN, Blame.POOL, why, advice, status)
     else:
         return None
-    return answer.with_evidence(run.look.queue_away)
+    return answer.with_evidence(run.snapshot.queue_away)
 
 
 def _no_space(run: RunFacts) -> Answer | None:
-    if not run.look.no_space:
+    if not run.snapshot.no_space:
         return None
     advice = "free disk space; the run then continues by itself"
     see = f"df -h {run.name}"
-    return Answer(run.called, Kind.DISK_FULL, Blame.POOL, run.look.no_space, advice, see)
+    return Answer(run.called, Kind.DISK_FULL, Blame.POOL, run.snapshot.no_space, advice, see)
 
 
 def _dagman(run: RunFacts, faults: Sequence[Fault]) -> Answer | None:
-    if run.look.queued and run.look.queued.root_held:
-        why = f"its DAGMan is on hold: {run.look.queued.root_held}"
+    if run.snapshot.queued and run.snapshot.queued.root_held:
+        why = f"its DAGMan is on hold: {run.snapshot.queued.root_held}"
         return Answer(run.called, Kind.DAGMAN_HELD, Blame.PERSON, why, command=run.resume)
     fault = next((f for f in faults if f.is_sure and f.node is None), None)
     if fault is None:
@@ -101,19 +101,19 @@ def owned_elsewhere(run: RunFacts) -> Answer | None:
 
 
 def _storage(run: RunFacts) -> Answer | None:
-    if not run.look.storage_away:
+    if not run.snapshot.storage_away:
         return None
-    why = f"the optimiser's storage can't be used: {run.look.storage_away}"
+    why = f"the optimiser's storage can't be used: {run.snapshot.storage_away}"
     advice = "restore it; the run then continues by itself"
     return Answer(run.called, Kind.STORAGE, Blame.POOL, why, advice=advice)
 
 
 def _service(run: RunFacts) -> Answer | None:
-    if not run.look.service_away:
+    if not run.snapshot.service_away:
         return None
     log = f"tail {run.name}/service.log"
     advice = "it is retried automatically; if this persists, end its process to restart it; see"
-    return Answer(run.called, Kind.SERVICE, Blame.POOL, run.look.service_away, advice, log)
+    return Answer(run.called, Kind.SERVICE, Blame.POOL, run.snapshot.service_away, advice, log)
 
 
 def _scripts(run: RunFacts, failing: Sequence[FailingScript]) -> Answer | None:

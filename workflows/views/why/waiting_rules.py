@@ -94,7 +94,7 @@ def _for_files(subject: str, run: RunFacts | None, queued: Queued) -> Answer:
     why = f"its job ({job}) has a slot and is receiving the files that jobs share"
     answer = Answer(subject, Kind.SOON, Blame.NOBODY, why)
     answer = answer.with_evidence(f"{job} has waited for files for {queued.seconds:.0f} s")
-    faults = run.look.faults if run else ()
+    faults = run.snapshot.faults if run else ()
     fault = next((each for each in faults if queued.job.startswith(f"{each.job}.")), None)
     if run is None or fault is None:
         return answer

@@ -36,7 +36,7 @@ from trialfleet.workflows.facts.run_folder.graph import RegionGraph, autoscale_o
 from trialfleet.workflows.facts.runs.spending import read_unpaid
 from trialfleet.workflows.facts.runs.storage import other_manager
 from trialfleet.workflows.rules.states import TrialState, trial_state
-from trialfleet.workflows.status.reader import Look, StatusReader
+from trialfleet.workflows.status.reader import RunSnapshot, StatusReader
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.views.why.facts import (
@@ -58,8 +58,8 @@ class RunFactsReader:
     def __init__(self, folder: Path) -> None:
         self.files = RunFolder(folder)
         self.frozen: FrozenStudy = load_frozen(self.files.study)
-        self.look: Look = StatusReader(self.files, brief=True).look()
-        self._trials, self._queued = self.look.trials, self.look.queued
+        self.snapshot: RunSnapshot = StatusReader(self.files, brief=True).snapshot()
+        self._trials, self._queued = self.snapshot.trials, self.snapshot.queued
         self.htcondor = _htcondor(self._queued)
 
     # -- the run ---------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ class RunFactsReader:
         """Return the facts of the whole run."""
         return RunFacts(
             frozen=self.frozen,
-            look=self.look,
+            snapshot=self.snapshot,
             htcondor=self.htcondor,
             pool_up=start_command(),
             is_supervised=_is_supervised(),
@@ -81,7 +81,7 @@ class RunFactsReader:
 
     def _owner(self) -> str:
         """Return the other machine that owns the run, in words; empty if none is known."""
-        if self.look.storage_away:
+        if self.snapshot.storage_away:
             return ""
         with suppress(OptimizerError):
             return str(other_manager(self.frozen, self.files) or "")
@@ -91,10 +91,10 @@ class RunFactsReader:
 
     def region(self, graph: RegionGraph) -> RegionFacts:
         """Return the facts of a region."""
-        status = next(r for r in self.look.status.regions if r.slug == graph.slug)
+        status = next(r for r in self.snapshot.status.regions if r.slug == graph.slug)
         return RegionFacts(
             **vars(status),
-            records=self.look.records[graph.slug],
+            records=self.snapshot.records[graph.slug],
             hours_spent=_hours(self._trials[graph.name]),
             held=self._held(graph),
             moved=_moved(status.published),
@@ -103,7 +103,7 @@ class RunFactsReader:
 
     def _held(self, graph: RegionGraph) -> tuple[HeldJob, ...]:
         own = {graph.slug, *graph.trial_nodes, *graph.ends}
-        return tuple(job for job in self.look.status.held if job.node in own)
+        return tuple(job for job in self.snapshot.status.held if job.node in own)
 
     def _waiting(self, graph: RegionGraph, status: RegionStatus) -> Queued | None:
         if self._queued is None or status.running_trials:
@@ -123,7 +123,7 @@ class RunFactsReader:
         at_end = end_place(files, end) if end else None
         is_in_lane = at_end is not None and at_end.is_shared
         node = at_end.node_root.name if at_end and is_in_lane else graph.node_of(name) or name
-        unfinished = self.look.unfinished[graph.name]
+        unfinished = self.snapshot.unfinished[graph.name]
         current = name if name in graph.ends else current_trial(files, node, unfinished)
         own = current if name == node and current else name
         place = at_end or files.of_node(own)
@@ -185,7 +185,7 @@ class RunFactsReader:
             return trial_state(
                 trial.state.name,
                 node,
-                self.look.unfinished[graph.name],
+                self.snapshot.unfinished[graph.name],
                 stopped_early=is_stopped_early(trial),
             )
         if ad is not None:
@@ -205,12 +205,12 @@ class RunFactsReader:
 
     def _before(self, graph: RegionGraph, node: str) -> str:
         """Return the first unfinished node before it, of its lane or of the region's ends."""
-        told: dict[str | None, bool] = {}  # by node: whether all of its asked trials are told
+        ended: dict[str | None, bool] = {}  # by node: whether all of its asked trials have ended
         for trial in self._trials[graph.name]:
             at = graph.node_of(_node_of(trial))
-            told[at] = told.get(at, True) and trial.state.is_finished()
+            ended[at] = ended.get(at, True) and trial.state.is_finished()
         queued = self._queued.running | self._queued.idle if self._queued else frozenset()
-        over = {at for at, is_told in told.items() if is_told and at not in queued}
+        over = {at for at, is_ended in ended.items() if is_ended and at not in queued}
         lane = next((lane for lane in graph.lanes if node in lane), None)
         before = lane[: lane.index(node)] if lane else graph.trial_nodes
         log = self.files.region(graph.slug).scripts_log
@@ -269,7 +269,7 @@ def _is_locked(folder: Path) -> bool | None:
 
 def _closed(queued: QueuedRun) -> list[str]:
     try:
-        return access_point.why_they_wait(queued.ads)
+        return access_point.reasons_jobs_wait(queued.ads)
     except PoolError:
         return []
 

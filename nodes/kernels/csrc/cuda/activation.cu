@@ -1,9 +1,9 @@
-// Bias, ReLU and dropout in one pass. Eager torch takes three forward, with a mask beside; here
-// the mask is computed where it is needed (philox.h) and the backward pass reads it off y.
+// Bias, ReLU and dropout in one pass. Eager torch needs three forward passes and stores a mask.
+// Here the forward pass computes the mask (philox.h), and the backward pass derives it from y.
 //
-// Why not torch.compile's: the mask is the same on every device and rank, no trial waits for a
-// compiler, and on an H100 it takes 2.3 times as long, its backward 1.6
-// (tests/bench/BENCHMARKS.md).
+// Advantages over torch.compile: the mask is the same on every device and rank, no trial waits for
+// a compiler, and on an H100 torch.compile's kernel takes 2.3 times as long, and its backward 1.6
+// times (tests/bench/BENCHMARKS.md).
 #include "../philox.h"
 #include "launch.cuh"
 #include "launchers.h"
@@ -12,20 +12,21 @@
 namespace trialfleet::cuda {
 namespace {
 
-// Whether p is a probability that dropout can take.
+// Return whether p is a valid probability of dropout.
 bool droppable(double p) { return p >= 0.0 && p < 1.0; }
 
-// How x and y lie. `packs`: they consist of whole packs; `rows`: so does each row, and bias;
-// `placed`: their packs share no Philox blocks, by where they lie in a larger array.
+// The memory layout of x and y. `packs`: they consist of whole packs; `rows`: each row and bias
+// also do; `placed`: they are part of a larger array, so that their packs are not aligned to Philox
+// blocks.
 enum class Layout { any, packs, rows, placed };
 
-// Several times what any GPU runs at once, and so few that a large array's threads go round: each
-// gets ready once for many packs.
+// Several times as many blocks as any GPU runs at once, but so few that in a large array each
+// thread handles many packs after one setup.
 constexpr int64_t kMostForwardBlocks = kMostBlocks < 8192 ? kMostBlocks : 8192;
 
-// A pack has the elements that share a Philox block. `turn`: how far a thread's column moves from
-// one pack to the next. In SASS of CUDA 13.0 for sm_90, 8 values of bfloat16 took 144 instructions
-// before `place`
+// A pack has the elements that share a Philox block. `turn`: the distance between the columns of a
+// thread's successive packs. In SASS of CUDA 13.0 for sm_90, 8 values of bfloat16 took 144
+// instructions before `place` was added
 // (`python -m tests.kernels.sass activation.cu --kernel forward --through 0x2daee0ad`).
 template <Layout layout, typename T, typename B>
 __global__ void __launch_bounds__(kThreads)
@@ -54,13 +55,13 @@ __global__ void __launch_bounds__(kThreads)
     }
     column += turn;
     if (column >= columns) column -= columns;
-    Words words = {};  // threshold 0 keeps all, whatever they are
+    Words words = {};  // threshold 0 keeps everything, for any words
     if constexpr (layout != Layout::placed) {
       if (dropping) words = dropout_words(seed, step, layer, (place.offset + first) / n);
     }
     int64_t row = layout == Layout::placed ? first / columns : 0;
     int64_t at = layout == Layout::placed ? first % columns : 0;
-    int64_t known = -1;  // the Philox block that words are of
+    int64_t known = -1;  // the Philox block of `words`
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       int half = i;
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(kThreads)
           known = element / n;
           words = dropout_words(seed, step, layer, known);
         }
-        // An index that isn't known when this is compiled would put the words into memory.
+        // An index that the compiler doesn't know would move the words to local memory.
         const uint32_t low = half < 2 ? words.at[0] : words.at[1];
         const uint32_t high = half < 6 ? words.at[2] : words.at[3];
         its.at[0] = half < 4 ? low : high;
@@ -80,16 +81,16 @@ __global__ void __launch_bounds__(kThreads)
         if (++at == columns) at = 0, ++row;
       }
       const float sum = value[i] + offset[i];
-      const bool kept = dropout.keeps(its, half) && !(sum <= 0.0f);  // NaN is not <= 0, and stays
+      const bool kept = dropout.keeps(its, half) && !(sum <= 0.0f);  // NaN is not <= 0: kept
       value[i] = kept ? sum * dropout.scale : 0.0f;
     }
     store<wide>(y, first, size, value);
   }
 }
 
-// The backward pass cuts [rows, columns] into tiles: as many columns as `lanes` packs have, and a
-// stripe of rows that the block goes down, blockDim.y at a time. Each stripe gives one sum for each
-// column; a second kernel adds the stripes up.
+// The backward pass divides [rows, columns] into tiles: the columns of `lanes` packs, and a stripe
+// of rows that the block processes blockDim.y at a time. Each stripe gives one sum per column; a
+// second kernel adds the stripes' sums.
 struct Tiling {
   int lanes;        // blockDim.x
   int height;       // blockDim.y
@@ -97,10 +98,11 @@ struct Tiling {
   int64_t stripes;  // down the rows: gridDim.y
 };
 
-constexpr int64_t kRowsOfAThread = 4;  // at least, or the sums would cost as much as the rows
-constexpr int kRowsAtOnce = 2;         // whose loads a thread has under way
-// Whole turns of 132 multiprocessors, as H100 and H200 have, with 4 or 5 blocks at once on each;
-// other GPUs take several turns. The shape alone decides: what a GPU holds must not order the sums.
+constexpr int64_t kRowsOfAThread = 4;  // at least; with fewer, the sums cost as much as the rows
+constexpr int kRowsAtOnce = 2;         // rows that a thread loads at the same time
+// A multiple of 132 multiprocessors, as H100 and H200 have, each with 4 or 5 blocks at once; other
+// GPUs take several waves. It is the same for all GPUs, because the order of the sums must not
+// depend on the GPU.
 constexpr int64_t kEnoughBlocks = 20 * 132;
 
 Tiling tile(int64_t rows, int64_t columns, int width) {
@@ -134,8 +136,8 @@ __global__ void __launch_bounds__(kThreads)
       float g[kRowsAtOnce][n], active[kRowsAtOnce][n];
 #pragma unroll
       for (int k = 0; k < kRowsAtOnce; ++k) {
-        // Past the stripe its row is read again, for nothing: without a branch all loads go at
-        // once.
+        // Past the stripe's end this row is read again, and ignored: without a branch all loads are
+        // issued at once.
         const int64_t mine = row + k * blockDim.y < end ? row + k * blockDim.y : row;
         load<wide>(grad, mine * columns + column, (mine + 1) * columns, g[k]);
         load<wide>(y, mine * columns + column, (mine + 1) * columns, active[k]);
@@ -170,7 +172,7 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kAdders = kWarp * kWarp;
 
-// grad_bias[column] = the sum of sums [stripes, columns]; a block takes 32 columns.
+// grad_bias[column] = the sum of sums [stripes, columns]; a block adds 32 columns.
 __global__ void __launch_bounds__(kAdders)
     add_stripes_kernel(const float* sums, float* grad_bias, int64_t stripes, int64_t columns) {
   __shared__ float sum_of[kWarp][kWarp];
@@ -199,7 +201,7 @@ cudaError_t forward(const T* x, const B* bias, const int64_t* rng, int64_t layer
     return launch(kernel, blocks, kThreads, stream, x, bias, rng, layer, Dropout(p), place, y, size,
                   columns, turn);
   };
-  const bool is_whole = place.width == columns || rows == 1;  // one row after the other
+  const bool is_whole = place.width == columns || rows == 1;  // rows are contiguous there
   if (p > 0 && (!is_whole || place.offset % n != 0)) {
     return start(forward_kernel<Layout::placed, T, B>);
   }

@@ -1,9 +1,9 @@
 // The batch and its embeddings, and the gradient of the embeddings.
 //
-// Why not torch.compile's: no trial waits for a compiler; on an H100 it takes 1.8 to 1.9 times as
-// long for the batch, and for the gradient 1.5 times as long on a large batch and 0.73 on a small
-// one, in other bits each time. torch's deterministic way takes 10 to 14 times as long
-// (tests/bench/BENCHMARKS.md).
+// Advantages over torch.compile: no trial waits for a compiler. On an H100 torch.compile takes 1.8
+// to 1.9 times as long for the batch; for the gradient 1.5 times on a large batch and 0.73 times on
+// a small one, with different bits each time. torch's deterministic kernel takes 10 to 14 times as
+// long (tests/bench/BENCHMARKS.md).
 #include <cmath>
 
 #include "launch.cuh"
@@ -13,16 +13,16 @@
 namespace trialfleet::cuda {
 namespace {
 
-// Whether a row's places have 31 bits, as the kernels count them, and their parts fit in a grid.
+// Return whether positions in a row fit in 31 bits, as the kernels need, and its parts in a grid.
 bool few(int64_t numbers, int64_t categories, int64_t embedding) {
   return categories < 1 << 16 && embedding < 1 << 20 && numbers + categories * embedding < 1 << 20;
 }
 
 // --- forward
 //
-// A block takes a tile of rows: it looks up their samples, then writes joined, cut into units of n
-// neighbours: n numbers, or n of one embedding. A thread writes the same unit of kRows rows, so it
-// works out once what its unit is.
+// A block handles a tile of rows: it looks up their samples, then writes joined, divided into units
+// of n adjacent values: n numbers, or n values of one embedding. A thread writes the same unit of
+// kRows rows, so it determines once which unit that is.
 
 template <int n>
 constexpr int kRows = n == 1 ? 8 : 16 / n;  // of a thread
@@ -55,7 +55,7 @@ struct Gather {
   }
 };
 
-// `lanes` neighbours share a row; blockIdx.y has the units beyond a block's threads.
+// `lanes` adjacent threads share a row; blockIdx.y selects units beyond a block's threads.
 template <int n, typename T>
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(const Gather g, T* joined, unsigned lanes) {
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads)
 template <int n, typename T>
 cudaError_t start_gather(const Gather& g, T* joined, cudaStream_t stream) {
   const int64_t packs = divide_up(g.width(), n);
-  const unsigned units = static_cast<unsigned>(packs > 0 ? packs : 1);  // the target wants one
+  const unsigned units = static_cast<unsigned>(packs > 0 ? packs : 1);  // one for the target
   const unsigned lanes = units < kThreads ? units : kThreads;
   const dim3 grid(blocks_for(g.rows, kThreads / lanes * kRows<n>),
                   static_cast<unsigned>(divide_up(units, kThreads)));
@@ -143,39 +143,40 @@ cudaError_t gather(const Gather& g, T* joined, cudaStream_t stream) {
 
 // --- backward
 //
-// Sums that don't depend on the order of the threads, in one pass over grad: gradients are made
-// fixed-point numbers, and whole numbers add up to the same in any order.
+// The sums don't depend on the order of the threads, and need one pass over grad: gradients are
+// converted to fixed-point numbers, whose integer sums are the same in any order.
 //
-// The rows of weight are cut into windows, as many rows as a block's shared memory holds sums of;
-// the rows of the batch into chunks. A block has one window and one chunk: its warps go through the
+// The rows of weight are divided into windows, whose sums fit in a block's shared memory; the rows
+// of the batch are divided into chunks. A block has one window and one chunk: its warps read the
 // chunk's codes, 32 at a time, queue those in the window, and add the gradients of the queued ones.
-// With several chunks their sums are added up by a second kernel.
+// If there are several chunks, a second kernel adds their sums.
 //
-// A sum is 64 bits in two words, since shared memory adds no more than 32 bits at once. The lower
-// word begins in the middle of its range, so that the upper one is rarely touched. kResolution is
-// what a unit is worth: 2^-40, far below what AdamW's epsilon (1e-8) or a float32 weight lets one
-// see. Where the sizes of a block's gradients add up to 2^21 or more, it begins anew with a unit of
-// 2^-60 of that. A gradient that is infinite or NaN makes the block's whole window NaN.
+// A sum has 64 bits in two words, since atomics in shared memory add at most 32 bits at once. The
+// lower word begins in the middle of its range, so that the upper one rarely changes. A unit is
+// 2^kResolution = 2^-40, too small to matter beside AdamW's epsilon (1e-8) or in a float32 weight.
+// If the absolute values of a block's gradients add up to 2^21 or more, the block starts again with
+// a unit of 2^-60 times that sum. A gradient that is infinite or NaN sets the block's whole window
+// to NaN.
 
-constexpr int kWarps = 32;     // of a block
-constexpr int kLooks = 4;      // codes that a lane has under way
+constexpr int kWarps = 32;     // per block
+constexpr int kLooks = 4;      // codes that a lane loads at once
 constexpr int kRound = kWarp;  // gradients that a warp adds at a time
 constexpr int kQueue = kRound + kLooks * kWarp;
-constexpr int kAtOnce = 4;        // gradients that a lane has under way
+constexpr int kAtOnce = 4;        // gradients that a lane loads at once
 constexpr int kResolution = -40;  // a unit is 2^kResolution
-constexpr int kUnitBits = 61;     // of a sum at most: one is the sign's, two are spare
+constexpr int kUnitBits = 61;     // of a sum at most: one bit is for the sign, two are spare
 constexpr uint32_t kMiddle = 0x80000000u;
 constexpr int64_t kMostPartWidth = kWarp;
-constexpr int64_t kMostSumBlocks = kMostBlocks < 132 ? kMostBlocks : 132;  // one a multiprocessor
-constexpr int64_t kFewestCodes = 1024;  // of a block, or its start would cost more than they do
+constexpr int64_t kMostSumBlocks = kMostBlocks < 132 ? kMostBlocks : 132;  // one per multiprocessor
+constexpr int64_t kFewestCodes = 1024;  // per block; fewer cost less than its start
 
 // The gradients that a warp has to add.
 struct Queue {
-  uint32_t from[kQueue];  // where it begins, in the chunk's part of grad
-  uint16_t to[kQueue];    // where it goes, in the block's sums
+  uint32_t from[kQueue];  // offset of a gradient in the chunk's part of grad
+  uint16_t to[kQueue];    // its offset in the block's sums
 };
 
-// How a batch is cut up; the same for the same shapes on GPUs with as much shared memory.
+// The division of a batch; it depends only on the shapes and the GPU's amount of shared memory.
 struct Cut {
   int64_t part_width;  // columns of the embedding that a block sums: blockIdx.z
   int64_t parts;
@@ -187,9 +188,9 @@ struct Cut {
   size_t shared_bytes() const { return static_cast<size_t>(window * part_width) * 8; }
 };
 
-// Estimated time of a cut in picoseconds, fitted to measurements on an H100. Few windows keep few
-// multiprocessors busy on a small batch; many windows make each block read more codes; several
-// chunks need a second kernel.
+// Estimate the time of a division in picoseconds, fitted to measurements on an H100. With few
+// windows a small batch uses few multiprocessors; with many windows each block reads more codes;
+// several chunks need a second kernel.
 int64_t cost_of(const Cut& cut, int64_t categories) {
   const int64_t sums = cut.window * cut.part_width;
   const int64_t codes = cut.chunk * categories;
@@ -204,7 +205,7 @@ Cut cut_up(int64_t rows, int64_t numbers, int64_t categories, int64_t vocabulary
   Cut best = {};
   const int64_t part_width = embedding < kMostPartWidth ? embedding : kMostPartWidth;
   const int64_t parts = divide_up(embedding, part_width);
-  const int64_t addressable = INT32_MAX / (numbers + categories * embedding);  // by Queue
+  const int64_t addressable = INT32_MAX / (numbers + categories * embedding);  // by Queue::from
   const int64_t fewest = divide_up(vocabulary, shared / (8 * part_width));
   for (int64_t windows = fewest; windows == fewest || windows <= kMostSumBlocks; windows *= 2) {
     Cut cut = {part_width, parts, divide_up(vocabulary, windows), 0, 0, 0};
@@ -222,7 +223,7 @@ Cut cut_up(int64_t rows, int64_t numbers, int64_t categories, int64_t vocabulary
   return best;
 }
 
-// What a block may have of the current device's shared memory beside its queues; 0: not known.
+// Return the bytes of shared memory that a block can have in addition to its queues; 0: unknown.
 int64_t shared_for_sums() {
   int device = 0, bytes = 0;
   const bool known = cudaGetDevice(&device) == cudaSuccess &&
@@ -241,7 +242,7 @@ struct Sums {
     high[at] = 0;
   }
 
-  // Adds units[i] at at[i]. All lower words are under way before the first is looked at.
+  // Add units[i] at at[i]. All lower words are issued before the first result is used.
   template <int n>
   __device__ void add(const uint32_t (&at)[n], const int64_t (&units)[n]) const {
     uint32_t before[n];
@@ -267,7 +268,7 @@ struct Sums {
   }
 };
 
-// Division by a number in (0, 2^16), of numbers below 2^31, by a product: Granlund and Montgomery,
+// Division of numbers below 2^31 by a number in (0, 2^16), as a product: Granlund and Montgomery,
 // "Division by invariant integers using multiplication", 1994, theorem 4.2.
 struct Divisor {
   uint32_t factor;
@@ -289,11 +290,11 @@ struct Scatter {
   int64_t rows, numbers, categories, vocabulary, embedding;
   int64_t part_width, window, chunk;
   Divisor category_of;
-  int lane_bits;  // 2^lane_bits lanes have a gradient's part
+  int lane_bits;  // 2^lane_bits lanes share a gradient's part
 };
 
-// Adds `count` queued gradients' part; `n` neighbours to a lane. `whole`: as many as fit in a
-// round. Returns the sum of their sizes, in units.
+// Add a part of `count` queued gradients, with `n` adjacent values per lane. `whole`: `count` is a
+// full round. Return the sum of their absolute values, in units.
 template <bool whole, int n, typename T>
 __device__ float add_round(const T* grad, const Queue& queue, int first, int count,
                            const Sums& sums, int width, int lane_bits, float scale) {
@@ -308,7 +309,7 @@ __device__ float add_round(const T* grad, const Queue& queue, int first, int cou
     uint32_t to[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      // Past the end a gradient is taken 0 times.
+      // Past the end a gradient is added with factor 0.
       const bool real = whole || done + i * at_once + begin - first < count;
       const int at = real ? begin + done + i * at_once : first;
       factors[i] = real ? factor : 0.0f;
@@ -329,8 +330,8 @@ __device__ float add_round(const T* grad, const Queue& queue, int first, int cou
   return size;
 }
 
-// Sets a block's sums to 0 and adds its chunk to them, a sum's unit being 1 / scale. Returns the
-// sum of the sizes that this thread added, in units.
+// Set a block's sums to 0 and add its chunk to them; a unit is 1 / scale. Return the sum of the
+// absolute values that this thread added, in units.
 template <int n, typename T>
 __device__ float add_chunk(const T* grad, const Scatter& s, const Sums& sums, Queue& queue,
                            float scale) {
@@ -396,7 +397,7 @@ __device__ float add_chunk(const T* grad, const Scatter& s, const Sums& sums, Qu
   return size;
 }
 
-// The sum over the block, for all threads; the same whatever their order.
+// Return the sum over the block to all threads; it doesn't depend on their order.
 __device__ float sum_over_block(float value) {
   __shared__ float sum_of[kWarps];
   for (int distance = kWarp / 2; distance > 0; distance /= 2) {
@@ -422,10 +423,10 @@ __global__ void __launch_bounds__(kWarps* kWarp) sum_kernel(const T* grad, const
   float size = 0.0f;
   for (int pass = 0;; ++pass) {
     size = sum_over_block(add_chunk<n>(grad, s, sums, queue, ldexpf(1.0f, exponent)));
-    // The first units are small enough as they are; in larger ones a sum has all of its bits.
+    // The first unit is kept if it is large enough; a larger one lets a sum use all of its bits.
     const bool finite = size > 0.0f && size < INFINITY;
     const int spare = finite ? kUnitBits - 1 - ilogbf(size) : 0;
-    const bool too_many = size == INFINITY;  // more than float32 holds, of the first units
+    const bool too_many = size == INFINITY;  // too many of the first units for float32
     if (pass == 2 || (pass == 0 ? spare >= 0 && !too_many : spare == 0)) break;
     exponent += too_many ? -128 : spare;  // add_chunk synchronises before the next sum
   }
@@ -461,7 +462,7 @@ cudaError_t sum_gradients(const T* grad, Scatter s, const Cut& cut, int64_t shar
   const dim3 grid(static_cast<unsigned>(cut.windows), static_cast<unsigned>(cut.chunks),
                   static_cast<unsigned>(cut.parts));
   const bool paired = aligned<2>(grad) && s.numbers % 2 == 0 && s.embedding % 2 == 0;
-  s.lane_bits = 2;  // a whole round is kAtOnce gradients for each lane, or a multiple of that
+  s.lane_bits = 2;  // a full round has a multiple of kAtOnce gradients per lane
   while ((paired ? 2 : 1) << s.lane_bits < cut.part_width) ++s.lane_bits;
   const auto kernel = paired ? sum_kernel<2, T> : sum_kernel<1, T>;
   const Shared bytes = {cut.shared_bytes(), static_cast<size_t>(shared)};

@@ -1,8 +1,8 @@
-// Losses, forward and backward in one pass: the gradient by the logits needs what the loss needs,
-// so one reading of the logits gives both.
+// Losses, forward and backward in one pass: the logits are read once for the loss and its gradient.
 //
-// Why not torch.compile's: no trial waits for a compiler, and on an H100 it takes 1.1 to 1.2 times
-// as long on large batches, 0.9 to 1.6 on small ones (tests/bench/BENCHMARKS.md).
+// Advantages over torch.compile: no trial waits for a compiler, and on an H100 torch.compile takes
+// 1.1 to 1.2 times as long on large batches, 0.9 to 1.6 times on small ones
+// (tests/bench/BENCHMARKS.md).
 #include <cmath>
 
 #include "launch.cuh"
@@ -12,28 +12,28 @@
 namespace trialfleet::cuda {
 namespace {
 
-// Each block adds up its rows in float64. One alone writes the loss; of several each leaves a part,
-// and add_parts_kernel, a second launch, adds the parts: a few rounds of one block are shorter. So
-// many are whole turns of 132 multiprocessors, as H100 and H200 have, with 4 or 8 blocks at once on
-// each; other GPUs take ten turns or more, so that a last one with few blocks costs little.
+// Each block adds its rows in float64. A single block writes the loss; several blocks write parts,
+// which add_parts_kernel, a second launch, adds. So a few rounds of a single block are faster. The
+// maximum is a multiple of 132 multiprocessors, as H100 and H200 have, each with 4 or 8 blocks at
+// once; other GPUs take ten waves or more, so that a last one with few blocks costs little.
 constexpr int64_t kMostParts = kMostBlocks < 32 * 132 ? kMostBlocks : 32 * 132;
-constexpr int64_t kRoundsAlone = 4;  // of one block, at most
+constexpr int64_t kRoundsAlone = 4;  // maximum rounds of a single block
 constexpr int kAdders = 1024;        // threads of add_parts_kernel
 
-// The number of blocks for these rows, of which a block takes `at_once` in a round.
+// Return the number of blocks for these rows; a block handles `at_once` of them in a round.
 unsigned blocks_of(int64_t rows, int64_t at_once) {
   return rows <= kRoundsAlone * at_once ? 1 : blocks_for(rows, at_once, kMostParts);
 }
 
 int64_t workspace_of(unsigned parts) { return parts * static_cast<int64_t>(sizeof(double)); }
 
-// Where the rows' losses go.
+// The destination of the rows' losses.
 struct Total {
   double* parts;  // [blocks]
   float* loss;
   double rows;
 
-  // Leaves the sum of this block's rows.
+  // Write the sum of this block's rows.
   __device__ void leave(double sum) const {
     if (threadIdx.x != 0) return;
     if (gridDim.x == 1) {
@@ -44,7 +44,7 @@ struct Total {
   }
 };
 
-// The sum of all threads' values, for thread 0. The order of the additions is always the same.
+// Return the sum of all threads' values to thread 0. The order of the additions is fixed.
 template <int threads>
 __device__ double sum_of_block(double value) {
   __shared__ double sum_of[threads / kWarp];
@@ -60,7 +60,7 @@ __device__ double sum_of_block(double value) {
   return total;
 }
 
-// The loss of `count` parts.
+// Compute the loss from `count` parts.
 __global__ void __launch_bounds__(kAdders) add_parts_kernel(Total total, unsigned count) {
   double sum = 0.0;
   for (unsigned i = threadIdx.x; i < count; i += kAdders) sum += total.parts[i];
@@ -74,7 +74,7 @@ cudaError_t add_parts(const Total& total, unsigned blocks, cudaStream_t stream) 
 
 // --- softmax and cross-entropy
 
-// `lanes` neighbours of a warp share a row: as many as it has packs, up to the whole warp.
+// `lanes` adjacent threads of a warp share a row: one per pack, up to the whole warp.
 int lanes_for(int64_t packs) { return power_of_two(packs, kWarp); }
 
 template <typename Combine>
@@ -85,23 +85,24 @@ __device__ float over_lanes(float value, int lanes, Combine combine) {
   return value;
 }
 
-// Packs of n that a lane can hold of a row; single ones cost more registers, for addresses.
+// Maximum packs of n per lane; single values need more registers, for addresses.
 template <int n>
 constexpr int kHeld = n == 1 ? 8 : 32 / n;
 
-// A lane's part of a row in its registers: read once, one exponential for each element. The row's
-// packs of n go round the lanes. `wide`: a pack is one access.
+// A lane's part of a row in its registers: read once, with one exponential per element. The row's
+// packs of n are assigned to the lanes in turn. `wide`: a pack is one access.
 template <bool wide, int n, int packs, typename T>
 class HeldRow {
  public:
-  static constexpr bool kWholeWarp = packs > 1;  // where lanes are fewer, there is one pack
+  static constexpr bool kWholeWarp = packs > 1;  // with fewer lanes there is one pack
 
   __device__ HeldRow(const T* logits, int64_t begin, int64_t classes, int lane, int /*lanes*/)
       : begin_(begin), classes_(static_cast<int>(classes)), lane_(lane) {
     const T* row = logits + begin;
 #pragma unroll
     for (int pack = 0; pack < packs; ++pack) {
-      // Past the row's end its begin is read, for nothing: without a branch all loads go at once.
+      // Past the row's end its begin is read, and ignored: without a branch all loads are issued at
+      // once.
       const int column = column_of(pack) < classes_ ? column_of(pack) : 0;
       load<wide>(row, column, classes_, value_[pack]);
     }
@@ -116,7 +117,7 @@ class HeldRow {
     return found;
   }
 
-  // Makes exp(x - largest) of each x, and returns their sum.
+  // Replace each x by exp(x - largest), and return their sum.
   __device__ float to_exponentials(float largest) {
     float sum = 0.0f;
     each_pack([&](int pack, int /*column*/) {
@@ -129,7 +130,7 @@ class HeldRow {
     return sum;
   }
 
-  // Writes each exponential times `scale`, that of column `wanted` less `one`.
+  // Write each exponential times `scale`; in column `wanted` it subtracts `one`.
   __device__ void write(T* grad, float scale, int64_t wanted, float one) {
     T* row = grad + begin_;
     const int column_wanted = wanted >= 0 && wanted < classes_ ? static_cast<int>(wanted) : -n;
@@ -137,7 +138,7 @@ class HeldRow {
 #pragma unroll
       for (int i = 0; i < n; ++i) value_[pack][i] *= scale;
       const int at = column_wanted - column;
-      if (at >= 0 && at < n) {  // so in one lane alone, and the others pass
+      if (at >= 0 && at < n) {  // true in one lane only
 #pragma unroll
         for (int i = 0; i < n; ++i) value_[pack][i] -= i == at ? one : 0.0f;
       }
@@ -161,8 +162,8 @@ class HeldRow {
   int classes_, lane_;
 };
 
-// The same of a longer row: it is read three times, twice from the cache. Single loads: a warp
-// reads 32 neighbours at once all the same.
+// The same for a longer row: it is read three times, twice from the cache. Loads of single values
+// suffice, because a warp reads 32 adjacent ones at once.
 template <typename T>
 class ReadRow {
  public:
@@ -199,14 +200,14 @@ class ReadRow {
   float largest_ = 0.0f;
 };
 
-// Every thread goes round as often as the others, because all lanes take part in a shuffle: where
-// the rows have run out it looks at the last one again, and writes nothing.
+// Every thread loops equally often, because all lanes take part in a shuffle: after the last row a
+// thread reads that row again, and writes nothing.
 template <typename Row, typename T>
 __global__ void __launch_bounds__(kThreads)
     softmax_kernel(const T* logits, const int64_t* target, T* grad, Total total, int64_t rows,
                    int64_t classes, int lanes_given, float rows_inverse) {
   const int lanes =
-      Row::kWholeWarp ? kWarp : lanes_given;  // known when it is compiled, if it can be
+      Row::kWholeWarp ? kWarp : lanes_given;  // a compile-time constant, if possible
   const int lane = threadIdx.x % lanes;
   const int rows_at_once = kThreads / lanes;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * rows_at_once;
@@ -228,14 +229,14 @@ __global__ void __launch_bounds__(kThreads)
     if (real && lane == 0) {
       loss += known ? logf(sum) + (largest - to_float(logits[row * classes + wanted])) : NAN;
     }
-    // sum is at least 1, the largest's own.
+    // sum is at least 1, the term of the largest.
     const float scale = known ? __fdividef(rows_inverse, sum) : NAN;
     if (real) x.write(grad, scale, wanted, rows_inverse);
   }
   total.leave(sum_of_block<kThreads>(loss));
 }
 
-// What softmax_kernel starts with.
+// The arguments of softmax_kernel.
 template <typename T>
 struct Softmax {
   const T* logits;
@@ -263,8 +264,8 @@ cudaError_t start_packs(const Softmax<T>& s, unsigned& blocks) {
   return start<ReadRow<T>>(s, lanes, blocks);
 }
 
-// The shape alone decides which lane has what, and so the order of the sums; where the arrays lie
-// decides how they are read.
+// Only the shape decides which lane has which elements, and so the order of the sums; the arrays'
+// alignment decides how they are read.
 template <typename T>
 cudaError_t start_softmax(const Softmax<T>& s, unsigned& blocks) {
   constexpr int n = kWidth<T>;
@@ -281,8 +282,9 @@ struct Slope {
 
 // One exponential and one reciprocal for both: with e = exp(-|x|) in [0, 1],
 //   sigmoid(|x|) = 1 / (1 + e)      log1p(e) = 2 * atanh(s), s = e / (2 + e) in [0, 1 / 3].
-// atanh(s) / s is a polynomial in s * s, fitted by Chebyshev's nodes: 4e-9 of it is left out, and
-// float32 rounds more. log1pf and two divisions would take more time than the memory does.
+// atanh(s) / s is approximated by a polynomial in s * s, fitted at Chebyshev nodes, with an error
+// of 4e-9, less than the rounding of float32. log1pf and two divisions would take longer than the
+// loads.
 struct SigmoidBce {
   __device__ Slope operator()(float x, float target) const {
     const float e = __expf(-fabsf(x));
@@ -354,7 +356,7 @@ cudaError_t pointwise(const void* outputs, const float* target, float* loss, voi
   return error != cudaSuccess ? error : add_parts(total, blocks, stream);
 }
 
-// For float32, whose packs are the smallest and so the most.
+// For float32, which has the most packs because they have the fewest values.
 int64_t pointwise_workspace(int64_t rows) {
   return workspace_of(blocks_of(rows, kThreads * kWidth<float>));
 }
@@ -377,7 +379,7 @@ cudaError_t softmax_cross_entropy(const void* logits, const int64_t* target, flo
   return error != cudaSuccess ? error : add_parts(total, blocks, stream);
 }
 
-// For single elements; with packs the lanes are fewer, and so are the blocks.
+// For single elements; packs need fewer lanes, and so fewer blocks.
 int64_t softmax_cross_entropy_workspace(int64_t rows, int64_t classes) {
   const int64_t rows_at_once = kThreads / lanes_for(classes);
   return workspace_of(blocks_of(rows, rows_at_once));

@@ -1,9 +1,10 @@
-// The optimiser's step over all parameters: one launch instead of several for each of them, and
-// each array read and written once.
+// The optimiser's step over all parameters: one launch instead of several per parameter, and each
+// array is read and written once.
 //
-// Why not torch.compile's: no trial waits for a compiler, the weights' shadows are written by the
-// way, and on an H100 it takes 1.01 times as long for many weights, 1.4 for few; torch.optim's
-// fused step of AdamW 1.15 and 3.7 (tests/bench/BENCHMARKS.md).
+// Advantages over torch.compile: no trial waits for a compiler, and the same kernel writes the
+// weights' shadows. On an H100 torch.compile's step takes 1.01 times as long for many weights and
+// 1.4 times for few; torch.optim's fused AdamW takes 1.15 and 3.7 times
+// (tests/bench/BENCHMARKS.md).
 #include "launch.cuh"
 #include "launchers.h"
 #include "pack.cuh"
@@ -11,16 +12,16 @@
 namespace trialfleet::cuda {
 namespace {
 
-// --- what a launch works on
+// --- the arguments of a launch
 
-// The arrays' addresses travel in the kernel's own parameters, which may be 4 KiB on every GPU: no
-// copy to the device, and a CUDA graph keeps them.
+// The arrays' addresses are in the kernel's parameters, which may have 4 KiB on every GPU. So
+// nothing is copied to the device, and a CUDA graph keeps the addresses.
 constexpr int kMostEntries = 64;
 constexpr size_t kParameterBytes = 4096;
 
 constexpr int kPack = 4;
-constexpr int kPacksOfAThread = 2;  // so that AdamW has 8 loads of 16 bytes under way
-constexpr int64_t kChunk = kThreads * kPack * kPacksOfAThread;  // elements of a block
+constexpr int kPacksOfAThread = 2;  // so that AdamW has 8 loads of 16 bytes in flight
+constexpr int64_t kChunk = kThreads * kPack * kPacksOfAThread;  // elements per block
 
 struct Entry {
   float* weight;
@@ -32,15 +33,15 @@ struct Entry {
   float decay;
   int8_t gradient_type;
   int8_t shadow_type;
-  bool packed;  // every array begins where a pack may
+  bool packed;  // every array is aligned to packs
 };
 
 struct Table {
   Entry entry[kMostEntries];
-  int32_t first_block[kMostEntries];  // of each entry, ascending
+  int32_t first_block[kMostEntries];  // the first block of each entry, ascending
   int32_t count;
 
-  // Which entry a block works on: the last whose first block is not beyond it.
+  // Return a block's entry: the last one that begins at or before this block.
   __device__ int of_block(int32_t block) const {
     int low = 0, high = count;
     while (high - low > 1) {

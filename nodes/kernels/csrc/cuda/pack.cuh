@@ -1,6 +1,6 @@
-// Reading and writing several neighbours at once: 16 bytes are the widest access that every GPU
-// has, and what it takes to reach the memory's bandwidth with few instructions. Seen in the SASS of
-// CUDA 13.0 for sm_90: LDG.E.128 and STG.E.128 in every kernel that takes packs of 16 bytes.
+// Loads and stores of several adjacent values at once. 16 bytes are the widest access of every GPU,
+// and reach the memory's bandwidth with few instructions. The SASS of CUDA 13.0 for sm_90 has
+// LDG.E.128 and STG.E.128 in every kernel that uses packs of 16 bytes.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -33,18 +33,18 @@ __device__ inline __half from_float<__half>(float x) {
   return __float2half_rn(x);
 }
 
-// How many values of T are 16 bytes.
+// The number of values of T in 16 bytes.
 template <typename T>
 constexpr int kWidth = 16 / sizeof(T);
 
-// n neighbours. More than 16 bytes take several accesses.
+// n adjacent values. More than 16 bytes need several accesses.
 template <typename T, int n>
 struct alignas(n * sizeof(T) < 16 ? n * sizeof(T) : 16) Pack {
   T at[n];
 };
 
-// The pack that begins at `first`, a multiple of n. Counting in packs shows nvcc the alignment;
-// where it sees a pointer to T that moves, version 13.0 takes packs apart into single stores.
+// Return the pack that begins at `first`, a multiple of n. An index in packs shows nvcc the
+// alignment; with a moving pointer to T, version 13.0 splits packs into single stores.
 template <int n, typename T>
 __device__ inline auto* pack_at(T* values, int64_t first) {
   using Packed = Pack<std::remove_const_t<T>, n>;
@@ -52,8 +52,8 @@ __device__ inline auto* pack_at(T* values, int64_t first) {
   return reinterpret_cast<Same*>(values) + static_cast<uint64_t>(first) / n;
 }
 
-// Reads n values from `first`: at once if `wide`, where `first` is a multiple of n and all n are
-// there; else one by one those before `end`, and 0 for the others.
+// Read n values from `first`. If `wide`, in one access: `first` is a multiple of n, and all n
+// values exist. Otherwise one by one: those before `end`, and 0 for the others.
 template <bool wide, typename T, int n>
 __device__ inline void load(const T* values, int64_t first, int64_t end, float (&to)[n]) {
   if constexpr (wide) {
@@ -66,7 +66,7 @@ __device__ inline void load(const T* values, int64_t first, int64_t end, float (
   }
 }
 
-// Writes what `load` reads.
+// Write n values, at the same places as `load` reads them.
 template <bool wide, typename T, int n>
 __device__ inline void store(T* values, int64_t first, int64_t end, const float (&from)[n]) {
   if constexpr (wide) {
@@ -82,19 +82,19 @@ __device__ inline void store(T* values, int64_t first, int64_t end, const float 
   }
 }
 
-// Whether packs of n may begin at `pointer`; true of null, which is never read.
+// Return whether packs of n may begin at `pointer`; true for null, which is never read.
 template <int n, typename T>
 bool aligned(const T* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % alignof(Pack<T, n>) == 0;
 }
 
-// Calls body with std::true_type or std::false_type.
+// Call body with std::true_type or std::false_type.
 template <typename Body>
 auto with_flag(bool flag, Body body) {
   return flag ? body(std::true_type()) : body(std::false_type());
 }
 
-// Calls body with a value of the C++ type that `type` stands for.
+// Call body with a value of the C++ type of `type`.
 template <typename Body>
 auto with_type(Type type, Body body) {
   switch (type) {

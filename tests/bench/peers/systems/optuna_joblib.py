@@ -50,7 +50,7 @@ def work(folder: Path, region: str, trials: int) -> None:
 
 
 def objective(folder: Path, region: str, trial: optuna.Trial) -> float:
-    """Train once. One that is tried again goes by its first number."""
+    """Train once. One that is retried goes by its first number."""
     params = {name: suggested(trial, name, entry) for name, entry in SPACE.items()}
     frozen = trial.study.get_trials(deepcopy=False)[trial.number]
     first = RetryFailedTrialCallback.retried_trial_number(frozen)

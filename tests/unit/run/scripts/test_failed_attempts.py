@@ -35,7 +35,7 @@ def test_a_failed_attempt_is_shown_until_its_trial_completes(
 
 
 def test_the_notice_says_that_all_attempts_fail_alike(make_run: MakeRun) -> None:
-    """They are tried again all the same: one sick machine may have failed them all."""
+    """They are retried all the same: one sick machine may have failed them all."""
     scripts = Scripts(make_run(budget={"trials": 9, "lanes": 1}, retries=3))
     scripts.ask("A.l1.t01")
     for retry in range(3):

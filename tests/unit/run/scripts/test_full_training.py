@@ -102,7 +102,7 @@ def test_a_full_training_waits_for_missing_data(make_run: MakeRun, work: Path) -
     reply = scripts.ask_best()
     assert reply.exit_code == EXITS["defer"]
     gone = f"the data can't be read: {work / 'A.csv'}: No such file or directory"
-    assert reply.message == f"A.best: {gone}; it will be tried again"
+    assert reply.message == f"A.best: {gone}; it will be retried"
     (work / "elsewhere").rename(work / "A.csv")
     assert scripts.ask_best().exit_code == EXITS["done"]
 

@@ -55,7 +55,7 @@ REMOVED = "009 (007.000.000) 2026-11-20 10:01:06 Job was aborted.\n\tby the poli
     ("log", "is_over", "state"),
     [
         (REMOVED, True, "pruned"),
-        (REMOVED, False, "unknown"),  # somebody removed it: it is tried again
+        (REMOVED, False, "unknown"),  # somebody removed it: it is retried
         (RAN + REMOVED, True, "unknown"),  # … and ask abandons it
     ],
 )
