@@ -117,7 +117,7 @@ def found(project: Project, lab: Lab) -> list[dict[str, Any]]:
     assert set(work.where()) == {FIRST, SECOND}
 
     def answers() -> list[dict[str, Any]]:
-        cat = "cat $(condor_config_val EXECUTE)/dir_*/trials/*/found.json 2>/dev/null"
+        cat = "cat $(condor_config_val EXECUTE)/dir_*/scratch/trials/*/found.json 2>/dev/null"
         text = node.run(cat, check=False).stdout.replace("}{", "}\n{")
         return [json.loads(line) for line in text.splitlines()]
 

@@ -253,7 +253,7 @@ def test_down_lets_a_running_trial_leave_with_its_checkpoint(project: Project, l
 
 def steps_on(node: Machine) -> int:
     """Return how many steps the trial that runs on a node has reported there."""
-    read = "cat $(condor_config_val EXECUTE)/dir_*/trials/*/progress.jsonl"
+    read = "cat $(condor_config_val EXECUTE)/dir_*/scratch/trials/*/progress.jsonl"
     return len(node.run(read).stdout.splitlines())
 
 
