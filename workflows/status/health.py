@@ -30,7 +30,7 @@ from trialfleet.workflows.facts.dagman.job_queue import Ad, is_dagman
 from trialfleet.workflows.facts.dagman.recovery import is_locked
 from trialfleet.workflows.facts.jobs.agent_messages import asked_since
 from trialfleet.workflows.facts.jobs.job_facts import place_of
-from trialfleet.workflows.facts.run_folder.dag_files import DagFiles
+from trialfleet.workflows.facts.run_folder.dag_file_names import DagFiles
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.status.common_files import REPAIR, overdue
 

@@ -14,9 +14,9 @@ from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice.pool_history import History
 from trialfleet.infra.fleet.scaling import down_note
 from trialfleet.infra.fleet.scaling import ledger as ledgers
-from trialfleet.infra.fleet.scaling.decision import Removal
 from trialfleet.infra.fleet.scaling.draining import drain_text
 from trialfleet.infra.fleet.scaling.lifetimes import Ledger, Lifetime
+from trialfleet.infra.fleet.scaling.scaling_decision import Removal
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import Machine

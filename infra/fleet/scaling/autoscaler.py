@@ -29,7 +29,10 @@ from trialfleet.infra.fleet.pool.demand import PoolView
 from trialfleet.infra.fleet.scaling import down_note, draining, end_trials
 from trialfleet.infra.fleet.scaling.accounting import CostLedger
 from trialfleet.infra.fleet.scaling.backoff import Backoff, UnfitNodes, UnmatchedTrials
-from trialfleet.infra.fleet.scaling.decision import (
+from trialfleet.infra.fleet.scaling.lifetimes import Lifetime
+from trialfleet.infra.fleet.scaling.limits import Limits, Stop, required_stop
+from trialfleet.infra.fleet.scaling.saved_state import Watch, room_of, usual_room
+from trialfleet.infra.fleet.scaling.scaling_decision import (
     Decision,
     Node,
     Phase,
@@ -39,9 +42,6 @@ from trialfleet.infra.fleet.scaling.decision import (
     phase,
     unmatched_trials,
 )
-from trialfleet.infra.fleet.scaling.lifetimes import Lifetime
-from trialfleet.infra.fleet.scaling.limits import Limits, Stop, required_stop
-from trialfleet.infra.fleet.scaling.saved_state import Watch, room_of, usual_room
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance
 from trialfleet.infra.fleet.spec.price_cap import run_cap_reached

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from trialfleet.infra.fleet.pool.demand import Demand, Group
-from trialfleet.infra.fleet.scaling.decision import Node, Phase
+from trialfleet.infra.fleet.scaling.scaling_decision import Node, Phase
 from trialfleet.infra.pool.machines import Room
 
 FIRST_UNMATCHED, LONGEST_UNMATCHED = timedelta(minutes=30), timedelta(hours=12)

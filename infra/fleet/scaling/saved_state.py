@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from trialfleet.infra.fleet.scaling.decision import Node
+from trialfleet.infra.fleet.scaling.scaling_decision import Node
 from trialfleet.infra.fleet.spec.machines import Instance, InstanceType
 from trialfleet.infra.pool.machines import Machine, Room
 

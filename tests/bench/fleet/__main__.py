@@ -35,9 +35,9 @@ from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.demand import Demand, Group
 from trialfleet.infra.fleet.scaling import autoscaler, ledger
 from trialfleet.infra.fleet.scaling.accounting import CostLedger
-from trialfleet.infra.fleet.scaling.decision import decide, unmatched_trials
 from trialfleet.infra.fleet.scaling.lifetimes import Ledger
 from trialfleet.infra.fleet.scaling.saved_state import Watch
+from trialfleet.infra.fleet.scaling.scaling_decision import decide, unmatched_trials
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.connection import use

@@ -11,8 +11,8 @@ import classad2
 
 from trialfleet.classads import plain
 from trialfleet.infra.fleet.pool.demand import AS_TEXT
-from trialfleet.infra.fleet.scaling.decision import Node
 from trialfleet.infra.fleet.scaling.limits import Limits
+from trialfleet.infra.fleet.scaling.scaling_decision import Node
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import Machine, Room, machines_of
 

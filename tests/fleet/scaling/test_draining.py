@@ -25,7 +25,7 @@ from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.scaling import draining
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Connections, Step
-from trialfleet.infra.fleet.scaling.decision import Removal
+from trialfleet.infra.fleet.scaling.scaling_decision import Removal
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.embedded import Pool

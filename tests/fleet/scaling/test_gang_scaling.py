@@ -23,8 +23,8 @@ from tests.fleet.mock_aws.nodes_at_hand import (
 )
 from tests.fleet.mock_aws.small_world import world
 from trialfleet.infra.fleet.pool.demand import Demand, Group, PoolView, read_demand
-from trialfleet.infra.fleet.scaling.decision import decide, unmatched_trials
 from trialfleet.infra.fleet.scaling.packing import least_new, pack
+from trialfleet.infra.fleet.scaling.scaling_decision import decide, unmatched_trials
 
 TWO_GPUS = replace(ROOM, gpus=2)
 

@@ -21,7 +21,9 @@ from tests.fleet.mock_aws.nodes_at_hand import (
     slot_ad,
 )
 from trialfleet.infra.fleet.pool.demand import Demand, Group
-from trialfleet.infra.fleet.scaling.decision import (
+from trialfleet.infra.fleet.scaling.limits import Limits
+from trialfleet.infra.fleet.scaling.packing import least_new, pack
+from trialfleet.infra.fleet.scaling.scaling_decision import (
     GONE,
     LEAVING,
     OPEN,
@@ -32,8 +34,6 @@ from trialfleet.infra.fleet.scaling.decision import (
     phase,
     unmatched_trials,
 )
-from trialfleet.infra.fleet.scaling.limits import Limits
-from trialfleet.infra.fleet.scaling.packing import least_new, pack
 from trialfleet.infra.pool.machines import Room, machines_of
 
 NOTHING = Demand()

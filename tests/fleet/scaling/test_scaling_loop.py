@@ -16,9 +16,9 @@ from tests.fleet.mock_aws.nodes_at_hand import NOW
 from trialfleet.errors import FleetError, PoolError
 from trialfleet.infra.fleet.scaling import down_note
 from trialfleet.infra.fleet.scaling.autoscaler import Step
-from trialfleet.infra.fleet.scaling.decision import Removal
 from trialfleet.infra.fleet.scaling.last_report import default_report, read_report
 from trialfleet.infra.fleet.scaling.loop import Loop
+from trialfleet.infra.fleet.scaling.scaling_decision import Removal
 
 STEP = Step(at=NOW, nodes={}, waiting=0, running=0, price_per_hour=0, spent=0, since=NOW)
 

@@ -19,7 +19,7 @@ from trialfleet.optimizer.storage import open_storage
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.daily.digest import tell_days
 from trialfleet.workflows.control.notify.delivery import deliver
-from trialfleet.workflows.control.notify.slack import slack_text
+from trialfleet.workflows.control.notify.slack_message import slack_text
 from trialfleet.workflows.facts.journal.event import Event
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome

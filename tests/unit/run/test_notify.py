@@ -30,7 +30,12 @@ from trialfleet.files import shell_quoted
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.notify.delivery import FIRST_PAUSE, GIVEN_UP, deliver, deliver_all
 from trialfleet.workflows.control.notify.senders import SendError, message_of, send
-from trialfleet.workflows.control.notify.slack import SECTION, SECTIONS, slack_message, slack_text
+from trialfleet.workflows.control.notify.slack_message import (
+    SECTION,
+    SECTIONS,
+    slack_message,
+    slack_text,
+)
 from trialfleet.workflows.facts.journal.event import Event, event_id
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.outbox import Outbox, key_of, undelivered

@@ -19,7 +19,7 @@ from email.utils import format_datetime
 from http.client import HTTPException
 from typing import Any
 
-from trialfleet.workflows.control.notify.slack import slack_message
+from trialfleet.workflows.control.notify.slack_message import slack_message
 from trialfleet.workflows.control.secret_files import secret
 from trialfleet.workflows.facts.journal.event import (
     MOST_SHOWN,

@@ -24,9 +24,9 @@ from trialfleet.files import shell_quoted, sync, write_atomic
 from trialfleet.nodes import tabular
 from trialfleet.nodes.job import archive
 from trialfleet.optimizer.sampling.previous import PreviousTask, previous_as_text
+from trialfleet.workflows.control.plan.dags_and_submit_files import texts_of
 from trialfleet.workflows.control.plan.inputs import freeze_code, freeze_data, sif_of
 from trialfleet.workflows.control.plan.run_ids import is_run_id, published_already
-from trialfleet.workflows.control.plan.run_texts import texts_of
 from trialfleet.workflows.control.plan.source import source_of
 from trialfleet.workflows.facts.disk_space import lack_of_space
 from trialfleet.workflows.facts.models.folders import LATEST

@@ -30,8 +30,8 @@ from trialfleet.optimizer.ownership import Owner
 from trialfleet.optimizer.sampling.startup_count import first_model_trial
 from trialfleet.optimizer.sampling.suggest import warm_up
 from trialfleet.optimizer.service import Reply, serve
+from trialfleet.workflows.control.plan.dags_and_submit_files import agent_text
 from trialfleet.workflows.control.plan.inputs import note_changes
-from trialfleet.workflows.control.plan.run_texts import agent_text
 from trialfleet.workflows.control.scripts.early_stopping import EarlyStopping
 from trialfleet.workflows.control.scripts.full_training_scripts import FinalScripts
 from trialfleet.workflows.control.scripts.gate_scripts import GateScripts

@@ -13,7 +13,7 @@ from trialfleet import job_files
 from trialfleet.classads import plain
 from trialfleet.files import read_json, unless_damaged
 from trialfleet.workflows.facts.jobs.executions import events_of
-from trialfleet.workflows.facts.run_folder.dag_files import DagFiles
+from trialfleet.workflows.facts.run_folder.dag_file_names import DagFiles
 
 _BEFORE_AD, _OF_NODE = re.compile(r"\n(?=\[)"), '"NodeStatus"'  # in a node status file
 # STATUS_PRERUN, _SUBMITTED, _POSTRUN, _ERROR of a node status file

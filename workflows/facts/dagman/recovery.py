@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from trialfleet.files import sync
-from trialfleet.workflows.facts.run_folder.dag_files import DagFiles
+from trialfleet.workflows.facts.run_folder.dag_file_names import DagFiles
 
 # Python's fcntl has a call that takes this lock and none that asks who holds it.
 _FLOCK = "hhqqi"  # struct flock of Linux's 64-bit ABIs: l_type, l_whence, l_start, l_len, l_pid

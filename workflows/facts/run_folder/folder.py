@@ -1,7 +1,7 @@
 """The names in a run's folder, all in this module.
 
 A path's comment describes the file. The optimiser's client (optimizer/client.py) and DAGMan
-(dag_files.py) have some more names.
+(dag_file_names.py) have some more names.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trialfleet import nodes
 from trialfleet.optimizer.client import LOG
-from trialfleet.workflows.facts.run_folder.dag_files import DagFiles
+from trialfleet.workflows.facts.run_folder.dag_file_names import DagFiles
 from trialfleet.workflows.facts.run_folder.trial_names import range_of
 
 TRIALS = "trials"
