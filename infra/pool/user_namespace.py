@@ -70,7 +70,9 @@ def mapped_account() -> pwd.struct_passwd:
     usable = [entry for entry in pwd.getpwall() if entry.pw_uid not in {0, overflow}]
     usable.sort(key=lambda entry: (entry.pw_name not in PREFERRED, entry.pw_uid))
     if not usable:
-        raise PoolError("this machine has only the accounts root and nobody: run as a plain user")
+        raise PoolError(
+            "this machine has only the accounts 'root' and 'nobody': run as a plain user"
+        )
     return usable[0]
 
 

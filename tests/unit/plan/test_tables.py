@@ -408,7 +408,7 @@ def test_a_split_by_a_column_takes_its_words() -> None:
     ("columns", "options", "words"),
     [
         ({"p": cycle("train", "tets", None)}, {"column": "p"}, "'tets', nothing in 26 rows; it mu"),
-        ({"p": cycle("train", "test")}, {"column": "p"}, "leave none for validation"),
+        ({"p": cycle("train", "test")}, {"column": "p"}, "none is for validation"),
         (
             {"p": cycle("a", "b")},
             {"time": "p"},
@@ -438,7 +438,7 @@ def test_a_split_by_a_column_takes_its_words() -> None:
         ({"p": [True, False] * 20}, {"time": "p"}, "column 'p' holds no dates and no numbers, su"),
         ({"p": cycle(None)}, {"time": "p"}, "table.split: column 'p' has no values"),
         ({"p": cycle(1, None)}, {"time": "p"}, "table.split: column 'p' has 20 missing values"),
-        ({"p": cycle(1)}, {"time": "p"}, "leave none for train and validation"),
+        ({"p": cycle(1)}, {"time": "p"}, "none is for train or validation"),
         ({}, {"column": "y"}, "table.split: 'y' is the target"),
     ],
 )

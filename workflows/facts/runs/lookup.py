@@ -329,7 +329,9 @@ def _model_alone(region: str) -> Path:
         return found[0] / LATEST
     if found:
         choices = "\n".join(f"  {shell_quoted(models_folder)}" for models_folder in found)
-        raise InputError(f"several models are of a region named {region!r}; name one:\n{choices}")
+        raise InputError(
+            f"several models have a region named {region!r}; name one of them:\n{choices}"
+        )
     regions = sorted({models_folder.name for models_folder in models_folders_here()})
     known = f"there are models of {', '.join(regions)}" if regions else "there are none in ./models"
     raise InputError(
