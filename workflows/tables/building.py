@@ -262,7 +262,8 @@ def _parts(split: npt.NDArray[np.int8]) -> dict[str, int]:
 def _check_parts(split: npt.NDArray[np.int8], goal: _Goal, target: str) -> None:
     if empty := [name for name, count in _parts(split).items() if not count]:
         raise TableError(
-            f"of the {len(split)} rows with a target, none is for {' or '.join(empty)}; see table.split"
+            f"of the {len(split)} rows with a target, none is for {' or '.join(empty)}; "
+            "see table.split"
         )
     if spread_of(goal.values[split == TRAIN]):
         return
