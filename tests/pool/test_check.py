@@ -59,6 +59,7 @@ def test_a_failing_trainer_is_shown_with_its_last_output(make_run: MakeRun) -> N
     assert run.status().state is RunState.PLANNED
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_each_mode_of_the_trainer_is_tried(make_run: MakeRun) -> None:
     gated = make_run(gate={})

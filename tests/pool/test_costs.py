@@ -67,6 +67,7 @@ def test_a_trials_cost_is_its_nodes_price_for_its_share_and_time(
         assert "full trainings" in output_of("cost", str(run.folder), "--by", "kind")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_a_region_whose_money_is_spent_publishes_what_is_best_so_far(make_run: MakeRun) -> None:
     budget = {"trials": 6, "lanes": 1, "usd": 1e-6}

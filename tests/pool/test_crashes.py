@@ -259,6 +259,7 @@ def test_without_a_supervisor_resume_repairs_a_run_at_once(
             supervisor.resume()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_a_service_that_is_killed_is_restarted_without_a_script(
     gated: Gated, wait_for: WaitFor

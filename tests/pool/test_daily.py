@@ -155,6 +155,7 @@ TABULAR: dict[str, object] = {
 }
 
 
+@pytest.mark.thorough
 def test_a_day_with_failed_checks_costs_nothing_and_is_accepted_by_hand(here: Path) -> None:
     now = datetime.now(UTC) + timedelta(seconds=10)  # the data is older
     strict = {**TABULAR, "checks": {"rows": "fail"}, "notify": [{"command": ["true"]}]}
@@ -241,6 +242,7 @@ def test_a_day_that_is_stopped_and_resumed_ends_as_its_run_does(
     assert not list((here / "runs" / "demo").glob(f"{FIRST}-*"))
 
 
+@pytest.mark.thorough
 def test_without_systemd_htcondor_starts_the_days(
     here: Path, wait_for: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

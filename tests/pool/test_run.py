@@ -58,6 +58,7 @@ def test_by_hand_a_run_is_stopped_and_resumed(
     assert_exactly_once(run, 4)
 
 
+@pytest.mark.thorough
 def test_a_run_in_a_folder_with_a_space_and_a_quote(make_run: MakeRun, work: Path) -> None:
     run = make_run(out=work / "it's a run é", budget={"trials": 2, "lanes": 1})
     run.submit()
@@ -88,6 +89,7 @@ echo '{{"status": "complete", "metrics": {{"loss": 0.5}}}}' >result.json
 """
 
 
+@pytest.mark.thorough
 def test_a_trial_without_own_figures_has_htcondors(
     make_run: MakeRun, work: Path, wait_for: Callable[..., None]
 ) -> None:

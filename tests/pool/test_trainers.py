@@ -99,6 +99,7 @@ def test_bad_trainers_are_recorded_as_failed_and_stop_no_other_region(make_run: 
     assert "I always fail" in run.report.read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_a_trial_gets_no_more_memory_than_it_asks_for(make_run: MakeRun) -> None:
     run = make_run(
@@ -280,6 +281,7 @@ def test_a_gpu_trial_runs_only_where_a_gpu_is(
         assert "GPUs = 1" in RunFolder(run.folder).region("A").trial("A.l1.t01").log.read_text()
 
 
+@pytest.mark.thorough
 def test_published_models_say_where_they_come_from(
     make_run: MakeRun, pool: Pool, work: Path, wait_for: WaitFor
 ) -> None:

@@ -36,6 +36,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return release.install(wheel, tmp_path_factory.mktemp("of") / "environment", borrow=True)
 
 
+@pytest.mark.thorough
 def test_a_wheel_installed_alone_runs_the_demos_study(python: Path, pool: Pool, work: Path) -> None:
     def call(*words: str | Path) -> str:
         done = subprocess.run(words, cwd=work, capture_output=True, text=True, check=False)

@@ -91,6 +91,7 @@ def test_a_lane_a_held_job_and_what_no_slot_can_run(
     too_large.stop()
 
 
+@pytest.mark.thorough
 def test_a_crash_and_scripts_that_fail_are_why_their_regions_fail(
     make_run: MakeRun, work: Path, wait_for: WaitFor
 ) -> None:

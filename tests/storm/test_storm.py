@@ -45,7 +45,7 @@ def storm(*arguments: str) -> dict[str, object]:
 @pytest.mark.pool
 @pytest.mark.timeout(900)  # a busy machine; some two minutes on a quiet one
 def test_no_crash_leaves_a_run_stuck() -> None:
-    storm("--kills", "20", "--seed", "1", "--regions", "3", "--trials", "4", "--mean", "1")
+    storm("--kills", "15", "--seed", "1", "--regions", "2", "--trials", "4", "--mean", "1")
 
 
 @pytest.mark.pool

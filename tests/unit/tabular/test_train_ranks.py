@@ -72,7 +72,8 @@ def listening(pid: int) -> set[str]:
     return {found.laddr.ip for found in connections if found.status == psutil.CONN_LISTEN}
 
 
-@pytest.mark.parametrize("batch", [199, pytest.param(67, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("batch", [199, 67])
 def test_two_ranks_come_to_what_one_comes_to(sandbox: Path, tmp_path: Path, batch: int) -> None:
     """Of 200 rows. One of the ranks has nothing of the tail; or as much of it as of a batch."""
     alone = shutil.copytree(sandbox, tmp_path / "alone")
