@@ -20,8 +20,8 @@ class Image:
     Attributes:
         id: for instance `ami-0123456789abcdef0`.
         root: the name of its root device.
-        root_gib: size of the root disk that it was made with.
-        architecture: of the processors that it runs on.
+        root_gib: size in GiB of the root disk from which the image was made.
+        architecture: the processor architecture.
     """
 
     id: str

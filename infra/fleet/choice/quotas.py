@@ -35,14 +35,14 @@ QUOTAS: tuple[tuple[Lifecycle, str, Quota], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """A quota that a fleet's candidates fall under in a region.
+    """A quota that applies to a fleet's candidates in a region.
 
     Attributes:
         quota: its code and name.
         aws_region: the AWS region.
-        lifecycle: of the instances that count.
+        lifecycle: the lifecycle of the instances that count.
         vcpus: maximum number that may run at once; None where AWS doesn't say.
-        smallest: vCPUs of the smallest of the candidates.
+        smallest: number of vCPUs of the smallest candidate.
     """
 
     quota: Quota
@@ -63,7 +63,7 @@ def quota_of(instance_type: str, lifecycle: Lifecycle) -> Quota | None:
 
 
 def limits(aws: Aws, candidates: Iterable[Candidate]) -> list[Limit]:
-    """Look up the quotas that candidates fall under."""
+    """Look up the quotas that apply to candidates."""
     smallest: dict[tuple[Quota, str, Lifecycle], int] = {}
     for one in candidates:
         if quota := quota_of(one.type.name, one.lifecycle):

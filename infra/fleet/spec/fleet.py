@@ -255,7 +255,7 @@ class Fleet(Section):
 
     @property
     def called(self) -> str:
-        """The fleet's name; a study's fleet without a name has the study's."""
+        """The fleet's name; a study's fleet without a name gets the study's name."""
         assert self.name is not None, "the fleet was not given a name"
         return self.name
 
@@ -266,7 +266,7 @@ class Fleet(Section):
 
     @property
     def brings_gpus(self) -> bool:
-        """True if its nodes have GPUs, by `needs` or the families' names of listed types."""
+        """True if its nodes have GPUs, by `needs` or the family names of the listed types."""
         if self.instance_types:
             return any(re.match(_GPU_FAMILY, name) for name in self.instance_types)
         return self.needs.gpus > 0
