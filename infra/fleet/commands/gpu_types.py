@@ -100,7 +100,7 @@ def _types(aws: Aws, aws_region: str, fleet: Fleet | None) -> list[InstanceType]
 
 
 def _of_table(aws_regions: Sequence[str], fleet: Fleet | None) -> GpuTypes:
-    """Return names and on-demand prices from the price table, of a fleet's list if any."""
+    """Return types and on-demand prices from the price table: all, or those that a fleet lists."""
     known = {at: prices.table().get(at, {}) for at in aws_regions}
     listed = set(fleet.instance_types) if fleet else set()
     names = sorted({name for its in known.values() for name in its if not listed or name in listed})

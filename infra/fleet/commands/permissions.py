@@ -84,13 +84,14 @@ def _dry_runs(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> list[P
 
 
 def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
-    """Test a launch from the fleet's template, the only kind that the policy allows.
+    """Test a launch from the fleet's template; the policy allows no other launch.
 
-    EC2 Fleet launches on behalf of the caller, who needs the permission for both calls.
+    EC2 Fleet launches on behalf of the caller, who needs permission for CreateFleet and
+    RunInstances.
 
     Raises:
         FleetError: there is no template yet.
-        ClientError: AWS's answer to the dry runs; they always raise one.
+        ClientError: AWS's answer to the dry runs, which is always an error.
     """
     made = launch_template.templates(aws, fleet, aws_region)
     if not made:

@@ -26,7 +26,7 @@ def problems(aws: Aws, fleet: Fleet, candidates: Sequence[Candidate]) -> list[st
 
 
 def warnings(fleet: Fleet, candidates: Sequence[Candidate]) -> list[str]:
-    """Return the parts of a fleet's file that can't be met in full, a line each."""
+    """Return the settings of a fleet's file that can't be met in full, a line each."""
     own = None if fleet.manager else own_instance.find()
     cheapest = min(one.price for one in candidates)
     unreached = manager_checks.unreached(fleet, own)

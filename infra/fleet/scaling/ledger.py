@@ -1,7 +1,7 @@
 """A fleet's record of its instances' costs, needed because AWS forgets ended instances.
 
-It is stored in the fleet's bucket. Before `fleet down` deletes the bucket, it keeps the record on
-this machine. If the fleet comes up again, that is read together with the new bucket's record.
+It is stored in the fleet's bucket. Before `fleet down` deletes the bucket, it copies the record to
+this machine. If the fleet comes up again, the copy is read together with the new bucket's record.
 """
 
 from __future__ import annotations

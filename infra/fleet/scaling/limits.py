@@ -45,7 +45,7 @@ class Limits:
     paused: str = ""
 
     def run_pays_for(self, rate: float) -> int:
-        """Return how many new nodes the rest of the run's cap pays for until they are useful.
+        """Return how many new nodes fit into the rest of the run's cap until they are useful.
 
         `rate` is USD per hour of the existing nodes.
         """
@@ -61,7 +61,7 @@ class Stop:
 
     Attributes:
         reason: for people.
-        finals: the full trainings end, too.
+        finals: True if the full trainings end, too.
     """
 
     reason: str
@@ -74,7 +74,7 @@ def required_stop(limits: Limits, nodes: int, wanted: bool) -> Stop | None:
     Args:
         limits: the run's cap, the amount spent and the price of a new node.
         nodes: the number of instances that cost money.
-        wanted: a job waits for a node.
+        wanted: True if a job waits for a node.
     """
     cap, spent = limits.run_cap, limits.spent
     if cap is None:

@@ -18,7 +18,7 @@ class Packing:
     """The placement of waiting trials.
 
     Attributes:
-        used: nodes that get some of them.
+        used: nodes that get some of the trials.
         new: number of missing nodes.
         unfit: trials that don't fit even on a new node.
     """
@@ -93,7 +93,7 @@ def _count(fresh: Iterable[_Alike]) -> int:
 
 
 def _fill(rooms: dict[str, Room], need: Room, jobs: int) -> int:
-    """Place `jobs` jobs as far as there is room; return the number of the others."""
+    """Place as many of `jobs` jobs as there is room for; return the number of the others."""
     for name, room in rooms.items():
         if not jobs:
             break
@@ -104,7 +104,7 @@ def _fill(rooms: dict[str, Room], need: Room, jobs: int) -> int:
 
 
 def _fill_alike(fresh: Iterable[_Alike], need: Room, jobs: int) -> tuple[int, list[_Alike]]:
-    """Place jobs on new nodes; return the number of the others, and the nodes with the rest."""
+    """Place jobs on new nodes; return the number without room, and the nodes' room left."""
     left = []
     for room, nodes in fresh:
         each = room.holds(need)
