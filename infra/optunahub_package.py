@@ -102,7 +102,7 @@ def place(module: str) -> list[str]:
 
 
 def with_relative_imports(module: str) -> str:
-    """Return a module's text, its imports of trialfleet relative to its place in the package."""
+    """Return a module's text; its imports of trialfleet become relative within the package."""
     folders = place(module)[:-1]
 
     def relative(found: re.Match[str]) -> str:

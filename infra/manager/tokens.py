@@ -1,8 +1,8 @@
 """The token with which a node authenticates to the pool.
 
 HTCondor signs it with a key that only root on the manager can read; `fleet up` gives it to the
-nodes. It names `node@TRUST_DOMAIN` and permits only the advertising of a machine. PoolError: a
-token can't be made, read or used.
+nodes. It names `node@TRUST_DOMAIN` and permits only the advertising of a machine. Functions raise
+PoolError if a token can't be made, read or used.
 """
 
 from __future__ import annotations

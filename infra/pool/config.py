@@ -32,7 +32,7 @@ class PoolSettings:
     Attributes:
         folder: the pool's own folder, absolute.
         installation: the HTCondor to run.
-        account: the daemons' name of the pool's owner.
+        account: the pool's owner, by the account name that the daemons see.
         port: the port of all daemons.
         root: True if the daemons run in a user namespace of root.
         cpus: number of cpus to offer; 0: those that this process may use, at least 2.
@@ -70,7 +70,7 @@ class PoolSettings:
 
 
 def check_path(what: str, path: Path) -> None:
-    """Raise InputError if HTCondor would read `path` in its configuration as a different one."""
+    """Raise InputError if HTCondor would read `path` in its configuration as a different path."""
     text = str(path)
     # $ begins a macro, # and \ are special in some lists, a comma or a double quote splits.
     unusable = re.search(r"[\x00-\x1f\x7f$\\\",]", text)

@@ -23,9 +23,9 @@ _put: set[str] = set()  # values of CONDOR_CONFIG set by `use`, not by a person:
 def connect(folder: Path | str | None = None) -> dict[str, str]:
     """Return CONDOR_CONFIG and PATH of the HTCondor that a command uses.
 
-    The given embedded pool; else the one that CONDOR_CONFIG in the environment names; else the
-    embedded pool in the default folder if it is up; else the machine's own HTCondor if its schedd
-    answers.
+    It is the given embedded pool; else the HTCondor that CONDOR_CONFIG in the environment names;
+    else the embedded pool in the default folder if it is up; else the machine's own HTCondor if its
+    schedd answers.
 
     Raises:
         PoolError: there is none, or the chosen embedded pool is down.
@@ -106,7 +106,7 @@ def where_tools_work() -> str:
 
 
 def machines_own() -> dict[str, str] | None:
-    """Return PATH for the machine's own HTCondor, or None if no schedd of it answers."""
+    """Return PATH for the machine's own HTCondor, or None if its schedd does not answer."""
     environment = inherited_environment()
     environment.pop("CONDOR_CONFIG", None)
     if pool_status.look_at_queue(environment) is None:

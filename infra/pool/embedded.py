@@ -60,7 +60,7 @@ def default_folder() -> Path:
 
 
 def embedded_folder(config: str) -> Path | None:
-    """Return the folder of the embedded pool with this configuration; None: it isn't a pool's."""
+    """Return the folder of the embedded pool with this configuration file; None without a pool."""
     folder = Path(config).parent
     return folder if config and (folder / "pool.json").is_file() else None
 
@@ -68,8 +68,8 @@ def embedded_folder(config: str) -> Path | None:
 def meant_folder() -> Path:
     """Return the folder of the default embedded pool.
 
-    $TRIALFLEET_POOL; else that of the pool which CONDOR_CONFIG names, because runs use it; else
-    this user's.
+    It is $TRIALFLEET_POOL; else the folder of the pool that CONDOR_CONFIG names, because runs use
+    that pool; else this user's folder.
     """
     named = "" if os.environ.get(FOLDER_VARIABLE) else os.environ.get("CONDOR_CONFIG", "")
     return embedded_folder(named) or default_folder()
@@ -309,7 +309,7 @@ class Pool:
             raise PoolError(f"{MASTER} exits {done.returncode}; {tail(output_file)}")
 
     def _settled(self, seconds: float) -> PoolStatus:
-        """Wait until all daemons answer and there is a slot, all have died, or time is up."""
+        """Wait until all daemons answer and there is a slot, or all have died, or time is up."""
         latest = self.status()
 
         def settled() -> bool:

@@ -56,7 +56,7 @@ class Installation:
     """One HTCondor on this machine.
 
     Attributes:
-        release: HTCondor's RELEASE_DIR; its programs lie in `bin` and `sbin` below it.
+        release: HTCondor's RELEASE_DIR; its programs are in `bin` and `sbin` below it.
         version: for instance `25.14.1`.
         unpacked: True for a copy in the user's cache, False for the machine's own.
     """
@@ -109,7 +109,7 @@ def release_number(version: str) -> tuple[int, ...]:
 
 
 def machine_installation() -> Installation | None:
-    """Return the HTCondor with its `condor_master` on PATH, of any version."""
+    """Return the HTCondor, of any version, whose `condor_master` is on PATH; None without one."""
     search = os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS])
     found = shutil.which(MASTER, path=search)
     if found is None:
