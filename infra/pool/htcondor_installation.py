@@ -128,7 +128,7 @@ def usable_installation() -> Installation | None:
 def managers_version() -> str:
     """Return the version of this machine's HTCondor, for a manager and its nodes.
 
-    PoolError: it is missing or too old.
+    Raises PoolError if HTCondor is missing or too old.
     """
     found = usable_installation()
     if found is None:
@@ -151,7 +151,7 @@ def read_version(release: Path) -> str | None:
 
 
 def newest_unpacked(cache: Path) -> Installation | None:
-    """Return the newest complete copy in `cache` that is new enough and was not moved."""
+    """Return the newest complete copy in `cache`, if it is new enough and was not moved."""
     copies = []
     for note in cache.glob(f"*-{platform.machine()}-r{RECIPE}/installation.json"):
         made = object_or_empty(partial(read_json, note))
@@ -234,7 +234,7 @@ def unpack_beside(beside: Path, cache: Path, progress: Progress) -> Installation
 def plan_from_a_mirror(
     folder: Path, progress: Progress
 ) -> tuple[private_apt.PrivateApt, dict[str, str]]:
-    """Return an apt with a mirror that answered, and the packages to fetch with their versions."""
+    """Return an apt whose mirror answered, and the packages to fetch with their versions."""
     reasons: list[str] = []
     for number, mirror in enumerate(private_apt.mirrors()):
         apt = private_apt.PrivateApt(
@@ -251,7 +251,7 @@ def plan_from_a_mirror(
 
 
 def make_runnable(usr: Path, final: Path) -> None:
-    """Set the loader and libraries of the programs in `usr` to their future paths in `final`."""
+    """Make the programs in `usr` use the loader and libraries at their future paths in `final`."""
     elf.relocate(
         elf.dynamic_programs([usr / "bin", usr / "sbin", usr / "libexec" / "condor"]),
         loader=final / find_loader(usr).relative_to(usr),
