@@ -32,7 +32,7 @@ LINK = "pci/pci_gpu_link_info"
 
 
 def parse(text: str) -> Readings:
-    """Return the readings in nvidia-smi's XML; ValueError if it isn't that."""
+    """Return the readings in nvidia-smi's XML; ValueError for any other text."""
     try:
         # The driver's own words, not a stranger's.
         top = ET.fromstring(text)  # noqa: S314
@@ -95,13 +95,13 @@ def yes(element: ET.Element, path: str) -> bool | None:
 
 
 def either(answers: Iterator[bool | None]) -> bool | None:
-    """Return True if one is, None if none is known."""
+    """Return True if a value is True; None if all values are unknown."""
     known = [answer for answer in answers if answer is not None]
     return any(known) if known else None
 
 
 def number(element: ET.Element, *paths: str) -> float | None:
-    """Return the number before the unit, such as 27.5 of `27.50 W`, at the first path with one."""
+    """Return the number at the first path that has one, without its unit: 27.5 of `27.50 W`."""
     for path in paths:
         found = re.match(r"\s*([0-9]+(\.[0-9]+)?)", element.findtext(path, ""))
         if found:
