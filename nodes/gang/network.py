@@ -33,16 +33,16 @@ def _outgoing_address() -> str:
 
 
 def free_port(host: str) -> int:
-    """Return a free port, which will be free for a while."""
+    """Return a free port, which should stay free for a while."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
 
 
 def variables(host: str) -> dict[str, str]:
-    """Return variables that select an address's interface for gloo and NCCL; keep the user's own.
+    """Return variables that make gloo and NCCL use an address's interface; keep the user's own.
 
-    By default they resolve the machine's name, which often gives the loopback address.
+    By default gloo and NCCL resolve the machine's name, which often gives the loopback address.
     """
     if not (name := _interface(host)):
         return {}
@@ -94,8 +94,8 @@ class SaveSocket:
     def address(self, holder: int) -> str:
         """Return the address to which a worker connects.
 
-        It goes through a descriptor, because an address is limited to 107 bytes. The descriptor is
-        that of the process `holder`, because this process's descriptors are closed to workers.
+        The address is a path through a descriptor, because an address is limited to 107 bytes. The
+        process `holder` has this descriptor, because workers can't use this process's descriptors.
         """
         return f"/proc/{holder}/fd/{self.folder}/{_SOCKET}"
 
