@@ -133,7 +133,7 @@ class Chirp:
         self._ask(f"rename {_word(remote)} {_word(to)}")
 
     def set_attribute(self, name: str, value: str) -> None:
-        """Set an attribute Chirp… in the job's ad to an expression without blanks; takes seconds."""
+        """Set the job's attribute Chirp… to an expression without blanks; this takes seconds."""
         self._ask(f"set_job_attr_delayed {name} {_word(value)}")
 
     # Inside
