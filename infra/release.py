@@ -35,7 +35,7 @@ class ReleaseError(Exception):
 
 
 def main() -> None:
-    """Run the command line; exit with 2 and one line after an error."""
+    """Run the command line; after an error print a line and exit with 2."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--demo", action="store_true", help="also run the demo's study, on a pool")
     parser.add_argument("--tag", action="store_true", help="tag HEAD vX.Y.Z in the end")

@@ -78,7 +78,7 @@ def read_node_token() -> str:
 
 
 def renew() -> datetime:
-    """Replace the token of this machine, a manager, and return when the new one expires."""
+    """Replace the nodes' token on this manager, and return when the new token expires."""
     if not TOKEN_FILE.parent.is_dir():
         raise PoolError(
             f"{TOKEN_FILE.parent} doesn't exist: `sudo trialfleet manager install` makes it"

@@ -1,4 +1,4 @@
-"""The one query of the collector for slots.
+"""The collector's query for slots, for all of trialfleet.
 
 Functions raise PoolError if there is no pool, or its collector does not answer.
 """

@@ -80,7 +80,7 @@ def check_path(what: str, path: Path) -> None:
 
 
 def check_knob(name: str, value: str) -> None:
-    """Raise InputError unless `name = value` is one setting on one line."""
+    """Raise InputError unless `name = value` is a single setting on a single line."""
     if not KNOB_NAME.fullmatch(name):
         raise InputError(f"{name!r} can't be the name of an HTCondor setting")
     if re.search(r"[\x00\n\r]", value) or value.rstrip().endswith("\\"):

@@ -28,7 +28,7 @@ def connect(folder: Path | str | None = None) -> dict[str, str]:
     schedd answers.
 
     Raises:
-        PoolError: there is none, or the chosen embedded pool is down.
+        PoolError: there is no HTCondor, or the chosen embedded pool is down.
     """
     if folder is not None or not _kept_seconds:
         return _search(folder)
@@ -138,7 +138,7 @@ def local_schedd() -> Any:
     """Return htcondor2's client of this machine's schedd, in the pool of `use`.
 
     Raises:
-        NoAddressError: it has no address yet; the bindings raise KeyError for that.
+        NoAddressError: the schedd has no address yet; the bindings raise KeyError for that.
         htcondor2.HTCondorException: there is no schedd.
     """
     import htcondor2

@@ -54,7 +54,7 @@ KILL_SECONDS = 10.0  # time limit for the kernel to remove processes after SIGKI
 
 
 def default_folder() -> Path:
-    """Return this user's pool folder: $TRIALFLEET_POOL, else one in the user's state folder."""
+    """Return this user's pool folder: $TRIALFLEET_POOL, or a folder in the user's state folder."""
     chosen = os.environ.get(FOLDER_VARIABLE)
     return Path(chosen) if chosen else platformdirs.user_state_path("trialfleet") / "pool"
 
@@ -104,14 +104,15 @@ class Pool:
         return self.folder / pool_config.FILE
 
     def up(self, progress: Progress = say_nothing, *, seconds: float = 60.0) -> PoolStatus:
-        """Start the pool and return its status once it takes jobs; harmless if it is up.
+        """Start the pool and return its status once it takes jobs; harmless if the pool is up.
 
-        HTCondor is unpacked if the machine has none. Processes left by a pool that died are ended
-        first; its job queue is kept. The daemons have `seconds` to answer.
+        HTCondor is unpacked if the machine has none. Processes that a dead pool left are ended
+        first; the job queue is kept. The daemons have `seconds` to answer.
 
         Raises:
             InputError: the folder or a knob can't be used.
-            PoolError: HTCondor can't be installed or doesn't start; with the end of its log.
+            PoolError: HTCondor can't be installed or doesn't start; the message has the end of its
+                log.
         """
         settings = self._settings(find_htcondor(progress))
         text = pool_config.render(settings)
@@ -131,7 +132,7 @@ class Pool:
             return status
 
     def down(self, progress: Progress = say_nothing, *, grace: float = 45.0) -> None:
-        """End every process of the pool; harmless if it is down. The job queue is kept.
+        """End every process of the pool, but keep its job queue; harmless if the pool is down.
 
         Jobs get SIGTERM, so that they can save a checkpoint; after `grace` seconds all processes
         are killed.

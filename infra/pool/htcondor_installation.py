@@ -1,4 +1,4 @@
-"""The search for HTCondor: the machine's own, or else Debian's package in the user's cache.
+"""The search for HTCondor: the machine's own HTCondor, or Debian's package in the user's cache.
 
 PyPI has HTCondor's bindings but not its daemons, and HTCondor's own relocatable tarball is in no
 package index. Debian's archive is mirrored and signed, and apt resolves the daemons' dependencies.
@@ -163,7 +163,7 @@ def newest_unpacked(cache: Path) -> Installation | None:
 
 
 def unpack(cache: Path, progress: Progress = say_nothing) -> Installation:
-    """Unpack Debian's HTCondor into `cache` and return it, one process at a time.
+    """Unpack Debian's HTCondor into `cache` and return it; other processes wait meanwhile.
 
     Raises:
         PoolError: this machine has no apt, no keys or no mirror, or an unsupported processor.

@@ -174,7 +174,7 @@ class Machine:
         )
 
     def is_sick(self, wants_gpus: bool | None = None) -> bool:
-        """Return whether trials need GPUs and the probe found no healthy one.
+        """Return whether trials need GPUs but the probe found no healthy GPU.
 
         Machines outside of a fleet may have no probe: then they are not sick. The default of
         `wants_gpus` is whether the machine has GPUs.

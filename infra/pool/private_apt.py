@@ -137,7 +137,7 @@ def explain(mirror: str, complaint: str) -> str:
 
 
 def machine_architecture() -> str:
-    """Return Debian's name of this machine's processor; PoolError for an unsupported one."""
+    """Return Debian's name of this machine's processor; PoolError if it is unsupported."""
     machine, known = platform.machine(), " or ".join(ARCHITECTURES)
     if machine not in ARCHITECTURES:
         raise PoolError(f"HTCondor can be unpacked on {known}, not on {machine}")
@@ -161,7 +161,7 @@ def keyring() -> Path:
 
 
 def mirrors() -> list[str]:
-    """Return the mirror in the environment, then those of the machine's apt, without duplicates.
+    """Return the mirror in the environment, then the mirrors of the machine's apt, each once.
 
     The apt of Debian's derivatives has no mirror of Debian.
     """

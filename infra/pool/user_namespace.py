@@ -1,4 +1,4 @@
-"""The account of the daemons: the user, or for root an ordinary account in a user namespace.
+"""The daemons' account: the user's own, or for root an ordinary account in a user namespace.
 
 HTCondor refuses to run root's jobs. In a user namespace root's processes can appear as a plain
 account, while their files outside belong to root. The account must not be the kernel's overflow

@@ -84,10 +84,10 @@ def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def check_found_by_jobs(whose: str, environment: Mapping[str, str] = os.environ) -> None:
-    """Refuse keys that only this shell has; AWS is not asked.
+    """Refuse AWS keys that only this shell has; makes no call to AWS.
 
     Args:
-        whose: what needs them, for the message.
+        whose: the subject of the message, which needs the keys.
         environment: of this process.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Machine images: the one that a fleet names, or the newest behind an SSM parameter."""
+"""Machine images: a fleet's own image, or the newest image that an SSM parameter names."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def _adapter(group: str) -> dict[str, Any]:
 def ensure(
     aws: Aws, fleet: Fleet, aws_region: str, kind: str, wanted: Mapping[str, Any]
 ) -> Template:
-    """Make the launch template, or a new version of it if its newest one differs."""
+    """Make the launch template, or a new version if its newest version differs."""
     name = f"{names.resource_name(fleet.called)}-{kind}"
     content: Any = {"VersionDescription": digest(wanted), "LaunchTemplateData": dict(wanted)}
     with asking(f"the launch template {name} in {aws_region}"):

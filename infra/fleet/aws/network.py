@@ -248,7 +248,7 @@ def _regroup(ec2: EC2Client, card: NetworkInterfaceTypeDef, members_of: list[str
 
 
 def _dismiss(ec2: EC2Client, group: str) -> None:
-    """Remove from this group the network interfaces with another group: the manager's.
+    """Remove the manager's network interface, which has another group too, from this group.
 
     An interface must keep at least one group. Interfaces of terminating nodes have only this group,
     and disappear with the nodes.

@@ -41,7 +41,7 @@ class Limit:
         quota: its code and name.
         aws_region: the AWS region.
         lifecycle: the lifecycle of the instances that count.
-        vcpus: maximum number that may run at once; None where AWS doesn't say.
+        vcpus: maximum number of vCPUs that may run at once; None if AWS doesn't say.
         smallest: number of vCPUs of the smallest candidate.
     """
 
@@ -82,7 +82,7 @@ def limits(aws: Aws, candidates: Iterable[Candidate]) -> list[Limit]:
 
 
 def vcpus(aws: Aws, aws_region: str, quota: Quota) -> int | None:
-    """Return the number of vCPUs that a quota allows; None where AWS doesn't say."""
+    """Return the number of vCPUs that a quota allows; None if AWS doesn't say."""
     with asking(f"the quota {quota.name} in {aws_region}"):
         service = aws.quotas(aws_region)
         found = or_none(

@@ -21,9 +21,9 @@ class GpuType:
 
     Attributes:
         name: for instance `g5.xlarge`.
-        type: its hardware; None where AWS could not be asked.
+        type: its hardware; None if AWS could not be asked.
         on_demand: USD per hour by AWS region, if the price tables have it.
-        spot: current USD per hour in the cheapest zone; None where AWS lists none.
+        spot: current spot price, USD per hour, in the cheapest zone; None if AWS lists none.
         zone: that zone; empty without a spot price.
         aws_regions: requested AWS regions that offer it.
         others: requested AWS regions that don't.

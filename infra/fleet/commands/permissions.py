@@ -1,4 +1,4 @@
-"""Checks of the caller's permissions for a fleet, as far as they can be tested.
+"""Checks of the caller's permissions for a fleet, except those that AWS offers no test for.
 
 EC2 is tested by dry runs, the other services by reads.
 """
@@ -29,7 +29,7 @@ Places = Callable[[], dict[str, RegionNetwork]]
 
 
 def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
-    """Test the permissions; denied ones are findings, never exceptions."""
+    """Test the permissions; denied permissions are findings, never exceptions."""
     probes, places = _reading(aws, fleet), cache(partial(network.places, aws, fleet))
     for aws_region in fleet.aws_regions:
         probes += _dry_runs(aws, fleet, aws_region, places)

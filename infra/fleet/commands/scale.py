@@ -34,7 +34,7 @@ def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Prog
 
 
 def scale(aws: Aws, fleet: Fleet, count: int, progress: Progress) -> list[str]:
-    """Bring the fleet to `count` nodes: launch the missing ones; drain and end surplus ones.
+    """Bring the fleet to `count` nodes: launch missing nodes; drain and end surplus nodes.
 
     Returns:
         AWS's refusals, and nodes that stay because they could not be drained, a line each.

@@ -23,7 +23,7 @@ Call = Callable[["EC2Client", list[str]], object]
 
 
 def call_by_region(aws: Aws, instances: Iterable[Instance], doing: str, call: Call) -> None:
-    """Make a call for instances, region by region; skip those that are gone.
+    """Make a call for instances, region by region; skip instances that are gone.
 
     `doing` describes the call for errors, which append the instances' ids. The call must be safe to
     repeat.

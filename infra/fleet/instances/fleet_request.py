@@ -52,7 +52,7 @@ class Prepared:
         return self.templates[pool.aws_region, kind]
 
     def subnet(self, pool: Candidate) -> str | None:
-        """Return the subnet of a pool's nodes; None where its zone has none."""
+        """Return the subnet of a pool's nodes; None if the pool's zone has no subnet."""
         return self.places[pool.aws_region].subnets.get(pool.zone)
 
 

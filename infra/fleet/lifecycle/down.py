@@ -65,7 +65,7 @@ def down(
 
 
 def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
-    """Terminate instances; skip those that are gone already."""
+    """Terminate instances; skip instances that are gone already."""
     call_by_region(
         aws, instances, "terminating", lambda ec2, ids: ec2.terminate_instances(InstanceIds=ids)
     )

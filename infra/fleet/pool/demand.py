@@ -41,10 +41,10 @@ class Group:
 
     Attributes:
         need: resources that each trial or job requests.
-        requirements: their other requirements on a node, as a ClassAd expression.
+        requirements: the jobs' other requirements on a node, as a ClassAd expression.
         jobs: number of jobs.
-        since: when the first of them began to wait, or to run; None if HTCondor doesn't say.
-        least: the smallest useful number of them at once: a gang's min.
+        since: when the first job began to wait, or to run; None if HTCondor doesn't say.
+        least: the smallest useful number of these jobs at once: a gang's min.
     """
 
     need: Room

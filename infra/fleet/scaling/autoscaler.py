@@ -67,7 +67,7 @@ class Step:
     """The observations and actions of one step.
 
     Attributes:
-        at: its time.
+        at: time of the step.
         nodes: number of nodes by phase, see `scaling.Phase`.
         waiting: number of trials that wait for a slot.
         running: number of trials that run.

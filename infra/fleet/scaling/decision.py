@@ -79,7 +79,7 @@ class Decision:
 
     Attributes:
         launch: number of nodes to request.
-        least: the smallest useful number of them, with which a gang can begin.
+        least: the smallest useful number of new nodes, with which a gang can begin.
         drain: nodes that are to take no more trials; they are terminated when empty.
         terminate: nodes to end at once, because they are empty.
         reasons: explanations for people, a line each.
@@ -170,7 +170,7 @@ class _Fleet:
         return [node for node in self.nodes if self.phase(node) not in phases]
 
     def free(self) -> Mapping[str, Room]:
-        """Return the room for trials: first on busy nodes, then on idle, then on coming ones.
+        """Return the room for trials: first on busy nodes, then on idle and on coming nodes.
 
         In this order the most expensive nodes stay empty if possible. A silent node's room is
         unknown, so it has none.
@@ -254,7 +254,7 @@ def _launch(fleet: _Fleet, useful: int, wanted: int, allowance: _Allowance) -> t
 
 
 def _idle_too_long(fleet: _Fleet, used: frozenset[str], over: Sequence[Node]) -> list[Node]:
-    """Return the nodes to drain: sick ones, and idle ones beyond `min_nodes`."""
+    """Return the nodes to drain: sick nodes, and idle nodes beyond `min_nodes`."""
     going = {node.id for node in over}
     staying = [node for node in fleet.nodes if node.id not in going]
     rested = [

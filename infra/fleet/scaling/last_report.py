@@ -45,7 +45,7 @@ def read_report(path: Path) -> dict[str, Any] | None:
 
 
 def run_report(own: Path, fleet: str, run: str) -> dict[str, Any] | None:
-    """Return the last report of a run's autoscaler: the run's own, or the one for all trials.
+    """Return the last report of the autoscaler of a run, or of the autoscaler for all trials.
 
     Args:
         own: report file of an autoscaler that the run started.

@@ -38,8 +38,8 @@ class Lifetime:
         joined: when it was first seen in the pool; None if it never was.
         run: the run for which it was launched; empty: none, or unknown.
         why: why it drains or has ended, and who requested that; empty: unknown.
-        zone, lifecycle: with the type, its capacity pool; empty in old records.
-        taken_back: when AWS reclaimed it, or gave notice that it may; None: not so far.
+        zone, lifecycle: identify, with the type, its capacity pool; empty in old records.
+        taken_back: when AWS reclaimed it, or gave notice that it may; None if neither.
         bandwidth: GB/s of a GPU's memory, measured by its probe; None: not measured.
     """
 
@@ -77,7 +77,7 @@ class NodesLeft:
 
     Attributes:
         nodes: their ids.
-        until: when the last of their leases ends; None if one has none.
+        until: when the last of their leases ends; None if a node has no lease.
         per_hour: USD of all of them.
     """
 
@@ -121,7 +121,7 @@ class Ledger:
         return replace(self, lifetimes=recent, runs=runs)
 
     def with_kept(self, kept: Ledger) -> Ledger:
-        """Return the record together with the one that was kept by `fleet down`.
+        """Return the record together with the record that `fleet down` kept.
 
         If both records have an instance, perhaps only the kept record has its end.
         """
@@ -147,7 +147,7 @@ class Ledger:
         return learned((_record(one, now) for one in recent if one.zone), now)
 
     def explained(self, whys: Mapping[str, str]) -> Ledger:
-        """Return the record with reasons why instances end; ended ones keep theirs."""
+        """Return the record with reasons why instances end; ended instances keep their reasons."""
         new = {
             name: replace(life, why=whys[name])
             for name, life in self.lifetimes.items()

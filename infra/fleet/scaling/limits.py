@@ -29,7 +29,7 @@ class Limits:
         run_cap: USD of all nodes since the run began; None: no cap.
         reserve: the share of run_cap that is kept for the full trainings.
         spent: USD of all nodes since the run began.
-        paused: why launches are paused; empty: they aren't.
+        paused: why launches are paused; empty if they are not.
     """
 
     min_nodes: int
@@ -60,7 +60,7 @@ class Stop:
     """The end of a run's trials because its money is spent.
 
     Attributes:
-        reason: for people.
+        reason: the reason, as text for people.
         finals: True if the full trainings end, too.
     """
 

@@ -20,7 +20,7 @@ class Packing:
     Attributes:
         used: nodes that get some of the trials.
         new: number of missing nodes.
-        unfit: trials that don't fit even on a new node.
+        unfit: trials that fit on no node, not even a new one.
     """
 
     used: frozenset[str]

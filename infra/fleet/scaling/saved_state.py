@@ -48,7 +48,7 @@ class Watch:
     def living(
         self, listed: Iterable[Instance], now: datetime, silent: Collection[str] = ()
     ) -> list[Instance]:
-        """Return the instances that cost money: those listed, and those just launched.
+        """Return the instances that cost money: the listed and the just launched ones.
 
         Just launched instances count as alive in `silent` AWS regions, which list nothing.
         """
