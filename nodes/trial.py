@@ -317,7 +317,7 @@ class Trial:
     def evaluated(
         self, name: str, losses: Iterable[float] | None = None, note: str = "", **metrics: float
     ) -> None:
-        """Report the losses of a model in mode "evaluate"; after the last one call `complete()`.
+        """Report a model's losses in mode "evaluate"; call `complete()` after the last model.
 
         Args:
             name: as in `models`; "baseline" for a constant prediction.

@@ -141,7 +141,7 @@ def sick_gpus(slot: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def query(command: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the ads that a tool prints as JSON."""
+    """Return the ads that a tool prints in JSON."""
     text = run(*command).strip()
     try:
         return from_json(text)

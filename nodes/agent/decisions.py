@@ -154,7 +154,7 @@ def after_drain_cancelled(memory: Memory, seen: Seen) -> Memory:
 
 
 def stronger(former: Leaving | None, found: Leaving | None) -> Leaving | None:
-    """Return the stronger cause; the first of two equals."""
+    """Return the stronger of two causes; the first if they are equally strong."""
     both = [one for one in (former, found) if one is not None]
     return min(both, key=lambda one: CAUSES.index(one.cause)) if both else None
 

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class Agent:
-    """The watch over one node; `step` is one round."""
+    """The agent that watches one node; `step` is one round."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Agent:
         return decision
 
     def _take_offline(self, decision: Decision) -> Decision:
-        """Take sick GPUs offline; after a failure retry in the next step."""
+        """Take sick GPUs offline; after a failure, retry in the next step."""
         if decision.offline is None:
             return decision
         try:

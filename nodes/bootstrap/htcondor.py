@@ -44,7 +44,7 @@ def channel(version: str) -> str:
 
 
 def install_by_apt(host: Host, version: str) -> str:
-    """Install from one of the machine's repositories, or else from HTCondor's own."""
+    """Install from the machine's repositories, or else from HTCondor's own repository."""
     wanted = f"condor={version}*"
     packages.refresh(host)
     if packages.installs(host, "--allow-downgrades", wanted):

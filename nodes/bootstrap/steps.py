@@ -159,7 +159,7 @@ def join_pool(node: Node) -> str:
 
 
 def seal(node: Node) -> str:
-    """Remove everything that is specific to this machine, before an image of it is made."""
+    """Remove everything that is specific to this machine, before an image is made from it."""
     host = node.host
     host.succeeds("systemctl", "disable", "--now", services.CONDOR)
     host.succeeds("shutdown", "-c")

@@ -128,7 +128,7 @@ class Agent:
         return EXIT_NO_GANG if self._is_alone(roster) else None
 
     def _form(self, roster: Roster) -> None:
-        """Get ready for a generation, once the previous one has ended here."""
+        """Get ready for a generation, once the previous generation has ended here."""
         if roster.generation <= self._me.generation:
             return
         self._end_workers(kill=roster.kill)
@@ -305,7 +305,7 @@ class Agent:
                 self._part.reports.send_printed()
 
     def _deliver(self) -> None:
-        """Send the workers' files to the access point; after a failure retry soon."""
+        """Send the workers' files to the access point; after a failure, retry soon."""
         now = time.monotonic()
         if self._to_deliver is None or self._part is None or now < self._deliver_at:
             return

@@ -17,7 +17,7 @@ _OUTSIDE = ("192.0.2.1", 9)  # an unused address; the route lookup sends nothing
 
 
 def own_address() -> str:
-    """Return the address that HTCondor advertises for this machine, which others can reach."""
+    """Return the address that HTCondor advertises for this machine; others can reach it."""
     ad = job_ad.text("_CONDOR_MACHINE_AD")
     found = re.search(r'^MyAddress\s*=\s*"<([0-9.]+):\d+', ad, re.MULTILINE)
     return found[1] if found else _outgoing_address()
@@ -76,7 +76,7 @@ def _interface(host: str) -> str:
 
 
 class SaveSocket:
-    """A socket in a folder, on which workers report that they have saved.
+    """A socket in a folder, by which workers report that they have saved.
 
     Attributes:
         folder: a descriptor of the folder.
@@ -100,7 +100,7 @@ class SaveSocket:
         return f"/proc/{holder}/fd/{self.folder}/{_SOCKET}"
 
     def opened(self) -> socket.socket | None:
-        """Return the next worker's connection; None: there is none."""
+        """Return the next worker's connection; None if no worker has connected."""
         try:
             connection, _ = self.listener.accept()
         except BlockingIOError:

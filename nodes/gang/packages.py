@@ -36,7 +36,7 @@ class Package(NamedTuple):
 
 
 def package_of(name: str) -> Package | None:
-    """Return the package with a file's name; None if it is not a package's."""
+    """Return the package with a file's name; None if the name is not that of a package."""
     found = _NAME.fullmatch(name)
     return Package(found[1], int(found[2]), int(found[3])) if found else None
 

@@ -71,7 +71,7 @@ class _Known:
     probe: _Probe | None = None
 
     def update(self, peer: Peer, now: float) -> None:
-        """Start a probe if one is due, and record the answer of a finished one."""
+        """Start a probe if it is due; record the answer of a finished probe."""
         if self.probe is None and now >= self.next:
             self.probe = _Probe(peer, now)
         code = self.probe.answer(now) if self.probe else None

@@ -27,7 +27,7 @@ Meanwhile = Callable[[], None]  # called between blocks
 
 
 class StoreError(OSError):
-    """S3 refused, is unreachable, or has other content than was uploaded."""
+    """S3 refused, is unreachable, or has content that differs from the upload."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def download(pointer: Pointer, address: str | None, local: Path, meanwhile: Mean
     """Download a pointer's package from a presigned URL into a file; StoreError without a URL.
 
     Raises:
-        StoreError: S3 refused, is unreachable, or has other content.
+        StoreError: S3 refused, is unreachable, or has different content.
         OSError: the file can't be written.
     """
     if address is None:

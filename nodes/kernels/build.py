@@ -1,4 +1,4 @@
-"""Compiles csrc/ once for this machine's torch and GPUs, and finds compiled libraries.
+"""Compilation of csrc/, once for this machine's torch and GPUs, and search for the libraries.
 
 A library is in a folder named after all of its dependencies: a hash of the sources, torch, the
 flags, and the GPU architectures. It is compiled in a temporary folder and renamed when complete, so
@@ -111,7 +111,7 @@ def architectures() -> tuple[str, ...]:
 
 
 def cache() -> Path:
-    """Return the folder that this user builds into; BuildError if this user has no home."""
+    """Return the folder for this user's libraries; BuildError if the user has no home."""
     chosen = os.environ.get("TRIALFLEET_KERNELS")
     if chosen:
         return Path(chosen)

@@ -91,7 +91,7 @@ def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _multiply(word: Tensor, multiplier: int) -> tuple[Tensor, Tensor]:
-    """Return the high and the low word of a product, by halves, as int64 has a sign."""
+    """Return the high and the low word of a product, by halves, because int64 has a sign."""
     low = word * (multiplier & 0xFFFF)
     high = word * (multiplier >> 16) + (low >> 16)
     return high >> 16, ((high & 0xFFFF) << 16) | (low & 0xFFFF)
@@ -149,7 +149,7 @@ def gather_embed(
     rows: int,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the next batch: its rows' numbers joined with embeddings, the codes, the targets.
+    """Return the next batch: numbers joined with embeddings, the codes, and the targets.
 
     The rows are order[cursor : cursor + rows]; positions past the end are clamped to the last.
     Only weight has a gradient.

@@ -144,7 +144,7 @@ def with_measurements(
     """Return a GPU with its measurements, and the reason if there are none.
 
     Args:
-        gpu: its other readings.
+        gpu: the GPU's other readings.
         output_lines: the measurement's output.
         ended: True if the measurement ended by itself instead of being killed.
         hung: True if the measurement was killed because a step exceeded its time limit. The GPU is

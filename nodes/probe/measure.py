@@ -1,4 +1,4 @@
-"""Measures one GPU by torch, in a separate process that may hang and be killed.
+"""Measurement of one GPU by torch, in a separate process that may hang and be killed.
 
     CUDA_VISIBLE_DEVICES=GPU-… python3 -m trialfleet.nodes.probe.measure
 
@@ -72,7 +72,7 @@ def first_line(error: Exception) -> str:
 
 
 def cuda_problem(torch: Any) -> str:
-    """Return why torch can't use a GPU; "" if it can.
+    """Return why torch can't use a GPU; empty if it can.
 
     A trainer that checks `torch.cuda.is_available()` would silently train slowly on the CPU.
     """

@@ -72,8 +72,8 @@ def gpu_of(index: int, element: ET.Element) -> Gpu:
 def ecc_uncorrected(element: ET.Element) -> int | None:
     """Return the uncorrectable errors since the driver was loaded, of all kinds of memory.
 
-    The names changed: `double_bit/total` up to Pascal, `…_uncorrectable` since, with `_parity` and
-    `_secded` behind it on the newest.
+    The names have changed: `double_bit/total` up to Pascal, `…_uncorrectable` since then, followed
+    by `_parity` or `_secded` for the newest GPUs.
     """
     volatile = element.find("ecc_errors/volatile")
     if volatile is None:
@@ -85,7 +85,7 @@ def ecc_uncorrected(element: ET.Element) -> int | None:
 
 
 def slowed(element: ET.Element, name: str) -> bool:
-    """Return whether the GPU is slowed down for a reason, in new or old drivers' terms."""
+    """Return whether the GPU is slowed down for this reason, by the names of new or old drivers."""
     return any(element.findtext(place + name, "").strip() == "Active" for place in REASON)
 
 

@@ -72,7 +72,7 @@ def finish(
 
     Args:
         programs: the programs, which run at the same time.
-        by: their time limit, by the monotonic clock.
+        by: the programs' time limit, by the monotonic clock.
         patience: returns, from a program's output, the seconds that it may be silent.
     """
     silent: list[Program] = []
@@ -96,7 +96,7 @@ def finish(
 def ends(
     programs: Sequence[Program], codes: Sequence[int | None], silent: Sequence[Program]
 ) -> list[End]:
-    """Return the ends of programs, after killing those that still run."""
+    """Kill the programs that still run; return the ends of all programs."""
     late = [program for program, code in zip(programs, codes, strict=True) if code is None]
     for program in late:
         program.kill()

@@ -125,7 +125,7 @@ def constant(source: table.Table, held: table.Table, scale: dataset.Scale) -> tu
 
 
 def standardised(source: table.Table, scale: dataset.Scale) -> Tensor:
-    """Return the targets [n] of a regression on a scale."""
+    """Return the targets [n] of a regression, standardised by a scale."""
     return scale.standardise(torch.from_numpy(source.target).unsqueeze(1)).squeeze(1)
 
 
@@ -208,7 +208,7 @@ def unseen_by(wanted: table.Columns, source: table.Table) -> Unseen:
 
 
 def check_target(columns: table.Columns, wanted: table.Columns) -> None:
-    """Raise ValueError unless a table's target is the one that a model predicts."""
+    """Raise ValueError unless a model predicts this table's target."""
     if (columns.target, columns.kind) != (wanted.target, wanted.kind):
         now, then = (f"{each.target!r} ({each.kind})" for each in (columns, wanted))
         raise ValueError(f"the target is {now}, but the model predicts {then}")

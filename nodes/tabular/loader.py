@@ -46,7 +46,7 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 class Orders:
-    """The epochs' orders of the rows; the next one is drawn while the device trains."""
+    """The epochs' orders of the rows; the next order is drawn while the device trains."""
 
     def __init__(self, seed: int, rows: int, batch: int, team: Ranks) -> None:
         self._seed, self._rows, self._batch, self._team = seed, rows, batch, team

@@ -20,7 +20,7 @@ class Pace:
         self.begin(1)
 
     def begin(self, steps: int) -> None:
-        """Restart the count: this many steps until the next check."""
+        """Restart the count, with this number of steps until the next check."""
         self._steps = self._left = steps
         self._since = self._clock()
 

@@ -1,4 +1,4 @@
-"""The settings of the reference trainer; standard library only, so that `plan` can check them."""
+"""The reference trainer's settings, without imports of packages, so that `plan` can check them."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class HiddenLayer(nn.Linear):
 
     @staticmethod
     def from_linear(layer: nn.Linear) -> HiddenLayer:
-        """Return a layer with the weights of another."""
+        """Return a layer with the weights of a linear layer."""
         made = HiddenLayer(layer.in_features, layer.out_features, device="meta")
         made.weight, made.bias = layer.weight, layer.bias
         return made

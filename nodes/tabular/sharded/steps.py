@@ -49,7 +49,7 @@ class ShardedSteps(PlainSteps):
     Args:
         network: a whole network in main memory; its embedding and layers are replaced by this
             rank's parts.
-        seed: for the order of the rows and dropout.
+        seed: the seed for the order of the rows and dropout.
         device: the device for computations.
         offload: the part of the model in main memory: "none", "embeddings" or "all".
     """
