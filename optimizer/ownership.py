@@ -104,7 +104,7 @@ class Ownership:
         return (owner.machine, owner.folder) == (self._own.machine, self._own.folder)
 
     def take_over(self) -> Owner | None:
-        """Become the owner and return the previous one, or None."""
+        """Become the owner; return the previous owner, or None."""
         with self._storage_errors():
             previous = self._read() or self._claim()
             with self._engine.begin() as connection:

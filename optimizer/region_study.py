@@ -90,7 +90,7 @@ class RegionStudy:
             self._study_id = self._load_or_create()
 
     def ask(self, node: str) -> Assignment | Refused:
-        """Return the assignment of `node`; repeated asks return the same one until the tell.
+        """Return the assignment of `node`; until the tell, repeated asks return the same.
 
         An ask is stored completely or not at all.
         """

@@ -78,12 +78,12 @@ class SearchSpace(RootModel[dict[str, Entry]]):
     """Parameters and constants by name, in the order of the study file.
 
     Raises:
-        ValidationError: one error per fault, located at the wrong key.
+        ValidationError: an error per fault, located at the wrong key.
     """
 
     @cached_property
     def parameters(self) -> dict[str, Tunable]:
-        """All tuned parameters, conditional ones included."""
+        """All tuned parameters, including conditional parameters."""
         return {name: entry for name, entry in self.root.items() if isinstance(entry, Tunable)}
 
     def constants(self) -> dict[str, Scalar]:
@@ -91,11 +91,11 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         return {name: x for name, x in self.root.items() if not isinstance(x, Parameter)}
 
     def distributions(self) -> dict[str, BaseDistribution]:
-        """Return Optuna's distribution of each parameter, conditional ones included."""
+        """Return Optuna's distribution of each parameter, including conditional parameters."""
         return {name: entry.distribution() for name, entry in self.parameters.items()}
 
     def defaults(self) -> dict[str, Scalar]:
-        """Return each parameter's default: the given one, else its middle or first value."""
+        """Return each parameter's default: the given default, else the middle or first value."""
         return dict(self._defaults)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Optuna's database with one transaction per ask and one per tell.
+"""Optuna's database, with one transaction for each ask and each tell.
 
 Optuna itself writes each parameter and attribute with separate statements, and each part of a
 trial's outcome in a separate transaction. A service that answers thousands of jobs would spend most
@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 
 class TrialStorage(RDBStorage):
-    """Optuna's database, with the same tables and rows.
+    """Optuna's database; the tables and rows are the same as Optuna's.
 
     Methods raise sqlalchemy.exc.SQLAlchemyError if the database can't be used.
     """

@@ -60,7 +60,7 @@ class OptunaHistory:
         direction: Direction,
         seed: int,
     ) -> None:
-        """Add a history with at least one complete trial to a new study.
+        """Make a study with a history, which has at least one complete trial.
 
         Args:
             name: name of the sampler.

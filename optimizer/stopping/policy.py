@@ -6,8 +6,9 @@ complete trial of its region. Some trials are never stopped:
 - a trial whose last report is before `min_steps`, or that has fewer than `LEAST_REPORTS` reports,
 - any trial while fewer than `startup_trials` trials with curves are complete,
 - a trial that has already reported a better value than the region's best result,
-- trials beyond two thirds of the region's running trials at one time, or beyond `max_stopped` of
-  all trials that have begun: a wrong model of curves must not leave a region without results.
+- further trials, once two thirds of the region's running trials are stopped at one time, or the
+  share `max_stopped` of all trials that have begun: a wrong model of curves must not leave a region
+  without results.
 
 Many trainers return the weights of the best epoch, not of the last one. If the best reports explain
 the results of complete trials better than the last reports do, the policy uses curves of the best
@@ -139,7 +140,7 @@ def to_stop(
 
 
 def _keeps_best(complete: Sequence[Complete]) -> bool:
-    """Return whether results are closer to the best reports than to the last ones."""
+    """Return whether results are closer to the best reports than to the last reports."""
     best = sum(abs(each.loss - float(each.curve.losses.min())) for each in complete)
     return best < sum(abs(each.loss - float(each.curve.losses[-1])) for each in complete)
 

@@ -199,7 +199,7 @@ class RefusedError(AwsError):
 def fetch(
     method: str, url: str, headers: Mapping[str, str], body: bytes, timeout: float = 60
 ) -> bytes:
-    """Return the answer's body; RefusedError or one of NO_ANSWER if there is none."""
+    """Return the answer's body; RefusedError for an error, or a NO_ANSWER error without answer."""
     data = body if method != "GET" else None
     request = urllib.request.Request(url, data, dict(headers), method=method)  # noqa: S310
     try:

@@ -21,7 +21,7 @@ IS_FREE = f'regexp("^data", Name) =?= true || ({_UNHELD})'
 
 
 def is_held(ad: Mapping[str, Any]) -> bool:
-    """Return whether the slot is claimed for a job: a present, a coming, or a previous one."""
+    """Return whether the slot is claimed: for a job, or for the next one after a job has ended."""
     return ad.get("State") in HELD and not is_data_slot(ad)
 
 

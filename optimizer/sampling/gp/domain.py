@@ -157,7 +157,7 @@ class Domain:
         return rows
 
     def decode(self, row: Array) -> dict[str, Any]:
-        """Return the values of all parameters; inactive ones are at their default."""
+        """Return the values of all parameters; inactive parameters are at their default."""
         return {
             name: _value(column.distribution, float(column.decode(row[place])))
             for place, (name, column) in enumerate(self.columns.items())

@@ -48,7 +48,7 @@ def best_points(
 
 
 def _near(domain: Domain, good: Array, random: np.random.Generator) -> Array:
-    """Return points that differ from good ones in a few numbers, by steps of several sizes."""
+    """Return points that differ from good points in a few numbers, by steps of several sizes."""
     rows = good[np.arange(NEAR) % len(good)].copy()
     scales = np.array(_SCALES)[(np.arange(NEAR) // len(good)) % len(_SCALES)]
     changed = random.uniform(size=rows.shape) < max(0.3, 1.5 / domain.size)
