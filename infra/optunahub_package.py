@@ -77,7 +77,7 @@ def needed(module: str) -> set[str]:
 
 
 def imported(module: str) -> Iterator[str]:
-    """Yield a module's imports from trialfleet, and its package."""
+    """Yield a module's imports from trialfleet, and the module's package."""
     folder = f"{module.rpartition('.')[0]}.__init__"
     if len(place(folder)) > 1:
         yield folder

@@ -151,7 +151,7 @@ def run(train: Callable[[Trial], object]) -> NoReturn:
 
 
 def _start(began: float) -> Trial:
-    """Return the trial from `trial.json`; its seconds count from `began`."""
+    """Return the trial from `trial.json`; the trial's time counts from `began`."""
     named = os.environ.get("TRIALFLEET_TRIAL")
     path = Path(named or "trial.json")
     try:

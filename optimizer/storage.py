@@ -110,7 +110,7 @@ def close_storage(storage: TrialStorage) -> None:
 
 @contextmanager
 def storage_errors(subject: str, *, secrets: Iterable[str] = ()) -> Iterator[None]:
-    """Turn every error of a database into an error with a readable message.
+    """Turn a database's errors into errors with readable messages.
 
     Args:
         subject: beginning of the message.

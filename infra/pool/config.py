@@ -35,9 +35,9 @@ class PoolSettings:
         account: the pool's owner, by the account name that the daemons see.
         port: the port of all daemons.
         root: True if the daemons run in a user namespace of root.
-        cpus: number of cpus to offer; 0: those that this process may use, at least 2.
-        memory_mb: memory to offer in MiB; 0: all of the machine's.
-        apptainer: the program that runs jobs with a container image; None: there is none.
+        cpus: number of cpus to offer; 0 means those that this process may use, at least 2.
+        memory_mb: memory to offer in MiB; 0 means all of the machine's.
+        apptainer: the program that runs jobs with a container image; None if there is none.
         knobs: HTCondor settings that come after all others.
         extra: configuration text (several lines, `use` statements) that comes last.
 

@@ -76,7 +76,7 @@ def start_command() -> str:
 
 
 def what_to_export(pool: Pool) -> str:
-    """Return the shell command after which commands find a pool; empty if they find it already."""
+    """Return the shell command that lets other commands find a pool; empty if they already do."""
     configured = named_configuration()
     if configured == str(pool.condor_config):
         return ""
@@ -88,7 +88,7 @@ def what_to_export(pool: Pool) -> str:
 
 
 def named_configuration() -> str:
-    """Return CONDOR_CONFIG; empty if it isn't set, or only by htcondor2 itself."""
+    """Return CONDOR_CONFIG; empty if it is unset, or if only htcondor2 itself has set it."""
     configured = os.environ.get("CONDOR_CONFIG", "")
     return "" if configured == os.devnull else configured
 

@@ -196,7 +196,7 @@ def idle_reason(memory: Memory, seen: Seen, rules: Rules) -> str | None:
 
 
 def power_off(memory: Memory, seen: Seen, rules: Rules) -> str | None:
-    """Return why the machine must be shut down now; None: it need not be."""
+    """Return why the machine must be shut down now; None if it need not be."""
     leaving = memory.leaving
     if leaving is None:
         return None

@@ -51,7 +51,7 @@ def failures(ads: Iterable[Mapping[str, Any]]) -> tuple[Failure, ...]:
 
 
 def failed(ad: Mapping[str, Any]) -> str | None:
-    """Return how the job of an ad failed; None if it didn't, or was ended from outside."""
+    """Return how an ad's job failed; None if the job did not fail, or was ended from outside."""
     if ad.get("VacateReasonCode") is not None:
         return None
     if ad.get("ExitBySignal"):

@@ -42,7 +42,7 @@ def bias_relu_dropout(
         p: the share of dropped elements, in [0, 1).
         offset: for an x that is a part of a larger array, the row-major index of x's first element
             there; x gets that part of the larger mask.
-        width: number of columns of that array; 0: the same as x.
+        width: number of columns of that array; 0 means as many as x.
     """
     y = (_wide(x) + _wide(bias)).relu_()
     if p > 0:

@@ -34,7 +34,7 @@ def _help(default: Any, text: str) -> Any:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The thresholds of bad readings; each is an option of the probe, with this help."""
+    """The thresholds of bad readings; each is an option of the probe, with its help text."""
 
     ecc_uncorrected: int = _help(0, "maximum number of uncorrectable memory errors")
     launch_microseconds: float = _help(

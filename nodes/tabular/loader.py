@@ -72,7 +72,7 @@ class Orders:
 
 
 class Resident:
-    """All rows are on the device; each epoch sends its order.
+    """A loader with all rows on the device; only each epoch's order is sent.
 
     Attributes:
         rows: all rows, on the device.

@@ -31,7 +31,7 @@ class Model:
 
     @property
     def digits(self) -> int:
-        """The number of significant digits to print: 7 for the varying part of the target."""
+        """The number of significant digits to print, so that the target's varying part has 7."""
         ratio = self.target_scale.mean.abs() / self.target_scale.deviation
         return min(17, DIGITS + max(0, math.floor(math.log10(max(1.0, ratio.item())))))
 

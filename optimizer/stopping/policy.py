@@ -38,8 +38,8 @@ class Rule:
     """Conditions for stopping a trial.
 
     Attributes:
-        min_steps: least step of a trial's last report; None: the share FLOOR of the last step.
-        max_steps: last step of a training; None: the last step of the complete trials.
+        min_steps: least step of a trial's last report; None means the share FLOOR of the last step.
+        max_steps: last step of a training; None means that of the complete trials.
         startup_trials: least number of complete trials.
         confidence: least probability that the trial ends worse than the best trial.
         max_stopped: largest share of the begun trials that may be stopped.

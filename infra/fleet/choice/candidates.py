@@ -70,7 +70,7 @@ def _offers(aws: Aws, fleet: Fleet, aws_region: str) -> Iterator[Candidate]:
 def _tariffs(
     aws: Aws, fleet: Fleet, aws_region: str, types: Iterable[str]
 ) -> dict[Lifecycle, Callable[[str, str], float | None]]:
-    """Return a function for each lifecycle of the fleet's nodes: it returns the price in a zone."""
+    """Return, for each lifecycle of the fleet's nodes, a function from type and zone to price."""
     tariffs: dict[Lifecycle, Callable[[str, str], float | None]] = {}
     if fleet.spot.share > 0:
         spot = prices.spot_prices(aws, aws_region, types)

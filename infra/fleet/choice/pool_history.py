@@ -41,7 +41,7 @@ class NodeRecord:
         launched: time of its launch.
         ended: time of its end; while it lives, the time of observation.
         interrupted: True if AWS reclaimed the node, or gave notice that it will.
-        bandwidth: GB/s of a copy in its GPU's memory, measured by its probe; None: not measured.
+        bandwidth: GB/s of a copy in its GPU's memory, measured by its probe; None if not measured.
     """
 
     pool: Pool

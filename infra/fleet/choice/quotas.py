@@ -53,7 +53,7 @@ class Limit:
 
 
 def quota_of(instance_type: str, lifecycle: Lifecycle) -> Quota | None:
-    """Return the quota that instances of a type count against; None: unknown."""
+    """Return the quota that instances of a type count against; None if unknown."""
     fitting = (
         quota
         for its, beginning, quota in QUOTAS

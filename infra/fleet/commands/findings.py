@@ -14,7 +14,7 @@ class Finding:
         ok: True without a fault; False if the fleet would not come up; None if unknown, or if the
             fleet would come up only in part.
         found: the state that the check found.
-        advice: how to correct it; empty: nothing to do.
+        advice: how to correct a fault; empty if nothing is to be done.
     """
 
     check: str

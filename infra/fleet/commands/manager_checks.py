@@ -41,7 +41,7 @@ def examine(fleet: Fleet) -> list[Finding]:
 
 
 def unreached(fleet: Fleet, own: OwnInstance | None) -> str:
-    """Return which nodes can't reach the manager; empty: all can.
+    """Return which nodes can't reach the manager; empty if all can.
 
     Args:
         fleet: the fleet; if it has no `manager:`, nodes get the manager's private address.

@@ -40,14 +40,14 @@ class FleetPlan:
         first: number of candidates that are requested first, in one request per AWS region.
         seen: node hours and interruptions of each candidate's pool, in the candidates' order.
         spot_nodes: number of spot nodes if the fleet has its maximum of nodes.
-        placement_scores: AWS's scores of AWS regions for `spot_nodes`, 1 to 10; empty: unknown.
+        placement_scores: AWS's scores of AWS regions for `spot_nodes`, 1 to 10; empty if unknown.
         makes: resources that `up` makes, besides the nodes.
         living: existing nodes.
         most_per_hour: USD of the largest fleet with the most expensive candidate, within the cap.
         gangs: nodes and prices of the gangs of its study.
         on_demand: USD per hour of the candidates' types on-demand, by AWS region, where known.
         offers: the AWS regions that offer each type, for fleets in several AWS regions.
-        problems: reasons why `up` would fail; empty: none is known.
+        problems: reasons why `up` would fail; empty if none is known.
         warnings: settings of the fleet's file that can't be met in full.
         policies: IAM policies for callers and nodes.
     """

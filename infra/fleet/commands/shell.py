@@ -51,7 +51,7 @@ def session(aws: Aws, fleet: Fleet, word: str) -> list[str]:
 
 
 def missing_programs() -> str:
-    """Return the missing programs for a session, and where to get them; empty: none is missing."""
+    """Return the missing programs for a session, and where to get them; empty if all exist."""
     absent = [name for name in GUIDES if shutil.which(name) is None]
     return "; ".join(f"{name} isn't on PATH: {GUIDES[name]} says how to get it" for name in absent)
 

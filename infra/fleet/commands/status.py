@@ -46,7 +46,7 @@ class NodeStatus:
         wants_gpus: True if trials of the fleet need GPUs.
         boot_message: its last log line, if the pool doesn't know it; empty: none.
         cost: USD so far.
-        ended_by: why it has ended, by the fleet's record; empty: unknown.
+        ended_by: why it has ended, by the fleet's record; empty if unknown.
         pool_answers: True if the pool answers.
     """
 
@@ -146,7 +146,7 @@ class FleetStatus:
         demand: the trials' requests; None while the pool does not answer.
         price_per_hour: USD of all living nodes.
         spent: USD of all nodes since `since`, including ended ones, by the fleet's record.
-        since: when the run began; None: the costs count since the fleet's record began.
+        since: when the run began; None means that costs count since the fleet's record began.
         unpriced: instances with an unknown price, which count as 0 in `spent`.
         notices: important limits of this status, e.g. that the pool can't be asked.
     """
@@ -216,7 +216,7 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
 
 
 def keep_record(aws: Aws, fleet: Fleet, instances: Sequence[Instance], began: datetime) -> float:
-    """Keep the record of a fleet's costs on this machine after `fleet down`; return the USD.
+    """Keep a fleet's record of costs on this machine after `fleet down`; return the USD spent.
 
     `instances` is AWS's last listing. Instances that ended since `began` were ended by `fleet
     down`.

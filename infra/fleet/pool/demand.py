@@ -206,7 +206,7 @@ def _groups(jobs: Sequence[Mapping[str, Any]], statuses: Collection[int]) -> tup
 
 
 def _gang(job: Mapping[str, Any]) -> int:
-    """Return the cluster of a gang's job, which identifies the gang; 0: not in a gang."""
+    """Return the cluster of a gang's job, which identifies the gang; 0 if not in a gang."""
     return int(number(job, "ClusterId") or 0) if _is_of_gang(job) else 0
 
 

@@ -1,4 +1,4 @@
-"""One autoscaler's cost ledger: its run's costs, from the fleet's record and its own observations.
+"""An autoscaler's ledger: the run's costs, from the fleet's record and its own observations.
 
 If the record in S3 is unreachable or damaged, no node ends for that: the autoscaler continues with
 its own observations, and updates the record once it can read and write again.

@@ -77,7 +77,7 @@ class Step:
         launched: instances that were started.
         drained: nodes that were asked to drain, and why.
         terminated: instances that were ended, and why.
-        stopped: why the run's trials, or the whole run, end at the cap; empty: they don't.
+        stopped: why the run's trials, or the whole run, end at the cap; empty if they don't.
         ended: number of jobs that were removed from the queue because of `stopped`.
         notes: explanations for people, a line each.
         instances: those alive at or after `since`, from the fleet's record.
@@ -292,7 +292,7 @@ class Autoscaler:
             raise
 
     def _uncounted(self, unheard: Sequence[FleetError]) -> str:
-        """Return why the number or cost of nodes is unknown; empty: it is known."""
+        """Return why the number or cost of nodes is unknown; empty if it is known."""
         if unheard:
             return "an AWS region does not list its nodes"
         capped = self._fleet.price_cap.run is not None

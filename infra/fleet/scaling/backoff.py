@@ -29,11 +29,11 @@ class Backoff:
         self._length = min(self._length * 2, self._longest)
 
     def reset(self) -> None:
-        """End the pause; the next one has the first length again."""
+        """End the pause; the next pause has the first length again."""
         self._until, self._length = None, self._first
 
     def reason(self, now: datetime) -> str:
-        """Return the reason and end of the pause; empty: there is none."""
+        """Return the reason and end of the pause; empty if there is none."""
         if self._until is None or now >= self._until:
             return ""
         return f"{self._reason}; retried at {self._until:%H:%M:%S} UTC"

@@ -40,7 +40,7 @@ def drain(node: Machine, removal: Removal, program: str = "") -> str:
     `DrainReason`, after `OURS`. With `only_idle` a node that runs a job meanwhile is not drained.
 
     Returns:
-        The error; empty: the node was asked.
+        The error; empty if the node was asked.
 
     Raises:
         PoolError: there is no pool, or no `condor_drain` (`program` is its path, if known).
@@ -120,7 +120,7 @@ def described(node: Machine) -> str:
 
 
 def drain_text(node: Machine) -> str:
-    """Return why a node drains, and who requested it; empty: it doesn't drain."""
+    """Return why a node drains, and who requested it; empty if it doesn't drain."""
     if not node.draining:
         return ""
     who = "the manager" if node.drain_reason.startswith(OURS) else "the node itself"

@@ -1,4 +1,4 @@
-"""Removal of trials' jobs from the queue when no money is left, with the reason."""
+"""Removal of trials' jobs from the queue, with a reason, when no money is left."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def lines_in(value: Any) -> dict[str, Lifetime]:
 
 
 def read_report(path: Path) -> dict[str, Any] | None:
-    """Return the autoscaler's last report; None: there is none."""
+    """Return the autoscaler's last report; None if there is none."""
     return object_or_empty(lambda: read_json(path)) or None
 
 

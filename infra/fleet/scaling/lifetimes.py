@@ -32,15 +32,15 @@ class Lifetime:
     """The life of an instance.
 
     Attributes:
-        price: USD per hour; None: unknown.
+        price: USD per hour; None if unknown.
         expires: the end of its lease when it was last seen.
         ended: when it ended, or was found to be gone; None while it lives.
         joined: when it was first seen in the pool; None if it never was.
         run: the run for which it was launched; empty: none, or unknown.
-        why: why it drains or has ended, and who requested that; empty: unknown.
+        why: why it drains or has ended, and who requested that; empty if unknown.
         zone, lifecycle: identify, with the type, its capacity pool; empty in old records.
         taken_back: when AWS reclaimed it, or gave notice that it may; None if neither.
-        bandwidth: GB/s of a GPU's memory, measured by its probe; None: not measured.
+        bandwidth: GB/s of a GPU's memory, measured by its probe; None if not measured.
     """
 
     type: str
@@ -87,7 +87,7 @@ class NodesLeft:
 
 
 def nodes_left(lifetimes: Mapping[str, Lifetime], now: datetime) -> NodesLeft | None:
-    """Return the instances that are still alive, as far as known; None: there are none."""
+    """Return the instances that are still alive, as far as known; None if there are none."""
     living = {k: v for k, v in lifetimes.items() if v.ended is None and v.until(now) == now}
     if not living:
         return None

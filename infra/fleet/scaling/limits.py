@@ -25,8 +25,8 @@ class Limits:
         boot_minutes: time that a node may take to join.
         room: resources of a new node.
         price: USD per hour of a new node.
-        hour_cap: USD per hour of all nodes; None: no cap.
-        run_cap: USD of all nodes since the run began; None: no cap.
+        hour_cap: cap in USD per hour of all nodes; None without a cap.
+        run_cap: cap in USD of all nodes since the run began; None without a cap.
         reserve: the share of run_cap that is kept for the full trainings.
         spent: USD of all nodes since the run began.
         paused: why launches are paused; empty if they are not.

@@ -62,14 +62,14 @@ def pack(
 
 
 def least_new(waiting: Iterable[Group], free: Mapping[str, Room], new: Room, most: int) -> int:
-    """Return the smallest useful number of new nodes; 0: none is useful."""
+    """Return the smallest useful number of new nodes; 0 if none is useful."""
     waiting = list(waiting)
     of_use = bisect_left(range(most), 1, key=lambda more: pack(waiting, free, new, more + 1).new)
     return pack(waiting, free, new, of_use + 1).new if of_use < most else 0
 
 
 def never_begins(least: int, nodes: int, slots: int) -> str:
-    """Return why a gang that needs `least` jobs can never begin; empty: it can.
+    """Return why a gang that needs `least` jobs can never begin; empty if it can.
 
     The fleet has at most `nodes` nodes, each with room for `slots` of the gang's jobs.
     """

@@ -78,7 +78,7 @@ class Route:
 
 
 class ShardedEmbedding(nn.Module):
-    """A table of embeddings that the ranks share; its state, "shard", has this rank's rows."""
+    """A table of embeddings that the ranks share; its state has this rank's rows as "shard"."""
 
     def __init__(self, rows: Rows, team: Ranks) -> None:
         super().__init__()
