@@ -2,9 +2,9 @@
 
     python infra/install_torch.py constraints.txt
 
-It is installed into the environment of that `python`, which has uv and pip. uv chooses the build by
-the NVIDIA driver, or the one for CPUs, from PyTorch's own index. If that index is unreachable, pip
-installs the build in its own index: on PyPI the one for CUDA.
+Torch is installed into the environment of that `python`, which has uv and pip. uv chooses a build
+from PyTorch's own index: the build for the NVIDIA driver, or without a driver the build for CPUs.
+If that index is unreachable, pip installs the build from pip's index: on PyPI the build for CUDA.
 """
 
 from __future__ import annotations

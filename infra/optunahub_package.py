@@ -77,7 +77,7 @@ def needed(module: str) -> set[str]:
 
 
 def imported(module: str) -> Iterator[str]:
-    """Yield a module's imports from trialfleet, and its package."""
+    """Yield a module's imports from trialfleet, and the module's package."""
     folder = f"{module.rpartition('.')[0]}.__init__"
     if len(place(folder)) > 1:
         yield folder
@@ -102,7 +102,7 @@ def place(module: str) -> list[str]:
 
 
 def with_relative_imports(module: str) -> str:
-    """Return a module's text, its imports of trialfleet relative to its place in the package."""
+    """Return a module's text; its imports of trialfleet become relative within the package."""
     folders = place(module)[:-1]
 
     def relative(found: re.Match[str]) -> str:

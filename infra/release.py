@@ -1,4 +1,4 @@
-"""Make a release: build wheel and sdist, prove that the wheel works alone, tag the commit.
+"""Make a release: build wheel and sdist, test that the wheel works alone, tag the commit.
 
     python infra/release.py            build into dist/, try the wheel outside this clone
     python infra/release.py --tag      the same, then the tag vX.Y.Z on HEAD
@@ -35,7 +35,7 @@ class ReleaseError(Exception):
 
 
 def main() -> None:
-    """Run the command line; exit with 2 and one line after an error."""
+    """Run the command line; after an error print a line and exit with 2."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--demo", action="store_true", help="also run the demo's study, on a pool")
     parser.add_argument("--tag", action="store_true", help="tag HEAD vX.Y.Z in the end")
@@ -93,8 +93,8 @@ def check_changelog(text: str, version: str, *, dated: bool) -> None:
     """Check that the newest section of the changelog is this version's, and isn't empty.
 
     Args:
-        text: of CHANGELOG.md.
-        version: X.Y.Z.
+        text: the text of CHANGELOG.md.
+        version: the version, X.Y.Z.
         dated: require the day of the release in its heading: `## X.Y.Z (2026-11-22)`.
     """
     found = re.search(r"^## (\S+) \(([^)\n]+)\)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
@@ -176,8 +176,8 @@ def _into_dist(path: Path) -> Path:
 def install(wheel: Path, environment: Path, *, borrow: bool) -> Path:
     """Install a wheel into a new environment and return its Python.
 
-    With `borrow` it uses the dependencies of this Python, found by a .pth file; else they are
-    downloaded in the versions of requirements.lock, with torch for this machine.
+    With `borrow` the environment uses the dependencies of this Python, by a .pth file. Otherwise
+    they are downloaded in the versions of requirements.lock, with torch for this machine.
     """
     venv.create(environment, with_pip=not borrow)
     python = environment / "bin" / "python"
@@ -235,7 +235,7 @@ def try_demo(python: Path, folder: str) -> None:
 def _run(*words: str | Path, folder: str | None = None, more: Mapping[str, str] = {}) -> str:
     """Run a program in a folder, by default the clone, and return its output.
 
-    Its environment is this one with `more`. An error has the end of the output.
+    The program gets this environment with `more` added. An error has the end of the output.
     """
     own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {**more}
     try:

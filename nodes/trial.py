@@ -49,7 +49,7 @@ This trainer evaluates published models on today's data for the study's gate::
         t.complete()
 
 If several processes train together, each may start and restore; only rank 0, by $RANK or
-$LOCAL_RANK, truncates the progress to that of the checkpoint. Only rank 0 should write: in a gang
+$LOCAL_RANK, removes the progress after the checkpoint. Only rank 0 should write: in a gang
 (`resources.nodes`) files of other ranks are lost, and each checkpoint is sent to the access point
 as soon as its block has ended. `trialfleet init --example ddp` is such a trainer.
 
@@ -104,7 +104,7 @@ def start() -> Trial:
     """Return the trial that this process is to run, from `trial.json`.
 
     Raises:
-        SystemExit: there is no `trial.json` or it can't be used; the message says what to do.
+        SystemExit: `trial.json` is missing or can't be used; the message says what to do.
     """
     return _start(_IMPORTED)
 
@@ -114,14 +114,14 @@ def run(train: Callable[[Trial], object]) -> NoReturn:
 
     `train` is called for each trial, and ends it by `complete`, `stop`, `reject` or `yield_node`.
     After `complete` and `stop` the process gets the job's next trial, if there is one. After any
-    other end, such as an exception, the process ends, and the next trial gets a new one. By hand,
-    or in a job with one trial, this is the same as `train(start())`.
+    other end, such as an exception, the process ends, and the next trial gets a new process. If you
+    run a trainer by hand, or the job has one trial, this is the same as `train(start())`.
 
-    Each trial has its own working directory, stdout and stderr, and SIGTERM ends the process until
-    `restore`. Everything else is kept: imports, caches, a GPU's context. So changes by a trial to
-    the process (such as the state of random numbers, which `seed` should set) affect the next one;
-    keep nothing that belongs to one trial. If a trial changes something that can't be restored, set
-    `stays` to False.
+    Each trial has its own working directory, stdout and stderr. SIGTERM ends the process until the
+    trial calls `restore`. Everything else is kept: imports, caches, a GPU's context. So changes by
+    a trial to the process (such as the state of random numbers, which `seed` should set) affect the
+    next one; keep nothing that belongs to one trial. If a trial changes something that can't be
+    restored, set `stays` to False.
 
     Args:
         train: trains a trial. Call `run` in the main thread.
@@ -151,7 +151,7 @@ def run(train: Callable[[Trial], object]) -> NoReturn:
 
 
 def _start(began: float) -> Trial:
-    """Return the trial from `trial.json`; its seconds count from `began`."""
+    """Return the trial from `trial.json`; the trial's time counts from `began`."""
     named = os.environ.get("TRIALFLEET_TRIAL")
     path = Path(named or "trial.json")
     try:
@@ -170,28 +170,30 @@ class Trial:
     """One set of parameters to train in one region. Made by `start()`; for one thread.
 
     Attributes:
-        params: the hyperparameters and the study's constants; an inactive conditional is absent.
+        params: the hyperparameters and the study's constants; inactive conditional parameters are
+            absent.
         seed: seeds every source of randomness, so that the trial can be repeated; from 0 to
             2³¹ - 1, which NumPy, scikit-learn, LightGBM and torch all take.
         region: the region's name in the study.
         mode: "tune", "final" for the full training that writes `model`, or "evaluate" to measure
             `models` on `data` without training.
         data: the data files of the region, in the study's order.
-        rank: this process's number among those that train together, from 0.
-        world: the number of those processes: 1 if a trial is one process.
+        rank: this process's number among the processes that train together, from 0.
+        world: the number of processes that train together; 1 if a trial is one process.
         rendezvous: the address on which rank 0 listens for the others, as `tcp://HOST:PORT` for
             init_process_group; None if a trial is one process.
-        generation: in a gang, grows whenever a rank joins or is lost; then new processes continue
-            from the last checkpoint. Otherwise 1.
+        generation: a number that grows, in a gang, whenever a rank joins or is lost; then new
+            processes continue from the last checkpoint. Otherwise 1.
         accelerator: "gpu" or "cpu".
-        gpus: the number of the trial's GPUs, 1 also for a share of one; 0 if the accelerator is
-            "cpu".
+        gpus: the number of the trial's GPUs; 1 if the trial has a share of a GPU; 0 if the
+            accelerator is "cpu".
         gpu_share: the trial's part of each GPU: 1, or 1/N if N trials share a GPU. All of the
             GPU's memory is visible; the trainer must not use its neighbours' part.
-        metric: the name of the objective among the metrics; None by hand.
+        metric: the name of the objective among the metrics; None if you run the trainer by hand.
         direction: "maximize" or "minimize".
-        device: the name of the processor for the result, which the trainer sets.
-        stays: the trainer sets it to False if this process must not get another trial (`run`).
+        device: the name of the processor, which the trainer sets for the result.
+        stays: True; the trainer sets it to False if this process must not get another trial
+            (`run`).
         model: the folder for the model in mode "final".
         models: the folders to measure in mode "evaluate", by name: champion, the current model, and
             challenger, the new one; each as this trainer wrote it in mode "final".
@@ -237,7 +239,7 @@ class Trial:
     # Checkpoints
 
     def restore(self) -> Path | None:
-        """Return the folder of the last complete checkpoint; None: there is none.
+        """Return the folder of the last complete checkpoint; None if there is none.
 
         From now on SIGTERM doesn't end the process, but makes `should_checkpoint` true.
         """
@@ -249,9 +251,9 @@ class Trial:
     def should_checkpoint(self) -> bool:
         """Return whether to save now: after SIGTERM, or when `checkpoint_seconds` have passed.
 
-        A checkpoint is only sent from the machine by `yield_node` (in a gang, always). So a sudden
-        death of the machine costs at most `checkpoint_seconds` of work (a constant of the study,
-        300 by default).
+        A checkpoint leaves the machine only by `yield_node` (in a gang, always). So a sudden death
+        of the machine costs at most `checkpoint_seconds` of work (a constant of the study, 300 by
+        default).
         """
         every = float(self.params.get("checkpoint_seconds", CHECKPOINT_SECONDS))
         return self.interrupted or time.monotonic() - self._saved_at >= every
@@ -292,10 +294,10 @@ class Trial:
     # Early stopping
 
     def should_stop(self) -> bool:
-        """Return whether the study has stopped this trial early: save what you need, and `stop()`.
+        """Return whether the study stops this trial early; if so, save what you need and `stop()`.
 
-        By its reports the trial won't become the region's best. If it continues, its job ends it
-        after the study's `early_stopping.grace_seconds`.
+        The study predicts from the reports that the trial won't become the region's best. If the
+        trial continues, its job ends it after the study's `early_stopping.grace_seconds`.
         """
         try:
             return (self._folder / "stop.json").stat().st_size > 0
@@ -305,7 +307,7 @@ class Trial:
     # Reports and results
 
     def report(self, step: int, **metrics: float) -> None:
-        """Add a line to `progress.jsonl`; lines after the restored checkpoint have been removed."""
+        """Add a line to `progress.jsonl`; `restore` has removed the lines after the checkpoint."""
         finite = _finite(metrics)
         values = {name: finite.get(name) for name in metrics}  # None for NaN, which JSON lacks
         line = {"step": step, "metrics": values, "time": time.time()}
@@ -315,14 +317,14 @@ class Trial:
     def evaluated(
         self, name: str, losses: Iterable[float] | None = None, note: str = "", **metrics: float
     ) -> None:
-        """Report the losses of a model in mode "evaluate"; after the last one call `complete()`.
+        """Report a model's losses in mode "evaluate"; call `complete()` after the last model.
 
         Args:
             name: as in `models`; "baseline" for a constant prediction.
             losses: the model's loss in each row, with the same rows in the same order for all
-                models; they show whether a difference is due to chance.
+                models; the losses show whether a difference is due to chance.
             note: a remark for people about the measurement, which the gate's verdict repeats.
-            metrics: as for `complete`; those that are not finite are left out.
+            metrics: as for `complete`; metrics that are not finite are left out.
         """
         self._evaluated[name] = {"metrics": _finite(metrics)} | ({"note": note} if note else {})
         if losses is not None:
@@ -335,8 +337,8 @@ class Trial:
         """Write the result and exit with 0; reject an objective that is NaN or infinite.
 
         Args:
-            metrics: values that `float()` accepts; those that are not finite are left out, except
-                the objective. Omit them in mode "evaluate".
+            metrics: values that `float()` accepts; values that are not finite are left out, except
+                the objective. Omit the metrics in mode "evaluate".
 
         Raises:
             ValueError: the study's objective is not among the metrics; or, in mode "evaluate", not
@@ -377,7 +379,7 @@ class Trial:
         self.interrupted = True
 
     def _seconds(self) -> float:
-        """Return the wall time of this attempt and of those that led to the restored checkpoint."""
+        """Return the wall time of this attempt and of the attempts that led to its checkpoint."""
         return float(self._manifest["seconds"]) + time.monotonic() - self._began
 
     def _write_result(self, status: str, **rest: Any) -> None:
@@ -386,9 +388,9 @@ class Trial:
         self._has_result = True
 
     def _read_manifest(self) -> dict[str, Any]:
-        """Return the complete checkpoint's manifest; an empty one if there is none.
+        """Return the complete checkpoint's manifest; empty if there is no checkpoint.
 
-        Several processes may read at once. If one saves meanwhile, read its checkpoint.
+        Several processes may read at once. If a process saves meanwhile, its checkpoint is read.
         """
         while True:
             text = _read(self._checkpoints / "complete.json")
@@ -428,7 +430,7 @@ def _ranks() -> tuple[int, int, str | None]:
 
 
 def _hand_over() -> None:
-    """In a gang: have the agent send the checkpoint to the access point, and wait for it."""
+    """In a gang, have the agent send the checkpoint to the access point, and wait until it has."""
     if (agent := os.environ.get("TRIALFLEET_AGENT")) is None:
         return
     with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):

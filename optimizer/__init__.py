@@ -14,7 +14,7 @@ __all__ = ["RegionSampler"]
 
 
 def __getattr__(name: str) -> object:
-    """Import the sampler at its first use; the client, one process per trial, does not need it."""
+    """Import the sampler at its first use, because the client, a process per trial, needs none."""
     if name == "RegionSampler":
         from trialfleet.optimizer.sampling.region_sampler import RegionSampler
 

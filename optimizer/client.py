@@ -4,17 +4,17 @@
 
 The client prints the service's message and exits with the service's exit code. If no service
 answers, the exit code is 75 (EX_TEMPFAIL of sysexits.h: try again later) for the first ten minutes,
-and longer if the cause is temporary; after that it is 1. DAGMan runs the client before and after
-every trial, so it must start as fast as Python itself: it is one file and imports only the fast
-modules of the standard library (socket, json and contextlib take 14 ms here).
+or for longer if the cause is temporary. After that the exit code is 1. DAGMan runs the client
+before and after every trial, so it must start as fast as Python itself. Therefore it is one file,
+and imports only fast modules of the standard library (socket, json and contextlib take 14 ms here).
 
 A request is the length of its content and a newline, then the words, each followed by a NUL. A
 reply is the exit code, the length and a newline, then the message. Both are UTF-8. If a service
-dies before it has sent the whole reply, the client starts another one and repeats the request: the
-service's operations are idempotent.
+dies before it has sent the whole reply, the client starts another service and repeats the request.
+This is safe, because the service's operations are idempotent.
 
-If several clients find no service, the one that acquires the service's lock starts the service and
-passes it the lock as standard input. The others wait until the service listens.
+If several clients find no service, the client that acquires the service's lock starts the service,
+and passes it the lock as standard input. The others wait until the service listens.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ USAGE = "usage: ask-service --folder RUN --start PROGRAM [ARGUMENT...] -- WORD..
 
 
 class ServiceError(Exception):
-    """No service could be started, or none replied; `for_now` if the cause may be temporary."""
+    """No service could be started, or no service replied; `for_now`: the cause may be temporary."""
 
     def __init__(self, message: str, *, for_now: bool = False) -> None:
         super().__init__(message)
@@ -64,10 +64,10 @@ class DagmanEndedError(ServiceError):
 def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
     """Return the exit code and the message of the reply from the service of a run's folder.
 
-    If none is running, start one in the background with the command `start`.
+    If no service is running, start one in the background with the command `start`.
 
     Raises:
-        ServiceError: the folder is missing, no service can be started, or none replies.
+        ServiceError: the folder is missing, no service can be started, or no service replies.
     """
     import time
 
@@ -134,7 +134,7 @@ def _exchange(connection: Socket, words: list[str], folder: str) -> tuple[int, s
 
 
 def _receive(connection: Socket, words: list[str], folder: str) -> bytes:
-    """Return the next bytes from the service; record every `NOTE_SECONDS` that it is silent.
+    """Return the next bytes from the service; while it is silent, note this every `NOTE_SECONDS`.
 
     Raises:
         ServiceError: the service sends nothing for too long.
@@ -162,7 +162,7 @@ def _process_of(connection: Socket) -> int:
 
 
 def _logs(folder: str) -> bool:
-    """Return whether the service logged anything recently: it may be answering other clients."""
+    """Return whether the service logged anything recently, perhaps for other clients."""
     import time
 
     try:
@@ -173,10 +173,10 @@ def _logs(folder: str) -> bool:
 
 
 def _note(folder: str, error: str, *, waiting: bool = False) -> float:
-    """Record why the service does not answer, and whether a client is waiting for it.
+    """Record why the service does not answer, and whether a client is waiting for an answer.
 
     Returns:
-        The number of seconds since the service last answered; infinity if the file can't be
+        The number of seconds since the service last answered; infinity if the record can't be
         written.
     """
     import json
@@ -243,7 +243,7 @@ def _start_and_connect(folder: str, start: list[str]) -> Socket:
 
 
 def _start(folder: str, command: list[str]) -> subprocess.Popen[bytes] | None:
-    """Start the service; return None if its lock is taken: another service runs or is starting.
+    """Start the service; return None if its lock is taken, because another service has it.
 
     The service runs in a new session, appends its output to the folder's log, and has the lock as
     its standard input.
@@ -269,7 +269,7 @@ def _start(folder: str, command: list[str]) -> subprocess.Popen[bytes] | None:
 
 
 def open_lock(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open the lock as `files.open_lock` does, which this program can't import."""
+    """Open the lock like `files.open_lock`, which this program can't import."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     os.fchmod(descriptor, 0o600)
     return os.fdopen(descriptor, "r+b")
@@ -287,7 +287,7 @@ def _log_tail(folder: str) -> str:
 
 
 def _parse(arguments: list[str]) -> tuple[str, list[str], list[str]]:
-    """Return folder, start command and words; argparse would take longer than the request."""
+    """Return folder, start command and words. argparse would take longer than the request."""
     end = arguments.index("--")
     match arguments[:end]:
         case ["--folder", folder, "--start", _, *_] if arguments[end + 1 :]:

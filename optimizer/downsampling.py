@@ -9,7 +9,7 @@ Point = TypeVar("Point")
 
 
 def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:
-    """Return at most `most` points (two or more), evenly spaced; both ends are kept."""
+    """Return at most `most` evenly spaced points, with both ends; `most` is two or more."""
     if len(points) <= most:
         return points
     last = len(points) - 1

@@ -1,6 +1,6 @@
 """Reasons not to begin a trial, a full training or a gate, in order of precedence. Pure.
 
-Callers gather `Facts`; a fact that is left out refuses nothing.
+Callers gather `Facts`; a fact that is left out is no reason to refuse.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class UsdBudget(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """The facts that decide whether something begins."""
+    """The facts that decide whether a trial, a full training or a gate may begin."""
 
     free: float = math.inf  # bytes on the disk
     folder: str = ""  # on that disk
@@ -59,7 +59,7 @@ class Facts:
 
 
 def refusal(activity: Activity, facts: Facts) -> Refused | None:
-    """Return the first reason not to begin an activity; None if it may begin."""
+    """Return the first reason not to begin; None if the activity may begin."""
     return next((one for one in _reasons(facts) if one.kind in _KINDS[activity]), None)
 
 
@@ -101,5 +101,5 @@ def _used_up_reason(budget: UsdBudget) -> str | None:
 
 
 def _amount(usd: float) -> str:
-    """Format an amount to the cent, 8 in place of 7.999; below ten cents with two digits."""
+    """Format an amount, rounded to the cent (7.999 gives 8), or to two digits below ten cents."""
     return f"{round(usd, 2):.12g}" if usd >= 0.1 else f"{usd:.2g}"

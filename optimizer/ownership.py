@@ -1,9 +1,9 @@
-"""Ownership of a run's studies: one manager writes them; the storage records it.
+"""Ownership of a run's studies: only one manager writes them, and the storage records which.
 
-On one machine the service's lock prevents a second service. In a database that several machines
-use, two managers that planned a run of the same name would write the same studies. So the first
-manager to write records itself as the owner, in one transaction, and every write checks the owner.
-A user can transfer the ownership.
+On one machine the service's lock prevents a second service. But several machines may use one
+database: if two managers planned a run of the same name, both would write the same studies. So the
+first manager that writes records itself as the owner, in one transaction, and every write checks
+the owner. A user can transfer the ownership.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Owner:
 
     Attributes:
         machine: an identifier of the machine.
-        folder: the run's folder there.
+        folder: the run's folder on that machine.
         host: the machine's name, for messages.
-        since: time of the record, UTC in ISO 8601.
+        since: the time when it became the owner, UTC in ISO 8601.
     """
 
     machine: str
@@ -55,7 +55,7 @@ class Owner:
 
 
 def here(folder: Path) -> Owner:
-    """Return this machine with the run's folder `folder` as an owner."""
+    """Return the owner that is this machine with the run's folder `folder`."""
     host = socket.gethostname()
     return Owner(_machine(host), str(folder), host, datetime.now(UTC).isoformat())
 
@@ -71,11 +71,11 @@ def _machine(host: str) -> str:
 class Ownership:
     """The right to write the studies of one run. Not thread-safe.
 
-    Each method raises OptimizerError where the storage can't be used.
+    Each method raises OptimizerError if the storage can't be used.
     """
 
     def __init__(self, storage: TrialStorage, run: str, own: Owner) -> None:
-        """Read and write nothing yet; the run's name is unique in the storage."""
+        """Keep the arguments and use no storage yet; the run's name is unique in the storage."""
         self._engine = storage.engine
         self._run = run
         self._own = own
@@ -87,12 +87,12 @@ class Ownership:
             return self._read() or self._claim()
 
     def other(self) -> Owner | None:
-        """Return another owner of the run, or None; become the owner if there is none."""
+        """Return the owner if it is another manager, else None; become the owner if none exists."""
         owner = self.owner()
         return None if self.is_ours(owner) else owner
 
     def known_other(self) -> Owner | None:
-        """Return another recorded owner of the run, or None; write nothing."""
+        """Return the recorded owner if it is another manager, else None; write nothing."""
         with self._storage_errors():
             if not sqlalchemy.inspect(self._engine).has_table(_OWNERS.name):
                 return None
@@ -100,11 +100,11 @@ class Ownership:
         return None if owner is None or self.is_ours(owner) else owner
 
     def is_ours(self, owner: Owner) -> bool:
-        """Return whether the owner is this folder on this machine; ignore time and host name."""
+        """Return whether the owner is this folder on this machine, by any host name."""
         return (owner.machine, owner.folder) == (self._own.machine, self._own.folder)
 
     def take_over(self) -> Owner | None:
-        """Become the owner and return the previous one, or None."""
+        """Become the owner; return the previous owner, or None."""
         with self._storage_errors():
             previous = self._read() or self._claim()
             with self._engine.begin() as connection:

@@ -1,8 +1,9 @@
 """One tunable parameter: its range or choices, as in a study file.
 
-A parameter is *finite* if its values can be counted (int, categorical, float with a step); its
-i-th value is then `nth(i)`. `from_unit(u)` maps the unit interval onto the values, evenly (in the
-log domain if `log` is set). `resolve(x)` is the parameter's own value that equals x, if any.
+A parameter is *finite* if its values can be counted (int, categorical, float with a step); its i-th
+value is then `nth(i)`. `from_unit(u)` maps the unit interval evenly onto the values (in the log
+domain if `log` is set). `resolve(x)` returns the parameter's own value that equals x, if there is
+one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Scalar = str | bool | int | float
 
 
 def _scalar(given: object) -> Scalar:
-    """Return `given` unchanged; unlike a pydantic union, report one error, not one per member."""
+    """Return `given` unchanged; report one error, while a pydantic union reports one per member."""
     if not isinstance(given, Scalar):
         raise PydanticCustomError("scalar", "must be text, a number, true or false")
     if problem := scalar_problem(given):
@@ -77,7 +78,7 @@ BOUNDS = {"min": "low", "minimum": "low", "lower": "low", "start": "low", "from"
 
 
 def same(left: Scalar, right: Scalar) -> bool:
-    """Return whether two values are equal to a user: 1 equals 1.0, and `true` does not equal 1."""
+    """Return whether two values are equal for a user: 1 equals 1.0, but `true` does not equal 1."""
     return isinstance(left, bool) == isinstance(right, bool) and left == right
 
 
@@ -192,7 +193,7 @@ class FloatParameter(Parameter):
             yield "low", f"must be above 0 with log: true, not {self.low}"
 
     def _double_problems(self) -> Iterator[tuple[str, str]]:
-        """Yield faults of the range's width or step, which a sampler can't compute with."""
+        """Yield faults of a range whose width or step is beyond a sampler's arithmetic."""
         largest, step = max(abs(self.low), abs(self.high)), self.step or 0.0
         if not math.isfinite(self.high - self.low + step):
             most = f"{sys.float_info.max:.2g}"

@@ -1,12 +1,12 @@
-"""PED-ANOVA: the importance of a parameter for being among the best trials.
+"""PED-ANOVA: how important a parameter is for a trial to be among the best.
 
 Watanabe et al. 2023, arXiv 2304.10255; conditional parameters by theorem 4.2 of arXiv 2601.20800.
 The values are counted on a grid and smoothed; the best trials are compared with all trials:
 
     n       cells of the grid, 0 … n-1; of a categorical parameter, its choices
-    c, w    cells that have values, and the numbers of their values
+    c, w    cells that have values, and the number of values in each
     sigma   bandwidth of the kernels by Scott's rule, in cells
-    p, q    smoothed shares of the best trials, and of all, by cell; both sum to 1
+    p, q    each cell's smoothed share of the best trials, and of all trials; both sum to 1
 
 Optuna computes the same from Optuna studies. A test compares the two.
 """
@@ -39,9 +39,9 @@ def divergence(
     """Return Pearson's divergence of the best trials' values from all trials', Σ q (p/q - 1)².
 
     Args:
-        parameter: with its range or choices.
-        best: its values in the best trials that had it; at least one.
-        every: its values in all trials that had it.
+        parameter: the parameter, with its range or choices.
+        best: its values in the best trials that had the parameter; at least one.
+        every: its values in all trials that had the parameter.
     """
     p, q = (_density(parameter, values) + _TINY for values in (best, every))
     return float(q @ (p / q - 1) ** 2)
@@ -57,7 +57,7 @@ def _density(
 
 
 def _counts(parameter: FloatParameter | IntParameter, values: Array) -> NDArray[np.intp]:
-    """Return the number of values in each cell; on an edge, the lower cell counts."""
+    """Return the number of values in each cell; a value on an edge is in the lower cell."""
     low, high = float(parameter.low), float(parameter.high)
     cells = min(_CELLS, parameter.count or _CELLS)
     if isinstance(parameter, IntParameter) and parameter.log:
@@ -69,7 +69,7 @@ def _counts(parameter: FloatParameter | IntParameter, values: Array) -> NDArray[
 
 
 def _of_choices(counts: NDArray[np.intp]) -> Array:
-    """Return the density: a kernel on each choice with values, and a uniform one of weight 1."""
+    """Return the density: a kernel on each choice with values, plus a uniform one of weight 1."""
     seen = np.flatnonzero(counts)
     prior = 1 / (len(seen) + 1)
     each = np.full((len(seen), len(counts)), prior)
@@ -80,7 +80,7 @@ def _of_choices(counts: NDArray[np.intp]) -> Array:
 
 
 def _of_cells(counts: NDArray[np.intp]) -> Array:
-    """Return the density: a normal kernel on each cell with values, and a wide one of weight 1."""
+    """Return the density: a normal kernel on each cell with values, plus a wide one of weight 1."""
     n, seen = len(counts), np.flatnonzero(counts)
     weights, grid = counts[seen], np.arange(n)
     sums = _normal(np.arange(-n, n + 1) - 0.5, _sigma(seen, weights))  # by the distance to a cell

@@ -1,7 +1,7 @@
 """One region's study: each ask and tell takes effect exactly once, despite crashes.
 
 A trial is identified by its node, the name of a DAG node. A suggestion is a pure function of the
-storage's content (`suggest`). So an ask first computes, storing nothing, and then creates the trial
+storage's content (`suggest`). So an ask first computes the suggestion, and then creates the trial
 with node, parameters and seed in one transaction. A tell stores the outcome in one transaction. No
 ask or tell is stored in part.
 
@@ -69,10 +69,10 @@ class RegionStudy:
 
         Args:
             storage: the storage of the study.
-            name: of the study; unique in the storage.
-            space: its search space; must not change for a name.
+            name: the study's name; unique in the storage.
+            space: the search space; must stay the same for a name.
             settings: metric, direction, seed and budgets.
-            previous: previous results that it learns from; must not change for a name.
+            previous: the previous results to learn from; must stay the same for a name.
             now: returns the time in Unix seconds.
 
         Raises:
@@ -90,7 +90,7 @@ class RegionStudy:
             self._study_id = self._load_or_create()
 
     def ask(self, node: str) -> Assignment | Refused:
-        """Return the assignment of `node`; repeated asks return the same one until the tell.
+        """Return the assignment of `node`; until the tell, repeated asks return the same.
 
         An ask is stored completely or not at all.
         """
@@ -105,7 +105,7 @@ class RegionStudy:
             return self._assignment(self._create(node))
 
     def refusal(self, facts: Facts = NO_FACTS) -> Refused | None:
-        """Return why no other trial may begin, or None; judge by the study and by `facts`."""
+        """Return why no other trial may begin, by the study and `facts`; None if one may begin."""
         return refusal("trial", self._facts(facts))
 
     def _facts(self, facts: Facts) -> Facts:
@@ -126,10 +126,10 @@ class RegionStudy:
     def tell(self, node: str, outcome: Outcome, **execution: Unpack[TrialExecution]) -> None:
         """Record the outcome of `node`; a trial whose outcome is already recorded stays unchanged.
 
-        The outcome `Abandoned` of a node that was never asked is ignored.
+        An outcome `Abandoned` is ignored if no trial was ever asked for the node.
 
         Raises:
-            TrialfleetError: the node was never asked.
+            TrialfleetError: no trial was ever asked for the node.
         """
         with self._storage_errors():
             trial = self._find(node)
@@ -169,7 +169,7 @@ class RegionStudy:
         failure of a trial whose outcome is recorded.
 
         Returns:
-            The trial's failed attempts by their numbers: time, error and `more` of each.
+            The trial's failed attempts by number, each with time, error and `more`.
         """
         with self._storage_errors():
             trial = self._find(node)
@@ -204,7 +204,7 @@ class RegionStudy:
         return self._assignment(best) if best else None
 
     def stopped(self) -> Refused | None:
-        """Return why the region is stopped, or None: too many trials failed for good."""
+        """Return why the region is stopped (too many trials failed for good); None if it is not."""
         return refusal("region", self._facts(NO_FACTS))
 
     def nodes(self) -> set[str]:
@@ -217,7 +217,7 @@ class RegionStudy:
         return [str(trial.user_attrs["node"]) for trial in running]
 
     def ask_ahead(self) -> bool:
-        """Compute the next suggestion, unless it is known or not needed.
+        """Compute the next suggestion in advance, unless it is known or not needed.
 
         No result depends on this call.
 
@@ -252,7 +252,7 @@ class RegionStudy:
         return self._cached
 
     def _once_each(self, trials: list[FrozenTrial]) -> list[FrozenTrial]:
-        """Return one trial per node, by number; close a second running one as PRUNED.
+        """Return one trial per node, by number; close a second running trial of a node as PRUNED.
 
         If a database's reply to a commit is lost, Optuna commits the same trial again.
         """

@@ -19,8 +19,8 @@ class RegionSettings:
     Attributes:
         metric: name of the metric that is optimized.
         direction: minimize or maximize.
-        region: the region's name; name and seed determine the suggestions in every run.
-        seed: of the whole study.
+        region: the region's name, which with the seed determines the suggestions in every run.
+        seed: the seed of the whole study.
         trials: budget of trials, including failed ones.
         startup_trials: trials before the model proposes, including the default settings.
         max_failures: number of trials that may fail for good; one more stops the region.
@@ -57,7 +57,7 @@ class Refused:
 
 
 class Stopped(Refused):
-    """A refusal of all trials: more trials of the region failed for good than allowed."""
+    """A refusal of all further trials: more of the region's trials failed for good than allowed."""
 
 
 class TrialExecution(TypedDict, total=False):
@@ -93,11 +93,11 @@ class Complete:
 class StoppedEarly:
     """Early stopping of the trial, which has no measured result.
 
-    Its state is PRUNED, with the predicted result as its value: the sampler learns from the value,
-    and no search for a best trial returns it.
+    The trial's state is PRUNED, and its value is the predicted result: the sampler learns from the
+    value, but no search for a best trial returns the trial.
 
     Attributes:
-        order: the stop order as in `stop.json`: the `predicted` result, and why.
+        order: the stop order as in `stop.json`: the `predicted` result, and the reason.
         metrics: metrics that it reported when it stopped; the study's own may be missing.
         seconds: duration of the training, if reported.
         device: device of the training, if reported.
@@ -114,11 +114,12 @@ class Failed:
     """Failure of an attempt.
 
     Attributes:
-        error: why.
-        final: another attempt with the same parameters would fail too.
-        never_began: the trainer's command could not be run.
-        by_machine: the job's files show a fault of the machine or of HTCondor.
-        got_nowhere: its job was started repeatedly without progress, or stayed in one state.
+        error: the reason.
+        final: True if another attempt with the same parameters would fail, too.
+        never_began: True if the trainer's command could not be run.
+        by_machine: True if the job's files show a fault of the machine or of HTCondor.
+        got_nowhere: True if its job was started repeatedly without progress, or stayed in one
+            state.
     """
 
     error: str

@@ -2,7 +2,7 @@
 
 It listens on a Unix socket in the run's folder and holds an exclusive lock on a file in the same
 folder. So a run has at most one service, and its studies have one writer. The service may be killed
-at any moment: the lock is released with the process, and the next client starts another service and
+at any moment: the kernel then releases the lock, and the next client starts another service and
 passes it the lock as standard input. See `client` for the protocol.
 """
 
@@ -55,13 +55,13 @@ class Handler(Protocol):
     """The operations of a service. One thread calls them, one at a time."""
 
     def handle(self, words: list[str]) -> Reply:
-        """Serve a request. Must be idempotent: a client repeats it if the service dies."""
+        """Serve a request. Must be idempotent: a client repeats the request if the service dies."""
 
     def idle(self) -> bool:
         """Do one piece of background work and return whether there may be more."""
 
     def due(self) -> bool:
-        """Return whether there is background work without a request; called every second."""
+        """Return whether background work is due although no request came; called every second."""
 
     def is_watching(self) -> bool:
         """Return whether to keep running after the idle timeout."""
@@ -71,7 +71,7 @@ class Handler(Protocol):
         """Descriptor of a file that becomes readable on an event; None if there is none."""
 
     def noticed(self) -> None:
-        """Handle the events announced by that file. Must be idempotent."""
+        """Handle the events of the file `descriptor`. Must be idempotent."""
 
 
 def serve(
@@ -90,13 +90,14 @@ def serve(
         folder: the run's folder.
         make_handler: makes the handler, with its slow imports; called once the lock is held.
         idle_timeout: seconds without a request until the service ends; None for never.
-        wait_for_lock: wait until another service has ended; otherwise return at once if one
+        wait_for_lock: wait until another service has ended; if False, return at once if a service
             runs.
 
     Raises:
         OSError: the folder is missing or not writable.
-        SystemExit: `make_handler` raised OptimizerError, which may be temporary: exit code 75.
-        TrialfleetError: `make_handler` raised another one.
+        SystemExit: with exit code 75, if `make_handler` raised OptimizerError, which may be
+            temporary.
+        TrialfleetError: `make_handler` raised any other TrialfleetError.
     """
     logging.basicConfig(
         stream=sys.stderr,
@@ -128,7 +129,7 @@ def serve(
 
 @dataclass
 class _Stop:
-    """The request of a signal to end the service; noticed within a tick."""
+    """A signal's request to end the service, noticed within a tick."""
 
     requested: bool = False
     is_graceful: bool = False  # before the service listens no request is in progress
@@ -207,7 +208,7 @@ class _Loop:
     async def run(self, listener: socket.socket) -> None:
         """Serve until stopped, idle for too long, or unreachable.
 
-        Clients that still wait are disconnected and ask the next service.
+        At the end, waiting clients are disconnected; they ask the next service.
         """
         if (descriptor := self._handler.descriptor) is not None:
             asyncio.get_running_loop().add_reader(descriptor, self._notice)
@@ -257,7 +258,7 @@ class _Loop:
         return True
 
     def _pause(self) -> float:
-        """Return the seconds to wait for a request before the next checks."""
+        """Return for how many seconds to wait for a request before the loop checks other work."""
         if self._may_work:
             return QUIET_SECONDS
         if self._idle_timeout is None:
@@ -266,7 +267,7 @@ class _Loop:
         return min(max(left, 0.0), TICK_SECONDS)
 
     def _is_over(self) -> bool:
-        """Return whether to end: idle for too long, or the socket's file is gone."""
+        """Return whether to end: no request came for too long, or the socket's file is gone."""
         idle = time.monotonic() - self._last_request
         if self._idle_timeout is not None and idle >= self._idle_timeout:
             if self._handler.is_watching():
@@ -312,7 +313,7 @@ class _Loop:
             log.exception("event")
 
     def _done(self, background_work: Callable[[], bool]) -> bool:
-        """Return the result of background work, which is optional; False if it fails."""
+        """Return the result of background work; False if the work fails, because it is optional."""
         try:
             return background_work()
         except Exception:
@@ -324,7 +325,7 @@ def _parse(received: bytes) -> list[str] | None:
     """Return the words of a request; None if it isn't complete yet.
 
     Raises:
-        ValueError: it is invalid.
+        ValueError: the request is invalid.
     """
     head, newline, content = received.partition(b"\n")
     if len(head) > LARGEST_HEAD or not (head or b"0").isdigit():

@@ -3,8 +3,8 @@
 A point of the space has three forms:
 
 active     the parameters whose `when` holds
-canonical  every parameter, inactive ones at their default: the input of the sampler's model, so
-           that two points that train the same model are one point to it
+canonical  every parameter, inactive ones at their default: the input of the sampler's model, for
+           which two points that train the same model are then one point
 complete   the active parameters and the study's constants: the parameters of a trial
 """
 
@@ -52,7 +52,7 @@ Problem = tuple[tuple[str | int, ...], str, object]
 
 
 def _parse(given: Any) -> Any:
-    """Return a parameter or a constant; no union member is part of an error's location."""
+    """Return a parameter or a constant; an error's location does not name a member of a union."""
     if isinstance(given, Parameter):
         return given
     if isinstance(given, Mapping):
@@ -78,12 +78,12 @@ class SearchSpace(RootModel[dict[str, Entry]]):
     """Parameters and constants by name, in the order of the study file.
 
     Raises:
-        ValidationError: one error per fault, located at the wrong key.
+        ValidationError: an error per fault, located at the wrong key.
     """
 
     @cached_property
     def parameters(self) -> dict[str, Tunable]:
-        """All tuned parameters, conditional ones included."""
+        """All tuned parameters, including conditional parameters."""
         return {name: entry for name, entry in self.root.items() if isinstance(entry, Tunable)}
 
     def constants(self) -> dict[str, Scalar]:
@@ -91,11 +91,11 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         return {name: x for name, x in self.root.items() if not isinstance(x, Parameter)}
 
     def distributions(self) -> dict[str, BaseDistribution]:
-        """Return Optuna's distribution of each parameter, conditional ones included."""
+        """Return Optuna's distribution of each parameter, including conditional parameters."""
         return {name: entry.distribution() for name, entry in self.parameters.items()}
 
     def defaults(self) -> dict[str, Scalar]:
-        """Return each parameter's default: the given one, else its middle or first value."""
+        """Return each parameter's default: the given default, else the middle or first value."""
         return dict(self._defaults)
 
     @cached_property
@@ -110,7 +110,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         """Return the parameters whose conditions hold under `values`.
 
         Args:
-            values: a value per parameter; a missing one is at its default.
+            values: a value per parameter; a missing parameter is at its default.
 
         Returns:
             The active parameters' values in the order of the file, without other names.
@@ -194,7 +194,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
                         yield (*place, i), text, option
 
     def _others(self, name: str, meant: str) -> str:
-        """Return the parameters that a condition of `name` may name, for a message."""
+        """Return the parameters to which a condition of `name` may refer, for a message."""
         others = [x for x in self.parameters if x != name]
         if not others:
             return ", and the space has no other parameter for a condition"
@@ -224,7 +224,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         return found
 
     def _reach_problems(self) -> Iterator[Problem]:
-        """Yield conditions that can never hold: they require disjoint sets of values."""
+        """Yield conditions that can never hold, because they require disjoint sets of values."""
         for name, entry in self.parameters.items():
             allowed: dict[str, list[Scalar]] = {}
             for dependent in [name, *self._ancestors(name)]:

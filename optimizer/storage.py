@@ -1,7 +1,7 @@
 """The storage of a run's studies: SQLite by default, any database that Optuna supports by URL.
 
-InputError: the URL is invalid, or no driver for its database is installed. OptimizerError: the
-database can't be reached, opened or used; the message names the URL.
+Functions raise InputError if the URL is invalid, or no driver for its database is installed. They
+raise OptimizerError, which names the URL, if the database can't be reached, opened or used.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def copy_studies(url: str, names: Iterable[str], target: Path) -> bool:
 
     Args:
         url: the storage, which stays unchanged.
-        names: of the studies; missing ones are skipped.
-        target: the file.
+        names: names of the studies; missing studies are skipped.
+        target: the new file.
     """
     source = open_to_read(url)
     if source is None:
@@ -110,15 +110,15 @@ def close_storage(storage: TrialStorage) -> None:
 
 @contextmanager
 def storage_errors(subject: str, *, secrets: Iterable[str] = ()) -> Iterator[None]:
-    """Turn every error of a database into an error with a readable message.
+    """Turn a database's errors into errors with readable messages.
 
     Args:
         subject: beginning of the message.
         secrets: texts to remove from the database's message.
 
     Raises:
-        OptimizerError: in place of a database's error, which no traceback shows: it may repeat
-            the secrets.
+        OptimizerError: in place of a database's error. No traceback shows that error, because it
+            may repeat the secrets.
     """
     try:
         yield
@@ -165,7 +165,7 @@ def _parsed(url: str) -> URL:
 
 
 def _has_tables(url: URL) -> bool:
-    """Return whether Optuna's tables exist; opening them through Optuna would create them."""
+    """Return whether Optuna's tables exist, without Optuna, which would create them."""
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
         return False
     engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
@@ -195,8 +195,8 @@ def _open_sqlite(url: URL) -> TrialStorage:
 def _create_sqlite(url: URL, path: Path) -> None:
     """Create the file and its tables under a temporary name; rename it unless the file exists.
 
-    Two processes that create the tables of one file at the same time make each other fail, and a
-    crash midway leaves half of the tables.
+    If two processes created the tables in one file at the same time, both could fail, and a crash
+    midway would leave half of the tables.
     """
     temporary = path.with_name(f".{secrets.token_hex(6)}.tmp")
     try:

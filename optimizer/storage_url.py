@@ -1,6 +1,6 @@
 """The URL of a storage: parse it, check it, show it without secrets.
 
-Fast to import (no Optuna), because it checks every study file with a storage.
+This module is fast to import (no Optuna), because it checks every study file with a storage.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def parse_storage(url: str) -> URL:
     """Return the parts of a storage's URL.
 
     Raises:
-        ValueError: it is invalid, or the end of its password would be read as another part; the
-            message repeats nothing of it.
+        ValueError: the URL is invalid, or the end of its password would be read as another part;
+            the message repeats nothing of the URL.
     """
     try:
         parsed = make_url(url)
@@ -49,7 +49,7 @@ def parse_storage(url: str) -> URL:
 
 
 def sqlite_file(url: str) -> Path | None:
-    """Return the file of a SQLite storage; None for another one, or with options.
+    """Return the file of a SQLite storage; None for another database, or a URL with options.
 
     Raises:
         ValueError: see `parse_storage`.
@@ -71,7 +71,7 @@ def secrets_of(url: URL) -> Iterator[str]:
 
 
 def _secret_options(url: URL) -> Iterator[str]:
-    """Yield passwords among the options, and parts that may be the end of a password.
+    """Yield passwords among the URL's options, and options that may be the end of a password.
 
     After an '&' that isn't written as %26, the end of a password is read as another option.
     """

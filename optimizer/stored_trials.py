@@ -1,9 +1,9 @@
 """Readers of a study's stored trials, without Optuna if possible.
 
-`trialfleet status` has to answer at once, and Optuna with SQLAlchemy takes a second to import. So a
-SQLite file, the default storage, is read with the standard library if its tables have the version
-that this module supports (`TABLES`). Optuna reads all other storages and versions. Both ways return
-the same `StoredTrial`s. Nothing here writes.
+`trialfleet status` has to answer at once, and Optuna with SQLAlchemy takes a second to import. So
+the standard library reads a SQLite file, the default storage, if its tables have the version that
+this module supports (`TABLES`). Optuna reads all other storages and versions. Both ways return the
+same `StoredTrial`s. Nothing here writes.
 """
 
 from __future__ import annotations
@@ -71,21 +71,21 @@ class Reader(Protocol):
     """A reader of the trials of studies, by the studies' names.
 
     Finished trials are read only once. A missing study has no trials.
-    OptimizerError: the storage can't be read.
+    Methods raise OptimizerError if the storage can't be read.
     """
 
     def __call__(self, study: str) -> list[StoredTrial]:
         """Return the trials of a study."""
 
     def all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
-        """Return the trials of studies, by their names; as of one moment if possible."""
+        """Return the trials of studies, by the studies' names, as of one moment if possible."""
 
     def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return one trial per study, by its number, with everything stored about it."""
+        """Return one trial of each study, by the trial's number, with all its stored data."""
 
 
 class TrialState(IntEnum):
-    """A trial's state; equal to Optuna's of the same name."""
+    """A trial's state, equal to Optuna's state of the same name."""
 
     RUNNING = 0
     COMPLETE = 1
@@ -118,7 +118,7 @@ class StoredTrial:
     def ran(self) -> tuple[float, float] | None:
         """Start and end of a finished trial's job in Unix seconds; None if unknown.
 
-        If the job's times are unknown, those of ask and tell are used.
+        If the job's times are unknown, the times of ask and tell are used.
         """
         job = self.user_attrs.get("job") or {}
         start, end = job.get("started"), job.get("ended")
@@ -132,7 +132,7 @@ class StoredTrial:
 
 
 class Attributes(Mapping[str, Any]):
-    """A trial's attributes, each parsed at its first use: most are never used."""
+    """A trial's attributes; each is parsed at its first use, because most are never used."""
 
     def __init__(self, raw: dict[str, str]) -> None:
         self._raw = raw
@@ -149,7 +149,7 @@ class Attributes(Mapping[str, Any]):
         return self._parsed[key]
 
     def text(self, key: str) -> str:
-        """Return the JSON of an attribute, not parsed; empty if it is missing."""
+        """Return the unparsed JSON of an attribute; empty if the attribute is missing."""
         return self._raw.get(key, "")
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -167,7 +167,7 @@ class Attributes(Mapping[str, Any]):
 
 
 def _decoded(text: str) -> Any:
-    """Parse JSON in half the time of `json.loads`, which skips surrounding whitespace first."""
+    """Parse JSON in half the time of `json.loads`, which first skips surrounding whitespace."""
     try:
         value, end = _SCAN(text, 0)
     except StopIteration:
@@ -192,7 +192,7 @@ AnyTrial = TypeVar("AnyTrial", bound="StoredTrial | FrozenTrial")
 
 
 def best_first(trials: Iterable[AnyTrial], direction: Direction) -> list[AnyTrial]:
-    """Return the complete trials, the best first, equal ones by number."""
+    """Return the complete trials, the best first, equally good trials by number."""
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     complete.sort(key=lambda trial: trial.number)
     return ranked(complete, direction, lambda trial: trial.value)
@@ -204,20 +204,20 @@ def best_trial(trials: Iterable[AnyTrial], direction: Direction) -> AnyTrial | N
 
 
 def count_cut_off(trials: Iterable[StoredTrial | FrozenTrial]) -> int:
-    """Return the number of unfinished trials with failed attempts, which were to be retried."""
+    """Return the number of unfinished trials with failed attempts, which awaited a retry."""
     return sum(bool(t.user_attrs.get(FAILURES)) and not t.state.is_finished() for t in trials)
 
 
 def is_stopped_early(trial: FrozenTrial | StoredTrial) -> bool:
-    """Return whether a trial was stopped early; its value is then the predicted one."""
+    """Return whether a trial was stopped early; its value is then the predicted result."""
     return trial.state == TrialState.PRUNED and bool(trial.user_attrs.get(STOPPED))
 
 
 def reader_of_file(path: Path, *, brief: bool = False) -> Reader:
     """Return a reader of a SQLite file, which need not exist yet.
 
-    With `brief`, the reader may omit intermediate values, and attributes that tell neither a
-    trial's job nor its outcome.
+    With `brief`, the reader may omit intermediate values, and attributes about neither a trial's
+    job nor its outcome.
     """
     return _SqliteFile(path, brief=brief)
 

@@ -1,8 +1,8 @@
-"""Optuna's database with one transaction per ask and one per tell.
+"""Optuna's database, with one transaction for each ask and each tell.
 
 Optuna itself writes each parameter and attribute with separate statements, and each part of a
-trial's outcome in a separate transaction. A service that answers thousands of jobs would do little
-else.
+trial's outcome in a separate transaction. A service that answers thousands of jobs would spend most
+of its time on these.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from optuna.trial import FrozenTrial, TrialState
 
 
 class TrialStorage(RDBStorage):
-    """Optuna's database, with the same tables and rows.
+    """Optuna's database; the tables and rows are the same as Optuna's.
 
-    sqlalchemy.exc.SQLAlchemyError: the database can't be used.
+    Methods raise sqlalchemy.exc.SQLAlchemyError if the database can't be used.
     """
 
     def begin(self, study_id: int, trial: FrozenTrial) -> FrozenTrial:
         """Store a new running trial in one transaction, and return it as stored.
 
-        KeyError: the study does not exist.
+        Raises KeyError if the study does not exist.
         """
         import sqlalchemy
         from optuna.storages._rdb import models
@@ -110,7 +110,7 @@ class TrialStorage(RDBStorage):
 
 
 def _as_stored(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes as a reader gets them: a tuple becomes a list."""
+    """Return attributes as a reader of the storage gets them: a tuple becomes a list."""
     return {name: json.loads(json.dumps(value)) for name, value in attributes.items()}
 
 

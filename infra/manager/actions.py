@@ -55,7 +55,7 @@ def go_through(actions: Iterable[Action], progress: Progress, *, dry_run: bool) 
 
 
 def file(path: Path, content: str) -> Action:
-    """Return the action to write a file for all readers; done if content and mode are right."""
+    """Return the action to write a file for all readers, unless content and mode are right."""
 
     def is_done() -> bool:
         try:
@@ -98,7 +98,7 @@ def run_command(arguments: list[str]) -> str:
     """Run a command, without questions from apt, and return its output.
 
     Raises:
-        PoolError: it is missing or fails; with the end of its output.
+        PoolError: the program is missing or fails; the message has the end of its output.
     """
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     try:

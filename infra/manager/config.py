@@ -1,7 +1,7 @@
 """The manager's HTCondor configuration, as text.
 
-Pure: the same settings give the same bytes. Values from outside are checked here: none can add a
-line, or be the user name that a token also names.
+Pure: the same settings give the same bytes. Values from outside are checked here: no value can add
+a line, and the user's name can't be the name in the nodes' token.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class ManagerSettings:
     Attributes:
         user: the account that runs studies; it has all permissions in the pool.
         address: host name or address of this machine for nodes; empty: its own address.
-        forwarded: True if `address` isn't the machine's own but is forwarded to it, as a public
+        forwarded: True if `address` isn't the machine's own but is forwarded to it, like a public
             address of EC2; the daemons then advertise it to the nodes.
         port: the one port that all daemons share.
 
     Raises:
-        InputError: one of them can't be used.
+        InputError: a setting can't be used.
     """
 
     user: str

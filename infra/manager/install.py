@@ -54,7 +54,7 @@ ANSWER_SECONDS = 60.0  # time limit for the daemons' answer after a start
 
 @dataclass(frozen=True)
 class InstallTarget:
-    """The machine to change; a test names another root folder and another way to run commands."""
+    """The machine to change; a test sets another root folder and another way to run commands."""
 
     root: Path = Path("/")
     run: Run = run_command
@@ -63,7 +63,7 @@ class InstallTarget:
     seconds: float = ANSWER_SECONDS
 
     def place_of(self, path: str | Path) -> Path:
-        """Return the place of a path of the target machine."""
+        """Return the place of the target machine's `path` on this machine."""
         return self.root / str(path).lstrip("/")
 
 
@@ -76,7 +76,7 @@ def settings_for(
     be forwarded to it.
 
     Raises:
-        InputError: one of them can't be used.
+        InputError: a setting can't be used.
     """
     chosen = user or os.environ.get("SUDO_USER") or ""
     if not chosen:
@@ -190,7 +190,7 @@ def configuration(settings: ManagerSettings, target: InstallTarget) -> Iterator[
 
 
 def probes_often(target: InstallTarget) -> bool:
-    """Return whether the kernel has the values of `KEEPALIVE` already."""
+    """Return whether the kernel already has the values of `KEEPALIVE`."""
     places = (
         (target.place_of("/proc/sys/net/ipv4") / name, str(n)) for name, n in KEEPALIVE.items()
     )

@@ -1,8 +1,8 @@
 """The token with which a node authenticates to the pool.
 
 HTCondor signs it with a key that only root on the manager can read; `fleet up` gives it to the
-nodes. It names `node@TRUST_DOMAIN` and permits only the advertising of a machine. PoolError: a
-token can't be made, read or used.
+nodes. It names `node@TRUST_DOMAIN` and permits only the advertising of a machine. Functions raise
+PoolError if a token can't be made, read or used.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def read_node_token() -> str:
 
 
 def renew() -> datetime:
-    """Replace the token of this machine, a manager, and return when the new one expires."""
+    """Replace the nodes' token on this manager, and return when the new token expires."""
     if not TOKEN_FILE.parent.is_dir():
         raise PoolError(
             f"{TOKEN_FILE.parent} doesn't exist: `sudo trialfleet manager install` makes it"

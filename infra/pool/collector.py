@@ -1,6 +1,6 @@
-"""The one query of the collector for slots.
+"""The collector's query for slots, for all of trialfleet.
 
-PoolError: there is no pool, or its collector does not answer.
+Functions raise PoolError if there is no pool, or its collector does not answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def slot_ads(constraint: str = "true", attributes: Collection[str] = ()) -> list[ClassAd]:
-    """Return the ads of slots that satisfy a ClassAd constraint, all or some attributes."""
+    """Return the ads of slots that satisfy a ClassAd constraint, with all or some attributes."""
     use(connect())
     import htcondor2
 

@@ -32,12 +32,12 @@ class PoolSettings:
     Attributes:
         folder: the pool's own folder, absolute.
         installation: the HTCondor to run.
-        account: the daemons' name of the pool's owner.
+        account: the pool's owner, by the account name that the daemons see.
         port: the port of all daemons.
         root: True if the daemons run in a user namespace of root.
-        cpus: number of cpus to offer; 0: those that this process may use, at least 2.
-        memory_mb: memory to offer in MiB; 0: all of the machine's.
-        apptainer: the program that runs jobs with a container image; None: there is none.
+        cpus: number of cpus to offer; 0 means those that this process may use, at least 2.
+        memory_mb: memory to offer in MiB; 0 means all of the machine's.
+        apptainer: the program that runs jobs with a container image; None if there is none.
         knobs: HTCondor settings that come after all others.
         extra: configuration text (several lines, `use` statements) that comes last.
 
@@ -70,7 +70,7 @@ class PoolSettings:
 
 
 def check_path(what: str, path: Path) -> None:
-    """Raise InputError if HTCondor would read `path` in its configuration as a different one."""
+    """Raise InputError if HTCondor would read `path` in its configuration as a different path."""
     text = str(path)
     # $ begins a macro, # and \ are special in some lists, a comma or a double quote splits.
     unusable = re.search(r"[\x00-\x1f\x7f$\\\",]", text)
@@ -80,7 +80,7 @@ def check_path(what: str, path: Path) -> None:
 
 
 def check_knob(name: str, value: str) -> None:
-    """Raise InputError unless `name = value` is one setting on one line."""
+    """Raise InputError unless `name = value` is a single setting on a single line."""
     if not KNOB_NAME.fullmatch(name):
         raise InputError(f"{name!r} can't be the name of an HTCondor setting")
     if re.search(r"[\x00\n\r]", value) or value.rstrip().endswith("\\"):

@@ -23,12 +23,12 @@ _put: set[str] = set()  # values of CONDOR_CONFIG set by `use`, not by a person:
 def connect(folder: Path | str | None = None) -> dict[str, str]:
     """Return CONDOR_CONFIG and PATH of the HTCondor that a command uses.
 
-    The given embedded pool; else the one that CONDOR_CONFIG in the environment names; else the
-    embedded pool in the default folder if it is up; else the machine's own HTCondor if its schedd
-    answers.
+    It is the given embedded pool; else the HTCondor that CONDOR_CONFIG in the environment names;
+    else the embedded pool in the default folder if it is up; else the machine's own HTCondor if its
+    schedd answers.
 
     Raises:
-        PoolError: there is none, or the chosen embedded pool is down.
+        PoolError: there is no HTCondor, or the chosen embedded pool is down.
     """
     if folder is not None or not _kept_seconds:
         return _search(folder)
@@ -76,7 +76,7 @@ def start_command() -> str:
 
 
 def what_to_export(pool: Pool) -> str:
-    """Return the shell command after which commands find a pool; empty if they find it already."""
+    """Return the shell command that lets other commands find a pool; empty if they already do."""
     configured = named_configuration()
     if configured == str(pool.condor_config):
         return ""
@@ -88,7 +88,7 @@ def what_to_export(pool: Pool) -> str:
 
 
 def named_configuration() -> str:
-    """Return CONDOR_CONFIG; empty if it isn't set, or only by htcondor2 itself."""
+    """Return CONDOR_CONFIG; empty if it is unset, or if only htcondor2 itself has set it."""
     configured = os.environ.get("CONDOR_CONFIG", "")
     return "" if configured == os.devnull else configured
 
@@ -106,7 +106,7 @@ def where_tools_work() -> str:
 
 
 def machines_own() -> dict[str, str] | None:
-    """Return PATH for the machine's own HTCondor, or None if no schedd of it answers."""
+    """Return PATH for the machine's own HTCondor, or None if its schedd does not answer."""
     environment = inherited_environment()
     environment.pop("CONDOR_CONFIG", None)
     if pool_status.look_at_queue(environment) is None:
@@ -138,7 +138,7 @@ def local_schedd() -> Any:
     """Return htcondor2's client of this machine's schedd, in the pool of `use`.
 
     Raises:
-        NoAddressError: it has no address yet; the bindings raise KeyError for that.
+        NoAddressError: the schedd has no address yet; the bindings raise KeyError for that.
         htcondor2.HTCondorException: there is no schedd.
     """
     import htcondor2

@@ -2,8 +2,8 @@
 
 A program of a Debian package names its loader by an absolute path (`/lib64/ld-linux…`) and finds
 its libraries in the system's folders. An unpacked copy must use its own loader and C library
-instead of the machine's: `patchelf` writes both paths into the program. PoolError: `patchelf` is
-missing, or fails.
+instead of the machine's: `patchelf` writes both paths into the program. Functions raise PoolError
+if `patchelf` is missing or fails.
 """
 
 from __future__ import annotations

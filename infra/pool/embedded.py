@@ -54,13 +54,13 @@ KILL_SECONDS = 10.0  # time limit for the kernel to remove processes after SIGKI
 
 
 def default_folder() -> Path:
-    """Return this user's pool folder: $TRIALFLEET_POOL, else one in the user's state folder."""
+    """Return this user's pool folder: $TRIALFLEET_POOL, or a folder in the user's state folder."""
     chosen = os.environ.get(FOLDER_VARIABLE)
     return Path(chosen) if chosen else platformdirs.user_state_path("trialfleet") / "pool"
 
 
 def embedded_folder(config: str) -> Path | None:
-    """Return the folder of the embedded pool with this configuration; None: it isn't a pool's."""
+    """Return the folder of the embedded pool with this configuration file; None without a pool."""
     folder = Path(config).parent
     return folder if config and (folder / "pool.json").is_file() else None
 
@@ -68,8 +68,8 @@ def embedded_folder(config: str) -> Path | None:
 def meant_folder() -> Path:
     """Return the folder of the default embedded pool.
 
-    $TRIALFLEET_POOL; else that of the pool which CONDOR_CONFIG names, because runs use it; else
-    this user's.
+    It is $TRIALFLEET_POOL; else the folder of the pool that CONDOR_CONFIG names, because runs use
+    that pool; else this user's folder.
     """
     named = "" if os.environ.get(FOLDER_VARIABLE) else os.environ.get("CONDOR_CONFIG", "")
     return embedded_folder(named) or default_folder()
@@ -104,14 +104,15 @@ class Pool:
         return self.folder / pool_config.FILE
 
     def up(self, progress: Progress = say_nothing, *, seconds: float = 60.0) -> PoolStatus:
-        """Start the pool and return its status once it takes jobs; harmless if it is up.
+        """Start the pool and return its status once it takes jobs; harmless if the pool is up.
 
-        HTCondor is unpacked if the machine has none. Processes left by a pool that died are ended
-        first; its job queue is kept. The daemons have `seconds` to answer.
+        HTCondor is unpacked if the machine has none. Processes that a dead pool left are ended
+        first; the job queue is kept. The daemons have `seconds` to answer.
 
         Raises:
             InputError: the folder or a knob can't be used.
-            PoolError: HTCondor can't be installed or doesn't start; with the end of its log.
+            PoolError: HTCondor can't be installed or doesn't start; the message has the end of its
+                log.
         """
         settings = self._settings(find_htcondor(progress))
         text = pool_config.render(settings)
@@ -131,7 +132,7 @@ class Pool:
             return status
 
     def down(self, progress: Progress = say_nothing, *, grace: float = 45.0) -> None:
-        """End every process of the pool; harmless if it is down. The job queue is kept.
+        """End every process of the pool, but keep its job queue; harmless if the pool is down.
 
         Jobs get SIGTERM, so that they can save a checkpoint; after `grace` seconds all processes
         are killed.
@@ -309,7 +310,7 @@ class Pool:
             raise PoolError(f"{MASTER} exits {done.returncode}; {tail(output_file)}")
 
     def _settled(self, seconds: float) -> PoolStatus:
-        """Wait until all daemons answer and there is a slot, all have died, or time is up."""
+        """Wait until all daemons answer and there is a slot, or all have died, or time is up."""
         latest = self.status()
 
         def settled() -> bool:

@@ -1,4 +1,4 @@
-"""The search for HTCondor: the machine's own, or else Debian's package in the user's cache.
+"""The search for HTCondor: the machine's own HTCondor, or Debian's package in the user's cache.
 
 PyPI has HTCondor's bindings but not its daemons, and HTCondor's own relocatable tarball is in no
 package index. Debian's archive is mirrored and signed, and apt resolves the daemons' dependencies.
@@ -56,7 +56,7 @@ class Installation:
     """One HTCondor on this machine.
 
     Attributes:
-        release: HTCondor's RELEASE_DIR; its programs lie in `bin` and `sbin` below it.
+        release: HTCondor's RELEASE_DIR; its programs are in `bin` and `sbin` below it.
         version: for instance `25.14.1`.
         unpacked: True for a copy in the user's cache, False for the machine's own.
     """
@@ -109,7 +109,7 @@ def release_number(version: str) -> tuple[int, ...]:
 
 
 def machine_installation() -> Installation | None:
-    """Return the HTCondor with its `condor_master` on PATH, of any version."""
+    """Return the HTCondor, of any version, whose `condor_master` is on PATH; None without one."""
     search = os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS])
     found = shutil.which(MASTER, path=search)
     if found is None:
@@ -128,7 +128,7 @@ def usable_installation() -> Installation | None:
 def managers_version() -> str:
     """Return the version of this machine's HTCondor, for a manager and its nodes.
 
-    PoolError: it is missing or too old.
+    Raises PoolError if HTCondor is missing or too old.
     """
     found = usable_installation()
     if found is None:
@@ -151,7 +151,7 @@ def read_version(release: Path) -> str | None:
 
 
 def newest_unpacked(cache: Path) -> Installation | None:
-    """Return the newest complete copy in `cache` that is new enough and was not moved."""
+    """Return the newest complete copy in `cache`, if it is new enough and was not moved."""
     copies = []
     for note in cache.glob(f"*-{platform.machine()}-r{RECIPE}/installation.json"):
         made = object_or_empty(partial(read_json, note))
@@ -163,7 +163,7 @@ def newest_unpacked(cache: Path) -> Installation | None:
 
 
 def unpack(cache: Path, progress: Progress = say_nothing) -> Installation:
-    """Unpack Debian's HTCondor into `cache` and return it, one process at a time.
+    """Unpack Debian's HTCondor into `cache` and return it; other processes wait meanwhile.
 
     Raises:
         PoolError: this machine has no apt, no keys or no mirror, or an unsupported processor.
@@ -234,7 +234,7 @@ def unpack_beside(beside: Path, cache: Path, progress: Progress) -> Installation
 def plan_from_a_mirror(
     folder: Path, progress: Progress
 ) -> tuple[private_apt.PrivateApt, dict[str, str]]:
-    """Return an apt with a mirror that answered, and the packages to fetch with their versions."""
+    """Return an apt whose mirror answered, and the packages to fetch with their versions."""
     reasons: list[str] = []
     for number, mirror in enumerate(private_apt.mirrors()):
         apt = private_apt.PrivateApt(
@@ -251,7 +251,7 @@ def plan_from_a_mirror(
 
 
 def make_runnable(usr: Path, final: Path) -> None:
-    """Set the loader and libraries of the programs in `usr` to their future paths in `final`."""
+    """Make the programs in `usr` use the loader and libraries at their future paths in `final`."""
     elf.relocate(
         elf.dynamic_programs([usr / "bin", usr / "sbin", usr / "libexec" / "condor"]),
         loader=final / find_loader(usr).relative_to(usr),

@@ -45,7 +45,7 @@ class Room:
         return f"{gpus}{self.cpus} cpu{'s' if self.cpus != 1 else ''}, {self.memory_mb} MB"
 
     def __add__(self, other: Room) -> Room:
-        """Return the sum of both."""
+        """Return the sum of both rooms."""
         return self._with(other, lambda one, another: one + another)
 
     def holds(self, need: Room) -> int:
@@ -61,7 +61,7 @@ class Room:
         return self._with(need, lambda has, asked: has - times * asked)
 
     def within(self, other: Room) -> Room:
-        """Return the minimum of both for each resource."""
+        """Return the smaller amount of each resource in both rooms."""
         return self._with(other, min)
 
     def _with(self, other: Room, combine: Callable[[int, int], int]) -> Room:
@@ -90,7 +90,7 @@ class Slot:
         state: `Unclaimed`, `Claimed`…
         activity: `Idle`, `Busy`…
         partitionable: True for the slot from which dynamic slots are created.
-        room: its resources; of a partitionable slot, those that no job has.
+        room: its resources; for a partitionable slot, only the resources that no job has.
     """
 
     name: str
@@ -115,14 +115,14 @@ class Machine:
         slot: the name of the partitionable slot; without one, of the first slot.
         total: all of its resources.
         free: resources that no job has.
-        has_gpu: it has a GPU for jobs.
-        draining: it takes no new jobs, and vacates those that it has.
+        has_gpu: True if it has a GPU for jobs.
+        draining: True while it takes no new jobs and vacates its present jobs.
         drain_reason: the reason given with the request to drain.
         note: the node's own reason for draining or refusing jobs; may be empty.
         jobs: ids of the jobs that it runs.
-        trials: those of them that are trials.
-        idle_since: when its last job ended, by the collector's clock; None while it has one.
-        instance: its EC2 instance's id; empty outside of a fleet, as are the next two.
+        trials: the trials among these jobs.
+        idle_since: when its last job ended, by the collector's clock; None while it has a job.
+        instance: its EC2 instance's id; outside of a fleet this and the next two are empty.
         instance_type: the instance's type.
         lifecycle: `spot` or `on-demand`.
         price: USD per hour; None if unknown.
@@ -130,7 +130,7 @@ class Machine:
         reason: the probe's reason if it is not healthy; or which of several GPUs are sick.
         gpu: the name of its GPUs.
         bandwidth: GB/s of a copy on the GPU; None if not measured.
-        launch_microseconds: of an empty kernel; None if not measured.
+        launch_microseconds: time to launch an empty kernel; None if not measured.
         driver_option: state of the NVIDIA module's option.
         shares: the number of trials that share a GPU, which counts as that many GPUs.
     """
@@ -166,7 +166,7 @@ class Machine:
 
     @property
     def offered(self) -> Room:
-        """Resources that jobs can get now: none of a drained slot or one in state Owner."""
+        """Resources that jobs can get now; a drained slot and a slot in state Owner offer none."""
         return _sum(
             slot.room
             for slot in self.slots
@@ -174,7 +174,7 @@ class Machine:
         )
 
     def is_sick(self, wants_gpus: bool | None = None) -> bool:
-        """Return whether trials need GPUs and the probe found no healthy one.
+        """Return whether trials need GPUs but the probe found no healthy GPU.
 
         Machines outside of a fleet may have no probe: then they are not sick. The default of
         `wants_gpus` is whether the machine has GPUs.
@@ -189,7 +189,7 @@ class Machine:
         return "sick" if self.is_sick(wants_gpus) else "well"
 
     def explanation(self, wants_gpus: bool | None = None) -> str:
-        """Return the reason of its state, or why some GPUs get no trials; empty: all is well."""
+        """Return the reason of its state, or why some GPUs get no trials; empty if all is well."""
         state = self.state(wants_gpus)
         if state == "draining":
             return self.drain_explanation
@@ -199,7 +199,7 @@ class Machine:
 
     @property
     def drain_explanation(self) -> str:
-        """The reason of its draining: from the request, or else the node's own; may be empty."""
+        """The reason why it drains: the request's, or else the node's own; may be empty."""
         return (self.drain_reason or self.note).removeprefix(OURS)
 
     @property
@@ -233,7 +233,7 @@ def machine_name(ad: Ad) -> str:
 
 
 def _machine(ads: list[Ad], trials: Mapping[str, RunningTrial]) -> Machine | None:
-    """Return the machine of these slots; of two ads of a partitionable slot the later counts."""
+    """Return the machine of these slots; if a partitionable slot has two ads, the later counts."""
     cut = [ad for ad in ads if ad.get("SlotType") == "Dynamic"]
     uncut = sorted((ad for ad in ads if ad.get("SlotType") != "Dynamic"), key=_heard)
     own = list({ad.get("Name"): ad for ad in uncut}.values())
@@ -289,7 +289,7 @@ def slot_order(slot: Slot) -> tuple[int, str]:
 def _idle_since(ad: Ad, slots: Sequence[Ad]) -> datetime | None:
     """Return when the last dynamic slot of the machine was released.
 
-    None while one is held (`slots.py`), or was created that the collector doesn't know yet.
+    None while a dynamic slot is held (`slots.py`), or if the collector doesn't know a new one yet.
 
     The startd reports this by its own clock. The time since then, subtracted from the collector's
     time of the same ad, is right even if the clocks differ.
@@ -319,7 +319,7 @@ def _sum(rooms: Iterable[Room]) -> Room:
 
 
 def room(ad: Ad, names: str) -> Room:
-    """Return the room in an ad, with a pattern of its attributes' names such as `Request{}`."""
+    """Return the room in an ad; the attributes' names follow a pattern such as `Request{}`."""
     gpus, cpus, memory = (
         int(number(ad, names.format(resource)) or 0) for resource in ("GPUs", "Cpus", "Memory")
     )

@@ -2,7 +2,7 @@
 
 This needs no root and changes nothing in the system: apt runs with separate lists, cache, sources
 and an empty record of installed packages. It checks the archive's signatures with Debian's keyring,
-as usual. PoolError: something fails, or this machine lacks a program for it.
+as usual. Functions raise PoolError if a step fails, or this machine lacks a program.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def explain(mirror: str, complaint: str) -> str:
 
 
 def machine_architecture() -> str:
-    """Return Debian's name of this machine's processor; PoolError for an unsupported one."""
+    """Return Debian's name of this machine's processor; PoolError if it is unsupported."""
     machine, known = platform.machine(), " or ".join(ARCHITECTURES)
     if machine not in ARCHITECTURES:
         raise PoolError(f"HTCondor can be unpacked on {known}, not on {machine}")
@@ -161,9 +161,9 @@ def keyring() -> Path:
 
 
 def mirrors() -> list[str]:
-    """Return the mirror in the environment, then those of the machine's apt, without duplicates.
+    """Return the mirror in the environment, then the mirrors of the machine's apt, each once.
 
-    The apt of Debian's derivatives has none.
+    The apt of Debian's derivatives has no mirror of Debian.
     """
     found = _mirrors_of_lists() or _mirrors_of_sources()
     usable = [uri for uri in found if re.fullmatch(r"[^\s\[\]]+", uri) and "security" not in uri]
@@ -186,7 +186,7 @@ def _mirrors_of_lists() -> list[str]:
 
 
 def _mirrors_of_sources() -> list[str]:
-    """Return repositories in apt's sources that look like Debian's; no list is needed."""
+    """Return repositories in apt's sources that look like Debian's, without downloaded lists."""
     asked = _apt_get("update", "--print-uris")
     return re.findall(r"^'(\S+/debian)/dists/[^']+/InRelease'", asked, re.MULTILINE)
 

@@ -36,7 +36,7 @@ class Process:
         name: the program's name.
         environment: its initial environment; empty if it may not be read.
         namespace: identity of its user namespace, `user:[…]`; empty if it may not be read.
-        handle: for signals to this process, never to a later one with the same number.
+        handle: sends signals to this process, never to a later process with the same number.
     """
 
     pid: int
@@ -57,7 +57,7 @@ def living() -> list[Process]:
 
 
 def read(pid: int) -> Process | None:
-    """Return the process with this number; None if it is gone, a zombie, or may not be read."""
+    """Return the process with this number; None if it is gone, a zombie or unreadable."""
     try:
         handle = psutil.Process(pid)
         with handle.oneshot():
@@ -80,15 +80,15 @@ def namespace_of(pid: int | str) -> str:
     """Return the identity of a process's user namespace, which psutil doesn't know.
 
     Raises:
-        OSError: it is gone, or may not be read.
+        OSError: the process is gone, or may not be read.
     """
     return str(Path(f"/proc/{pid}/ns/user").readlink())
 
 
 def of_pool(processes: Iterable[Process], *, mark: str, config: str) -> list[Process]:
-    """Return those of `processes` that belong to the pool with this configuration file.
+    """Return the `processes` that belong to the pool with this configuration file.
 
-    They have its path in the variable `mark`, or are descendants of such processes.
+    Their variable `mark` has the file's path, or they are descendants of such processes.
     """
     everyone = list(processes)
     chosen = {
@@ -101,7 +101,7 @@ def of_pool(processes: Iterable[Process], *, mark: str, config: str) -> list[Pro
 
 
 def include_relatives(everyone: list[Process], chosen: dict[int, Process]) -> list[Process]:
-    """Add descendants to `chosen`, by parent, by HTCondor's ancestor or by namespace."""
+    """Add the descendants, found by parent, HTCondor's ancestor or user namespace, to `chosen`."""
     own = namespace_of("self")
     while True:
         marks = frozenset().union(*(ancestors(process) for process in chosen.values()))
@@ -128,7 +128,7 @@ def ancestors(process: Process) -> frozenset[str]:
 
 
 def send(process: Process, number: signal.Signals) -> None:
-    """Signal `process` unless it is gone or its number belongs to another."""
+    """Signal `process`, unless it is gone or another process has its number."""
     with suppress(psutil.NoSuchProcess):
         process.handle.send_signal(number)
 

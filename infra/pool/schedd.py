@@ -20,8 +20,8 @@ def query(
 ) -> list[dict[str, Any]]:
     """Return the ads of the queue's jobs that satisfy a ClassAd constraint.
 
-    Undefined attributes are left out, such as `MachineAttr…0` of a value that the machine doesn't
-    advertise. Expressions in `as_text` are not evaluated.
+    Undefined attributes are left out, such as `MachineAttr…0` if the machine doesn't advertise the
+    attribute. Expressions in `as_text` are not evaluated.
     """
     with reach() as schedd:
         return [plain(ad, as_text) for ad in schedd.query(constraint, projection)]
@@ -30,8 +30,8 @@ def query(
 def groups(constraint: str, attributes: list[str]) -> list[dict[str, Any]]:
     """Return an ad for each group of jobs with equal values of these attributes.
 
-    The schedd counts them: JobCount is the size of a group, JobIds begins with its first id. The
-    constraint may only use these attributes.
+    The schedd counts the jobs: JobCount is the size of a group, and JobIds begins with its first
+    id. The constraint may only use these attributes.
     """
     with reach() as schedd:
         import htcondor2

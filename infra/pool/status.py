@@ -37,10 +37,10 @@ class Queue:
     """The jobs of a queue.
 
     Attributes:
-        runs: number of active runs, each a DAGMan with others below it.
-        trials: number of trials' jobs by state: idle, running, held…; zeros left out.
-        jobs: the same for all jobs that need a slot, including trials.
-        clocks: number of jobs that start studies' days.
+        runs: number of active runs; each is a DAGMan, perhaps with other DAGMans below it.
+        trials: number of trials' jobs by state: idle, running, held…; without zeros.
+        jobs: number by state of all jobs that need a slot, including trials.
+        clocks: number of jobs that start the daily runs of studies.
     """
 
     runs: int = 0
@@ -54,8 +54,8 @@ class PoolStatus(Queue):
     """A pool at one moment, with the jobs of its queue, without runs' DAGMans.
 
     Attributes:
-        state: `up`: all daemons answer; `down`: the pool has no process; `failing`: it has some
-            but doesn't answer (it is starting, or its master died).
+        state: `up`: all daemons answer; `down`: the pool has no process; `failing`: it has
+            processes but doesn't answer (it is starting, or its master died).
         folder: the pool's folder.
         condor_config: its configuration file.
         version: HTCondor's version; empty when the pool was never up.

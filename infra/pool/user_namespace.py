@@ -1,10 +1,10 @@
-"""The account of the daemons: the user, or for root an ordinary account in a user namespace.
+"""The daemons' account: the user's own, or for root an ordinary account in a user namespace.
 
 HTCondor refuses to run root's jobs. In a user namespace root's processes can appear as a plain
 account, while their files outside belong to root. The account must not be the kernel's overflow
 uid (`nobody`), which represents all unmapped users: any other user of the machine would then be
-taken for the pool's owner, and could run jobs as root. PoolError: there is no such account, no name
-of the user, or no user namespace.
+taken for the pool's owner, and could run jobs as root. Functions raise PoolError without such an
+account, a name of the user, or user namespaces.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Identity:
     """The identity of the pool's daemons.
 
     Attributes:
-        account: the daemons' name of the user.
-        prefix: prefix of a daemon's command line; empty for a plain user.
+        account: the user's account name as the daemons see it.
+        prefix: words before a daemon's command line; empty for a plain user.
     """
 
     account: str
@@ -36,7 +36,7 @@ class Identity:
 
     @property
     def root(self) -> bool:
-        """True if the daemons run in a namespace of root."""
+        """True if root's daemons run in a user namespace."""
         return bool(self.prefix)
 
 
@@ -52,7 +52,7 @@ def identity() -> Identity:
 
 
 def user_name(uid: int) -> str:
-    """Return the name of the account `uid`, HTCondor's name of the pool's owner."""
+    """Return the name of the account `uid`, by which HTCondor knows the pool's owner."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

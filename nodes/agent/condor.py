@@ -1,4 +1,4 @@
-"""The node's own HTCondor, by its tools: state of the startd, draining, jobs that ended here.
+"""The node's own HTCondor by its tools: the startd's state, draining, jobs that ended here.
 
 All functions except `in_collector` and `bandwidths` use the startd's address file, so that a node
 can drain while the manager is unreachable. The tools run as root, authenticated by FS.
@@ -28,7 +28,7 @@ LOOKED_AT = ("Name", "Draining", "DrainReason", "DaemonStartTime", HEALTHY, SICK
 
 
 class Condor:
-    """HTCondor on this machine, by CONDOR_CONFIG or the system's own configuration."""
+    """HTCondor on this machine, with the configuration of CONDOR_CONFIG or else the system's."""
 
     def __init__(self) -> None:
         self._history_read = 0
@@ -65,13 +65,13 @@ class Condor:
             return False
 
     def drain(self, reason: str, *, only_idle: bool = False) -> None:
-        """Ask the startd to take no more jobs and to vacate those it has, with their checkpoints.
+        """Ask the startd to take no more jobs, and to vacate its jobs with their checkpoints.
 
         Its ad has Draining and DrainReason from now until the startd ends.
 
         Args:
             reason: the DrainReason.
-            only_idle: raise StepError instead of vacating jobs.
+            only_idle: if a job runs, raise StepError instead of vacating it.
         """
         condition = ["-check", slots.IS_FREE] if only_idle else []
         try:
@@ -81,7 +81,7 @@ class Condor:
         run("condor_drain", "-graceful", "-reason", reason, *condition, address)
 
     def take_offline(self, gpus: Sequence[str]) -> None:
-        """Take exactly these GPUs offline for jobs. StepError if that fails."""
+        """Take these GPUs, and no others, offline for jobs. StepError if that fails."""
         # If packages have a folder, the machine's own is the last of the list.
         folders = self._value("LOCAL_CONFIG_DIR").replace(",", " ").split()
         if not folders:
@@ -97,7 +97,7 @@ class Condor:
     def bandwidths(self) -> dict[str, tuple[float, ...]]:
         """Return the measurements of the pool's other nodes, by the name of their GPUs.
 
-        While the collector doesn't answer, the last known ones.
+        While the collector doesn't answer, the last known measurements are returned.
         """
         with suppress(StepError):
             self._bandwidths = privileged_readings.bandwidths(
@@ -106,7 +106,7 @@ class Condor:
         return self._bandwidths
 
     def failures(self) -> tuple[Failure, ...]:
-        """Return the failures among the latest jobs; the last known ones on a read error."""
+        """Return the failures among the latest jobs; on a read error, the last known failures."""
         try:
             written = Path(self._value("STARTD_HISTORY")).stat().st_mtime_ns
             if written != self._history_read:
@@ -118,7 +118,7 @@ class Condor:
         return self._failures
 
     def starter_lives(self) -> bool:
-        """Return whether a job runs here, without asking the startd."""
+        """Return whether a job's starter runs here, without asking the startd."""
         return any(process_name(path) == "condor_starter" for path in PROC.glob("[0-9]*/comm"))
 
     def _address(self) -> str:
@@ -134,14 +134,14 @@ class Condor:
 
 
 def sick_gpus(slot: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the sick GPUs from a slot's ad; None unless other GPUs are healthy."""
+    """Return the sick GPUs from a slot's ad; None if no GPU is healthy."""
     if slot.get(HEALTHY) is not True:
         return None
     return tuple(filter(None, str(slot.get(SICK, "")).split(",")))
 
 
 def query(command: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the ads that a tool prints as JSON."""
+    """Return the ads that a tool prints in JSON."""
     text = run(*command).strip()
     try:
         return from_json(text)

@@ -1,7 +1,7 @@
 """The failed jobs of this machine, from the startd's own history.
 
-The startd adds an ad to STARTD_HISTORY when a job has left the machine, for any reason, but not for
-a checkpoint in between (exit code 85, started again at once). HTCondor 25.14 shows:
+The startd adds an ad to STARTD_HISTORY when a job has left the machine for any reason, but not when
+a job checkpoints (exit code 85) and is started again at once. HTCondor 25.14 shows:
 
 what happened                              ExitCode   ExitBySignal  VacateReasonCode
 exits by itself                            its code   false         -
@@ -13,8 +13,8 @@ vacated, removed, held, over its time,
 its schedd gone                            whatever   whatever      1009, 1017
 the startd drains / is shut down           whatever   whatever      1014 / 1013
 
-So VacateReasonCode shows an end from outside, whatever the job's exit. JobStatus is 4 in all of
-them, and ExitSignal may be left over from an earlier attempt.
+So VacateReasonCode shows that a job was ended from outside, whatever its exit. JobStatus is 4 in
+all of these ads, and ExitSignal may be left over from an earlier attempt.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def failures(ads: Iterable[Mapping[str, Any]]) -> tuple[Failure, ...]:
 
 
 def failed(ad: Mapping[str, Any]) -> str | None:
-    """Return how the job of an ad failed; None if it didn't, or was ended from outside."""
+    """Return how an ad's job failed; None if the job did not fail, or was ended from outside."""
     if ad.get("VacateReasonCode") is not None:
         return None
     if ad.get("ExitBySignal"):
@@ -67,7 +67,7 @@ def burst(
 ) -> tuple[Failure, ...] | None:
     """Return the latest `number` failures after `since` within a period of `seconds`.
 
-    None if there are none. `found` has the earliest first.
+    None if there is no such group of failures. `found` has the earliest first.
     """
     counted = [one for one in found if one.at > since]
     for end in range(len(counted), number - 1, -1):

@@ -9,20 +9,21 @@ SECONDS = 30  # for one of the system's programs
 
 
 def tell_probe(readings: PrivilegedReadings) -> None:
-    """Save readings that only root can take for the probe, which isn't root; OSError."""
+    """Save readings for the probe that only root can take; OSError if that fails."""
     Host().write(FILE, readings.text())
 
 
 def cancel_switch() -> None:
-    """Cancel the shutdown that was scheduled for a node that doesn't join; StepError."""
+    """Cancel the shutdown that is scheduled in case the node doesn't join; StepError on failure."""
     Host().run("shutdown", "-c", seconds=SECONDS)
 
 
 def power_off(reason: str) -> None:
-    """Shut the machine down now, which terminates the instance; StepError.
+    """Shut the machine down now, which terminates the instance; StepError on failure.
 
-    systemd-logind refuses this even to root while packages are being installed. A machine that is
-    about to be terminated doesn't need them, and systemd itself does not refuse.
+    While packages are being installed, systemd-logind refuses a shutdown even to root. This machine
+    is about to be terminated and doesn't need the packages, so systemd itself is asked, which does
+    not refuse.
     """
     host = Host()
     try:

@@ -15,7 +15,7 @@ EXPIRES = "meta-data/tags/instance/trialfleet:expires"  # 2026-…Z
 
 @dataclass(frozen=True)
 class Notices:
-    """The notices in the metadata; None: there is none, or it can't be read."""
+    """The notices in the metadata; each is None if it is missing or can't be read."""
 
     interruption: str | None = None  # what AWS will do, and when
     rebalance: str | None = None  # when AWS recommended to leave
@@ -24,7 +24,7 @@ class Notices:
 
 
 def read(metadata: Imds) -> Notices:
-    """Return the notices in the instance's metadata; an unreadable one does not affect others."""
+    """Return the notices in the metadata; an unreadable notice does not affect the others."""
     problems: list[str] = []
 
     def ask(path: str) -> str | None:
@@ -49,7 +49,7 @@ def read(metadata: Imds) -> Notices:
 
 
 def formatted(notice: str, words: str) -> str:
-    """Return a notice as text; an unparsable one verbatim, because it is still a notice."""
+    """Return a notice as text; a notice that can't be parsed is returned unchanged."""
     try:
         return words.format_map(json.loads(notice))
     except (ValueError, LookupError, TypeError):

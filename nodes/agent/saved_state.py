@@ -11,7 +11,7 @@ from trialfleet.nodes.bootstrap.host import Host
 
 
 def load(path: Path) -> Memory:
-    """Return the saved memory; an empty one if it is missing or damaged."""
+    """Return the saved memory; an empty memory if the file is missing or damaged."""
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
         leaving, offline = saved.pop("leaving"), tuple(saved.pop("offline"))

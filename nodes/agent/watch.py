@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class Agent:
-    """The watch over one node; `step` is one round."""
+    """The agent that watches one node; `step` is one round."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Agent:
     ) -> None:
         """Load the saved state; nothing else happens yet.
 
-        `clock` may be set by others; `uptime`, the seconds since boot, is monotonic.
+        Others may set the time of `clock`; `uptime`, the seconds since boot, is monotonic.
         """
         self._metadata, self._condor, self._rules, self._state = metadata, condor, rules, state
         self._uptime = uptime
@@ -93,7 +93,7 @@ class Agent:
         )
 
     def _look_at_fence(self) -> str:
-        """Check at intervals whether jobs can reach the metadata; return why, if they can."""
+        """Check at intervals that jobs can't reach the metadata; return why if they can."""
         if self._uptime() - self._fenced < FENCE:
             return self._unfenced
         self._fenced = self._uptime()
@@ -106,7 +106,7 @@ class Agent:
         return self._unfenced
 
     def _log_silence(self, current: Notices, startd: Startd | None) -> None:
-        """Log once when metadata or startd stop answering, and once when they answer again."""
+        """Log once when the metadata or the startd stop answering, and once when they resume."""
         if (current.problem or "") != self._problem:
             self._problem = current.problem or ""
             log.info("%s", self._problem or "the instance's metadata is readable again")
@@ -127,7 +127,7 @@ class Agent:
         return decision
 
     def _take_offline(self, decision: Decision) -> Decision:
-        """Take sick GPUs offline; after a failure retry in the next step."""
+        """Take sick GPUs offline; after a failure, retry in the next step."""
         if decision.offline is None:
             return decision
         try:

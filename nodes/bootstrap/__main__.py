@@ -1,8 +1,8 @@
 """`python3 -m trialfleet.nodes.bootstrap`: make this instance a node of its pool, as root.
 
 It needs the bundle and `settings.json` from the user data, and the dead man's switch that the user
-data has set: the machine shuts down when its time to boot is over. Until then systemd repeats a
-failed bootstrap, and each failure is written to the log and to the fleet's bucket.
+data has set: the machine shuts down if it doesn't join in time. Until then systemd repeats a failed
+bootstrap, and each failure is written to the log and to the fleet's bucket.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def take_steps(node: steps.Node) -> int:
 
 
 def reboot(node: steps.Node) -> int:
-    """Reboot the machine for its driver; if that fails, the next attempt does not reboot."""
+    """Reboot the machine for its driver; if the reboot fails, the next attempt does not reboot."""
     node.tell(f"driver: {driver.STILL}; rebooting once")
     try:
         node.host.run("systemctl", "reboot")
@@ -68,7 +68,7 @@ def reboot(node: steps.Node) -> int:
 
 
 def failed(node: steps.Node, why: str) -> int:
-    """Log the failure, now and at each step of the next attempt; return the exit code."""
+    """Log the failure now, and again at each step of the next attempt; return the exit code."""
     node.tell(f"failed: {why}")
     if steps.time_left(node) <= 0:
         return OVER

@@ -29,7 +29,7 @@ NUMBERS = {FILES: FIRST_ID} | {name(slot): FIRST_ID + slot for slot in range(1, 
 
 
 def make(host: Host) -> None:
-    """Make all accounts and their homes; StepError if one exists with another number."""
+    """Make all accounts and their homes; StepError if an account exists with another number."""
     lines = (f"u {name} {uid}:{NOBODY_ID} - {_home(name)}\n" for name, uid in NUMBERS.items())
     host.write(LIST, "".join(lines))
     host.run("systemd-sysusers", f"--root={host.root}", str(host.place(LIST)))

@@ -1,4 +1,4 @@
-"""HTCondor's configuration on this node, and the kernel's settings that go with it."""
+"""HTCondor's configuration on this node, and the kernel settings that it needs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def write_token(host: Host, token: str) -> None:
 
 
 def write(host: Host, instance: Instance, driver: str, execute: str) -> None:
-    """Write all except the probe's verdict; StepError if the bundle lacks the shared part."""
+    """Write all files except the probe's verdict; StepError if the bundle lacks the shared part."""
     shared = host.read(f"{HOME}/node.conf")
     if not shared:
         raise StepError(f"the bundle lacks {HOME}/node.conf: run `trialfleet fleet up` again")
@@ -68,7 +68,7 @@ TrialfleetDriverOption = "{driver}"
 
 
 def jobs_python(host: Host) -> str:
-    """Return the Python with torch for jobs; without one, this Python."""
+    """Return the Python with torch for jobs; if there is none, this Python."""
     for folder in JOB_PATH:
         python = str(host.place(f"{folder}/python3"))
         if host.ask(python, "-c", _HAS_TORCH) is not None:
@@ -83,7 +83,7 @@ def probe_options(host: Host) -> list[str]:
 
 
 def write_verdict(host: Host, ad: str) -> None:
-    """Write the probe's verdict for the startd's ads until it has run the probe itself."""
+    """Write the probe's verdict, which the startd advertises until it has run the probe itself."""
     found = re.findall(r"^(Trialfleet\w+) *= *(.*)$", ad, re.MULTILINE)
     lines = [f"{name} = {value.replace('$', '$(DOLLAR)')}" for name, value in found]
     names = " ".join(name for name, _ in found)

@@ -30,7 +30,7 @@ StandardOutput=journal+console
 
 
 def python(host: Host) -> str | None:
-    """Return the jobs' Python if its torch has CUDA; None: there is nothing to compile for."""
+    """Return the jobs' Python if its torch has CUDA; None if nothing needs to be compiled."""
     found = configuration.jobs_python(host)
     return found if host.ask(found, "-c", _HAS_CUDA_TORCH) is not None else None
 

@@ -1,4 +1,4 @@
-"""NVIDIA's driver: its installation, and its option to check the PCI configuration space.
+"""NVIDIA's driver: its installation, and its option for checks of the PCI configuration space.
 
 Drivers up to 418 have an option that makes every call check the PCI command and base-address
 registers. On a virtual machine each check traps into the hypervisor; trainings that call many
@@ -41,7 +41,8 @@ def prepare(host: Host) -> str:
     """Prepare the driver; return the state of its option: SET, ALREADY, STILL and so on.
 
     Raises:
-        RebootError: the option takes effect only after a reboot, and there was none for it yet.
+        RebootError: the option takes effect only after a reboot, and the machine was not rebooted
+            for it yet.
         StepError: there is an NVIDIA GPU, and its driver can't be installed.
     """
     module = find_module(host)
@@ -62,9 +63,8 @@ def prepare(host: Host) -> str:
 def find_module(host: Host) -> str | None:
     """Return the name of the driver's module for its options; None without a driver.
 
-    It is the name of the file that modprobe would load. On Debian that is nvidia-current,
-    nvidia-current-open, nvidia-tesla-535 …, from an `install` line in /etc/modprobe.d by the chosen
-    package.
+    It is the name of the file that modprobe would load. On Debian the chosen package sets the name
+    by an `install` line in /etc/modprobe.d: nvidia-current, nvidia-current-open, nvidia-tesla-535 …
     """
     steps = (host.ask("modprobe", "-D", MODULE) or "").splitlines()
     action, *words = steps[-1].split() if steps else [""]  # before it: its dependencies
@@ -93,7 +93,7 @@ def install(host: Host) -> None:
 
 
 def install_debians(host: Host, kernel: str) -> None:
-    """Install Debian's driver, which is compiled here; sources of its cloud images lack it."""
+    """Install Debian's driver, which is compiled here; StepError if apt's sources lack it."""
     found = packages.components(host)
     if not set(DEBIANS) <= set(found):
         raise StepError(
@@ -105,7 +105,7 @@ def install_debians(host: Host, kernel: str) -> None:
 
 
 def install_ubuntus(host: Host, kernel: str) -> None:
-    """Install Ubuntu's newest server driver built for this kernel, or else compile one."""
+    """Install Ubuntu's newest server driver built for this kernel, or else compile a driver."""
     for branch in UBUNTU_BRANCHES:
         names = (f"nvidia-headless-no-dkms-{branch}", f"nvidia-utils-{branch}")
         if packages.installs(host, f"linux-modules-nvidia-{branch}-{kernel}", *names):

@@ -1,4 +1,4 @@
-"""The machine of the bootstrap: its files below a root, its programs by name."""
+"""The machine that is bootstrapped: its files below a root folder, and its programs by name."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Host:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a program and its children; one that hangs inside a driver is left behind."""
+    """Kill a program and its children; leave a process that hangs inside a driver."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):

@@ -16,7 +16,7 @@ SOURCES = "/etc/apt/sources.list.d/htcondor.list"
 
 
 def prepare(host: Host, version: str) -> str:
-    """Install HTCondor of this version if needed; return its source; StepError if there is none."""
+    """Install HTCondor of this version if needed; return its source; StepError without a source."""
     before = installed(host)
     if before == version:
         return "present"
@@ -44,7 +44,7 @@ def channel(version: str) -> str:
 
 
 def install_by_apt(host: Host, version: str) -> str:
-    """Install from one of the machine's repositories, or else from HTCondor's own."""
+    """Install from the machine's repositories, or else from HTCondor's own repository."""
     wanted = f"condor={version}*"
     packages.refresh(host)
     if packages.installs(host, "--allow-downgrades", wanted):

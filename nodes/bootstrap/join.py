@@ -22,7 +22,7 @@ def was_started(host: Host) -> bool:
 
 
 def start(host: Host) -> str:
-    """Start the agent and HTCondor; leave them running if nothing has changed.
+    """Start the agent and HTCondor; if they run and nothing has changed, leave them running.
 
     The agent starts first, so that no job runs without a watch for spot notices.
     """
@@ -39,7 +39,7 @@ def start(host: Host) -> str:
 
 
 def written(host: Host) -> str:
-    """Return a hash of configuration and token."""
+    """Return a hash of the written configuration and token."""
     files = (configuration.SHARED, configuration.INSTANCE, configuration.TOKEN)
     return hashlib.sha256("\0".join(host.read(file) for file in files).encode()).hexdigest()
 
@@ -49,8 +49,8 @@ def wait(
 ) -> str:
     """Wait until the pool's collector (HOST:PORT) has this instance's ad; return its slot's name.
 
-    After PATIENCE seconds `tell` gets the likely reason once; after `seconds` StepError is raised
-    with it.
+    After PATIENCE seconds `tell` gets the likely reason once. After `seconds` StepError is raised
+    with the reason.
     """
     asked, explained = time.monotonic(), False
     while True:

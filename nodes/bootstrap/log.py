@@ -13,7 +13,7 @@ FILE = "/var/log/trialfleet-bootstrap.log"  # the user data also writes to it
 
 
 class Log:
-    """The log, whose lines have their time."""
+    """The log; each line has its time."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

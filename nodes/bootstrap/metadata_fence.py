@@ -1,11 +1,12 @@
-"""The fence between jobs and the instance's metadata, which provide the keys of the node's role.
+"""The fence that keeps jobs from the instance's metadata, which have the keys of the node's role.
 
-Those keys can read the pool's token. The metadata's hop limit stops containers, but not jobs. The
-fence is a routing rule by account, not by systemd unit, because HTCondor's jobs are not always in
-the unit's cgroup. Its effect is checked by a route lookup in the kernel for the jobs' accounts.
+With these keys a job could read the pool's token. The metadata's hop limit stops containers, but
+not jobs. The fence is a routing rule by account, not by systemd unit, because HTCondor's jobs are
+not always in the unit's cgroup. Its effect is checked by a route lookup in the kernel for the jobs'
+accounts.
 
-`python3 -m trialfleet.nodes.bootstrap.metadata_fence` raises it; HTCondor only starts if that
-succeeds.
+`python3 -m trialfleet.nodes.bootstrap.metadata_fence` raises the fence; HTCondor only starts if
+that succeeds.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def raise_fence(host: Host) -> bool:
 
 
 def stands(host: Host) -> bool:
-    """Return whether the kernel refuses the jobs' accounts the route to the metadata."""
+    """Return whether the kernel gives the jobs' accounts no route to the metadata."""
     return all(_is_refused(host, account) for account in JOBS)
 
 

@@ -50,7 +50,7 @@ def components(host: Host) -> list[str]:
 
 
 def install(host: Host, *packages: str) -> None:
-    """Install packages without recommended ones, and keep configuration; StepError."""
+    """Install packages without recommended ones; keep configuration files; StepError on failure."""
     if uses_apt(host):
         _apt(host, *_KEEP, "install", "--no-install-recommends", *packages)
     else:
@@ -68,7 +68,7 @@ def installs(host: Host, *packages: str) -> bool:
 
 
 def _apt(host: Host, *arguments: str) -> None:
-    """Run apt-get, repeatedly while another one is running; StepError if it fails."""
+    """Run apt-get; retry while another apt-get is running; StepError if it fails."""
     end, mended = time.monotonic() + PATIENCE, False
     while True:
         try:

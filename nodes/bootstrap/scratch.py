@@ -26,7 +26,7 @@ def prepare(host: Host) -> str:
 
 
 def local_disk(host: Host) -> str | None:
-    """Return the device of the first unused local disk; None without one."""
+    """Return the device of the first unused local disk; None if there is none."""
     for model in sorted(host.place("/sys/block").glob("nvme*/device/model")):
         block = model.parent.parent
         device = f"/dev/{block.name}"
@@ -37,7 +37,7 @@ def local_disk(host: Host) -> str | None:
 
 
 def mounted(host: Host, place: str) -> bool:
-    """Return whether a device is mounted, or something at a folder."""
+    """Return whether a device is mounted, or anything is mounted at a folder."""
     return any(place in line.split()[:2] for line in host.read("/proc/mounts").splitlines())
 
 

@@ -44,7 +44,7 @@ class Settings:
 
 
 def read(host: Host) -> Settings:
-    """Return the settings that the user data wrote; StepError if they are missing."""
+    """Return the settings that the user data wrote; StepError if the file is missing."""
     text = host.read(FILE)
     if not text:
         raise StepError(f"the settings {FILE} are missing: did the user data run?")

@@ -56,7 +56,7 @@ def write_services(node: Node) -> str:
 
 
 def time_left(node: Node) -> float:
-    """Return the seconds until LAST_WORDS before the machine shuts itself down."""
+    """Return the seconds left until `LAST_WORDS` seconds before the machine shuts itself down."""
     recorded = node.host.read(ENDS)
     ends = float(recorded) if recorded else node.began + 60 * node.settings.boot_minutes
     return ends - time.monotonic() - LAST_WORDS
@@ -93,7 +93,7 @@ def fetch_token(node: Node) -> str:
 
 
 def probe(node: Node) -> str:
-    """Run the GPU's probe, whose verdict the node advertises at first."""
+    """Run the GPU probe; the node advertises its verdict at first."""
     if join.was_started(node.host):
         return "left to the startd, which may have jobs"
     python = configuration.jobs_python(node.host)
@@ -141,7 +141,7 @@ def start(node: Node) -> str:
 
 
 def build_kernels(node: Node) -> str:
-    """Compile the CUDA kernels: for an image now, else in the background."""
+    """Compile the CUDA kernels: now for an image, otherwise in the background."""
     python = None if node.driver == driver.NONE else cuda_kernels.python(node.host)
     if python is None:
         return "no GPU, or no torch with CUDA: nothing to compile for"
@@ -159,7 +159,7 @@ def join_pool(node: Node) -> str:
 
 
 def seal(node: Node) -> str:
-    """Remove everything that is specific to this machine, before an image of it is made."""
+    """Remove everything that is specific to this machine, before an image is made from it."""
     host = node.host
     host.succeeds("systemctl", "disable", "--now", services.CONDOR)
     host.succeeds("shutdown", "-c")
@@ -172,9 +172,9 @@ def seal(node: Node) -> str:
 
 
 def forget_machine_id(host: Host) -> None:
-    """Empty the machine's id, so that systemd makes a new one on machines of the image.
+    """Empty the file with the machine's id, so that systemd makes a new id on the image's machines.
 
-    The file must stay, empty. Without it, or with `uninitialized` in it (`cloud-init clean
+    The empty file must stay. Without the file, or with `uninitialized` in it (`cloud-init clean
     --machine-id`), systemd would treat the boot as the system's first and enable preset units.
     HTCondor would then start before the bootstrap has configured it.
     """
@@ -207,7 +207,7 @@ STEPS: Steps = (
 
 
 def run(node: Node) -> None:
-    """Take all steps, and log the time of each; StepError, AwsError or RebootError from one."""
+    """Take all steps, and log the time of each; StepError, AwsError or RebootError if one fails."""
     before = node.host.read(FAILED)
     again = f" (again; failed: {before})" if before else ""  # for readers of the last line
     for name, step in IMAGE_STEPS if node.settings.image else STEPS:

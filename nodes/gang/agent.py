@@ -7,8 +7,8 @@ generations and trials, and exits with
 
     0, 1, …    nothing is left to train: the code in the roster
     85         its machine is being vacated: HTCondor starts the job again elsewhere
-    86         too few of the gang have a slot, or this machine is at fault: the job waits in the
-               queue, so that another gang that also lacks slots can have this one
+    86         too few of the gang's jobs have a slot, or this machine is at fault: the job waits in
+               the queue, so that another gang that also lacks slots can have this slot
 
 The code that it shares with the agent of a single job is in `nodes/job/`.
 """
@@ -112,7 +112,7 @@ class Agent:
     # One turn
 
     def _turn(self, roster: Roster | None) -> int | None:
-        """Follow the roster; return the exit code once there is nothing left to do."""
+        """Follow the roster; return the exit code once nothing is left to do, else None."""
         self._look_at_workers()
         self._deliver()
         if roster and roster.state == "done":
@@ -128,7 +128,7 @@ class Agent:
         return EXIT_NO_GANG if self._is_alone(roster) else None
 
     def _form(self, roster: Roster) -> None:
-        """Get ready for a generation, once the previous one has ended here."""
+        """Get ready for a generation, once the previous generation has ended here."""
         if roster.generation <= self._me.generation:
             return
         self._end_workers(kill=roster.kill)
@@ -198,7 +198,7 @@ class Agent:
         return part
 
     def _could_not_begin(self, roster: Roster, error: OSError) -> None:
-        """Log that order or checkpoint are missing; report a failure if that lasts."""
+        """Log that the order or checkpoint is missing; report a failure if it stays missing."""
         print(f"gang: {roster.start or 'the order'} can't be fetched: {error}", file=sys.stderr)
         self._begin_by = self._begin_by or time.monotonic() + BEGIN_SECONDS
         if time.monotonic() > self._begin_by:
@@ -218,7 +218,7 @@ class Agent:
         return now - self._alone_since > patience
 
     def _leave(self, roster: Roster | None) -> int | None:
-        """Leave with code 85 once the generation has saved, or time is up; else return None."""
+        """Return code 85 once the generation has saved or time is up; else None."""
         self._leave_at = by = self._leave_at or time.monotonic() + LEAVE_SECONDS
         if self._me.phase not in {member.FINISHED, member.LEAVING}:
             self._set_phase(member.LEAVING, self._me.generation)
@@ -235,7 +235,7 @@ class Agent:
         return self._to_deliver is not None or bool(self._part and self._part.trains)
 
     def _end_workers(self, *, kill: bool) -> None:
-        """Ask rank 0 to save and end; the others are needed until then, and are then killed."""
+        """Ask rank 0 to save and end; with `kill`, kill all workers of this job."""
         if kill:
             self._kill()
         elif self._rank == 0 and self._part:
@@ -246,7 +246,7 @@ class Agent:
             self._part.kill()
 
     def _look_at_workers(self) -> None:
-        """After the workers' end send their files to the access point, then report the end."""
+        """If the workers have ended, send their files to the access point, then report the end."""
         part = self._part
         if part is None or not part.has_ended():
             return
@@ -282,7 +282,7 @@ class Agent:
         self._alone_since = None if phase == member.RUNNING else self._alone_since
 
     def _report_state(self) -> None:
-        """Write changes and, at intervals, a heartbeat; also called during transfers."""
+        """Write a changed state and, at intervals, a heartbeat; also called during transfers."""
         self._peers.update()
         self._me = replace(self._me, busy=int(self._is_busy()), lost=",".join(self._peers.lost))
         now = time.monotonic()
@@ -305,7 +305,7 @@ class Agent:
                 self._part.reports.send_printed()
 
     def _deliver(self) -> None:
-        """Send the workers' files to the access point; after a failure retry soon."""
+        """Send the workers' files to the access point; after a failure, retry soon."""
         now = time.monotonic()
         if self._to_deliver is None or self._part is None or now < self._deliver_at:
             return

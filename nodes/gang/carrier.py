@@ -43,7 +43,7 @@ class Carrier:
         """Pack and send files of a trial's folder; return whether the package has arrived.
 
         Raises:
-            TooLargeError: they exceed the job's disk.
+            TooLargeError: the files exceed the job's disk.
         """
         local = self._sandbox / f".{package.name}"
         try:
@@ -62,7 +62,7 @@ class Carrier:
     def _send_by_s3(self, package: Package, local: Path) -> None:
         """Upload a package to S3 if there is a presigned URL, and replace it by a pointer.
 
-        If S3 refuses, the package is not replaced, and is sent to the access point itself.
+        If S3 refuses, the package stays, and is itself sent to the access point.
         """
         address = self._links().put.get(package.name)
         if address is None:

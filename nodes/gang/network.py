@@ -17,7 +17,7 @@ _OUTSIDE = ("192.0.2.1", 9)  # an unused address; the route lookup sends nothing
 
 
 def own_address() -> str:
-    """Return the address that HTCondor advertises for this machine, which others can reach."""
+    """Return the address that HTCondor advertises for this machine; others can reach it."""
     ad = job_ad.text("_CONDOR_MACHINE_AD")
     found = re.search(r'^MyAddress\s*=\s*"<([0-9.]+):\d+', ad, re.MULTILINE)
     return found[1] if found else _outgoing_address()
@@ -33,16 +33,16 @@ def _outgoing_address() -> str:
 
 
 def free_port(host: str) -> int:
-    """Return a free port, which will be free for a while."""
+    """Return a free port, which should stay free for a while."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
 
 
 def variables(host: str) -> dict[str, str]:
-    """Return variables that select an address's interface for gloo and NCCL; keep the user's own.
+    """Return variables that make gloo and NCCL use an address's interface; keep the user's own.
 
-    By default they resolve the machine's name, which often gives the loopback address.
+    By default gloo and NCCL resolve the machine's name, which often gives the loopback address.
     """
     if not (name := _interface(host)):
         return {}
@@ -76,7 +76,7 @@ def _interface(host: str) -> str:
 
 
 class SaveSocket:
-    """A socket in a folder, on which workers report that they have saved.
+    """A socket in a folder, by which workers report that they have saved.
 
     Attributes:
         folder: a descriptor of the folder.
@@ -94,13 +94,13 @@ class SaveSocket:
     def address(self, holder: int) -> str:
         """Return the address to which a worker connects.
 
-        It goes through a descriptor, because an address is limited to 107 bytes. The descriptor is
-        that of the process `holder`, because this process's descriptors are closed to workers.
+        The address is a path through a descriptor, because an address is limited to 107 bytes. The
+        process `holder` has this descriptor, because workers can't use this process's descriptors.
         """
         return f"/proc/{holder}/fd/{self.folder}/{_SOCKET}"
 
     def opened(self) -> socket.socket | None:
-        """Return the next worker's connection; None: there is none."""
+        """Return the next worker's connection; None if no worker has connected."""
         try:
             connection, _ = self.listener.accept()
         except BlockingIOError:

@@ -1,7 +1,8 @@
 """Packages with a gang's checkpoints and results on the access point.
 
 A package is a tar file in the folder `gang` of the node. Its name contains the generation and a
-number within it, so that packages from a rank that counted as lost belong to an old generation.
+number within it, so packages of a rank that counted as lost are known to belong to an old
+generation.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _NAME = re.compile(r"(checkpoint|result)\.(\d{6})\.(\d{6})\.tar")
 
 
 class Package(NamedTuple):
-    """A package by its name; of one kind, later packages are greater."""
+    """A package by its name; of two packages of one kind, the later is greater."""
 
     kind: str  # CHECKPOINT or RESULT
     generation: int  # the generation that made it
@@ -35,7 +36,7 @@ class Package(NamedTuple):
 
 
 def package_of(name: str) -> Package | None:
-    """Return the package with a file's name; None if it is not a package's."""
+    """Return the package with a file's name; None if the name is not that of a package."""
     found = _NAME.fullmatch(name)
     return Package(found[1], int(found[2]), int(found[3])) if found else None
 

@@ -29,8 +29,9 @@ class Part:
     Attributes:
         order: the trial's order.
         folder: the present generation's folder.
-        reports: its reports.
-        over: the limit for which they were ended: memory, time or disk; empty: none.
+        reports: the transfer of the trial's reports.
+        over: the limit that the workers exceeded and were ended for: memory, time or disk; empty:
+            none.
         code: the exit code of the last generation's workers.
     """
 
@@ -85,7 +86,7 @@ class Part:
         self._workers = []
 
     def has_ended(self) -> bool:
-        """Return whether the workers have ended since the last call: one on its own, or all."""
+        """Return whether, since the last call, a worker has ended on its own or all have ended."""
         statuses = [self._processes.status_of(worker) for worker in self._workers]
         codes = [None if each is None else os.waitstatus_to_exitcode(each) for each in statuses]
         failed = [code for code in codes if code]
@@ -99,9 +100,9 @@ class Part:
         return bool(codes)
 
     def _is_to_end(self) -> bool:
-        """Return whether the workers exceed a limit, or one was stopped (SIGSTOP).
+        """Return whether the workers exceed a limit, or a worker was stopped (SIGSTOP).
 
-        The others would wait for a stopped one for ever.
+        The others would wait for a stopped worker for ever.
         """
         now = time.monotonic()
         self._bounds.check(now)

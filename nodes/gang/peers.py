@@ -1,9 +1,9 @@
 """TCP probes between the machines of a gang.
 
-An agent only talks to the access point. So a live agent may still be cut off from another, by a
-broken network or a firewall between them. Their workers would wait for each other until a timeout,
-which is half an hour in torch. So each agent probes the lower ranks: it opens a connection and
-closes it at once. A refused connection also shows that the machine is reachable.
+An agent only talks to the access point. So two live agents may be cut off from each other by a
+broken network or a firewall. Their workers would wait for each other until a timeout, which is half
+an hour in torch. So each agent probes the lower ranks: it opens a connection and closes it at once.
+A refused connection also shows that the machine is reachable.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Known:
     probe: _Probe | None = None
 
     def update(self, peer: Peer, now: float) -> None:
-        """Start a probe if one is due, and record the answer of a finished one."""
+        """Start a probe if it is due; record the answer of a finished probe."""
         if self.probe is None and now >= self.next:
             self.probe = _Probe(peer, now)
         code = self.probe.answer(now) if self.probe else None
@@ -93,10 +93,10 @@ class _Known:
 
 
 class Peers:
-    """The listener for probes, and the probes of other agents. No method waits.
+    """The listener for other agents' probes, and this agent's own probes. No method waits.
 
     Attributes:
-        door: the port for others' probes.
+        door: the port for other agents' probes.
     """
 
     def __init__(self, host: str) -> None:
@@ -113,7 +113,7 @@ class Peers:
         return tuple(peer.token for peer, known in self._known.items() if known.is_lost)
 
     def watch(self, peers: Iterable[Peer]) -> None:
-        """Probe these agents from now on; forget the results of others."""
+        """Probe these agents from now on; forget the results of all other agents."""
         for known in self._known.values():
             known.close_probe()
         self._known = {peer: _Known(next=time.monotonic()) for peer in peers if peer.door}
@@ -124,7 +124,7 @@ class Peers:
         self._listener.close()
 
     def update(self) -> None:
-        """Accept others' probes, and update one's own."""
+        """Accept other agents' probes, and update this agent's own probes."""
         with suppress(OSError):
             while True:
                 self._listener.accept()[0].close()

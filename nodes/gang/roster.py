@@ -22,7 +22,7 @@ class Roster:
 
     @staticmethod
     def from_json(text: bytes | None, cluster: int) -> Roster | None:
-        """Return the roster in a file; None if there is none for this submission of the job."""
+        """Return the roster in a file; None unless it is for this submission of the job."""
         try:
             plain = json.loads(text or b"null")
             if not plain or plain["cluster"] != cluster:

@@ -1,7 +1,8 @@
 """Transfer of checkpoints by S3, with a pointer instead of the package on the access point.
 
-The keeper makes presigned URLs and writes them next to the roster, so nodes need no keys and only
-the standard library. If there are none, or S3 refuses, the package is sent to the access point.
+The keeper makes presigned URLs and writes them next to the roster, so nodes need no keys, and no
+packages besides the standard library. If there is no URL, or S3 refuses, the package is sent to the
+access point.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Meanwhile = Callable[[], None]  # called between blocks
 
 
 class StoreError(OSError):
-    """S3 refused, is unreachable, or has other content than was uploaded."""
+    """S3 refused, is unreachable, or has content that differs from the upload."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,13 @@ class Pointer(NamedTuple):
 
 
 def pointer_of(file: Path) -> Pointer | None:
-    """Return the pointer in a file; None if it is a package itself."""
+    """Return the pointer in a file; None if the file is a package itself."""
     with file.open("rb") as opened:
         return pointer_in(opened.read(MOST_OF_POINTER + 1))
 
 
 def pointer_in(text: bytes) -> Pointer | None:
-    """Return the pointer from a file's first bytes; None if it is a package itself."""
+    """Return the pointer from a file's first bytes; None if the file is a package itself."""
     if len(text) > MOST_OF_POINTER or not text.startswith(_MARK):
         return None
     try:
@@ -104,10 +105,10 @@ def _refused(error: Exception) -> StoreError:
 
 
 def download(pointer: Pointer, address: str | None, local: Path, meanwhile: Meanwhile) -> None:
-    """Download a pointer's package into a file; address None: there is no presigned URL yet.
+    """Download a pointer's package from a presigned URL into a file; StoreError without a URL.
 
     Raises:
-        StoreError: S3 refused, is unreachable, or has other content.
+        StoreError: S3 refused, is unreachable, or has different content.
         OSError: the file can't be written.
     """
     if address is None:

@@ -3,9 +3,9 @@
     python3 agent.pyz workers DESCRIPTOR COMMAND…
 
 It is a separate program without access to the job's channel to the access point, so its forks have
-none either. It imports torch once, which takes seconds, and never uses CUDA: a worker that is a
-Python script is forked and begins within some tenths of a second. Other commands are executed. The
-workers become children of the agent, which adopts orphans.
+no access either. It imports torch once, which takes seconds, and never uses CUDA: a worker that is
+a Python script is forked and begins within some tenths of a second. Other commands are executed.
+The workers become children of the agent, which adopts orphans.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LONGEST = 1 << 16  # bytes of a message between the agent and the server
 class Server:
     """The agent's end of the server, which is ready once torch is imported.
 
-    OSError: it can't be started, or has ended.
+    Methods raise OSError if the server can't be started, or has ended.
 
     Args:
         command: each worker's command.
@@ -77,7 +77,7 @@ def script_of(words: Sequence[str]) -> list[str]:
 
 
 def _is_own_python(word: str) -> bool:
-    """Return whether a program is exactly this Python; a virtual environment's is a link."""
+    """Return whether a program is exactly this Python, not one of another virtual environment."""
     found = shutil.which(word)
     if found is None or Path(found).parent.absolute() != Path(sys.executable).parent:
         return False
@@ -103,7 +103,7 @@ def main(words: Sequence[str]) -> None:
 
 
 def _preload() -> None:
-    """Import torch once for all workers, if they are a script."""
+    """Import torch once for all workers, if their command is a Python script."""
     sys.path.insert(0, str(Path.cwd()))
     texts = (p.read_text(encoding="utf-8", errors="replace") for p in Path.cwd().glob("*.py"))
     if any(_IMPORTS_TORCH.search(text) for text in texts):

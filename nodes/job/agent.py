@@ -1,7 +1,7 @@
 """A job's first process: it runs the trainer's command for trials from the access point.
 
-It takes the job's channel, so that the trainer has none. docs/trial-jobs.md describes the messages
-and the agent's life cycle.
+It takes the job's channel to the access point, so that the trainer can't use it. docs/trial-jobs.md
+describes the messages and the agent's life cycle.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Agent:
         self._asks_until = time.monotonic() + float(os.environ.get(JOB_SECONDS) or "inf")
 
     def live(self) -> int:
-        """Train trial after trial; return the status for this process, as from waitpid."""
+        """Train trial after trial; return the exit status for this process, as from waitpid."""
         try:
             order = self._first()
             if isinstance(order, int):
@@ -72,7 +72,7 @@ class Agent:
         return (order.code & 0xFF) << 8
 
     def _first(self) -> Order | int:
-        """Return the first order; or the status with which a previous agent was to end."""
+        """Return the first order, or the exit status if a previous agent has completed it."""
         order = until_done(self._words.first_order, self._events, self._events.is_free)
         if order is None:
             return self._words.ask("ask", self._events.is_free)
@@ -84,7 +84,7 @@ class Agent:
         return order
 
     def _wants(self, order: Order) -> bool:
-        """Return whether another trial may begin in this job."""
+        """Return whether another trial may begin in this job after `order`."""
         if changed := self._trials.changed():
             print(f"{order.name} has changed {changed}: the next trial begins in another job")
             return False
@@ -101,7 +101,7 @@ def run(live: Callable[[Channel], int], *, if_broken: int) -> NoReturn:
 
     Args:
         live: returns the status for this process, as from waitpid.
-        if_broken: the exit code if this machine is at fault.
+        if_broken: the exit code for a fault of this machine.
     """
     try:
         channel = Channel.take()

@@ -10,8 +10,8 @@ the kernel protects its memory, environment and open files from programs of the 
     channel.give_back()  # before exit code 85
 
 After exit code 85 HTCondor starts the job again in the same sandbox, without writing the file. So
-the first process restores the file for its successor once no other process of the job runs. It also
-restores the successor's program, which the trainer may have overwritten.
+the first process restores the file for its successor once no other process of the job runs. The
+first process also restores the successor's program, which the trainer may have overwritten.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Channel:
 
     Args:
         file: HTCondor's file.
-        text: its content: host, port and cookie; else ValueError.
+        text: the file's content: host, port and cookie; otherwise ValueError is raised.
     """
 
     def __init__(self, file: Path, text: str) -> None:
@@ -49,11 +49,11 @@ class Channel:
 
     @staticmethod
     def take() -> Channel:
-        """Take the job's channel, so that programs started by this process can't.
+        """Take the job's channel, so that programs started by this process can't take it.
 
         Raises:
-            OSError: this is not an HTCondor job, or one without want_io_proxy = true, or the
-                kernel does not protect this process.
+            OSError: this is not an HTCondor job, the job lacks want_io_proxy = true, or the kernel
+                does not protect this process.
         """
         config = os.environ.pop(CONFIG, None)
         if config is None:
@@ -73,9 +73,9 @@ class Channel:
         return Chirp(self._host, self._port, self._cookie)
 
     def give_back(self) -> None:
-        """Kill all descendants, and restore channel and programs for the successor.
+        """Kill all descendants; restore the channel's file and the programs for the successor.
 
-        After an OSError (a full disk, for example) the channel is missing.
+        If this raises OSError (for a full disk, for example), the successor has no channel.
         """
         ProcessTree().end()
         for program, content in self._programs.items():

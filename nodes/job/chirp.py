@@ -1,4 +1,4 @@
-"""A client of HTCondor's chirp, a job's protocol to its access point, in the standard library.
+"""A client of HTCondor's chirp, a job's protocol to its access point; needs no packages.
 
 Paths are relative to the job's folder on the access point. (htcondor2.htchirp needs HTCondor's
 package on the node, and hangs if a connection ends in the middle of a file.)
@@ -32,8 +32,8 @@ class ChirpError(OSError):
     """The access point refused, or its answer is invalid.
 
     Attributes:
-        code: its answer, below 0; the protocol's own errors are listed in HTCondor's
-            chirp_protocol.h.
+        code: the answer's code, below 0; HTCondor's chirp_protocol.h lists the protocol's own
+            errors.
     """
 
     def __init__(self, request: str, code: int) -> None:
@@ -44,7 +44,7 @@ class ChirpError(OSError):
 class Chirp:
     """A connection to the job's access point, which reconnects after each failure. For one thread.
 
-    OSError: a file is missing, or the access point refuses or is unreachable.
+    Methods raise OSError if a file is missing, or the access point refuses or is unreachable.
 
     Args:
         host, port: address of the job's starter.
@@ -91,8 +91,8 @@ class Chirp:
     def put(self, local: Path, remote: str, meanwhile: Callable[[], None] | None = None) -> None:
         """Copy a local file to the access point, over any file of that name.
 
-        It is incomplete until this returns: use a temporary name and `rename` it. `meanwhile` is
-        called between blocks, and may use this connection.
+        The file is incomplete until this returns: use a temporary name and `rename` the file.
+        `meanwhile` is called between blocks, and may use this connection.
         """
         with self.sending(remote) as send, local.open("rb") as file:
             while block := file.read(BLOCK):
@@ -102,7 +102,7 @@ class Chirp:
 
     @contextmanager
     def sending(self, remote: str) -> Iterator[Callable[[bytes], None]]:
-        """Give a function that appends to a new file on the access point; sync it at the end."""
+        """Give a function that appends to a new file on the access point; sync it when done."""
         with self._opened(remote, "wct") as opened:
             connection = self._socket
 
@@ -133,14 +133,14 @@ class Chirp:
         self._ask(f"rename {_word(remote)} {_word(to)}")
 
     def set_attribute(self, name: str, value: str) -> None:
-        """Set an attribute Chirp… of the job's ad to an expression without blanks, in seconds."""
+        """Set the job's attribute Chirp… to an expression without blanks; this takes seconds."""
         self._ask(f"set_job_attr_delayed {name} {_word(value)}")
 
     # Inside
 
     @contextmanager
     def _opened(self, remote: str, flags: str) -> Iterator[int]:
-        """Open a remote file; a failure drops the connection, which closes the file."""
+        """Open a remote file; after a failure drop the connection, which closes the file."""
         opened = self._ask(f"open {_word(remote)} {flags} {0o644}")
         try:
             self._line()  # the file's `stat`
@@ -162,7 +162,7 @@ class Chirp:
         """Write to an open remote file; return the number of bytes written.
 
         An empty write is not sent, because a write of 0 bytes kills the starter. `putfile` is never
-        used, because a refused one breaks the starter's connection to the shadow.
+        used, because a refused `putfile` breaks the starter's connection to the shadow.
         (docs/htcondor-findings.md)
         """
         if not content:

@@ -1,4 +1,4 @@
-"""The agent's events: signals, ends of processes, a trainer's messages; and forwarded signals."""
+"""The agent's events: signals (also forwarded), ends of processes, a trainer's messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class WantedBackError(Exception):
 
 
 class Events:
-    """The signals of this process from now on. Made once.
+    """The signals that this process receives from now on. Made once per process.
 
     Attributes:
         pass_on: called with each signal that is also for the trainer.
@@ -53,7 +53,7 @@ class Events:
         return not self.is_wanted_back
 
     def has_time(self) -> bool:
-        """Return whether the job need not end at once."""
+        """Return whether the job has time left before it must end."""
         at = self._wanted_back_at
         return at is None or time.monotonic() <= at + LEAVE_SECONDS
 
@@ -87,7 +87,7 @@ class Events:
 
 
 def until_done(action: Callable[[], T], events: Events, may_retry: Callable[[], bool]) -> T:
-    """Repeat an action that fails while the access point is unreachable; else WantedBackError."""
+    """Repeat an action while the access point is unreachable; WantedBackError if time runs out."""
     pause, is_printed = AGAIN, False
     while True:
         try:

@@ -34,7 +34,7 @@ _BEGIN = (
 class Folders:
     """The folders of a job's trials, each with links to the job's input files in the sandbox.
 
-    OSError: a full disk, for example.
+    Methods raise OSError, for a full disk for example.
     """
 
     def __init__(self, sandbox: Path) -> None:
@@ -47,7 +47,7 @@ class Folders:
         self._trials.mkdir()
 
     def changed(self) -> str | None:
-        """Return an input file of the job that has changed; None: none has."""
+        """Return an input file of the job that has changed; None if no file has."""
         return next((file for file, was in self._states.items() if _state(file) != was), None)
 
     def make(self, order: Order) -> Path:
@@ -62,7 +62,7 @@ class Folders:
         return folder
 
     def tidy(self, *kept: Path) -> None:
-        """Remove the folders of previous trials except these, and prepare the next one's."""
+        """Remove previous trials' folders except these, and prepare the next trial's folder."""
         for path in self._trials.iterdir():
             if path not in kept:
                 _remove(path)

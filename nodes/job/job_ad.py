@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def text(variable: str) -> str:
-    """Return the ad in the file that an environment variable names; empty without one."""
+    """Return the ad in the file that an environment variable names; empty without a file."""
     try:
         return Path(os.environ[variable]).read_text(encoding="utf-8", errors="replace")
     except (KeyError, OSError):

@@ -43,14 +43,14 @@ def pack(
 
     Args:
         names: files, and folders with their content; missing ones are left out.
-        folder: their folder.
+        folder: the folder that has them.
         write: takes the package in blocks of at most 1 MiB.
         most: maximum total bytes of its files.
         first: contents of small files at the beginning, by name.
 
     Raises:
         TooLargeError: the files exceed `most`.
-        OSError: from `write`; or a file became shorter meanwhile.
+        OSError: `write` failed, or a file became shorter meanwhile.
     """
     gathered = bytearray()
 
@@ -147,8 +147,8 @@ def unpack_from(package: BinaryIO, into: Path, most: float = math.inf) -> None:
         most: maximum total bytes of its files.
 
     Raises:
-        DamagedPackageError: it can't be used.
-        OSError: it could not be read, or the disk is full.
+        DamagedPackageError: the package can't be used.
+        OSError: the package could not be read, or the disk is full.
     """
     try:
         for count, (name, header) in enumerate(_members(package)):
@@ -195,7 +195,7 @@ class _Blocks(io.RawIOBase):
 
 
 def _members(package: BinaryIO) -> Iterator[tuple[str, tarfile.TarInfo]]:
-    """Yield each file and folder by its name; the caller must read its content before the next."""
+    """Yield each file and folder by its name; read its content before asking for the next."""
     long_name = ""
     while (block := _read(package, tarfile.BLOCKSIZE)).strip(b"\0"):
         header = tarfile.TarInfo.frombuf(block, "utf-8", "strict")

@@ -1,6 +1,6 @@
-"""The descendants of this process, their subreaper: their resources and their end.
+"""The descendants of this process: their resources and their end. This process adopts orphans.
 
-The source is /proc; a trainer can only change entries of its own processes there.
+The source is /proc, where a trainer can only change entries of its own processes.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ class ProcessTree:
         return pid in self._statuses
 
     def end(self, but: int = 0) -> None:
-        """Kill all descendants except one, and wait until they are gone.
+        """Kill all descendants, except a given one, and wait until they are gone.
 
-        One that hangs in a GPU's driver does not disappear: after some seconds it counts as killed.
+        A process that hangs in a GPU's driver does not disappear: after some seconds it counts as
+        killed.
         """
         since: dict[int, float] = {}
         pause = FIRST_LOOK
@@ -138,7 +139,7 @@ def _parent(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """Return the fields of its `stat` from the third; the second may contain any characters."""
+    """Return a process's `stat` from the third field on; the second may have any characters."""
     return (_PROC / f"{pid}/stat").read_bytes().rpartition(b")")[2].split()
 
 

@@ -37,7 +37,7 @@ class Reports:
         ]
 
     def send(self) -> None:
-        """Send new complete lines; the first time replace the existing file."""
+        """Send new complete lines; the first call replaces the existing file."""
         progress = self._folder / PROGRESS
         size = progress.stat().st_size if progress.exists() else 0
         if size < self._sent:  # truncated to a checkpoint: send it again from the beginning
@@ -51,7 +51,7 @@ class Reports:
             printed.send()
 
     def tell_trial(self) -> None:
-        """Set this trial in the job's ad; ignore a failure."""
+        """Write this trial's name into the job's ad; ignore a failure."""
         with suppress(OSError):
             self._chirp.set_attribute("ChirpTrialfleetTrial", json.dumps(self._trial))
 
@@ -65,7 +65,7 @@ class Reports:
                 self._begun, self._sent = True, self._sent + len(whole)
 
     def take_order(self) -> bool:
-        """Pass an order to stop this trial to the trainer, atomically; return whether it exists."""
+        """Pass a stop order for this trial to the trainer, atomically; return whether it exists."""
         text = self._chirp.read(f"{WORDS}/{STOP}") or b"{}"
         try:
             if json.loads(text).get("trial") != self._trial:

@@ -1,7 +1,8 @@
 """The training process, for one trial or (if it stays) several, and the limits of a trial.
 
-A trainer that stays sends `{"code": 0}` on the socket with the number in $TRIALFLEET_STAYS when a
-trial has succeeded, and then reads the folder of the next one. Other trainers end with their trial.
+$TRIALFLEET_STAYS has the number of a socket. A trainer that stays sends `{"code": 0}` on this
+socket when a trial has succeeded, and then reads the folder of the next trial. Other trainers end
+with their trial.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ class Trainer:
 
     Attributes:
         pid: the process.
-        folder: its first folder, which is kept until it ends, because it may read files there.
-        socket: for its message that it stays; None once it has closed its end.
+        folder: its first folder, which is kept until the process ends, because the process may read
+            files there.
+        socket: receives its message that it stays; None once the process has closed its end.
     """
 
     def __init__(self, command: Sequence[str], folder: Path, processes: ProcessTree) -> None:
@@ -73,7 +75,7 @@ class Trainer:
         processes.began(self.pid)
 
     def begin(self, folder: Path) -> bool:
-        """Start another trial; return False if it doesn't wait for one, or has ended."""
+        """Start another trial; return False if the trainer does not wait for one or has ended."""
         if not self._is_idle or not self.socket:
             return False
         word = {"trial": folder / TRIAL, "out": folder / OUT, "err": folder / ERR}
@@ -95,13 +97,13 @@ class Trainer:
         return 0 if self._is_idle else self._processes.status_of(self.pid)
 
     def send(self, number: int) -> None:
-        """Send it a signal, unless it has ended; safe in a signal handler."""
+        """Send the process a signal, unless it has ended; safe in a signal handler."""
         if not self._processes.has_reaped(self.pid):
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def stays(self) -> bool:
-        """Return whether it waits for another trial, and no other process of this one runs."""
+        """Return whether the trainer waits for another trial and left no other processes."""
         return self._is_idle and self._processes.is_alone(self.pid)
 
     def close(self) -> None:
@@ -113,7 +115,7 @@ class Trainer:
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a trial; None: no limit."""
+    """The limits of a trial; None means no limit."""
 
     memory_mb: float | None  # total memory of its processes
     until: float | None  # when it is ended, by `time.monotonic`
@@ -155,11 +157,11 @@ class Training:
     """The training of one trial by a trainer, which has begun.
 
     Args:
-        carry: transfers its reports, and returns whether the trial is to stop, and the time of its
-            next call.
+        carry: transfers the trial's reports; returns whether the trial is to stop, and when to call
+            it next.
 
     Attributes:
-        bounds: its memory, and whether it exceeds a limit.
+        bounds: the check of the trial's memory and limits.
     """
 
     def __init__(
@@ -200,13 +202,13 @@ class Training:
         return status
 
     def _note_stop(self, now: float, *, is_to_stop: bool) -> None:
-        """At the order to stop, schedule the signals for a trial that continues."""
+        """After an order to stop, schedule the signals in case the trial continues."""
         if is_to_stop and not self._is_to_stop and self._limits.grace_seconds is not None:
             self._is_to_stop = True
             at = now + self._limits.grace_seconds
             self._ends = [(at, signal.SIGTERM), (at + KILL_SECONDS, signal.SIGKILL)]
 
     def _press(self, now: float) -> None:
-        """Send signals to a trial that continues after an order to stop."""
+        """Send the due signals to a trial that continues after an order to stop."""
         while self._ends and now >= self._ends[0][0]:
             self._trainer.send(self._ends.pop(0)[1])

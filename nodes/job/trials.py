@@ -85,7 +85,7 @@ class Trials:
         self._most_bytes = float(job_ad.numbers("RequestDisk")[0] * 1024 or "inf")
 
     def changed(self) -> str | None:
-        """Return an input file that a trial has changed; None: none has."""
+        """Return an input file that a trial has changed; None if no file was changed."""
         return self._folders.changed()
 
     def train(self, order: Order) -> Ended:
@@ -117,7 +117,7 @@ class Trials:
         return ended
 
     def _train(self, order: Order, folder: Path, ended: Ended) -> None:
-        """Train until it ends without a checkpoint to continue from."""
+        """Train until the trial ends; continue while an attempt leaves a checkpoint."""
         reports = Reports(folder, self._chirp, order.name)
         carrier = _Carrier(
             reports,
@@ -174,7 +174,7 @@ class Trials:
     # The access point
 
     def _fetch(self, package: str, folder: Path) -> None:
-        """Unpack a package into the trial's folder, if it exists."""
+        """Unpack a package into the trial's folder, if the package exists."""
         try:
             with closing(self._chirp.blocks(f"{WORDS}/{package}")) as blocks:
                 packages.unpack_blocks(blocks, folder)
@@ -192,8 +192,8 @@ class Trials:
     ) -> None:
         """Send a package of files to the access point, and retry until that succeeds.
 
-        A result's package begins with the report of the trial's end. It is made here, because the
-        trainer can write anything into its folder.
+        A result's package begins with the report of the trial's end. The report is made here,
+        because the trainer can write anything into its folder.
 
         Raises:
             TooLargeError: the files exceed the job's disk.
@@ -225,9 +225,9 @@ class Trials:
             raise
 
     def _is_removed(self, names: Iterable[str], folder: Path, before: list[str]) -> bool:
-        """Return whether HTCondor is removing this job's files, so that the package is incomplete.
+        """Return whether the package is incomplete because HTCondor is removing this job's files.
 
-        A restarted startd does that to jobs that it does not know, although they still run.
+        A restarted startd removes the files of jobs that it does not know, although they still run.
         """
         packed = {RESULT, *before} if RESULT in names else {*before}
         if all((folder / name).exists() for name in packed) and job_ad.text("_CONDOR_JOB_AD"):
@@ -243,7 +243,7 @@ class _Carrier:
         reports: the trial's reports.
         words: may have messages that could not be sent yet.
         at_first: called at the first turn, for work that can be done while the trial trains.
-        is_stoppable: there may be an order to stop it.
+        is_stoppable: True if there may be an order to stop the trial.
     """
 
     def __init__(
@@ -272,7 +272,7 @@ class _Carrier:
         return self._is_to_stop, now + (CARRY if now < self._slow_at else SLOW_CARRY)
 
     def has_order(self, folder: Path) -> bool:
-        """Return whether there is an order to stop before the trial begins, or begins again."""
+        """Return whether there is an order to stop the trial before it begins, or begins again."""
         with suppress(OSError):
             self._fetch_order()
         return folders.has_order_to_stop(folder)

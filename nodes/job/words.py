@@ -79,12 +79,12 @@ class Order:
 
 
 def spoken(**words: object) -> bytes:
-    """Return an agent's message in its written form."""
+    """Return an agent's message as the text to write."""
     return json.dumps({"schema": SCHEMA, **words, "time": time.time()}).encode()
 
 
 class UnansweredError(Exception):
-    """There was no answer; the access point's scripts read the message after the job's end."""
+    """The access point did not answer; its scripts read the message after the job's end."""
 
 
 class Words:
@@ -103,7 +103,7 @@ class Words:
         return order if order and not order.token and order.trial else None
 
     def ended_before(self, order: Order) -> int | None:
-        """Return the exit code of an order's trial in a previous agent; None if it did not end."""
+        """Return the exit code if a previous agent has ended an order's trial; otherwise None."""
         with suppress(ValueError, LookupError, TypeError):
             said = json.loads(self._chirp.read(AGENT) or b"{}")
             if (said["say"], said["trial"]) == ("told", order.name):
@@ -123,7 +123,7 @@ class Words:
             raise
 
     def say(self, what: str, **more: object) -> bytes:
-        """Send a message, now or with `say_again`; return its written form."""
+        """Send a message, now or with `say_again`; return the text."""
         self._unsaid = words = spoken(**self._who, turn=self._turn, say=what, **more)
         self.say_again()
         return words
@@ -140,7 +140,7 @@ class Words:
             self._unsaid = None
 
     def say_last(self, **more: object) -> None:
-        """Report the last trial; `deliver` sends the report if that was not possible."""
+        """Report the last trial; if that is impossible now, `deliver` sends the report."""
         self._turn += 1
         self.say("told", **more)
 

@@ -1,9 +1,10 @@
-"""Compiles csrc/ once for this machine's torch and GPUs, and finds compiled libraries.
+"""Compilation of csrc/, once for this machine's torch and GPUs, and search for the libraries.
 
 A library is in a folder named after all of its dependencies: a hash of the sources, torch, the
 flags, and the GPU architectures. It is compiled in a temporary folder and renamed when complete, so
-that no process sees an incomplete one. One process builds under a lock that ends with it, and the
-others wait. A failed compilation is recorded, so that not every trial repeats it; the command does.
+that no process sees an incomplete library. One process builds under a lock, which ends with the
+process; the others wait. A failed compilation is recorded, so that not every trial repeats it; the
+command `build` repeats it.
 
 torch.utils.cpp_extension is not used: it imports setuptools and leaves its lock behind when killed.
 
@@ -42,7 +43,7 @@ REMEMBERED = 6 * 3600  # seconds for which a failure is recorded; the compiler m
 
 
 def say(words: str) -> None:
-    """Print progress to stderr, because standard output is the trial's."""
+    """Print progress to stderr, because standard output belongs to the trial."""
     print(f"trialfleet kernels: {words}", file=sys.stderr, flush=True)
 
 
@@ -75,7 +76,7 @@ class Recipe:
 
     @property
     def key(self) -> str:
-        """A hash of the dependencies that must be equal, which excludes the architectures."""
+        """A hash of the dependencies that must be equal; the architectures need not be."""
         parts = {**asdict(self), "architectures": None}
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
@@ -97,7 +98,7 @@ def hash_of_sources() -> str:
 
 
 def architectures() -> tuple[str, ...]:
-    """Return the visible GPUs' architectures; without one, those of data-centre GPUs."""
+    """Return the visible GPUs' architectures; without a GPU, those of data-centre GPUs."""
     visible = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
     if not visible:
         visible = {(7, 5), (8, 0), (8, 6), (8, 9), (9, 0)}
@@ -110,7 +111,7 @@ def architectures() -> tuple[str, ...]:
 
 
 def cache() -> Path:
-    """Return the folder that this user builds into; BuildError if this user has no home."""
+    """Return the folder for this user's libraries; BuildError if the user has no home."""
     chosen = os.environ.get("TRIALFLEET_KERNELS")
     if chosen:
         return Path(chosen)
@@ -132,7 +133,7 @@ def places() -> tuple[Path, ...]:
 
 
 def find(recipe: Recipe, where: Sequence[Path]) -> Path | None:
-    """Return an existing library; None: there is none."""
+    """Return an existing library; None if there is none."""
     for place in where:
         for library in sorted(place.glob(f"{recipe.key}-*/{LIBRARY}")):
             if set(recipe.architectures) <= set(library.parent.name.split("-")):
@@ -144,7 +145,7 @@ def find(recipe: Recipe, where: Sequence[Path]) -> Path | None:
 
 
 def best() -> tuple[Literal["cuda", "cpu"], str]:
-    """Return the best kind of library for this torch, and why it is not a better one."""
+    """Return the best kind of library for this torch, and why no better kind is possible."""
     if torch.version.cuda is None:
         return "cpu", f"torch {torch.__version__} is for the CPU alone"
     return "cuda", ""
@@ -170,7 +171,7 @@ def waited_for(lock: Path) -> bool:
 
 
 def _lock(file: BinaryIO, how: int, if_waiting: str) -> bool:
-    """Lock a file; print and return whether it had to wait."""
+    """Lock a file; print and return whether another process held the lock."""
     try:
         fcntl.flock(file, how | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -190,7 +191,7 @@ def load(library: Path) -> None:
 
 
 def find_usable(recipe: Recipe) -> Path | None:
-    """Return an existing library; None: build one; BuildError: none is to be used."""
+    """Return an existing library; None if one is to be built; BuildError if none is to be used."""
     if os.environ.get("TRIALFLEET_PLAIN"):
         raise toolchain.BuildError("TRIALFLEET_PLAIN is set")
     found = find(recipe, places())
@@ -212,9 +213,9 @@ def build(recipe: Recipe, place: Path, *, again: bool = False) -> Path:
     """Compile the library into a folder of `place`, unless it exists.
 
     Args:
-        recipe: what to compile for.
+        recipe: the library's dependencies.
         place: see `places`.
-        again: even after a recorded failure.
+        again: compile even after a recorded failure.
 
     Raises:
         BuildError: a compiler is missing, or fails.

@@ -7,8 +7,8 @@ loaded ("" for cuda). The tensors' device decides which one runs: a CUDA torch's
 
 All tensors must be contiguous, of any alignment, on one device. "Float" is float32, bfloat16 or
 float16, and on the CPU also float64, for tests. Anything else raises ValueError with the operator,
-the argument, the allowed values and the given one. Nothing waits for the device, so that every
-operator can be captured in a CUDA graph. So values on the device can't be checked: a code or class
+the argument, the allowed values and the given one. Every operator can be captured in a CUDA graph,
+because nothing waits for the device. So values on the device can't be checked: a code or class
 outside its table gives NaN on CUDA, and raises on the CPU; the rows in `order` must exist. A kernel
 gives the same bits for the same input, for any number of threads. Operators whose name ends in _
 change their arguments, which autograd does not record.
@@ -36,9 +36,9 @@ Result = TypeVar("Result")
 
 
 def loss_and_gradient(name: str, outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a loss by its name, the mean over the rows, and its gradient by the outputs.
+    """Return the mean over the rows of the loss `name`, and its gradient by the outputs.
 
-    It bypasses autograd, which would launch a product of that gradient with the loss's own.
+    This bypasses autograd, which would also multiply the gradient by the loss's own gradient.
     """
     both: tuple[Tensor, Tensor] = getattr(_kernels, name)(outputs.detach(), target)
     return both

@@ -2,7 +2,7 @@
 
 Nothing here waits for the device or reads its values on the host, so all of it can be captured in a
 CUDA graph. Arithmetic is float32, or float64 for a float64 tensor; results are rounded once. torch
-itself raises for invalid arguments; csrc/checks.h checks those of the kernels.
+itself raises for invalid arguments; csrc/checks.h checks the kernels' arguments.
 
 Shapes: b rows, h units, c classes; for the table n rows, d numeric and k categorical columns, e
 numbers per embedding, v rows of embeddings.
@@ -37,12 +37,12 @@ def bias_relu_dropout(
     Args:
         x: [b, h] float.
         bias: [h], float32 or of x's type.
-        rng: [2] int64, seed and step; each step needs another one.
+        rng: [2] int64, seed and step; each step needs another value.
         layer: number of the layer, at least 0, so that layers differ.
-        p: the share, in [0, 1).
-        offset: if x is a part of a larger array, and uses that part of its mask: the index of its
-            first element there, row-major.
-        width: columns of that array; 0: those of x.
+        p: the share of dropped elements, in [0, 1).
+        offset: for an x that is a part of a larger array, the row-major index of x's first element
+            there; x gets that part of the larger mask.
+        width: number of columns of that array; 0 means as many as x.
     """
     y = (_wide(x) + _wide(bias)).relu_()
     if p > 0:
@@ -91,7 +91,7 @@ def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _multiply(word: Tensor, multiplier: int) -> tuple[Tensor, Tensor]:
-    """Return the high and the low word of a product, by halves, as int64 has a sign."""
+    """Return the high and the low word of a product, by halves, because int64 has a sign."""
     low = word * (multiplier & 0xFFFF)
     high = word * (multiplier >> 16) + (low >> 16)
     return high >> 16, ((high & 0xFFFF) << 16) | (low & 0xFFFF)
@@ -117,7 +117,7 @@ def softmax_cross_entropy(logits: Tensor, target: Tensor) -> tuple[Tensor, Tenso
 def sigmoid_bce(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean binary cross-entropy of sigmoid(logits), float32 [], and its gradient.
 
-    That is log(1 + e^z) - z · target; logits [b] float, target [b] float32 in [0, 1].
+    The cross-entropy is log(1 + e^z) - z · target; logits [b] float, target [b] float32 in [0, 1].
     """
     z = _wide(logits)
     loss = (functional.relu(z) - z * target + torch.log1p(torch.exp(-z.abs()))).mean()
@@ -149,7 +149,7 @@ def gather_embed(
     rows: int,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the next batch: its rows' numbers joined with embeddings, the codes, the targets.
+    """Return the next batch: numbers joined with embeddings, the codes, and the targets.
 
     The rows are order[cursor : cursor + rows]; positions past the end are clamped to the last.
     Only weight has a gradient.
@@ -163,7 +163,7 @@ def gather_embed(
         first_code: [k] int32: column j's code c is row first_code[j] + c of weight.
         weight: [v, e] float32.
         rows: b.
-        dtype: of the result: float32, bfloat16 or float16.
+        dtype: type of the result: float32, bfloat16 or float16.
 
     Returns:
         [b, d + k * e] of dtype, [b, k] int32, and [b] of target's type.
@@ -217,8 +217,8 @@ def adamw_step_(
         decays: one per weight.
         schedule: [steps, 3] float32: learning rate, 1 / (1 - beta1^t), 1 / (1 - beta2^t), t from 1.
         step: [1] int64: the row of schedule; past the end it is clamped to the last.
-        beta1: of the mean.
-        beta2: of the mean of squares.
+        beta1: decay of the mean.
+        beta2: decay of the mean of squares.
         epsilon: added to the root.
     """
     rate, correction1, correction2 = _at(schedule, step)
@@ -264,13 +264,13 @@ def _cast(weights: Sequence[Tensor], shadows: Sequence[Tensor]) -> None:
 
 
 def tick_(clock: Tensor, loss: Tensor, loss_sum: Tensor, rows: int) -> None:
-    """Move the clock by one step, and add its loss to the sum.
+    """Move the clock by one step, and add the step's loss to the sum.
 
     Args:
         clock: [4] int64: cursor, step, seed, dropout's step; += rows, 1, 0, 1.
         loss: [] float32.
         loss_sum: [] float64.
-        rows: of the batch.
+        rows: number of rows of the batch.
     """
     clock[:1].add_(rows)
     clock[1::2].add_(1)

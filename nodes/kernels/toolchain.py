@@ -37,7 +37,7 @@ PASSING = re.compile(
 
 
 class BuildError(RuntimeError):
-    """There is no library; the message says why."""
+    """There is no library of kernels; the message says why."""
 
 
 class CompileError(BuildError):
@@ -46,7 +46,7 @@ class CompileError(BuildError):
 
 @dataclass(frozen=True, kw_only=True)
 class Compilers:
-    """The programs to compile with; nvcc is "" where torch is for the CPU alone."""
+    """The compilers' programs; nvcc is "" if torch is for the CPU alone."""
 
     cxx: str
     nvcc: str
@@ -91,14 +91,14 @@ def version_of(text: str) -> tuple[int, ...]:
 
 
 def parallel_compilers() -> int:
-    """Return how many compilers may run at once; in an HTCondor job one, to fit in its memory."""
+    """Return how many compilers may run at once: one in an HTCondor job, to fit in its memory."""
     return 1 if "_CONDOR_SCRATCH_DIR" in os.environ else len(os.sched_getaffinity(0))
 
 
 def compile_commands(
     architectures: Sequence[str], chosen: Compilers, objects: Path
 ) -> dict[str, list[str]]:
-    """Return the command to compile each file of csrc/, by its name, into a folder for objects."""
+    """Return, by file name, the command to compile each file of csrc/ into a folder."""
     include = ["-isystem", str(PACKAGES / "torch" / "include")]
     cxx = [chosen.cxx, *CXX_FLAGS, *DEFINES, *include]
     nvcc = [chosen.nvcc, "-ccbin", chosen.cxx]
@@ -122,7 +122,7 @@ def known_to(nvcc: str) -> list[int]:
 
 
 def code_for(architectures: Sequence[str], known: Sequence[int]) -> list[str]:
-    """Return nvcc's options: machine code for each, and PTX of the highest for later GPUs.
+    """Return nvcc's options: machine code per architecture, and PTX of the highest for later GPUs.
 
     A GPU that is newer than those that nvcc knows gets the PTX of the newest known one.
     """
@@ -138,8 +138,8 @@ def code_for(architectures: Sequence[str], known: Sequence[int]) -> list[str]:
 def loaded_libraries() -> list[str]:
     """Return the libraries that torch loaded into this process, by path.
 
-    Another copy of the OpenMP runtime would have its own threads, and another copy of the CUDA
-    runtime may not exist: each distribution of torch has them elsewhere.
+    Each distribution of torch has the OpenMP and CUDA runtimes in another place. A second copy of
+    the OpenMP runtime would have its own threads; a second copy of the CUDA runtime may not exist.
     """
     maps = Path("/proc/self/maps").read_text(encoding="utf-8")
     wanted = r"/.*/lib(?:c10|c10_cuda|torch_cpu|cudart|gomp|omp|iomp5)[-.].*$"

@@ -6,7 +6,7 @@ some seconds, at most a minute. `readings.py` defines the readings, `gather.py` 
 driver by `nvidia_smi.py` or `nvml.py`, the kernel's log, speeds by `measure.py`), `models.py` has
 the link's capacity, `gpu_health.py` (pure) judges.
 
-`src/trialfleet/attributes.py` (PROBE) explains each attribute. With several GPUs each figure is the
-worst one's (the slowest, the hottest) of those that trials get. Unknown attributes are undefined,
-never left out.
+`src/trialfleet/attributes.py` (PROBE) explains each attribute. With several GPUs each figure is
+that of the worst GPU (the slowest, the hottest) among those that trials get. Unknown attributes are
+undefined, never left out.
 """

@@ -46,7 +46,7 @@ def classad(readings: Readings, health: Verdict) -> str:
 
 
 def usable(readings: Readings, health: Verdict) -> list[Gpu]:
-    """Return the GPUs that trials get; if none are, all GPUs."""
+    """Return the GPUs that trials get; all GPUs if trials get none."""
     return [gpu for gpu in readings.gpus if not (health.healthy and gpu.id in health.sick)]
 
 
@@ -65,7 +65,7 @@ def bandwidth_share(gpu: Gpu) -> float | None:
 
 
 def note(readings: Readings) -> str:
-    """Return the reasons of unknown values."""
+    """Return the reasons why values are unknown."""
     unread = "the kernel's log can't be read" if readings.gpus and readings.xids is None else ""
     return "; ".join(text for text in (readings.not_measured, unread) if text)
 

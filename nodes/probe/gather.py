@@ -1,4 +1,4 @@
-"""Takes readings of a machine's GPUs within a time limit, because a sick GPU may hang programs."""
+"""Readings of a machine's GPUs, taken within a time limit, because a sick GPU may hang programs."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ def with_xids(readings: Readings, found: tuple[kernel_log.Xid, ...] | None) -> R
 
 
 def measured(readings: Readings, ends: float) -> Readings:
-    """Return the readings with measurements until a time limit, of all GPUs at once.
+    """Return the readings with measurements of all GPUs, taken in parallel until a time limit.
 
-    Each GPU is measured in a separate process, so that one that hangs does not affect the others.
+    Each GPU is measured in a separate process, so that a GPU that hangs does not affect the others.
     Only the links to the host, which GPUs may share, are measured one after the other.
     """
     environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "OMP_NUM_THREADS": "1"}
@@ -144,11 +144,11 @@ def with_measurements(
     """Return a GPU with its measurements, and the reason if there are none.
 
     Args:
-        gpu: its other readings.
+        gpu: the GPU's other readings.
         output_lines: the measurement's output.
-        ended: it ended by itself instead of being killed.
-        hung: it was killed because a step exceeded its time limit. That is a sickness, while a
-            machine with a slow start just isn't measured.
+        ended: True if the measurement ended by itself instead of being killed.
+        hung: True if the measurement was killed because a step exceeded its time limit. The GPU is
+            then sick. A machine with a slow start just isn't measured.
     """
     reported = list(output_lines)
     found = {name: value for line in reported for name, value in line.get("found", {}).items()}

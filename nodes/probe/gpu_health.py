@@ -34,7 +34,7 @@ def _help(default: Any, text: str) -> Any:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The thresholds of bad readings; each is an option of the probe, with this help."""
+    """The thresholds of bad readings; each is an option of the probe, with its help text."""
 
     ecc_uncorrected: int = _help(0, "maximum number of uncorrectable memory errors")
     launch_microseconds: float = _help(
@@ -101,7 +101,7 @@ def gpu_complaints(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> Iter
 
 
 def memory_errors(gpu: Gpu, thresholds: Thresholds) -> Iterator[str]:
-    """Yield the problems of its memory."""
+    """Yield the problems of a GPU's memory."""
     if (gpu.ecc_uncorrected or 0) > thresholds.ecc_uncorrected:
         yield f"{gpu.ecc_uncorrected} memory errors that ECC could not correct"
     if gpu.repair_failed:
@@ -125,7 +125,7 @@ def state(gpu: Gpu) -> Iterator[str]:
 
 
 def speed(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> Iterator[str]:
-    """Yield the problems of its speed, with their kind."""
+    """Yield the problems of a GPU's speed, with their kind."""
     launches = slow_launches(gpu, thresholds)
     memory = slow_memory(gpu, readings, thresholds)
     if launches and not memory and gpu.bandwidth is not None:
@@ -143,7 +143,7 @@ def speed(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> Iterator[str]
 
 
 def slow_launches(gpu: Gpu, thresholds: Thresholds) -> str:
-    """Return how launches are slow; "" if they aren't."""
+    """Return the figures of too slow launches as text; empty if launches are fast enough."""
     latency, rate = gpu.launch_microseconds, gpu.launch_rate
     found = []
     if latency is not None and latency > thresholds.launch_microseconds:
@@ -154,7 +154,7 @@ def slow_launches(gpu: Gpu, thresholds: Thresholds) -> str:
 
 
 def slow_memory(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> str:
-    """Return how its memory is slow; "" if it isn't, or wasn't measured."""
+    """Return the figures of too slow memory as text; empty if it is fast or not measured."""
     found = gpu.bandwidth
     if found is None:
         return ""
@@ -170,7 +170,7 @@ def slow_memory(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> str:
 
 
 def pool_median(gpu: Gpu, readings: Readings) -> float | None:
-    """Return the median bandwidth of the pool's other nodes with this GPU; None for too few."""
+    """Return the median bandwidth of the pool's other nodes with this GPU; None if they are few."""
     others = readings.pool.get(gpu.name, ())
     return statistics.median(others) if len(others) >= LIKE else None
 

@@ -19,7 +19,7 @@ class Xid(NamedTuple):
 
 
 def address(text: str) -> str:
-    """Return a GPU's place on the PCI bus in one form; kernel, driver and NVML differ.
+    """Return a GPU's PCI address in one form, because kernel, driver and NVML use different forms.
 
     `00000000:00:1E.0` (nvidia-smi) and `0000:00:1e` (the log) are the same GPU.
     """
@@ -61,7 +61,7 @@ def records(descriptor: int) -> list[str]:
 
 
 def read_options(params: Path = Path("/proc/driver/nvidia/params")) -> dict[str, str]:
-    """Return the options of the loaded driver, by name without its prefix; none without one."""
+    """Return the loaded driver's options, by name without prefix; empty without a driver."""
     try:
         text = params.read_text(encoding="utf-8", errors="replace")
     except OSError:

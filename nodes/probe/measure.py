@@ -1,9 +1,10 @@
-"""Measures one GPU by torch, in a separate process that may hang and be killed.
+"""Measurement of one GPU by torch, in a separate process that may hang and be killed.
 
     CUDA_VISIBLE_DEVICES=GPU-… python3 -m trialfleet.nodes.probe.measure
 
 Before each step it prints a line of JSON (`{"doing": …}`, with the time limit in `seconds` for a
-healthy GPU), and afterwards each measured value. So the caller knows when and where it hangs.
+healthy GPU), and afterwards each measured value. So the caller knows when and where the process
+hangs.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ SIDE = 512  # of the matrices
 
 
 def say(**line: object) -> None:
-    """Print a line of JSON that arrives even if this process is killed next."""
+    """Print a line of JSON at once, so that it arrives even if this process is killed next."""
     print(json.dumps(line), flush=True)
 
 
@@ -71,7 +72,7 @@ def first_line(error: Exception) -> str:
 
 
 def cuda_problem(torch: Any) -> str:
-    """Return why torch can't use a GPU; "" if it can.
+    """Return why torch can't use a GPU; empty if it can.
 
     A trainer that checks `torch.cuda.is_available()` would silently train slowly on the CPU.
     """
@@ -101,7 +102,7 @@ def measure(torch: Any, device: Any) -> None:
 
 @contextmanager
 def link_alone() -> Iterator[None]:
-    """Wait until no other GPU here measures its link to the host, which they may share."""
+    """Wait until no other GPU of this machine measures its link, because GPUs may share a link."""
     if LINK not in os.environ:
         yield
         return
@@ -141,7 +142,8 @@ def launch_rate(torch: Any, device: Any) -> float:
 def bandwidth(torch: Any, device: Any) -> float:
     """Return GB/s (10^9 bytes), read plus written, of copies on the device.
 
-    It is the additional time of more copies in the same launch, so that slow launches don't count.
+    It is computed from the additional time of more copies in the same launch, so that slow launches
+    don't count.
     """
     source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)

@@ -32,7 +32,7 @@ LINK = "pci/pci_gpu_link_info"
 
 
 def parse(text: str) -> Readings:
-    """Return the readings in nvidia-smi's XML; ValueError if it isn't that."""
+    """Return the readings in nvidia-smi's XML; ValueError for any other text."""
     try:
         # The driver's own words, not a stranger's.
         top = ET.fromstring(text)  # noqa: S314
@@ -72,8 +72,8 @@ def gpu_of(index: int, element: ET.Element) -> Gpu:
 def ecc_uncorrected(element: ET.Element) -> int | None:
     """Return the uncorrectable errors since the driver was loaded, of all kinds of memory.
 
-    The names changed: `double_bit/total` up to Pascal, `…_uncorrectable` since, with `_parity` and
-    `_secded` behind it on the newest.
+    The names have changed: `double_bit/total` up to Pascal, `…_uncorrectable` since then, followed
+    by `_parity` or `_secded` for the newest GPUs.
     """
     volatile = element.find("ecc_errors/volatile")
     if volatile is None:
@@ -85,7 +85,7 @@ def ecc_uncorrected(element: ET.Element) -> int | None:
 
 
 def slowed(element: ET.Element, name: str) -> bool:
-    """Return whether the GPU is slowed down for a reason, in new or old drivers' terms."""
+    """Return whether the GPU is slowed down for this reason, by the names of new or old drivers."""
     return any(element.findtext(place + name, "").strip() == "Active" for place in REASON)
 
 
@@ -95,13 +95,13 @@ def yes(element: ET.Element, path: str) -> bool | None:
 
 
 def either(answers: Iterator[bool | None]) -> bool | None:
-    """Return True if one is, None if none is known."""
+    """Return True if a value is True; None if all values are unknown."""
     known = [answer for answer in answers if answer is not None]
     return any(known) if known else None
 
 
 def number(element: ET.Element, *paths: str) -> float | None:
-    """Return the number before the unit, such as 27.5 of `27.50 W`, at the first path with one."""
+    """Return the number at the first path that has one, without its unit: 27.5 of `27.50 W`."""
     for path in paths:
         found = re.match(r"\s*([0-9]+(\.[0-9]+)?)", element.findtext(path, ""))
         if found:

@@ -59,13 +59,13 @@ def gpu_of(library: Any, index: int, handle: Any) -> Gpu:
 
 
 def cuda(library: Any) -> str:
-    """Return the newest CUDA that the driver can run: the library says 12040 for 12.4."""
+    """Return the newest CUDA version that the driver can run; the library says 12040 for 12.4."""
     version = library.nvmlSystemGetCudaDriverVersion_v2()
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def thousandth(milliwatts: float | None) -> float | None:
-    """Return watts."""
+    """Return watts from milliwatts."""
     return None if milliwatts is None else milliwatts / 1000
 
 

@@ -57,7 +57,7 @@ def read(file: Path = Path(FILE)) -> PrivilegedReadings:
 def bandwidths(ads: Iterable[Mapping[str, Any]], besides: str) -> dict[str, tuple[float, ...]]:
     """Return nodes' bandwidths by the name of their GPUs, from the ads of QUERY.
 
-    The instance `besides` is left out, because a node must not be compared with itself.
+    The instance `besides` is left out, so that a node is not compared with itself.
     """
     found: dict[str, list[float]] = {}
     for ad in ads:

@@ -24,10 +24,10 @@ class End(NamedTuple):
 
 
 class Program:
-    """A running program; its output goes to a file, so that no one needs to read a pipe."""
+    """A running program; its output goes to a file instead of a pipe, which would need a reader."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start it; OSError if there is none."""
+        """Start the program; OSError if there is no such program."""
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  `close` closes it
         self._printed, self._since = 0, time.monotonic()
         try:
@@ -39,7 +39,7 @@ class Program:
             raise
 
     def ended(self, by: float) -> int | None:
-        """Return its exit code; None if it still runs at a moment of the monotonic clock."""
+        """Return its exit code; None if it still runs at a time of the monotonic clock."""
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(timeout=max(0.0, by - time.monotonic()))
         return None
@@ -71,9 +71,9 @@ def finish(
     """Wait for programs, and return how each ended.
 
     Args:
-        programs: run at the same time.
-        by: their time limit, by the monotonic clock.
-        patience: returns the allowed seconds of silence, from a program's output.
+        programs: the programs, which run at the same time.
+        by: the programs' time limit, by the monotonic clock.
+        patience: returns, from a program's output, the seconds that it may be silent.
     """
     silent: list[Program] = []
     while True:
@@ -96,7 +96,7 @@ def finish(
 def ends(
     programs: Sequence[Program], codes: Sequence[int | None], silent: Sequence[Program]
 ) -> list[End]:
-    """Return the ends of programs, after killing those that still run."""
+    """Kill the programs that still run; return the ends of all programs."""
     late = [program for program, code in zip(programs, codes, strict=True) if code is None]
     for program in late:
         program.kill()

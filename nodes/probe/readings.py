@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU; None: the GPU or its driver doesn't say."""
+    """One GPU; a value is None if the GPU or its driver doesn't report it."""
 
     index: int  # its number, in the order of the PCI bus
     name: str = ""  # such as `NVIDIA A10G`
@@ -46,7 +46,7 @@ class Gpu:
 
     @property
     def id(self) -> str:
-        """HTCondor's name of it (`condor_gpu_discovery -short-uuid`); empty if unknown."""
+        """HTCondor's name of the GPU (`condor_gpu_discovery -short-uuid`); empty if unknown."""
         found = re.match(r"GPU-[0-9a-fA-F]{8}(?=-|$)", self.uuid)
         return found[0] if found else ""
 

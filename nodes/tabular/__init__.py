@@ -1,6 +1,7 @@
 """The reference trainer for tables, `trainer: tabular`, which starts in `train.py`.
 
-In a trial's folder all of its files are next to `trial.py`; `as_package.py` restores their names.
+In a trial's folder all files of this package are next to `trial.py`; `as_package.py` restores the
+modules' names.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Mode `evaluate`: published models, each measured on the rows of today's table.
 
-Each model reads the table like rows to predict: with its own columns, vocabularies and scales,
-which may be older than the table. The losses are those of the test rows, for each model.
+Each model reads the table as it reads rows to predict: with its own columns, vocabularies and
+scales, which may be older than the table. Each model's losses are measured on the test rows.
 
 Shapes: n rows, d numeric columns, k categorical columns, o outputs.
 """
@@ -27,7 +27,7 @@ PARTS = {"val_": table.VALIDATION, "test_": table.TEST}
 
 
 def compare(t: trial.Trial, device: torch.device) -> NoReturn:
-    """Measure the trial's models and a constant prediction, and leave with the result."""
+    """Measure the trial's models and a constant prediction, and exit with the result."""
     source = table.read_table(t.data[0])
     held = chosen(source, source.split != table.TRAIN)  # rows that no model was trained on today
     try:
@@ -57,7 +57,7 @@ def compare(t: trial.Trial, device: torch.device) -> NoReturn:
 
 
 def chosen(source: table.Table, rows: npt.NDArray[np.bool_]) -> table.Table:
-    """Return some rows of a table."""
+    """Return the chosen rows of a table."""
     names = ("numeric", "categorical", "target", "split")
     return dataclasses.replace(source, **{name: getattr(source, name)[rows] for name in names})
 
@@ -90,7 +90,7 @@ def answers(
 ) -> tuple[Tensor, Tensor]:
     """Return a model's outputs [n, o] for a table's rows, and the target [n] in the same unit.
 
-    ValueError: the table lacks something that the model needs.
+    Raises ValueError if the table lacks something that the model needs.
     """
     numeric, categorical = recode(source, model.columns)
     rows = model.numeric_scale.standardise(torch.from_numpy(numeric))
@@ -107,7 +107,7 @@ def answers(
 
 
 def constant(source: table.Table, held: table.Table, scale: dataset.Scale) -> tuple[Tensor, Tensor]:
-    """Return a constant prediction from the training rows' targets for held-out rows.
+    """Return a constant prediction for held-out rows, made from the training rows' targets.
 
     The result is outputs [n, o] and target [n], as from `answers`.
     """
@@ -125,7 +125,7 @@ def constant(source: table.Table, held: table.Table, scale: dataset.Scale) -> tu
 
 
 def standardised(source: table.Table, scale: dataset.Scale) -> Tensor:
-    """Return the targets [n] of a regression on a scale."""
+    """Return the targets [n] of a regression, standardised by a scale."""
     return scale.standardise(torch.from_numpy(source.target).unsqueeze(1)).squeeze(1)
 
 
@@ -134,9 +134,9 @@ def recode(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]:
     """Return a table's rows in the encoding of another table's columns: [n, d] and [n, k].
 
-    A category that the model doesn't know becomes unknown, and so does one that is in none of the
-    table's training rows, because the table itself does not encode it. ValueError: a column is
-    missing or has another type, or the target differs.
+    A category that the model doesn't know becomes unknown. So does a category that is in none of
+    the table's training rows, because the table itself does not encode it. Raises ValueError if a
+    column is missing or has another type, or the target differs.
     """
     columns = source.columns
     check_target(columns, wanted)
@@ -165,7 +165,7 @@ def column_of(source: table.Table, name: str) -> tuple[npt.NDArray[np.int32], li
 def recoded(
     codes: npt.NDArray[np.int32], words: list[str], vocabulary: list[str]
 ) -> npt.NDArray[np.int32]:
-    """Return codes [n] of one vocabulary as those of another; 0 where it lacks the word."""
+    """Return codes [n] of one vocabulary as codes of another; 0 for words that it lacks."""
     known = table.codes_of(vocabulary)
     return np.array([0, *(known.get(table.category(word), 0) for word in words)], np.int32)[codes]
 
@@ -208,7 +208,7 @@ def unseen_by(wanted: table.Columns, source: table.Table) -> Unseen:
 
 
 def check_target(columns: table.Columns, wanted: table.Columns) -> None:
-    """Raise ValueError unless a table's target is the one that a model predicts."""
+    """Raise ValueError unless a model predicts this table's target."""
     if (columns.target, columns.kind) != (wanted.target, wanted.kind):
         now, then = (f"{each.target!r} ({each.kind})" for each in (columns, wanted))
         raise ValueError(f"the target is {now}, but the model predicts {then}")

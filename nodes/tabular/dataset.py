@@ -110,7 +110,7 @@ class Scale:
         return {name: values.tolist() for name, values in vars(self).items() if values is not None}
 
     def restore(self, values: Tensor) -> Tensor:
-        """Return the original values of standardised ones, in double."""
+        """Return the original values of standardised values, in double precision."""
         return values.double() * self.deviation + self.mean
 
     def standardise(self, values: Tensor) -> Tensor:

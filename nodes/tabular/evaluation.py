@@ -18,9 +18,9 @@ from trialfleet.nodes.tabular.settings import METRICS
 def evaluate(
     network: Network, rows: dataset.Rows, data: dataset.Dataset, prefix: str
 ) -> dict[str, float]:
-    """Return the loss and METRICS of `rows`, with prefixed names; a regression's in its own unit.
+    """Return the loss and METRICS of `rows`, with a prefix; for a regression, in the target's unit.
 
-    They are computed in float32 on every device, so that GPU and CPU results are comparable.
+    All are computed in float32 on every device, so that GPU and CPU results are comparable.
     """
     outputs = outputs_of(network, rows.numeric, rows.categorical)  # [n, o]
     target = rows.target.to(outputs.device)

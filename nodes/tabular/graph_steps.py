@@ -10,16 +10,17 @@ arguments, and the host only waits for the device at the end of an epoch.
 The weights are float32. With bfloat16 or float16 each hidden layer's weight has a shadow, a copy in
 that type, which the optimiser's kernel also writes and the matrix products read; accumulation,
 biases, embeddings, the last layer and the loss stay float32. float16 can't hold small gradients, so
-there the loss is multiplied by SCALE. The optimiser uses the scaled gradients: its means become
-multiples by powers of two, and ε, SGD's rate and decay are scaled too, hence the steps are the
+there the loss is multiplied by SCALE. The optimiser uses the scaled gradients: its means are
+multiplied by powers of two, and ε, SGD's rate and decay are scaled too. Hence the steps are the
 same.
 
-With several ranks each has its part of the batch, and drops the units that one rank would drop in
-those rows. So a step is the same for any number of ranks, except for the order of sums. After the
-backward pass the gradients and losses of the parts are summed in their types: one all_reduce for
-each type, which is also captured. Nothing overlaps with it, because networks for a table are small
-and their steps are dominated by launches. NCCL's calls can be captured once the warm-up steps have
-connected the ranks. The end of the process group waits for the graphs, so `close` drops them first.
+With several ranks each rank has its part of the batch, and drops the units that a single rank would
+drop in these rows. So a step is the same for any number of ranks, except for the order of sums.
+After the backward pass the gradients and losses of the parts are summed in their types: one
+all_reduce for each type, which is also captured. Nothing overlaps with it, because networks for a
+table are small and their steps are dominated by launches. NCCL's calls can be captured once the
+warm-up steps have connected the ranks. The end of the process group waits for the graphs, so
+`close` drops them first.
 
 Everything except the capture also works on a CPU, where tests run it. A capture with NCCL's call
 was tested on one GPU, with a world of one; tests/gpu has the tests for two.
@@ -63,7 +64,7 @@ LOSSES = {
 
 
 class Forward(nn.Module):
-    """From the clock to the outputs for a batch.
+    """The forward pass: from the clock to the outputs for a batch.
 
     Attributes:
         shadows: the copy of each of the network's parameters in another type, empty if it has none;
@@ -101,7 +102,7 @@ class Forward(nn.Module):
     def forward(self, rows: int, first: int = 0) -> tuple[Tensor, Tensor]:
         """Return the outputs [b, o] and targets [b] of this rank's part of the clock's batch.
 
-        It has b = `rows` rows; the lower ranks have `first` rows.
+        The part has b = `rows` rows; the lower ranks have the `first` rows before it.
         """
         embedding, *hidden, weight, bias = self._sources
         source = self._loader.rows
@@ -127,10 +128,10 @@ class GraphSteps(Steps):
     """See the module, and `steps.Steps`.
 
     Args:
-        network: on the device to train on.
+        network: the network, on the device to train on.
         kind: "binary", "multiclass" or "regression".
-        seed: of dropout.
-        dtype: of the hidden layers, float32, bfloat16 or float16.
+        seed: seed of dropout.
+        dtype: type of the hidden layers: float32, bfloat16 or float16.
         team: the ranks, if there are several.
         together: the ranks take each step together; otherwise each takes its own steps on its part
             of the batch (`local_steps.py`).
@@ -199,7 +200,7 @@ class GraphSteps(Steps):
         return self._loss_sum.item()
 
     def state(self) -> dict[str, Any]:
-        """See `Steps`; it is for the unscaled loss, so that other types can restore it."""
+        """See `Steps`; the state is for the unscaled loss, so that other types can restore it."""
         return self._scaled(self._optimizer.state(), 1 / self._scale)
 
     @torch.no_grad()
@@ -286,7 +287,7 @@ class GraphSteps(Steps):
 
     @torch.no_grad()
     def _rehearse(self, batch: int) -> None:
-        """Take steps and undo them, so that libraries choose algorithms and allocate memory."""
+        """Take steps and undo them, so that libraries choose algorithms and allocate memory now."""
         optimizer = self._optimizer
         state = [*optimizer.weights, *optimizer.m, *optimizer.v, *self._forward.shadows]
         state += [self._clock, self._loss_sum]

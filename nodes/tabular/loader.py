@@ -1,8 +1,8 @@
 """The loading of training rows for the device's kernels, in the order of each epoch.
 
-`Resident`: all rows are on the device. `Streamed`: they don't fit, and stay in main memory; the
-rows of the next steps are copied through pinned memory in a separate stream, while the device
-trains on the previous ones. Both give the same batches, so the same bits. A training step reads the
+With `Resident` all rows are on the device. With `Streamed` they don't fit, and stay in main memory;
+the rows of the next steps are copied through pinned memory in a separate stream, while the device
+trains on the previous rows. Both give the same batches, so the same bits. A training step reads the
 batch rows[order[cursor : cursor + b]].
 
 A process that trains one trial after another keeps a table's rows in memory, because training does
@@ -46,7 +46,7 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 class Orders:
-    """The epochs' orders of the rows; the next one is drawn while the device trains."""
+    """The epochs' orders of the rows; the next order is drawn while the device trains."""
 
     def __init__(self, seed: int, rows: int, batch: int, team: Ranks) -> None:
         self._seed, self._rows, self._batch, self._team = seed, rows, batch, team
@@ -72,11 +72,11 @@ class Orders:
 
 
 class Resident:
-    """All rows are on the device; each epoch sends its order.
+    """A loader with all rows on the device; only each epoch's order is sent.
 
     Attributes:
-        rows: on the device.
-        order: [m] int64, on the device.
+        rows: all rows, on the device.
+        order: the epoch's order, [m] int64, on the device.
         sizes: b of each step of an epoch.
         batches: the total number of rows of each step's batch, for all ranks.
     """
@@ -95,7 +95,7 @@ class Resident:
 
 
 class Streamed:
-    """The device has memory for two chunks: it trains on one while the next one arrives.
+    """The device has memory for two chunks of rows: it trains on one while the other arrives.
 
     So the place of every row in `rows` is known in advance, and `order` never changes. The
     attributes are those of `Resident`.
@@ -125,7 +125,7 @@ class Streamed:
         self._coming: Future[None] | None = None
 
     def ready(self, step: int) -> None:
-        """Make the device wait for the step's chunk, if it is new, and start loading the next."""
+        """Make the device wait for the step's chunk, if it is new; start loading the next chunk."""
         chunk = step // self.steps
         if chunk == self._here:
             return
@@ -162,7 +162,7 @@ class _Transfer:
         """Wait until the last copy to this half is done, so that its source can be reused."""
 
     def release(self) -> None:
-        """Mark the device's work so far as the last that reads the half to be overwritten next."""
+        """Mark that the half to be overwritten next is free after the device's work so far."""
 
     def send(self, waiting: list[Tensor], places: list[Tensor], turn: int) -> None:  # noqa: ARG002
         """Copy to a half of the device's rows, once it is released; callable from any thread."""
@@ -208,7 +208,7 @@ _last: dict[object, dataset.Dataset] = {}  # only the last table, by all of its 
 
 
 def rows_of(t: trial.Trial, chosen: settings.Settings, device: torch.device) -> dataset.Dataset:
-    """Return the region's rows, on the device if they fit; they are only read if they changed."""
+    """Return the region's rows, on the device if they fit; read them only if the file changed."""
     share = dataset.share_of(t, chosen)
     key = (*map(_state_of, t.data), share)
     data = _last.pop(key, None)
@@ -256,7 +256,7 @@ def room_on(device: torch.device, share: float) -> float:
 
 
 def memory_of(device: torch.device, share: float) -> float:
-    """Return the bytes of a trial's memory: its share of the GPU's, or its slot's."""
+    """Return the bytes of a trial's memory: its share of the GPU's memory, or its slot's memory."""
     if device.type != "cpu":
         return torch.cuda.get_device_properties(device).total_memory * share
     try:

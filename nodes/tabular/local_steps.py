@@ -1,8 +1,8 @@
-"""Steps that each rank takes by itself, with the ranks' weights averaged every few steps.
+"""Steps that each rank takes by itself; every few steps the ranks' weights are averaged.
 
-It is for machines whose network needs longer to sum a step's gradients than the step takes. It is
-DiLoCo (Douillard et al., 2023, arXiv 2311.08105, algorithm 1) with one shard of each batch per
-rank:
+This method is for machines whose network needs longer to sum a step's gradients than the step
+takes. It is DiLoCo (Douillard et al., 2023, arXiv 2311.08105, algorithm 1) with one shard of each
+batch per rank:
 
     w    a rank's weights        g   the weights at the last sync, the same on all ranks
     H    steps between syncs     u   velocity of the outer optimiser (SGD with Nesterov's momentum)
@@ -13,8 +13,8 @@ rank:
     g ← g - outer_learning_rate (d + outer_momentum u)
     w ← g
 
-So the weights are sent once in H steps, instead of the gradients in each. The inner optimiser's
-means stay on their rank, as in the paper; a checkpoint has those of rank 0.
+So the weights are sent once in H steps, instead of the gradients in each step. The inner
+optimiser's means stay on their rank, as in the paper; a checkpoint has the means of rank 0.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class LocalSteps(Steps):
         self._inner.weights_moved()
 
     def loss_sum(self) -> float:
-        """See `Steps`; it only covers this rank's parts of the batches."""
+        """See `Steps`; the sum only covers this rank's parts of the batches."""
         return self._inner.loss_sum()
 
     def state(self) -> dict[str, Any]:
-        """See `Steps`; only valid while `in_step`."""
+        """See `Steps`; the state is only valid while `in_step`."""
         return {**self._inner.state(), "velocity": self._velocity}
 
     @torch.no_grad()

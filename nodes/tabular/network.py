@@ -1,7 +1,7 @@
 """The reference trainer's network, its loss, and its outputs without training.
 
 Shapes: n rows, b rows of a batch, d numeric columns, k categorical columns, e numbers per
-categorical value, o outputs (1; one per class where there are more than two).
+categorical value, o outputs (1, or one per class if there are more than two classes).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ EVALUATION_NUMBERS = 1 << 23  # of the widest layer at once, which bounds the me
 
 
 class Network(nn.Module):
-    """The numeric columns joined with embeddings, then hidden layers of one width."""
+    """A network: the numeric columns joined with embeddings, then hidden layers of one width."""
 
     first_code: Tensor
 
@@ -50,7 +50,7 @@ class Network(nn.Module):
 
 
 def loss_of(outputs: Tensor, target: Tensor, kind: str, reduction: str = "mean") -> Tensor:
-    """Return the mean loss of outputs [b, o] against target [b]; reduction "none": of each row."""
+    """Return the mean loss of outputs [b, o] against target [b]; with "none" that of each row."""
     if kind == "multiclass":
         return functional.cross_entropy(outputs, target, reduction=reduction)
     flat = outputs.squeeze(1)  # [b, 1] -> [b]
@@ -68,7 +68,7 @@ def copy_weights(network: Network) -> dict[str, Tensor]:
 def outputs_of(network: Network, numeric: Tensor, categorical: Tensor) -> Tensor:
     """Return the outputs [n, o] for all rows, without dropout; the network's mode is restored.
 
-    The rows may be on another device than the network; the outputs are on the network's.
+    The rows may be on another device than the network; the outputs are on the network's device.
     """
     device, training = network.first_code.device, network.training
     widest = max(max(w.shape) for w in network.layers.parameters() if w.ndim > 1)

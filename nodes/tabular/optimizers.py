@@ -1,9 +1,9 @@
 """AdamW and SGD with momentum, for the reference trainer.
 
-torch.optim's classes import torch._dynamo on their first use, which costs every trial 1.3 s and 70
-MB, as long as the import of torch. `Optimizer` takes the same steps on a CPU. On a GPU a kernel
-takes them, `adamw_step_` or `sgd_step_`, which reads the values that change per step from a table
-(`schedule_of`).
+torch.optim's classes import torch._dynamo on their first use. That costs every trial 70 MB, and 1.3
+s, which is as long as the import of torch. `Optimizer` takes the same steps on a CPU. On a GPU a
+kernel takes them, `adamw_step_` or `sgd_step_`; it reads the values that change per step from a
+table (`schedule_of`).
 
     w    a weight              g   its gradient
     m    mean of g (AdamW); velocity (SGD)
@@ -65,7 +65,7 @@ class Optimizer:
         w.add_(m, alpha=-learning_rate)
 
     def state(self) -> dict[str, Any]:
-        """Return the state for `restore`, with which training continues to the same bits."""
+        """Return the state for `restore`; training that continues from it gives the same bits."""
         return {"steps": self.steps, "m": self.m, "v": self.v}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -82,9 +82,10 @@ def learning_rate_at(epochs: float, chosen: settings.Settings) -> float:
 
 
 def schedule_of(epoch: int, steps: int, before: int, chosen: settings.Settings) -> Tensor:
-    """Return the kernels' table for the steps of an epoch, which counts from 0.
+    """Return the kernels' table for the steps of an epoch; epochs count from 0.
 
-    It is [steps, 3] float32: lr, 1 / (1 - β₁ᵗ), 1 / (1 - β₂ᵗ). `before`: steps of previous epochs.
+    The table is [steps, 3] float32: lr, 1 / (1 - β₁ᵗ), 1 / (1 - β₂ᵗ). `before` is the number of
+    steps of previous epochs.
     """
     rates = [learning_rate_at(epoch + step / steps, chosen) for step in range(steps)]
     t = before + 1 + torch.arange(steps, dtype=torch.float64)

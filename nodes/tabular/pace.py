@@ -9,10 +9,10 @@ SECONDS = 0.05  # between checks, approximately
 
 
 class Pace:
-    """A counter of steps between checks: as many as take SECONDS, but at most `most`.
+    """A counter of steps between checks: the steps take about SECONDS, and are at most `most`.
 
-    It begins with a check at every step, and at most doubles their distance, because the first
-    steps of a GPU are only queued, and seem to take no time.
+    The first check is at the first step, and each further distance is at most twice the previous
+    one, because a GPU's first steps are only queued, and seem to take no time.
     """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -20,7 +20,7 @@ class Pace:
         self.begin(1)
 
     def begin(self, steps: int) -> None:
-        """Restart the count: this many steps until the next check."""
+        """Restart the count, with this number of steps until the next check."""
         self._steps = self._left = steps
         self._since = self._clock()
 
@@ -30,7 +30,7 @@ class Pace:
         return self._left <= 0
 
     def proposal(self) -> int:
-        """Return the number of steps until the next check, by the speed since the last."""
+        """Return the number of steps until the next check, from the speed since the last check."""
         taken = max(self._clock() - self._since, 1e-9)
         fitting = int(self._steps * SECONDS / taken)
         return max(1, min(fitting, 2 * self._steps, self._most))

@@ -31,7 +31,7 @@ class Model:
 
     @property
     def digits(self) -> int:
-        """The number of significant digits to print: 7 for the varying part of the target."""
+        """The number of significant digits to print, so that the target's varying part has 7."""
         ratio = self.target_scale.mean.abs() / self.target_scale.deviation
         return min(17, DIGITS + max(0, math.floor(math.log10(max(1.0, ratio.item())))))
 
@@ -39,15 +39,15 @@ class Model:
     def predict(
         self, numeric: table.Floats, categorical: npt.NDArray[np.int32]
     ) -> list[float] | list[str]:
-        """Predict rows that are encoded as the region's table was.
+        """Predict rows, which must be encoded like the region's table.
 
         Args:
             numeric: [n, d], NaN for a missing value.
             categorical: [n, k], 0 for an unknown value.
 
         Returns:
-            Per row: the probability of the second class (two classes), the likeliest class (more),
-            or the value (regression).
+            For each row: the probability of the second class if there are two classes, the
+            likeliest class if there are more, or the value of a regression.
         """
         scaled = self.numeric_scale.standardise(torch.from_numpy(numeric))
         outputs = outputs_of(self.network, scaled, torch.from_numpy(categorical))
@@ -63,7 +63,7 @@ def load_model(folder: Path) -> Model:
     """Read a model folder.
 
     Raises:
-        ValueError: it is not the folder of a model of the reference trainer.
+        ValueError: the folder does not hold a model of the reference trainer.
         OSError: a file is missing or can't be read.
     """
     if folder.is_dir() and not (folder / "model.json").exists():

@@ -1,10 +1,10 @@
-"""Several processes for one trial, its ranks: for the GPUs of one machine, or for those of a gang.
+"""The ranks of a trial: several processes, for the GPUs of one machine or of a gang's machines.
 
-On one machine the process that HTCondor started launches them with torch.distributed.launcher,
-which torchrun also uses. It passes SIGTERM on, and exits with the ranks' common exit code; torchrun
-itself would replace HTCondor's 85 by 1. Every rank reads the trial and the table, and trains its
-part of each batch. Only rank 0 writes progress, checkpoints, model and result; any rank may reject
-the trial.
+On one machine the process that HTCondor started launches the ranks with torch.distributed.launcher,
+which torchrun also uses. This process forwards SIGTERM, and exits with the ranks' common exit code;
+torchrun itself would replace HTCondor's 85 by 1. Every rank reads the trial and the table, and
+trains its part of each batch. Only rank 0 writes progress, checkpoints, model and result; any rank
+may reject the trial.
 
 Nothing listens outside of this machine: the rendezvous is a file, and NCCL and gloo use loopback.
 
@@ -52,13 +52,14 @@ def in_gang() -> bool:
 
 
 class Ranks:
-    """One rank's communication with all others. With a single rank its methods cost nothing.
+    """One rank's communication with all others. With a single rank the methods cost nothing.
 
     Attributes:
         rank: this rank's number, from 0.
         count: the number of ranks.
-        local_rank: its number on its machine, and its GPU's index among the trial's GPUs there.
-        in_gang: they may be on several machines, and their number can change.
+        local_rank: this rank's number on its machine, and its GPU's index among the trial's GPUs
+            there.
+        in_gang: True if the ranks may be on several machines, and their number can change.
         wire: the type in which `sums` sends float32.
     """
 
@@ -97,7 +98,7 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """True for the rank that writes."""
+        """True for rank 0, which writes the files."""
         return self.rank == 0
 
     def part(self, rows: int) -> tuple[int, int]:
@@ -105,11 +106,11 @@ class Ranks:
         return self.rank * rows // self.count, (self.rank + 1) * rows // self.count
 
     def agree(self, *, wish: bool) -> bool:
-        """Return whether any rank wishes to stop: the same answer to all at the same step.
+        """Return whether any rank wishes to stop; all ranks get the same answer at the same step.
 
-        Several ranks vote every few steps, all after the same number, because a vote takes longer
-        than a small step. It is sent while the GPUs work, without waiting, and its result is read
-        at the next vote. Call this once per step.
+        Several ranks vote after the same number of steps, not at each step, because a vote takes
+        longer than a small step. A vote is sent while the GPUs work, without waiting, and its
+        result is read at the next vote. Call this once per step.
         """
         if self.count == 1:
             return wish
@@ -128,11 +129,11 @@ class Ranks:
         return agreed
 
     def sums(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the sums of all ranks' tensors, with the same bits on each rank.
+        """Return the sums of all ranks' tensors; each rank gets the same bits.
 
-        All tensors of a type are sent as one; float32 tensors, except single numbers, in the type
-        `wire`. On GPUs nothing waits for the device, so that a CUDA graph can capture it after a
-        first call has connected the ranks.
+        All tensors of a type are sent as one tensor; float32 tensors, except single numbers, are
+        sent in the type `wire`. On GPUs nothing waits for the device: after a first call has
+        connected the ranks, a CUDA graph can capture this.
         """
         if self.count == 1:
             return [*tensors]
@@ -150,7 +151,7 @@ class Ranks:
         return self.wire if tensor.dtype == torch.float32 and tensor.ndim else tensor.dtype
 
     def of_first(self, value: float) -> float:
-        """Return rank 0's value on all ranks, so that they decide alike."""
+        """Return rank 0's value on all ranks, so that all decide alike."""
         if self.count == 1:
             return value
         values = torch.tensor([value], dtype=torch.float64)
@@ -215,9 +216,9 @@ def launch(count: int) -> NoReturn:
 
 
 def blame(codes: dict[int, int], count: int, folder: Path) -> str:
-    """Return a text with the rank that failed first, by exit codes and the ranks' records.
+    """Return a text that names the rank that failed first, by exit codes and the ranks' records.
 
-    The others fail because it is missing.
+    The other ranks fail because the first one is missing.
     """
     first_failure = folder / FIRST
     # Killed from outside, for example for lack of memory: such a rank could not record it.
@@ -232,10 +233,10 @@ def blame(codes: dict[int, int], count: int, folder: Path) -> str:
 
 
 def run(main: Callable[[], None]) -> None:
-    """Call a trial's main function, which raises SystemExit; pass a rank's code to the launcher.
+    """Call a trial's main function, which raises SystemExit; report a rank's exit code.
 
-    The launcher only takes 0 as success. If one rank exits, for example for lack of memory, it does
-    so with another code, and the launcher ends the others, which wait for it.
+    Only code 0 is success to the launcher. If a rank exits with another code, for example for lack
+    of memory, the launcher ends the other ranks, which wait for it.
     """
     try:
         main()
@@ -259,13 +260,13 @@ def run(main: Callable[[], None]) -> None:
 
 
 def _report_failure(code: int) -> None:
-    """Record that this rank failed, unless another one failed before."""
+    """Record that this rank failed, unless another rank failed before."""
     with contextlib.suppress(FileExistsError):
         os.link(_note(FIRST, f"{os.environ['RANK']} {code}"), Path(os.environ[MEETING], FIRST))
 
 
 def _note(name: str, text: str) -> Path:
-    """Write a temporary file of this rank, which then replaces `name` atomically."""
+    """Write a temporary file of this rank, then replace `name` by it atomically."""
     own = Path(os.environ[MEETING], f"{name}-{os.environ['RANK']}")
     own.write_text(text)
     return own

@@ -1,4 +1,4 @@
-"""The settings of the reference trainer; standard library only, so that `plan` can check them."""
+"""The reference trainer's settings, without imports of packages, so that `plan` can check them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class SettingError(ValueError):
-    """A setting that the trainer doesn't have, or an invalid value."""
+    """An error for a setting that the trainer doesn't have, or for an invalid value."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(text)
@@ -28,7 +28,7 @@ def _one_of(default: str, *others: str) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Hyperparameters and constants of `train.py`; a study's search space may have each of them."""
+    """Hyperparameters and constants of `train.py`; a study's search space may have any of them."""
 
     # Learning rate of the first step; it falls to 0 along a cosine over `epochs`.
     learning_rate: float = _between(1e-3, _TINY, 100.0)
@@ -101,7 +101,7 @@ class Settings:
         return {name: getattr(self, name) for name, is_set in wanted.items() if is_set}
 
     def _check_sharing(self, name: str, value: str | int) -> None:
-        """Raise SettingError if a setting needs a sharded model, and another forbids it."""
+        """Raise SettingError if one setting needs a sharded model and another one forbids it."""
         if self.parallel == "data":
             text = "with parallel: data each rank has all of the model; choose auto or sharded"
             raise SettingError("parallel", f"{name} is {value}, but {text}")
@@ -117,14 +117,15 @@ class Settings:
             raise SettingError("precision", f"precision is {self.precision!r}, but {text}")
 
     def shards(self, weights: int, memory: float) -> bool:
-        """Return whether each rank holds only a part of the network, or holds it in main memory.
+        """Return whether the network is sharded: divided among ranks, or in main memory.
 
         Args:
             weights: the number of the network's parameters.
             memory: bytes of the rank that has the least memory.
 
         Raises:
-            SettingError: it is necessary, but a sharded model can't have this precision.
+            SettingError: the network must be sharded, but a sharded model can't have this
+                precision.
         """
         if self._sharing():
             return True
@@ -140,8 +141,8 @@ class Settings:
 
         Args:
             weights: the number of the network's parameters.
-            embeddings: the number of those in embeddings.
-            memory: bytes of the rank that has the least memory; infinity if that is main memory.
+            embeddings: the number of the parameters in embeddings.
+            memory: bytes of the rank that has the least memory; infinity if ranks use main memory.
             ranks: the number of ranks.
         """
         if self.offload != "auto":
@@ -177,7 +178,7 @@ GAINS = {"auc", "accuracy", "r2"}  # to be maximised; all others are to be minim
 
 
 def metrics_of(kind: str) -> list[str]:
-    """Return all metrics of a trial of a kind: "binary", "multiclass" or "regression"."""
+    """Return all metrics of a trial by the kind of task: "binary", "multiclass" or "regression"."""
     names = ("loss", *METRICS[kind])
     return [part + name for part in ("val_", "test_") for name in names]
 

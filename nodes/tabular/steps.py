@@ -1,6 +1,6 @@
 """The steps of an epoch by torch's own operations, as on a CPU.
 
-`graph_steps.py` has those for a GPU. Both use the same batches and formulas, and save the same
+`graph_steps.py` has the steps for a GPU. Both use the same batches and formulas, and save the same
 state, so that each can restore the other's checkpoints.
 """
 
@@ -20,16 +20,16 @@ class Steps(Protocol):
     """The training steps of a network, which update its weights in place.
 
     Attributes:
-        in_step: all ranks have the same weights now.
-        is_sharded: each rank holds a part of them, so that all have to save together; otherwise
-            each has all of them.
+        in_step: True if all ranks have the same weights now.
+        is_sharded: True if each rank holds a part of the weights, so that all ranks have to save
+            together; otherwise each rank has all weights.
     """
 
     in_step: bool = True
     is_sharded: bool = False
 
     def begin(self, epoch: int, step: int, loss_sum: float) -> None:
-        """Prepare an epoch from a step on; `loss_sum` is that of the steps before."""
+        """Prepare an epoch from a step on; `loss_sum` is the sum over previous steps."""
 
     def take(self) -> None:
         """Update the weights with the next batch of the epoch."""
@@ -38,16 +38,16 @@ class Steps(Protocol):
         """Return the sum of the losses of the epoch's steps so far; this waits for the device."""
 
     def state(self) -> dict[str, Any]:
-        """Return the state for `restore`, with which training continues to the same bits.
+        """Return the state for `restore`; training that continues from it gives the same bits.
 
-        It doesn't contain the weights.
+        The state doesn't contain the weights.
         """
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a `state`; the weights are restored separately, before."""
+        """Continue from a `state`; the weights must have been restored before."""
 
     def whole(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the network's whole state; only complete on rank 0."""
+        """Return the network's whole state, which is complete only on rank 0."""
         return weights
 
     def part(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""A region's table in one file, as the reference trainer reads it. It only needs numpy.
+"""A region's table in one file, as the reference trainer reads it. This module only needs numpy.
 
 The file is a .npz without pickled objects:
 
@@ -38,7 +38,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """The meaning of a table's columns, which a row for prediction must have."""
+    """The meaning of a table's columns; a row for prediction must have these columns."""
 
     numeric: list[str]  # names of the numeric columns, in order
     # Name of each categorical column and its vocabulary, in order.
@@ -125,12 +125,13 @@ def write_table(
     Args:
         path: the .npz to write or replace, atomically.
         columns: name → [rows] values, all of one length. Columns that are neither the target nor
-            categorical are numeric; NaN in them is a missing value.
-        target: the column to predict. Its classes are its values, sorted; they may be of any type.
+            categorical are numeric; in these columns NaN is a missing value.
+        target: the column to predict. The classes are its values, sorted, of any type.
         task: "classification" or "regression".
         split: [rows] TRAIN, VALIDATION or TEST.
         categorical: the categorical columns. Their values are converted to text, whole numbers
-            without a fraction; the vocabulary is the training rows' values, and others are unknown.
+            without a fraction. The vocabulary is the training rows' values; all other values are
+            unknown.
 
     Raises:
         ValueError: the columns are not a valid table; the message has the column and the fault.
@@ -162,7 +163,7 @@ def write_table(
 def save_table(path: Path, table: Table, *, compressed: bool = True) -> None:
     """Write a table's .npz atomically (or raise OSError); the same table gives the same bytes.
 
-    Compression needs half the space and a hundred times the time.
+    The file is not compressed: compression needs half the space, but a hundred times the time.
     """
     save = np.savez_compressed if compressed else np.savez
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -184,7 +185,7 @@ def save_table(path: Path, table: Table, *, compressed: bool = True) -> None:
 
 
 def read_table(path: Path) -> Table:
-    """Read a table by `write_table`; ValueError for another file, OSError if it can't be read."""
+    """Read a table of `write_table`; ValueError for another file, OSError if reading fails."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             columns = Columns(**json.loads(str(arrays["meta"])))
@@ -252,8 +253,8 @@ def _check_numbers(name: str, values: npt.NDArray[Any], *, missing_allowed: bool
 def category(text: str) -> str:
     """Return the normal form of a category: whole numbers without a fraction.
 
-    4, 4.0 and 4.00 are the same, and so are 100000 and 1e+05. 04 is different, because it is a
-    code.
+    4, 4.0 and 4.00 are the same, and so are 100000 and 1e+05. But 04 is different from 4, because
+    04 is a code.
     """
     if re.match(WHOLE, text) and (number := Decimal(text)) == (whole := int(number)):
         return str(whole)
@@ -271,7 +272,7 @@ def as_stored(numeric: npt.NDArray[np.float64], trained: npt.NDArray[np.bool_]) 
 
 
 def spread_of(values: npt.NDArray[Any]) -> float:
-    """Return the range of numbers [n], their maximum minus minimum; 0 if it is within rounding."""
+    """Return the range of numbers [n]: maximum minus minimum; 0 if it is within rounding."""
     return float(_spreads(values.astype(np.float64)[:, None])[0]) if len(values) else 0.0
 
 
@@ -301,5 +302,5 @@ def codes_of(vocabulary: Sequence[str]) -> dict[str, int]:
 
 
 def stack(arrays: list[npt.NDArray[Any]], rows: int, dtype: type) -> npt.NDArray[Any]:
-    """Return the arrays as columns [rows, len(arrays)]; possibly without a column."""
+    """Return the arrays as columns [rows, len(arrays)]; there may be no array."""
     return np.stack(arrays, 1).astype(dtype, copy=False) if arrays else np.zeros((rows, 0), dtype)

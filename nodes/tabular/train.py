@@ -1,8 +1,8 @@
 """The reference trainer: a multi-layer perceptron for a table, on the CPU or on GPUs.
 
 Read `main` first, then downwards. A trial that is interrupted at any step continues from its
-checkpoint to the same bits. A trial in a process that has trained others also gives the bits of a
-new process, because each trial sets all state that it depends on.
+checkpoint to the same bits. A trial gives the same bits in a new process and in a process that has
+trained other trials, because each trial sets all state that it depends on.
 
     settings       the hyperparameters and constants
     table          the file of a region
@@ -106,7 +106,7 @@ def check(chosen: settings.Settings, t: trial.Trial) -> None:
 
 
 def require_gpus(t: trial.Trial) -> None:
-    """Exit unless the trial's GPUs are usable, because it is never trained on anything else."""
+    """Exit unless the trial's GPUs are usable; the trial is never trained on CPUs instead."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count < t.gpus:
         sys.exit(
@@ -117,7 +117,7 @@ def require_gpus(t: trial.Trial) -> None:
 
 
 def choose_device(t: trial.Trial, team: ranks.Ranks) -> torch.device:
-    """Return the device of the study's accelerator, or this rank's; make torch deterministic."""
+    """Return the device of the study's accelerator or of this rank; make torch deterministic."""
     if t.accelerator == "cpu":
         return torch.device("cpu")
     device = torch.device("cuda", team.local_rank)
@@ -137,7 +137,7 @@ def choose_device(t: trial.Trial, team: ranks.Ranks) -> torch.device:
 
 
 def out_of_memory(error: BaseException | None) -> bool:
-    """Return whether a GPU's memory was the cause, also of the error of a failed capture."""
+    """Return whether a lack of GPU memory caused the error, perhaps during a graph's capture."""
     while error is not None:
         words = str(error)
         if "CUDA" in words and ("out of memory" in words or "ALLOC_FAILED" in words):
@@ -240,7 +240,7 @@ def precision_of(chosen: settings.Settings, device: torch.device) -> torch.dtype
 
 @dataclass(kw_only=True)
 class TrainingProgress:
-    """The progress of the training; weights, optimiser and random state are separate."""
+    """The progress of the training, without the weights, optimiser and random state."""
 
     epoch: int = 0
     step: int = 0  # within the epoch
@@ -296,7 +296,7 @@ class Training:
         progress.loss_sum = self.steps.loss_sum()
 
     def save_if_due(self) -> None:
-        """Save a checkpoint when one is due, and exit; in a gang, only exit if it ends."""
+        """Save a checkpoint when one is due, and exit; in a gang, exit only when interrupted."""
         if not self.is_due():
             return
         self.progress.loss_sum = self.steps.loss_sum()
@@ -305,7 +305,7 @@ class Training:
             self.trial.yield_node()
 
     def is_due(self) -> bool:
-        """Return whether to save now; if all ranks have to save, all get the same answer."""
+        """Return whether to save now; all ranks get the same answer if they must save together."""
         team, t = self.team, self.trial
         if not team.in_gang:
             return team.agree(wish=t.should_checkpoint())
@@ -315,7 +315,7 @@ class Training:
         return team.first and self.steps.in_step and t.should_checkpoint()
 
     def evaluate_epoch(self) -> None:
-        """Measure the epoch on the validation rows, report it, and keep it if it is the best."""
+        """Measure the epoch on the validation rows and report it; keep the best epoch's weights."""
         progress, t = self.progress, self.trial
         train_loss = progress.loss_sum / self.steps_per_epoch
         metrics = evaluate(self.network, self.data.validation, self.data, "val_")
@@ -335,7 +335,7 @@ class Training:
         progress.epoch, progress.step, progress.loss_sum = progress.epoch + 1, 0, 0.0
 
     def save(self) -> None:
-        """Write a checkpoint with the weights and `Steps.state`, the same on every device."""
+        """Write a checkpoint: the weights and `Steps.state`, in the same form on every device."""
         if self.team.first or self.steps.is_sharded:
             state = {
                 "progress": dataclasses.asdict(self.progress),

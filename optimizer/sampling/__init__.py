@@ -1,1 +1,1 @@
-"""Choice of the next parameters: start-up trials, our Gaussian process, Optuna's samplers."""
+"""The choice of next parameters by start-up trials, our Gaussian process or Optuna's samplers."""

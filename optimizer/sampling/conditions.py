@@ -1,7 +1,7 @@
-"""Conditions between parameters, derived from trials: an Optuna study does not declare them.
+"""Conditions between parameters, derived from trials because an Optuna study doesn't declare them.
 
-A model without the conditions proposes a choice with a parameter that the choice does not have,
-learns nothing from the trial, and proposes it again.
+A model without the conditions proposes a choice with a parameter that the choice does not have. It
+learns nothing from the trial, and proposes the same again.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Conditions = dict[str, dict[str, list[Any]]]
 def conditions_of(
     space: Mapping[str, BaseDistribution], trials: Sequence[FrozenTrial]
 ) -> Conditions:
-    """Return, for parameters that some trials lack, the values of another one that they need.
+    """Return, for each parameter that some trials lack, the values of another one that it needs.
 
     A parameter depends on another one, a choice or a whole number, if each trial with the first
     also has the second, and if no value of the second occurs both in trials with the first and in
     complete trials without it. A value that no trial had is allowed. A wrong condition ends with
-    the first trial that contradicts it. No parameter depends on itself: each is in fewer trials
-    than the one that it depends on.
+    the first trial that contradicts it. No parameter depends on itself, because each is in fewer
+    trials than the parameter that it depends on.
     """
     values = {name: found for name in space if (found := _values(space[name]))}
     having = {name: [each for each in trials if name in each.params] for name in space}
@@ -67,7 +67,7 @@ def _without(
 
     Args:
         other: name of the other parameter.
-        distribution: of the other parameter.
+        distribution: distribution of the other parameter.
         having: trials that have the parameter.
         lacking: complete trials that lack it.
     """

@@ -1,6 +1,7 @@
 """The names of the samplers that a study may choose.
 
-They are separate from the samplers: studies are read often, and the samplers are slow to import.
+The names are separate from the samplers, because studies are read often and the samplers are slow
+to import.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ _SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
 
 
 class OptunaHistory:
-    """A history as a study in memory, for one ask of a sampler and its repetitions."""
+    """A history as a study in memory, for one ask of a sampler and the repetitions of this ask."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class OptunaHistory:
         direction: Direction,
         seed: int,
     ) -> None:
-        """Add a history with at least one complete trial to a new study.
+        """Make a study with a history, which has at least one complete trial.
 
         Args:
             name: name of the sampler.
@@ -104,7 +104,7 @@ class OptunaHistory:
 
 
 def _model_distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
-    """Return distributions for the sampler, which may list all values of a discrete one."""
+    """Return distributions for the sampler; all values of a discrete one may be listed."""
     distributions = space.distributions()
     for name, entry in space.parameters.items():
         if entry.type != "categorical" and (entry.count or 0) > COUNTABLE:

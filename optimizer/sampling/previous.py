@@ -1,6 +1,6 @@
-"""Results of previous runs, of this region and of others: start-up points, teachers of the model.
+"""Results of previous runs, of this and other regions: start-up points, and teachers of the model.
 
-Previous results are read once, before a run begins, and never change: a suggestion stays a pure
+Previous results are read once, before a run begins, and never change. So a suggestion stays a pure
 function of its inputs.
 """
 
@@ -34,7 +34,7 @@ class PreviousTask:
         name: name of its study in the storage: STUDY/RUN/REGION.
         region: name of the region.
         points: parameters of the complete trials.
-        losses: their results; smaller is better.
+        losses: the losses of these trials; smaller is better.
     """
 
     name: str
@@ -70,7 +70,7 @@ class PreviousTasks:
     """Previous results that a region may learn from.
 
     Attributes:
-        tasks: of all regions, in a fixed order; the region's own task, if any, is included.
+        tasks: tasks of all regions, in a fixed order, with the tuned region's own task if any.
         region: name of the tuned region.
     """
 
@@ -78,7 +78,7 @@ class PreviousTasks:
     region: str
 
     def known(self, space: SearchSpace) -> tuple[list[str], Teachers] | None:
-        """Return names and models of the tasks with results in a space; None if there is none."""
+        """Return names and models of the tasks with results in a space; None if no task has any."""
         from trialfleet.optimizer.sampling.gp.transfer import Teachers
 
         key = space.model_dump_json()
@@ -86,7 +86,7 @@ class PreviousTasks:
         return (list(found), Teachers(list(found.values()))) if found else None
 
     def startup_points(self, space: SearchSpace, count: int) -> Iterator[dict[str, Scalar]]:
-        """Yield good points: the region's own best, then `count` that are good for all tasks."""
+        """Yield good points: the region's own best, then `count` points good for all tasks."""
         for task in (task for task in self.tasks if task.region == self.region):
             order = sorted(range(len(task.losses)), key=task.losses.__getitem__)
             usable = (usable_point(space, task.points[place]) for place in order)

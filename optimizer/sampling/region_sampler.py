@@ -2,8 +2,8 @@
 
     study = optuna.create_study(sampler=RegionSampler(seed=0))
 
-It reads the study's storage and keeps no state: processes that share a storage need nothing else.
-The random seed of a proposal depends on the number of the trial.
+The sampler reads the study's storage and keeps no state. So processes that share a storage need
+nothing else. The random seed of a proposal depends on the number of the trial.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ from trialfleet.optimizer.sampling.seeds import stable_seed
 class RegionSampler(BaseSampler):
     """A Gaussian process that handles pending trials, failed trials and conditional parameters.
 
-    The choice or whole number that a conditional parameter depends on is derived from the trials.
+    A conditional parameter depends on a choice or a whole number, which is derived from the trials.
     A parameter that a trial does not have is at the middle of its range. Failed trials, trials
     pruned before their first report, and trials that violate a constraint count as the worst
     result. Until a trial satisfies all constraints, the total violation is minimized.
 
-    Ignored are trials that a pruner ended, because their reports are not results; trials with a
-    value outside the latest range of its parameter; and trials without any parameter.
+    Three kinds of trials are ignored: trials that a pruner ended, because their reports are not
+    results; trials with a value outside the latest range of its parameter; trials without any
+    parameter.
 
-    ValueError: the study has several objectives.
+    Methods raise ValueError if the study has several objectives.
     """
 
     def __init__(self, *, seed: int | None = None, n_startup_trials: int = 10) -> None:
@@ -50,8 +51,9 @@ class RegionSampler(BaseSampler):
 
         Args:
             seed: random seed; None for a different one each time.
-            n_startup_trials: number of results before the model proposes. Until then, trials
-                follow a Sobol sequence; the first two, with parameters unknown before, are random.
+            n_startup_trials: number of results before the model proposes. Until then, trials follow
+                a Sobol sequence, except the first two: their parameters are not known before, so
+                they are random.
         """
         self._seed = _any_seed() if seed is None else int(seed)
         self._startup = n_startup_trials
@@ -63,9 +65,9 @@ class RegionSampler(BaseSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return the parameters of two or more other trials, with their latest ranges.
+        """Return the parameters that occur in two or more trials, with their latest ranges.
 
-        A parameter of a single trial is left out: its name may be unique to that trial.
+        A parameter of a single trial is left out, because its name may be unique to that trial.
         """
         found: dict[str, BaseDistribution] = {}
         counts: Counter[str] = Counter()
@@ -125,7 +127,7 @@ def _any_seed() -> int:
 
 
 def _losses(trials: Sequence[FrozenTrial], direction: Direction) -> Array:
-    """Return the losses of finished trials, at least one complete; finite, smaller is better."""
+    """Return finite losses of finished trials, of which one or more are complete."""
     complete = [each for each in trials if each.state == TrialState.COMPLETE]
     kept = [loss(each.value, direction) for each in complete if not _violation(each)]
     if not kept:
@@ -164,7 +166,7 @@ def _rows(domain: Domain, trials: Sequence[FrozenTrial]) -> Array:
 
 
 def _is_inside(space: Mapping[str, BaseDistribution], params: Mapping[str, Any]) -> bool:
-    """Return whether a point has a parameter of the space, and all in range."""
+    """Return whether a point has parameters of the space, all of them in range."""
     common = space.keys() & params.keys()
     return bool(common) and all(_fits(space[name], params[name]) for name in common)
 

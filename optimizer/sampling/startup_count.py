@@ -1,11 +1,11 @@
 """The number of start-up trials, and the first trial that the model proposes.
 
-Optuna's GPSampler begins with 10 start-up trials for every budget; of 10 trials, none would then
-follow a model. Ax takes two per parameter and at most a fifth of the trials, but at least 5
-(`calculate_num_initialization_trials`, https://github.com/facebook/Ax). The rule here is Ax's with
-three changes. The part of the budget is a third, because parallel trials are asked before the first
-results are known. This part takes precedence over the least number of 5. The largest number is 10,
-as for GPSampler.
+Optuna's GPSampler begins with 10 start-up trials for every budget. With a budget of 10 trials, none
+would follow a model. Ax takes two start-up trials per parameter and at most a fifth of the trials,
+but at least 5 (`calculate_num_initialization_trials`, https://github.com/facebook/Ax). The rule
+here is Ax's with three changes. The share of the budget is a third, because parallel trials are
+asked before the first results are known. This share takes precedence over the least number of 5.
+The largest number is 10, as for GPSampler.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def default_startup(trials: int, parameters: int) -> int:
 
 
 def with_previous(startup: int) -> int:
-    """Return the number of start-up trials with previous results: half of `startup`."""
+    """Return the number of start-up trials if there are previous results: half of `startup`."""
     return math.ceil(startup / 2)
 
 
 def results_awaited(startup: int) -> int:
     """Return the number of results before the model proposes.
 
-    With many lanes all start-up trials are asked before any ends. Without this wait the first
-    results would determine all further trials.
+    With many lanes all start-up trials are asked before any of them ends. Without this wait the
+    first results would determine all further trials.
     """
     return max(1, startup // 2)
 
@@ -52,8 +52,9 @@ def first_model_trial(
     Args:
         startup: the number of start-up trials.
         trials: the budget.
-        lanes: number of trials asked before the first result. Each failed trial delays the model.
-        has_previous: the model learns from previous results.
+        lanes: number of trials that are asked before the first result. Each failed trial delays the
+            model.
+        has_previous: True if the model learns from previous results.
     """
     startup = with_previous(startup) if has_previous else startup
     first = max(startup, min(lanes, trials) - 1 + results_awaited(startup)) + 1

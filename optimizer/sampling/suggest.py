@@ -3,7 +3,7 @@
 No state is kept between two calls: the same space, history and seed give the same suggestion in
 any process. So a suggestion can be computed ahead, discarded, or repeated after a crash.
 
-The model's data by the state of a trial:
+The model's data depend on the state of a trial:
 
 COMPLETE   its value
 FAIL       the worst value of all trials; without a value the point would be proposed again
@@ -79,13 +79,13 @@ def suggest(
     The first point is the defaults. The next start-up trials follow a scrambled Sobol sequence: it
     covers the space more evenly than random points and never repeats a point, even with pending
     trials. Then the sampler proposes. A point of the history is proposed again only if the space
-    has no other. With previous tasks, their good points replace the sequence.
+    has no other point. If there are previous tasks, their good points replace the sequence.
 
     Args:
         space: the search space.
         history: all trials asked so far, in order, with their active parameters.
         direction: minimize or maximize.
-        seed: seed of the study; it is combined with the length of the history.
+        seed: the study's seed, which is combined with the length of the history.
         startup_trials: trials without the model, including the defaults.
         sampler: the sampler after the start-up trials.
         previous: results of previous runs. Only our own sampler's model learns from them.
@@ -107,15 +107,15 @@ def suggest(
 
 
 def _new(points: Iterator[Point], taken: set[Key]) -> Point | None:
-    """Return the first point that isn't taken."""
+    """Return the first point that no trial has."""
     return next((point for point in points if _key(point) not in taken), None)
 
 
 def in_startup(history: Sequence[FrozenTrial], startup_trials: int) -> bool:
-    """Return whether the next point comes from the design, not from the model.
+    """Return whether the next point comes from the start-up design, not from the model.
 
-    The first `startup_trials` come from the design. After them the design continues until half of
-    that number has results; see `results_awaited`.
+    The first `startup_trials` points come from the design. After these the design continues until
+    half of that number have results; see `results_awaited`.
     """
     has_value = {TrialState.COMPLETE, TrialState.PRUNED}  # measured, or predicted
     complete = sum(trial.state in has_value and bool(trial.values) for trial in history)
@@ -160,7 +160,7 @@ def _by_optuna(
     direction: Direction,
     seed: int,
 ) -> Iterator[Point]:
-    """Yield proposals of one of Optuna's samplers; each is pending for the next one."""
+    """Yield proposals of an Optuna sampler; each becomes a pending trial for the next one."""
     from trialfleet.optimizer.sampling.optuna_samplers import OptunaHistory
 
     study = OptunaHistory(sampler, space, history, points, direction, seed)
@@ -171,7 +171,7 @@ def _by_optuna(
 
 
 def _unseen(space: SearchSpace, taken: set[Key], seed: int, *, skip: int) -> Point:
-    """Return the first point of the design that isn't taken, or a taken one if all are."""
+    """Return the first point of the design that no trial has, or a used one if all are used."""
     design = _design(space, seed, skip)
     first = next(design)
     size = space.size()

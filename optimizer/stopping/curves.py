@@ -15,8 +15,8 @@ hyperparameter optimization of deep neural networks by extrapolation of learning
 shape has one parameter: power laws t^-α (their pow3) and exponentials exp(-(t - 1)/τ), here with
 shapes from a grid. For a fixed shape the curve is linear in θ. So posterior, evidence and
 prediction are those of Bayesian linear regression (Bishop, "Pattern Recognition and Machine
-Learning", eq. 3.50, 3.58, 3.86), in place of their Markov chain: a prediction takes a fraction of a
-millisecond, and the same reports give the same bits.
+Learning", eq. 3.50, 3.58, 3.86), which replaces the Markov chain of Domhan et al.: a prediction
+takes a fraction of a millisecond, and the same reports give the same bits.
 
 The prior is learned from the region's complete curves, which come from the same data and network.
 For each k, m and S are the mean and the spread of the θ that fit these curves, w is how well k
@@ -49,7 +49,7 @@ class Curve:
     """The reports of a trial.
 
     Attributes:
-        steps: in rising order.
+        steps: the steps, in rising order.
         losses: the value at each step; finite, smaller is better.
     """
 
@@ -62,8 +62,8 @@ class Prediction:
     """The predicted end of a curve: a mixture of normal distributions.
 
     Attributes:
-        weights: of the components; they sum to one.
-        means: of the components.
+        weights: weights of the components; they sum to one.
+        means: means of the components.
         deviations: standard deviations of the components.
     """
 
@@ -90,7 +90,7 @@ class Prediction:
 
 
 class CurveModel:
-    """A model of a region's curves, learned from the complete ones.
+    """A model of a region's curves, learned from the region's complete curves.
 
     Args:
         complete: two or more complete curves.
@@ -131,8 +131,9 @@ class CurveModel:
     def _calibrated(self, found: Prediction, step: float) -> Prediction:
         """Return the prediction in the curve's units, widened by the errors on complete curves.
 
-        Complete curves are predicted from the same number of steps. If their errors were larger
-        than predicted, this prediction is widened as much; with fewer curves, by more.
+        Complete curves are predicted from the same number of steps. If the errors of these
+        predictions were larger than predicted, this prediction is widened by the same factor, and
+        by more if there are few curves.
         """
         wider = self._misses.get(step)
         if wider is None:
@@ -144,9 +145,9 @@ class CurveModel:
         )
 
     def _miss(self, until: float) -> float:
-        """Return the error of predictions of complete curves from reports up to a step.
+        """Return the error of predictions of complete curves, made from reports up to a step.
 
-        It is in standard deviations of the predictions.
+        The unit is the standard deviation of the predictions.
         """
         away = []
         for t, y in self._curves:
@@ -157,7 +158,7 @@ class CurveModel:
         return math.sqrt((sum(z * z for z in away) + _DOUBT**2) / len(away)) if away else 1.0
 
     def _posteriors(self, basis: Array, y: Array) -> tuple[Array, Array, Array]:
-        """Return mean and covariance of θ given the reports, and the log evidence, per k."""
+        """Return, for each k, mean and covariance of θ given the reports, and the log evidence."""
         rows = _with_ones(basis)  # (K, n, 2)
         inverse = np.linalg.inv(self._spreads)
         precisions = inverse + np.einsum("knp,knq->kpq", rows, rows) / self._noise

@@ -3,16 +3,18 @@
 A trial is stopped if, with probability `confidence` or more, it would end worse than the best
 complete trial of its region. Some trials are never stopped:
 
-- a trial with its last report before `min_steps`, or with fewer than `LEAST_REPORTS` reports,
+- a trial whose last report is before `min_steps`, or that has fewer than `LEAST_REPORTS` reports,
 - any trial while fewer than `startup_trials` trials with curves are complete,
 - a trial that has already reported a better value than the region's best result,
-- trials beyond two thirds of the region's running trials at one time, or beyond `max_stopped` of
-  all trials that have begun: a wrong model of curves must not leave a region without results.
+- further trials, once two thirds of the region's running trials are stopped at one time, or the
+  share `max_stopped` of all trials that have begun: a wrong model of curves must not leave a region
+  without results.
 
 Many trainers return the weights of the best epoch, not of the last one. If the best reports explain
-the results of complete trials better than the last ones, curves of the best value so far are used.
+the results of complete trials better than the last reports do, the policy uses curves of the best
+value so far.
 
-Pure: the same curves give the same decisions, so a restarted service decides the same.
+Pure: the same curves give the same decisions, also in a restarted service.
 """
 
 from __future__ import annotations
@@ -36,11 +38,11 @@ class Rule:
     """Conditions for stopping a trial.
 
     Attributes:
-        min_steps: least step of the last report; None: FLOOR of the last step.
-        max_steps: last step of a training; None: that of the complete trials.
+        min_steps: least step of a trial's last report; None means the share FLOOR of the last step.
+        max_steps: last step of a training; None means that of the complete trials.
         startup_trials: least number of complete trials.
-        confidence: least probability that it ends worse than the best.
-        max_stopped: largest part of the begun trials.
+        confidence: least probability that the trial ends worse than the best trial.
+        max_stopped: largest share of the begun trials that may be stopped.
     """
 
     min_steps: int | None = None
@@ -52,7 +54,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Complete:
-    """A complete trial: its curve and its result; smaller is better."""
+    """A complete trial: its curve and its result, of which smaller is better."""
 
     curve: Curve
     loss: float
@@ -63,11 +65,11 @@ class Decision:
     """A decision to stop a trial.
 
     Attributes:
-        step: its last reported step.
+        step: the trial's last reported step.
         max_steps: the last step of a complete training.
-        loss: its predicted result; smaller is better.
+        loss: the trial's predicted result; smaller is better.
         deviation: the prediction's standard deviation.
-        chance: probability that it would have been better than the best.
+        chance: probability that the trial would have been better than the best.
         best: the best complete trial's result; smaller is better.
     """
 
@@ -138,7 +140,7 @@ def to_stop(
 
 
 def _keeps_best(complete: Sequence[Complete]) -> bool:
-    """Return whether results are closer to the best reports than to the last ones."""
+    """Return whether results are closer to the best reports than to the last reports."""
     best = sum(abs(each.loss - float(each.curve.losses.min())) for each in complete)
     return best < sum(abs(each.loss - float(each.curve.losses[-1])) for each in complete)
 

@@ -11,14 +11,15 @@
 plan(study)         writes the folder of a run of a study, and returns the Run
 Run(folder)         a run: submit, wait, watch, status, trials, best, stop, resume
 load_study(study)   reads and checks a study file, or a dict, and returns the Study
-Study               what a study file holds
+Study               the content of a study file
 
-Run.status() gives a RunStatus with a RegionStatus for each region, both with a RunState;
-Run.trials() Trials, each with a row() for a table, so that
-pandas.DataFrame([trial.row() for trial in run.trials()]) is one; Run.best() BestSettings. What goes
-wrong is a TrialfleetError, whose text is for people. In a notebook, a Run shows where it stands;
-`trialfleet init FOLDER --example notebook` writes one. The command line does the same; see
-`trialfleet --help`.
+Run.status() returns a RunStatus with a RegionStatus for each region; both have a RunState.
+Run.trials() returns Trials. Each Trial has a row() for a table:
+pandas.DataFrame([trial.row() for trial in run.trials()]). Run.best() returns BestSettings.
+
+Errors are TrialfleetErrors, with a message for people. In a notebook, a Run shows its status;
+`trialfleet init FOLDER --example notebook` writes a notebook. The command line has the same
+functions; see `trialfleet --help`.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used: a trial's scripts need none of them."""
+    """Import a public name when it is first used, because a trial's scripts need none of them."""
     from importlib import import_module
 
     for module, names in _HOMES.items():
@@ -122,5 +123,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """The public names, also those that are yet to be imported: for help() and completion."""
+    """Return the public names, imported or not, for help() and completion."""
     return sorted({name for name in globals() if name.startswith("__")} | {*__all__})

@@ -1,4 +1,4 @@
-"""`trialfleet`, and `python -m trialfleet`: Ctrl-C is answered before anything else is loaded."""
+"""`trialfleet` and `python -m trialfleet`: handle Ctrl-C before anything else is loaded."""
 
 from __future__ import annotations
 

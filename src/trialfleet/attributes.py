@@ -1,7 +1,7 @@
-"""Every ClassAd attribute that trialfleet writes into the ads of jobs and of machines.
+"""All ClassAd attributes that trialfleet writes into the ads of jobs and machines.
 
-Templates, queries and nodes use these names. `docs/reference/attributes.md` is made from this
-table, and `tests/unit/project/test_attributes.py` fails when a name that they use is missing in it.
+Templates, queries and nodes use these names. `docs/reference/attributes.md` is generated from this
+table, and `tests/unit/project/test_attributes.py` fails if a used name is missing in the table.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 
 class Attribute(NamedTuple):
-    """One attribute.
+    """A ClassAd attribute.
 
     Attributes:
-        name: as `condor_q -af` and `condor_status -af` take it.
-        kind: `text`, `boolean` or `number`, followed by the unit of a number that has one.
+        name: its name, as for `condor_q -af` and `condor_status -af`.
+        kind: `text`, `boolean` or `number`; a number may be followed by its unit.
         meaning: the meaning of its value, in one or two sentences.
     """
 

@@ -1,8 +1,8 @@
-"""ClassAds as plain values, whoever reads them.
+"""ClassAds as plain values, from HTCondor's bindings and tools.
 
 HTCondor writes `undefined` for unknown values, and its bindings return `classad2.Value`, an enum
-that is an int: for an ad with `Price = undefined`, `ad.get("Price", 0)` is 2. In JSON its tools
-print null for it, and expressions as text. This module leaves all of these out.
+that is an int: for an ad with `Price = undefined`, `ad.get("Price", 0)` is 2. In JSON, HTCondor's
+tools print `undefined` as null, and expressions as text. This module leaves all of these out.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ HELD_BY_A_PERSON = 1  # HoldReasonCode UserRequest
 
 
 def plain(ad: Mapping[str, Any], as_text: Collection[str] = ()) -> dict[str, Any]:
-    """Return what an ad of the bindings says, without what is undefined or an error in it.
+    """Return the attributes of an ad from the bindings, without undefined values and errors.
 
-    The expressions of attributes in `as_text` are given as they stand; all others are evaluated.
+    The attributes in `as_text` are returned as text, not evaluated; all others are evaluated.
     """
     values = {name: (text if name in as_text else value)(ad, name) for name in ad}
     return {name: found for name, found in values.items() if found is not None}
 
 
 def value(ad: Mapping[str, Any], name: str) -> Any:
-    """Return an attribute, evaluated in its ad; None where that is undefined or an error."""
+    """Return an attribute, evaluated in its ad; None if the value is undefined or an error."""
     import classad2
 
     found = ad.get(name)
@@ -63,7 +63,7 @@ def value(ad: Mapping[str, Any], name: str) -> Any:
 
 
 def text(ad: Mapping[str, Any], name: str) -> str | None:
-    """Return an attribute as it stands in the ad; None where it is undefined, or isn't there."""
+    """Return an attribute as text, not evaluated; None if it is undefined or missing."""
     import classad2
 
     found = ad.get(name)
@@ -71,7 +71,7 @@ def text(ad: Mapping[str, Any], name: str) -> str | None:
 
 
 def from_json(text: str) -> list[dict[str, Any]]:
-    """Return the ads that a tool prints, none without output; ValueError if it is not JSON."""
+    """Return the ads in a tool's output, which may be empty; ValueError if it is not JSON."""
     return [
         {name: found for name, found in ad.items() if not _is_nothing(found)}
         for ad in json.loads(text.strip() or "[]")
@@ -79,5 +79,5 @@ def from_json(text: str) -> list[dict[str, Any]]:
 
 
 def _is_nothing(found: Any) -> bool:
-    """Return whether the tool prints null, or an expression's text instead of its value."""
+    """Return whether a tool prints this value for `undefined` or an unevaluated expression."""
     return found is None or (isinstance(found, str) and found.startswith(_EXPRESSION))

@@ -1,8 +1,8 @@
-"""Ctrl-C: the command says what becomes of the run and ends at once, with exit code 130.
+"""Ctrl-C: the command prints what happens to the run and ends at once, with exit code 130.
 
-Nothing is raised. A KeyboardInterrupt comes up in whatever Python code runs next: between two
-imports, in a destructor that swallows it, in what HTCondor's C++ bindings call back. Nor does the
-interpreter shut down beneath threads that still run.
+No exception is raised, because a KeyboardInterrupt is raised in whatever Python code runs next:
+between two imports, in a destructor that ignores it, or in a callback of HTCondor's C++ bindings.
+The interpreter does not shut down either, because threads may still run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _pressed: threading.Event | None = None
 
 
 def answer_from_the_start() -> None:
-    """From now on, end at Ctrl-C; it stays ignored if whoever started this process said so."""
+    """End at Ctrl-C from now on; if this process was started with Ctrl-C ignored, keep that."""
     submits = sys.argv[1:2] and sys.argv[1] in {"run", "submit", "resume"}
     say("nothing was submitted" if submits else "interrupted")
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -32,13 +32,13 @@ def answer_from_the_start() -> None:
 
 
 def say(words: str) -> None:
-    """Set what is said at Ctrl-C."""
+    """Set the message for Ctrl-C."""
     global _words  # noqa: PLW0603 - a process has one Ctrl-C
     _words = words
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
-    """End the process; by system calls alone, for this may be the middle of a print."""
+    """End the process by system calls alone, because a print may have been interrupted."""
     text = f"\n{_words}\n".encode()
     try:
         os.write(1, SHOW_CURSOR + text if os.isatty(1) else text)
@@ -47,10 +47,10 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
 
 
 def stop_if_pressed() -> None:
-    """End a postponed step that takes long, and leaves nothing when it is cut, at Ctrl-C.
+    """Raise KeyboardInterrupt if Ctrl-C was pressed in a `postponed` block, to end a long step.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C was pressed, and is answered when the postponing block ends.
+        KeyboardInterrupt: Ctrl-C was pressed; it is handled when the `postponed` block ends.
     """
     if _pressed and (_pressed.is_set() or signal.SIGINT in signal.sigpending()):
         raise KeyboardInterrupt
@@ -58,7 +58,7 @@ def stop_if_pressed() -> None:
 
 @contextmanager
 def taken_by(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Have SIGTERM and SIGINT call a handler in the block, where this thread may take signals."""
+    """Let SIGTERM and SIGINT call a handler in the block, if this thread may handle signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -74,10 +74,10 @@ def taken_by(handler: Callable[[int, FrameType | None], object]) -> Iterator[Non
 
 @contextmanager
 def postponed() -> Iterator[None]:
-    """Answer Ctrl-C after this block, whoever handles it: a step that must not be cut.
+    """Delay Ctrl-C until the end of this block, which must not be interrupted.
 
-    A call of HTCondor's bindings is one: they crash when Python code that they call raises, and
-    fail, with the job submitted or not, when a signal cuts off what they wait for.
+    An example is a call of HTCondor's bindings. They crash if Python code that they call raises. If
+    a signal interrupts their wait, they fail, whether the job was submitted or not.
     """
     if threading.current_thread() is not threading.main_thread():  # no signal is handled there
         yield

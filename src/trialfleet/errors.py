@@ -1,14 +1,14 @@
-"""Every error that trialfleet raises for a person to read.
+"""All errors that trialfleet raises for people to read.
 
-TrialfleetError           exit code 1: something outside this command went wrong
-├── InputError            exit code 2: what the user gave can't be used
+TrialfleetError           exit code 1: something outside this command failed
+├── InputError            exit code 2: the user's input can't be used
 │   └── StudyError        … in a study file: names file, line, key, value and choices
-├── PoolError             HTCondor is missing, down, or refused what was asked of it
+├── PoolError             HTCondor is missing, down, or refused a request
 ├── OptimizerError        the optimiser's service can't be reached or its storage can't be used
-└── FleetError            AWS can't be reached or refused what was asked of it
+└── FleetError            AWS can't be reached or refused a request
 
-The message is the whole story for the user: what was wrong, the value given, the valid choices,
-where to look. Mistakes of the program itself are plain `AssertionError`s and never of these types.
+The message tells the user everything: the fault, the given value, the valid choices, where to look.
+Bugs of the program itself are plain `AssertionError`s, never one of these types.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _WITH_PASSWORD = re.compile(
 
 
 class TrialfleetError(Exception):
-    """Base of all errors that the command line prints without a traceback.
+    """The base of all errors that the command line prints without a traceback.
 
-    Its text may be shown in any terminal, page or log, whatever the message repeats.
+    Its text is safe to show in any terminal, page or log, even if the message repeats outside text.
     """
 
     exit_code = 1
@@ -38,10 +38,10 @@ class TrialfleetError(Exception):
 
 
 def printable(text: str) -> str:
-    r"""Return `text` as it may be shown.
+    r"""Return `text` in a form that is safe to show.
 
-    What a terminal would act on is escaped (`\x1b`, `\u202e`; not `\n`). What follows the scheme of
-    a URL with an "@" is left out: wherever it was written by mistake, it may hold a password.
+    Characters that control a terminal are escaped (`\x1b`, `\u202e`; not `\n`). If a URL has an
+    "@", the text after its scheme is left out, because it may contain a password.
     """
     text = _WITH_PASSWORD.sub(r"\1***", text)
     if text.isprintable():
@@ -52,7 +52,7 @@ def printable(text: str) -> str:
 
 
 def first_of(names: Sequence[str], most: int) -> str:
-    """Return names in a line, `a, b, c and 2 more` where there are more than `most`."""
+    """Return names as a line; if there are more than `most`, as `a, b, c and 2 more`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
@@ -64,7 +64,7 @@ class InputError(TrialfleetError):
 
 
 class StudyError(InputError):
-    """A study file is wrong; one line per problem, each with its place in the file."""
+    """A study file is invalid; the message has a line per problem, with its place in the file."""
 
 
 class PoolError(TrialfleetError):
@@ -76,4 +76,4 @@ class OptimizerError(TrialfleetError):
 
 
 class FleetError(TrialfleetError):
-    """AWS can't be reached, or refused a request; names the permission where one is missing."""
+    """AWS can't be reached, or refused a request; the message names a missing permission."""

@@ -1,8 +1,8 @@
 """Files that are replaced atomically, and locks on files.
 
-The standard library lacks this, and PyPI's `atomicwrites` is no longer maintained.
+The standard library lacks such functions, and PyPI's `atomicwrites` is no longer maintained.
 
-OSError: a folder is missing, full or not writable; the file is then unchanged.
+Functions raise OSError if a folder is missing, full or not writable; the file is then unchanged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def write_atomic(
         path: the file to replace; its folder must exist.
         content: text (stored as UTF-8) or bytes.
         mode: permission bits of the new file.
-        durable: whether it is to survive a power failure; else nothing waits for the disk.
+        durable: True if the file must survive a power failure; if False, nothing waits for the
+            disk.
     """
     with _beside(path, mode, durable=durable) as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -43,9 +44,9 @@ def write_atomic(
 
 @contextmanager
 def replacing(path: Path, *, mode: int = 0o666) -> Iterator[TextIO]:
-    """Give a file to write text to that replaces `path` once the block has ended.
+    """Give a text file to write, which replaces `path` once the block has ended.
 
-    Its permission bits are those of `mode` that the process's mask lets pass.
+    The file gets the permission bits of `mode`, without those that the process's umask excludes.
 
     Raises:
         OSError: the folder is missing, full or not writable; `path` is then unchanged.
@@ -79,7 +80,7 @@ def _beside(path: Path, mode: int, *, durable: bool = True) -> Iterator[BinaryIO
 
 
 def open_lock(path: Path) -> BinaryIO:
-    """Open a file that is for locking; no other account may: who can read a file can lock it."""
+    """Open a file for locking; no other account may read it, because readers can lock a file."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     with suppress(PermissionError):  # another account's, which let us in
         os.fchmod(descriptor, 0o600)
@@ -87,7 +88,7 @@ def open_lock(path: Path) -> BinaryIO:
 
 
 def close_to_others() -> int:
-    """Keep other accounts from writing what this process makes from now on; return the old mask."""
+    """Make new files of this process not writable for other accounts; return the old umask."""
     before = os.umask(0o077)
     os.umask(before | 0o022)
     return before
@@ -95,7 +96,7 @@ def close_to_others() -> int:
 
 @contextmanager
 def closed_to_others() -> Iterator[None]:
-    """Keep other accounts from writing what this process makes in the block."""
+    """Make new files of this process in the block not writable for other accounts."""
     before = close_to_others()
     try:
         yield
@@ -108,7 +109,8 @@ def locked(lock: Path, *, wait: bool) -> Iterator[bool]:
     """Try to hold a lock during the block; give whether it is held.
 
     Args:
-        lock: a file only for this lock, made if it is missing; the kernel frees it if we die.
+        lock: a file only for this lock, made if it is missing; the kernel releases the lock if this
+            process dies.
         wait: wait for a lock that another process holds.
     """
     with open_lock(lock) as file:
@@ -121,9 +123,9 @@ def locked(lock: Path, *, wait: bool) -> Iterator[bool]:
 
 
 def folder_stamp(folder: Path) -> int:
-    """Return when something was last renamed into a folder, or removed, in nanoseconds.
+    """Return when a folder's entries last changed, by a rename or removal, in nanoseconds.
 
-    0 if that is not conclusive: there is no folder, or it changed so recently that another change
+    0 if the time says nothing: the folder is missing, or it changed so recently that another change
     may have the same time.
     """
     try:
@@ -143,17 +145,17 @@ def sync(path: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace `path` by `value` as indented JSON, keys in the order given."""
+    """Replace `path` by `value` as indented JSON, with the keys in their order."""
     write_atomic(path, as_json(value))
 
 
 def as_json(value: Any) -> str:
-    """Return a value as indented JSON, keys in the order given."""
+    """Return a value as indented JSON, with the keys in their order."""
     return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def read_json(path: Path) -> Any:
-    """Return the JSON value in `path`; ValueError: it is not JSON, or not UTF-8."""
+    """Return the JSON value in `path`; ValueError if the file is not JSON in UTF-8."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -161,7 +163,7 @@ DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError)  # what 
 
 
 def unless_damaged(read: Callable[[], T], default: U) -> T | U:
-    """Return what `read` finds in a file; the default where that is missing or damaged."""
+    """Return the result of `read` on a file; the default if the file is missing or damaged."""
     try:
         return read()
     except DAMAGED:
@@ -169,19 +171,18 @@ def unless_damaged(read: Callable[[], T], default: U) -> T | U:
 
 
 def object_or_empty(read: Callable[[], Any]) -> dict[str, Any]:
-    """Return the JSON object that `read` finds in a file; empty for anything else."""
+    """Return the JSON object that `read` returns; empty for any other content."""
     found = unless_damaged(read, None)
     return found if isinstance(found, dict) else {}
 
 
 def read_record(path: Path, *keys: str, shape: Any = None) -> dict[str, Any]:
-    """Return the JSON object that was written to `path` as a whole, and may be damaged since.
+    """Return the JSON object in `path`, which was written atomically but may be damaged.
 
-    It has to have these keys, and to be of the type `shape`, if one is given: a TypedDict as a
-    rule.
+    The object must have these keys, and the type `shape` if that is given, usually a TypedDict.
 
     Raises:
-        InputError: it can't be read, or isn't what was written.
+        InputError: the file can't be read, or is damaged.
     """
     return checked_record(path, path.read_bytes, keys, shape)
 
@@ -189,7 +190,7 @@ def read_record(path: Path, *keys: str, shape: Any = None) -> dict[str, Any]:
 def checked_record(
     path: Path, read: Callable[[], bytes], keys: Sequence[str], shape: Any
 ) -> dict[str, Any]:
-    """Return the JSON object that `read` finds in `path`, as `read_record` has it."""
+    """Return the JSON object in the bytes of `read`, checked as by `read_record`."""
     try:
         text = read().decode()
         found = json.loads(text) if text.strip() else None
@@ -209,7 +210,7 @@ def checked_record(
 
 
 def _not_of(shape: Any, text: str) -> str:
-    """Return the first mismatch between a JSON text and a type; empty: there is none."""
+    """Return the first mismatch between a JSON text and a type; empty if they match."""
     from pydantic import ValidationError
 
     try:
@@ -230,11 +231,11 @@ def checker(shape: Any) -> Any:
 
 
 def shell_quoted(path: Path) -> str:
-    """Return a path as one would type it in a shell, relative to here where that is shorter."""
+    """Return a path as typed in a shell, relative to the working directory if that is shorter."""
     near = os.path.relpath(path)
     return shlex.quote(near if len(near) < len(str(path)) else str(path))
 
 
 def shell_quoted_anywhere(path: Path) -> str:
-    """Return a path as one would type it in a shell, whatever folder that is in."""
+    """Return a path as typed in a shell, valid in any working directory."""
     return shlex.quote(str(path.absolute()))

@@ -1,4 +1,4 @@
-"""The memory bandwidth of GPUs by NVIDIA's data sheets; the probe and the fleet go by it."""
+"""The memory bandwidth of GPUs by NVIDIA's data sheets, for the probe and the fleet."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ DATA_SHEET = {
 def by_ec2_name(name: str, memory_mb: int) -> float | None:
     """Return the bandwidth in GB/s of a GPU as EC2 names it, such as `A100`; None if unknown.
 
-    The driver's name has all words of EC2's. Of several such GPUs, the one whose name also has the
-    memory (such as `80GB`) is meant, or else the first.
+    The driver's name has all words of EC2's name. If several GPUs match, the GPU whose name also
+    has the memory (such as `80GB`) is chosen, or else the first.
     """
     words = set(name.casefold().split())
     known = [driver for driver in DATA_SHEET if words <= set(re.split("[ -]", driver.casefold()))]

@@ -1,4 +1,4 @@
-"""An EC2 instance's calls of AWS: its metadata (IMDSv2), objects (S3) and its token (SSM).
+"""An EC2 instance's calls to AWS: for its metadata (IMDSv2), objects (S3) and a token (SSM).
 
 It does not use boto3, because a booting node only has the standard library. The user data contains
 this file's code, so it imports nothing from trialfleet.
@@ -40,9 +40,10 @@ class Imds:
     """The instance's metadata, by version 2 of the service (with a session token)."""
 
     def __init__(self, base: str = "", timeout: float = 5, waits: Sequence[float] = ()) -> None:
-        """Ask at `base`, by default where AWS's own tools do; each request may take `timeout` s.
+        """Set the service's URL, by default that of AWS's tools; a request may take `timeout` s.
 
-        One that gets no answer, or 429 or 5xx, is repeated after as many `waits` as it takes.
+        A request without an answer, or with the answer 429 or 5xx, is repeated after each of
+        `waits`.
         """
         self._base = (base or os.environ.get(ENDPOINT) or IMDS).rstrip("/")
         self._timeout, self._waits = timeout, waits
@@ -51,10 +52,10 @@ class Imds:
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
     def get(self, path: str) -> str | None:
-        """Return what stands at `path` below `/latest/`, such as `meta-data/instance-id`.
+        """Return the value at `path` below `/latest/`, such as `meta-data/instance-id`.
 
-        None where there is nothing (no notice, no such tag); AwsError where the service refuses, or
-        can't be reached.
+        None if there is no value (no notice, no such tag). Raises AwsError if the service refuses
+        or can't be reached.
         """
         for wait in (*self._waits, None):
             try:
@@ -97,7 +98,7 @@ class Imds:
 
 @dataclass(frozen=True)
 class Credentials:
-    """Keys of the instance's role, good for some hours."""
+    """Keys of the instance's role, valid for some hours."""
 
     key: str
     secret: str
@@ -105,7 +106,7 @@ class Credentials:
 
 
 def credentials(imds: Imds) -> Credentials:
-    """Return the keys of the instance's role; AwsError where it has none."""
+    """Return the keys of the instance's role; AwsError if it has no role."""
     place = "meta-data/iam/security-credentials/"
     role = (imds.get(place) or "").strip()
     found = imds.get(place + role.splitlines()[0]) if role else None
@@ -130,24 +131,24 @@ class Aws:
         waits: Sequence[float] = WAITS,
         timeout: float = 60,
     ) -> None:
-        """Ask in a region; at `endpoint` instead of AWS's own where one is given.
+        """Set the region, and the endpoint if it is not AWS's own.
 
-        Each call may be silent for `timeout` seconds, and is repeated after as many `waits`
-        (seconds) as it takes.
+        Each call may be silent for `timeout` seconds. A failed call is repeated after each of
+        `waits` (seconds).
         """
         self._imds, self._region, self._waits, self._timeout = imds, aws_region, waits, timeout
         self._endpoint = endpoint.rstrip("/")
 
     def get_object(self, bucket: str, key: str) -> bytes:
-        """Return an object of S3; AwsError if it can't be had."""
+        """Return an object of S3; AwsError if that fails."""
         return self._call("s3", "GET", self._object(bucket, key))
 
     def put_object(self, bucket: str, key: str, body: bytes) -> None:
-        """Write an object of S3; AwsError if it can't be written."""
+        """Write an object of S3; AwsError if that fails."""
         self._call("s3", "PUT", self._object(bucket, key), body, {"Content-Type": "text/plain"})
 
     def parameter(self, name: str) -> str:
-        """Return a parameter of SSM, decrypted; AwsError if it can't be had."""
+        """Return a parameter of SSM, decrypted; AwsError if that fails."""
         body = json.dumps({"Name": name, "WithDecryption": True}).encode()
         headers = {
             "Content-Type": "application/x-amz-json-1.1",
@@ -188,7 +189,7 @@ class Aws:
 
 
 class RefusedError(AwsError):
-    """AWS's answer was an error; `code` is its name for it."""
+    """AWS's answer was an error; `code` is AWS's error code."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(f"{code}: {reason}" if reason else code)
@@ -198,7 +199,7 @@ class RefusedError(AwsError):
 def fetch(
     method: str, url: str, headers: Mapping[str, str], body: bytes, timeout: float = 60
 ) -> bytes:
-    """Return the answer's body; RefusedError or one of NO_ANSWER if there is none."""
+    """Return the answer's body; RefusedError for an error, or a NO_ANSWER error without answer."""
     data = body if method != "GET" else None
     request = urllib.request.Request(url, data, dict(headers), method=method)  # noqa: S310
     try:
@@ -211,7 +212,7 @@ def fetch(
 
 
 def refusal(status: int, text: str) -> RefusedError:
-    """Return what AWS's XML (S3) or JSON (SSM) says went wrong."""
+    """Return the error in AWS's XML (S3) or JSON (SSM)."""
     values: dict[str, Any] = {}
     with contextlib.suppress(ValueError):
         values = json.loads(text) if text.startswith("{") else {}
@@ -235,12 +236,12 @@ def signed_headers(
 
     Args:
         method: GET, PUT or POST.
-        url: without a query; its path is quoted as it will be sent.
-        headers: those of the call itself.
-        body: what will be sent.
+        url: the URL, without a query; its path is quoted as it will be sent.
+        headers: the headers of the call itself.
+        body: the bytes to send.
         scope: AWS's name of the service, and the region.
-        keys: whose signature it is.
-        now: UTC, within 5 minutes of AWS's clock.
+        keys: the keys that sign.
+        now: the time in UTC, within 5 minutes of AWS's clock.
     """
     parts, moment = urlsplit(url), now.strftime("%Y%m%dT%H%M%SZ")
     digest = hashlib.sha256(body).hexdigest()
@@ -263,7 +264,7 @@ def signed_headers(
 
 
 def sign(secret: str, where: str, text: str) -> str:
-    """Return the signature of `text` by the key that `secret` gives for day, region, service."""
+    """Return the signature of `text` by a key from `secret`, day, region and service."""
     key = f"AWS4{secret}".encode()
     for part in where.split("/"):
         key = hmac.digest(key, part.encode(), "sha256")

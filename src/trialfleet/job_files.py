@@ -1,14 +1,14 @@
-"""Files that a job may have left or replaced: hostile input, opened in one way.
+"""Safe reads and writes of files that a job may have left or replaced: hostile input.
 
 A job writes into its trial's folder on the access point. A name there may be a link, a device, a
-pipe, or a file of any size. So a file is read only if it is a regular one that no link leads to,
-and no more of it than its kind may have. Nothing here waits for a writer.
+pipe, or a file of any size. So a file is read only if it is a regular file and no link leads to it,
+and only up to the size that its kind may have. Nothing here waits for a writer.
 
-What can't be read or written is an OSError; a thing of another kind, or a larger one, than a job of
-ours leaves a JobFileError, which is one, too.
+Functions raise OSError if a file can't be read or written. They raise JobFileError, an OSError, if
+the file is of another kind, or larger, than our jobs leave.
 
-`within` names the folder from which on a job may have replaced a part of the path; the default is
-the file's own folder.
+Below the folder `within` a job may have replaced any part of the path; the default is the file's
+own folder.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ KINDS = {
 
 
 class JobFileError(OSError):
-    """A job left something else than a regular file of a bounded size."""
+    """A job left something other than a regular file of limited size."""
 
 
 @contextmanager
 def opened(path: Path, within: Path | None = None) -> Iterator[BinaryIO]:
-    """Give a regular file, to which no link leads, for reading."""
+    """Open a regular file, to which no link leads, for reading."""
     with os.fdopen(_open(path, within, _FILE), "rb") as file:
         yield file
 
 
 def _open(path: Path, within: Path | None, flags: int) -> int:
-    """Return a descriptor of a regular file, or raise as `opened` does."""
+    """Return a descriptor of a regular file; raise the errors of `opened`."""
     with _folder_of(path, within) as folder:
         try:
             descriptor = os.open(path.name, flags, dir_fd=folder)
@@ -71,7 +71,7 @@ def _open(path: Path, within: Path | None, flags: int) -> int:
 
 @contextmanager
 def _folder_of(path: Path, within: Path | None) -> Iterator[int]:
-    """Give a descriptor of a file's folder; below `within` no link is followed."""
+    """Open a descriptor of a file's folder, without following links below `within`."""
     begin = within or path.parent
     folder = os.open(begin, _FOLDER)
     try:
@@ -88,7 +88,7 @@ def _folder_of(path: Path, within: Path | None) -> Iterator[int]:
 
 
 def _refused(path: Path, folder: int) -> JobFileError | None:
-    """The error of what can't be opened for what it is; None where it can't for another reason."""
+    """Return the error if the file's kind prevented opening it; None for any other reason."""
     with suppress(OSError):
         kind = stat.S_IFMT(os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mode)
         if kind in KINDS and kind != stat.S_IFDIR:
@@ -106,12 +106,12 @@ def read_bytes(path: Path, most: int, within: Path | None = None) -> bytes:
 
 
 def read_json(path: Path, most: int, within: Path | None = None) -> Any:
-    """Return the JSON value in a file, as `read_bytes` and `parsed` have it."""
+    """Return the JSON value in a file, by `read_bytes` and `parsed`."""
     return parsed(read_bytes(path, most, within))
 
 
 def parsed(content: bytes) -> Any:
-    """Return the JSON value of a text; ValueError: it is not JSON, or not UTF-8."""
+    """Return the JSON value of a text; ValueError if it is not JSON in UTF-8."""
     try:
         return json.loads(content.decode())
     except RecursionError as error:
@@ -121,12 +121,12 @@ def parsed(content: bytes) -> Any:
 def read_record(
     path: Path, *keys: str, shape: Any = None, most: int = MOST_NOTES
 ) -> dict[str, Any]:
-    """Return the JSON object of a file, as `files.read_record` does, with its errors."""
+    """Return the JSON object in a file, like `files.read_record`, with the same errors."""
     return checked_record(path, lambda: read_bytes(path, most), keys, shape)
 
 
 def tail(path: Path, most: int) -> tuple[bytes, int]:
-    """Return the end of a file, and how many bytes lie before it; nothing of any other thing."""
+    """Return the end of a file, and the number of bytes before it; empty for other things."""
     try:
         with opened(path) as file:
             begin = max(0, os.fstat(file.fileno()).st_size - most)
@@ -151,7 +151,7 @@ def stamp_of(path: Path) -> tuple[int, int]:
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether a folder is there, and no link to one."""
+    """Return whether a path is a folder, not a link to a folder."""
     return stat.S_ISDIR(_kind(path))
 
 
@@ -163,12 +163,12 @@ def _kind(path: Path) -> int:
 
 
 def has_files(folder: Path) -> bool:
-    """Return whether anything is in a folder that is one."""
+    """Return whether a path is a folder that is not empty."""
     return is_folder(folder) and any(folder.iterdir())
 
 
 def sizes_in(folder: Path) -> dict[str, int]:
-    """Return the names in a folder with their sizes; the size is 0 unless it is a regular file."""
+    """Return the names in a folder with their files' sizes, 0 for all but regular files."""
     found: dict[str, int] = {}
     with (
         _folder_of(folder / "any", folder.parent) as descriptor,
@@ -189,7 +189,7 @@ def write(
     within: Path | None = None,
     durable: bool = True,
 ) -> None:
-    """Replace what lies under a name by a file of ours, as `files.write_atomic` does."""
+    """Replace whatever is at a path by a new file, like `files.write_atomic`."""
     with _folder_of(path, within) as folder:
         place = Path(f"/proc/self/fd/{folder}") / path.name  # its folder, wherever that is now
         try:
@@ -202,7 +202,7 @@ def write(
 
 
 def append(path: Path, content: bytes) -> None:
-    """Append to a regular file, in one write: another program may append to it at the same time."""
+    """Append to a regular file in one write, because other programs may append to it, too."""
     descriptor = _open(path, None, _FILE & ~os.O_ACCMODE | os.O_WRONLY | os.O_APPEND)
     try:
         if os.write(descriptor, content) < len(content):
@@ -219,12 +219,12 @@ def write_json(
     within: Path | None = None,
     durable: bool = True,
 ) -> None:
-    """Replace what lies under a name by a value as JSON, as `files.write_json` does."""
+    """Replace whatever is at a path by a value as JSON, like `files.write_json`."""
     write(path, as_json(value), mode=mode, within=within, durable=durable)
 
 
 def tree_of(folder: Path) -> list[Path]:
-    """Return what is in a folder that came of a job, at any depth: files and folders, no links."""
+    """Return the files and folders, but no links, at any depth in a folder from a job."""
     found = sorted(folder.rglob("*"))
     for path in (folder, *found):
         kind = stat.S_IFMT(_kind(path))
@@ -234,9 +234,9 @@ def tree_of(folder: Path) -> list[Path]:
 
 
 def copy_tree(source: Path, to: Path, copy: Callable[[Path, Path], object] | None = None) -> None:
-    """Copy a folder that came of a job to a place that is free, or to an empty folder.
+    """Copy a folder from a job to a new path or into an empty folder.
 
-    By default `copy` makes of each file one with the same bytes that its owner alone may write.
+    By default `copy` copies each file's bytes into a new file that only its owner may write.
     """
     to.mkdir(mode=0o755, exist_ok=True)
     for path in tree_of(source):
@@ -248,7 +248,7 @@ def copy_tree(source: Path, to: Path, copy: Callable[[Path, Path], object] | Non
 
 
 def share(source: Path, to: Path) -> None:
-    """Give a regular file a second name, or copy it where the file system has none to give."""
+    """Give a regular file a second name by a hard link; copy the file if that fails."""
     with opened(source):
         try:
             os.link(source, to, follow_symlinks=False)
@@ -267,7 +267,7 @@ def _copy(source: Path, to: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove what a job left under a name: a folder with all that is in it, or a link itself."""
+    """Remove whatever a job left at a path: a folder with its content, or a link itself."""
     with suppress(FileNotFoundError):
         if is_folder(path):
             shutil.rmtree(path)
@@ -276,6 +276,6 @@ def remove(path: Path) -> None:
 
 
 def make_empty(folder: Path) -> None:
-    """Make a folder that is empty, whatever a job left under its name."""
+    """Make an empty folder in place of whatever a job left at its path."""
     remove(folder)
     folder.mkdir(mode=0o755)

@@ -1,4 +1,4 @@
-"""The meaning of a study file's keys, from the schema's and the reference's descriptions."""
+"""The meanings of a study file's keys, from the descriptions in the schema and the reference."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Schema = Mapping[str, Any]
 
 
 def meaning_of(model: type[BaseModel], keys: Sequence[int | str]) -> str:
-    """Return the meaning of a key of a file, such as `daily`, `at`; empty without a description."""
+    """Return the meaning of a file's key, such as `daily`, `at`; empty if it has no description."""
     whole = model.model_json_schema()
     named = whole.get("$defs", {})
     found: list[Schema] = [whole]
@@ -27,7 +27,7 @@ def meaning_of(model: type[BaseModel], keys: Sequence[int | str]) -> str:
 
 
 def _forms(schema: Schema, named: Mapping[str, Schema]) -> Iterator[Schema]:
-    """Yield a schema, and those that it refers to or that are its alternatives."""
+    """Yield a schema, its alternatives, and the schemas that it refers to."""
     yield schema
     for part in (*schema.get("anyOf", ()), *schema.get("allOf", ()), *schema.get("oneOf", ())):
         yield from _forms(part, named)
@@ -36,7 +36,7 @@ def _forms(schema: Schema, named: Mapping[str, Schema]) -> Iterator[Schema]:
 
 
 def _below(schema: Schema, key: str) -> Iterator[Schema]:
-    """Yield the schemas of the value at a key of a table, or at an index of a list."""
+    """Yield the schemas of the value at a table's key or a list's index."""
     properties = schema.get("properties", {})
     if key in properties:
         yield properties[key]

@@ -1,13 +1,13 @@
-"""The programs that are started later than their command line is written, each by a name.
+"""Programs whose command lines are stored before they are started; each has a name.
 
     python -I -m trialfleet.programs NAME [ARGUMENT...]
 
-Runs, units of systemd and pools keep such command lines while trialfleet is updated beneath them,
-and modules may move. So they name none but this one: a program's name stays, and which module it is
-stands here alone. The first argument of most programs is a run's folder.
+Runs, systemd units and pools keep such command lines, while an update of trialfleet may move
+modules. So the command lines name only this module: a program's name never changes, and only this
+module knows the program's module. The first argument of most programs is a run's folder.
 
-DAGMan runs `ask-service` before and after each trial. It needs no package, so this file is started
-by its path (`python -I -S`), which is as fast as Python itself.
+DAGMan runs `ask-service` before and after each trial. `ask-service` needs no package, so this file
+is started by its path (`python -I -S`), which is as fast as Python itself.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _ALONE = "ask-service"  # needs the standard library alone
 
 
 def command(name: str, *arguments: str) -> list[str]:
-    """Return the command line that starts a program, also after an update."""
+    """Return the command line that starts a program, even after an update of trialfleet."""
     assert name in PROGRAMS, name
     start = ["-S", __file__] if name == _ALONE else ["-m", "trialfleet.programs"]
     return [sys.executable, "-I", *start, name, *arguments]
 
 
 def main() -> None:
-    """Be the program that the command line names."""
+    """Run the program that the command line names."""
     name = sys.argv[1] if sys.argv[1:] else ""
     if name not in PROGRAMS:
         known = ", ".join(PROGRAMS)
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _imported(module: str) -> ModuleType:
-    """Import a program's module; where no package can be imported, from its file alone."""
+    """Import a program's module; without the package, import it from its file alone."""
     if __package__:
         from importlib import import_module
 

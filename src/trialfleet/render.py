@@ -1,10 +1,10 @@
-"""Jinja, and the quoting that keeps text from outside inside the value where it stands.
+"""Jinja templates, and quoting that keeps a text from outside within its value.
 
 A page's templates (`HTML`) escape every value. The other languages have filters: `dag_string`
 for a path in a DAG file, `classad_string` for a text in a submit file or a DAG's SET_JOB_ATTR,
 `shell` for a word of a shell script, `unit_word` and `unit_text` for a word and a text of a systemd
-unit. Everything else that reaches a template is a number, a choice of ours, or was checked when the
-study was read.
+unit. All other values in templates are numbers, trialfleet's own choices, or texts that were
+checked when the study was read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def render_template(template: str, /, **values: Any) -> str:
     """Render a template of `trialfleet.templates`, such as `dag/study.dag.j2`.
 
     Raises:
-        jinja2.UndefinedError: a value that the template names is missing: a mistake of ours.
+        jinja2.UndefinedError: a value that the template names is missing, which is a bug.
     """
     return _environment().get_template(template).render(**values)
 
@@ -53,15 +53,15 @@ def _environment() -> jinja2.Environment:
 
 
 def dag_string(value: object) -> str:
-    r"""Return `value` as one token of a DAG file: in double quotes, `"` and `\` escaped."""
+    r"""Return `value` as one token of a DAG file: in double quotes, with `"` and `\` escaped."""
     text = _one_line(str(value))
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def classad_string(value: object) -> str:
-    """Return `value` as a ClassAd string, in UTF-8 as it is.
+    """Return `value` as a ClassAd string, in unchanged UTF-8.
 
-    Submit files and queries read escapes differently, so text that would need any is kept out.
+    Submit files and queries read escapes differently, so a text that needs an escape is refused.
     """
     text = _one_line(str(value))
     assert not needs_escape(text), f"no ClassAd string: {text!r}"
@@ -74,7 +74,7 @@ def needs_escape(text: str) -> bool:
 
 
 def is_transferable(path: str) -> bool:
-    """Return whether HTCondor's lists of files to transfer, which have no quoting, can hold it."""
+    """Return whether HTCondor's lists of files, which have no quoting, can hold a name."""
     return "," not in path and path == path.strip() and not needs_escape(path)
 
 
@@ -95,7 +95,7 @@ def unit_word(value: object) -> str:
 
 
 def unit_text(value: object) -> str:
-    """Return `value` as a text of a systemd unit: no `%` of it is a specifier."""
+    """Return `value` as a text of a systemd unit, in which no `%` begins a specifier."""
     return _one_line(str(value)).replace("%", "%%")
 
 

@@ -1,7 +1,7 @@
 """The base of the tables in trialfleet's own files (studies, fleets).
 
-Each table is a frozen pydantic model; an unknown key gives an error with the known ones, and each
-check describes valid values.
+Each table is a frozen pydantic model. The error for an unknown key lists the known keys, and each
+check's error describes the valid values.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ FROM_FILE = {"is": "a file"}  # the context of a validation: a person wrote the 
 
 
 class Section(BaseModel):
-    """A part of a study file: frozen, with an error that lists the known keys for an unknown one.
+    """A part of a study file: frozen; the error for an unknown key lists the known keys.
 
-    In a file (`FROM_FILE`), an empty value for an optional part is also an error, because its
-    author wants the part, but would get none.
+    In a file (`FROM_FILE`), an empty value for an optional part is also an error, because the
+    file's author wants the part, but would not get it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -92,7 +92,7 @@ class Section(BaseModel):
 
 
 def _empty(name: str, part: type[Section]) -> PydanticCustomError:
-    """Return the error for an empty value of a part; `{}` means its defaults."""
+    """Return the error for an empty value of a part; `{}` would mean the part's defaults."""
     try:
         part.model_validate({})
     except ValidationError:
@@ -103,7 +103,7 @@ def _empty(name: str, part: type[Section]) -> PydanticCustomError:
 
 
 def _of_values(error: ValidationError, *, with_missing: bool) -> list[InitErrorDetails]:
-    """Return the problems of single values; a missing key may exist under a wrong name."""
+    """Return the problems of single values; a missing key counts only `with_missing`."""
     return [
         InitErrorDetails(
             type=PydanticCustomError(
@@ -120,10 +120,10 @@ def _of_values(error: ValidationError, *, with_missing: bool) -> list[InitErrorD
 
 
 def refuse(title: str, problems: list[Refused]) -> NoReturn:
-    """Raise one pydantic error per problem: place below the model, message, the value given.
+    """Raise one pydantic error per problem: its place below the model, message and given value.
 
     Raises:
-        ValidationError: always; an enclosing model puts its own place in front of each.
+        ValidationError: always; an enclosing model adds its own place before each.
     """
     details = [
         InitErrorDetails(
@@ -137,15 +137,15 @@ def refuse(title: str, problems: list[Refused]) -> NoReturn:
 
 
 def refusal(text: str) -> PydanticCustomError:
-    """Return an error with the message `text`, in which braces are literal."""
+    """Return an error with the message `text`; braces in the text are literal."""
     return PydanticCustomError("study", "{text}", {"text": text})
 
 
 def one_line(value: str) -> str:
-    """Return `value` when it can't become a second line of a DAG or submit file.
+    """Return `value` if it can't add a second line to a DAG or submit file.
 
     Raises:
-        ValueError: it has a line break or a control character.
+        ValueError: `value` has a line break or a control character.
     """
     if any(ord(c) < 0x20 or ord(c) in {0x7F, 0x85, 0x2028, 0x2029} for c in value):
         raise ValueError(f"{value!r} has a line break or a control character; write it in one line")
@@ -153,7 +153,7 @@ def one_line(value: str) -> str:
 
 
 def matches(pattern: str, words: str) -> Callable[[Any], str]:
-    """Return a check of a pattern, with an error that describes it by `words`."""
+    """Return a check of a pattern; its error describes the pattern by `words`."""
 
     def check(value: Any) -> str:
         if isinstance(value, str) and re.fullmatch(pattern, value):
@@ -170,7 +170,7 @@ def schema_of(pattern: str) -> WithJsonSchema:
 
 
 def not_empty(value: T) -> T:
-    """Return `value` when it is not empty."""
+    """Return `value` if it is not empty."""
     if not value:
         raise refusal("must not be empty")
     return value
@@ -181,7 +181,7 @@ _LARGEST = 1 << 60  # bytes; HTCondor takes 8 times that for less than nothing
 
 
 def bytes_of(size: str, kilo: float = 1024.0) -> float:
-    """Return the number of bytes of a size such as 2GB; a KB has `kilo` of them."""
+    """Return the number of bytes of a size such as 2GB; a KB has `kilo` bytes."""
     return float(size[:-2]) * kilo ** (1 + _UNITS.index(size[-2:]))
 
 

@@ -1,4 +1,4 @@
-"""The slots of a machine in use, for the autoscaler, the pool's views and a node's agent.
+"""The use of a machine's slots, for the autoscaler, the pool's views and a node's agent.
 
 A machine is idle while none of its slots is held. Two kinds of slots have a job's id but run
 nothing. Data slots hold files that jobs share; they are claimed and busy with the id of the first
@@ -21,12 +21,12 @@ IS_FREE = f'regexp("^data", Name) =?= true || ({_UNHELD})'
 
 
 def is_held(ad: Mapping[str, Any]) -> bool:
-    """Return whether a job has the slot, is about to, or had it: a claim is kept for the next."""
+    """Return whether the slot is claimed: for a job, or for the next one after a job has ended."""
     return ad.get("State") in HELD and not is_data_slot(ad)
 
 
 def is_data_slot(ad: Mapping[str, Any]) -> bool:
-    """Return whether HTCondor keeps files in the slot that jobs share."""
+    """Return whether the slot holds files that jobs share."""
     return ad.get("IsDataSlot") is True
 
 

@@ -1,6 +1,7 @@
 """The restart of a long-lived process as the new release after an update of trialfleet.
 
-Otherwise its code in memory would not match the new release's jobs, scripts and templates.
+Without a restart, the process's code in memory would not match the new release's jobs, scripts and
+templates.
 """
 
 from __future__ import annotations
@@ -19,23 +20,23 @@ _Stamp = tuple[int, int, int]  # inode, bytes, time of the last change in ns
 
 
 class Updates:
-    """Looks at the files of the modules that are loaded. Make it when the process starts."""
+    """A watch of the loaded modules' files. Make it when the process starts."""
 
     def __init__(self) -> None:
         self._began = self._before = _stamps()
         self._next = time.monotonic() + SECONDS
 
     def follow(self) -> None:
-        """Once an update has come, replace this process by one started in the same way.
+        """After an update, replace this process by a new one with the same command line.
 
-        It keeps its id and arguments. May be called often: the files are looked at every `SECONDS`.
+        The process keeps its id. This may be called often: files are checked every `SECONDS`.
         """
         if self._have_come():
             log.info("trialfleet was updated: restarting")
             os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - its own command line
 
     def _have_come(self) -> bool:
-        """Return whether a file has changed since the start, and none is changing now."""
+        """Return whether a file has changed since the start, and no file is changing now."""
         if time.monotonic() < self._next:
             return False
         self._next = time.monotonic() + SECONDS
@@ -47,7 +48,7 @@ class Updates:
 
 
 def _stamps() -> dict[str, _Stamp | None]:
-    """Return a stamp of each file, which changes when it is replaced or written."""
+    """Return a stamp of each file; a stamp changes when its file is replaced or written."""
     own = [m for name, m in sys.modules.items() if name.split(".")[0] in {__package__, "__main__"}]
     return {file: _stamp(Path(file)) for module in own if (file := getattr(module, "__file__", ""))}
 

@@ -1,8 +1,8 @@
-"""A wall clock that may be set: by NTP after a start, a person, or a virtual machine.
+"""A wall clock that may be set by NTP after a start, by a person or by a virtual machine.
 
 After a jump ahead all nodes would seem silent or idle, money spent and deadlines over. If the clock
-is corrected soon, none of that must have an effect. So for a while after a jump the previous time
-is continued by a monotonic clock; meanwhile other programs' times are renewed.
+is corrected soon, the jump must have no effect. So for a while after a jump a monotonic clock
+continues the previous time; meanwhile other programs renew their times.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ def real_time() -> datetime:
 
 
 class WallClock:
-    """Tells the time, and whether the clock was set just now."""
+    """The time, and whether the clock was set just now."""
 
     def __init__(
         self,
         clock: Callable[[], datetime] = real_time,
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin by trusting the clock, in UTC; `ticks` are seconds of one that nobody sets."""
+        """Trust the clock (UTC) at first; `ticks` returns seconds of a clock that nobody sets."""
         self._clock, self._ticks = clock, ticks
         self._wall, self._tick = clock(), ticks()
         self._trusted = (self._wall, self._tick)
         self._until = float("-inf")
 
     def now(self) -> datetime:
-        """Return the time to go by."""
+        """Return the time to use."""
         wall, tick = self._clock(), self._ticks()
         expected = self._wall + timedelta(seconds=tick - self._tick)
         if abs(wall - expected) > SET:
@@ -49,7 +49,7 @@ class WallClock:
 
     @property
     def is_set(self) -> bool:
-        """True if it was set so shortly before the last call that ages are unknown."""
+        """True if the clock was set so recently before the last call that ages are unknown."""
         return self._tick < self._until
 
     def _carried_on(self, tick: float) -> datetime:

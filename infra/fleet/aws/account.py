@@ -1,9 +1,9 @@
-"""The AWS settings that a run's autoscaler needs to reach the account that the run was planned in.
+"""The AWS settings that a run's autoscaler needs to reach the run's AWS account.
 
 The autoscaler is a job: it sees the user's home, but not the shell's environment. So the variables
-that select the account, its endpoint and proxy are frozen with the run, and also the account's
-number: any other account is refused. Secrets are never frozen: the keys must be in ~/.aws or come
-from the machine's role.
+that select the account, the endpoint and the proxy are frozen with the run. The account's number is
+frozen, too: any other account is refused. Secrets are never frozen: the keys must be in ~/.aws or
+come from the machine's role.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class AwsEnvironment:
     variables: Mapping[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        """Return both as plain data, which may contain a proxy's password."""
+        """Return account and variables as plain data, which may contain a proxy's password."""
         return {"schema": 1, **asdict(self)}
 
     def enter(self) -> Aws:
@@ -71,7 +71,7 @@ def snapshot(aws_region: str, environment: Mapping[str, str] = os.environ) -> Aw
 
 
 def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables that select an account, endpoint and proxy; may contain a password.
+    """Return the variables that select the account, endpoint and proxy; one may hold a password.
 
     Paths in them are made absolute, because a job has its own working directory.
     """
@@ -84,10 +84,10 @@ def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def check_found_by_jobs(whose: str, environment: Mapping[str, str] = os.environ) -> None:
-    """Refuse keys that only this shell has; AWS is not asked.
+    """Refuse AWS keys that only this shell has; makes no call to AWS.
 
     Args:
-        whose: what needs them, for the message.
+        whose: the subject of the message, which needs the keys.
         environment: of this process.
 
     Raises:
@@ -122,7 +122,7 @@ def _check_without(secrets: str, account: str, aws_region: str) -> None:
 
 
 def _session_of_a_job() -> boto3.Session:
-    """Return a session with the credentials that a job has: files and the machine's role."""
+    """Return a session with only a job's credentials: from files or the machine's role."""
     session = botocore.session.Session()
     chain = session.get_component("credential_provider")
     for name in _PROVIDERS:

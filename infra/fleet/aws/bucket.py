@@ -1,9 +1,10 @@
-"""The fleet's bucket: the nodes' bundle, and the logs of those that failed.
+"""The fleet's bucket: the nodes' bundle, and the logs of failed nodes.
 
 A bucket that the user names is the user's: it must exist, its settings are not changed, and only
 objects under the fleet's prefix are written or deleted. Otherwise the fleet makes its own bucket.
-That is recognised by its name alone, which contains the account's number: a bucket can't be made
-and tagged in one step, and one that a crash left untagged must be found again.
+The fleet recognises its own bucket by the name alone, which contains the account's number: AWS
+can't make and tag a bucket in one step, and a bucket that a crash left untagged must be found
+again.
 """
 
 from __future__ import annotations
@@ -54,11 +55,10 @@ def name_of(fleet: Fleet, account: str) -> str:
 def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
     """Make the fleet's own bucket, encrypted and closed to the public, or check the user's.
 
-    Returns:
-        Its name.
+    Returns: Its name.
 
     Raises:
-        FleetError: the bucket is another account's.
+        FleetError: the bucket belongs to another account.
     """
     name = name_of(fleet, account)
     with asking(f"the bucket {name}"):
@@ -89,7 +89,7 @@ def exists(s3: S3Client, name: str, account: str) -> bool:
     """Return whether this account has the bucket.
 
     Raises:
-        FleetError: it is another account's.
+        FleetError: the bucket belongs to another account.
     """
     try:
         found = or_none(lambda: s3.head_bucket(Bucket=name, ExpectedBucketOwner=account), *MISSING)
@@ -161,9 +161,9 @@ def _make(s3: S3Client, name: str, aws_region: str) -> None:
 
 
 def _settle(s3: S3Client, fleet: Fleet, name: str, *, is_new: bool) -> None:
-    """Set those of the bucket's settings that differ from the required ones.
+    """Set the bucket's settings that differ from the required ones.
 
-    Settings of a new bucket are not read first.
+    A new bucket's settings are not read first.
     """
 
     def setting(get: Callable[..., Any], key: str) -> Any:

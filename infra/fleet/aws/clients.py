@@ -51,8 +51,8 @@ class Aws:
         """Keep the credentials, without a call of AWS.
 
         Args:
-            session: has the credentials; default: those that boto3 finds.
-            account: the only account that is allowed; empty: any.
+            session: the session with the credentials; by default boto3 searches for them.
+            account: the only allowed account; empty: any account.
         """
         self._only = account
         with asking("the AWS credentials"):
@@ -91,7 +91,7 @@ class Aws:
         return cast("ServiceQuotasClient", self._client("service-quotas", aws_region))
 
     def pricing(self) -> PricingClient:
-        """Return the client of the Pricing API, which a few regions offer for all."""
+        """Return the client of the Pricing API, which only a few regions have, for all regions."""
         return cast("PricingClient", self._client("pricing", "us-east-1"))
 
     def account(self, aws_region: str) -> str:
@@ -142,7 +142,7 @@ def message_of(error: ClientError) -> str:
 
 
 def or_none(ask: Callable[[], T], *codes: str) -> T | None:
-    """Return AWS's answer; None if it refuses with one of these error codes."""
+    """Return AWS's answer; None if AWS refuses with one of these error codes."""
     try:
         return ask()
     except ClientError as error:
@@ -156,7 +156,7 @@ def asking(what: str) -> Iterator[None]:
     """Turn errors of botocore into a FleetError that begins with `what`.
 
     Raises:
-        FleetError: AWS refused or can't be reached; it names a missing permission.
+        FleetError: AWS refused or can't be reached; the message names a missing permission.
     """
     try:
         yield

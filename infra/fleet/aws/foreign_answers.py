@@ -1,6 +1,6 @@
 """Detection of answers that are not from AWS: from a proxy, a portal, or a mistyped host.
 
-botocore takes each answer for AWS's: its parsers fail, or find nothing in it.
+botocore assumes that each answer is from AWS: its parsers then fail, or find nothing in it.
 """
 
 from __future__ import annotations

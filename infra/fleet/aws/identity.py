@@ -27,10 +27,10 @@ def ensure(aws: Aws, fleet: Fleet, policy: Document, trust: Document) -> str:
     `policy` says what the nodes may do; `trust` lets EC2 assume the role.
 
     Returns:
-        The instance profile's name, which is the role's too.
+        The name of the instance profile and of the role.
 
     Raises:
-        FleetError: a role of this name exists that isn't the fleet's.
+        FleetError: a role of this name exists but isn't the fleet's.
     """
     name = names.resource_name(fleet.called)
     with asking(f"the role {name}"):

@@ -1,4 +1,4 @@
-"""Machine images: the one that a fleet names, or the newest behind an SSM parameter."""
+"""Machine images: a fleet's own image, or the newest image that an SSM parameter names."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Image:
     Attributes:
         id: for instance `ami-0123456789abcdef0`.
         root: the name of its root device.
-        root_gib: size of the root disk that it was made with.
-        architecture: of the processors that it runs on.
+        root_gib: size in GiB of the root disk from which the image was made.
+        architecture: the processor architecture.
     """
 
     id: str

@@ -1,7 +1,7 @@
-"""The launch template, which all nodes of a region and an architecture share.
+"""The launch template: all nodes of one region and architecture share it.
 
-Nodes with an Elastic Fabric Adapter have a separate template: it names their network interface,
-which instance types without one refuse.
+Nodes with an Elastic Fabric Adapter have a separate template, which names the adapter: instance
+types that have no adapter refuse it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Template:
 
 
 def kind_of(fleet: Fleet, architecture: str, *, efa: bool) -> str:
-    """Return the suffix of the name of the template for nodes of an architecture."""
+    """Return the suffix of a template's name, from the nodes' architecture and adapter."""
     return architecture + (EFA if fleet.efa and efa else "")
 
 
@@ -89,7 +89,7 @@ def _adapter(group: str) -> dict[str, Any]:
 def ensure(
     aws: Aws, fleet: Fleet, aws_region: str, kind: str, wanted: Mapping[str, Any]
 ) -> Template:
-    """Make the launch template, or a new version of it if its newest one differs."""
+    """Make the launch template, or a new version if its newest version differs."""
     name = f"{names.resource_name(fleet.called)}-{kind}"
     content: Any = {"VersionDescription": digest(wanted), "LaunchTemplateData": dict(wanted)}
     with asking(f"the launch template {name} in {aws_region}"):
@@ -114,7 +114,7 @@ def ensure(
 
 
 def digest(wanted: Mapping[str, Any]) -> str:
-    """Return the digest for a version's description; AWS returns definitions in another form."""
+    """Return a definition's digest for comparisons: AWS returns definitions in another form."""
     text = json.dumps(wanted, sort_keys=True)
     return "sha256 " + hashlib.sha256(text.encode()).hexdigest()
 

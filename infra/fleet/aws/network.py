@@ -2,8 +2,9 @@
 
 The group admits HTCondor's one shared port, from members of the group alone. If the nodes serve
 gangs it admits every port, because ranks listen on ports that the system chooses. The manager
-becomes a member if it is an instance of the same network. Nodes elsewhere connect to it, and it
-reaches them over those connections (CCB), so they need no open port.
+becomes a member if it is an instance of the same network. Nodes in other networks connect to the
+manager, and the manager reaches them over those connections (CCB), so these nodes need no open
+port.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SSH = 22  # inside the group too, where the fleet has a key pair
 
 
 class Rule(NamedTuple):
-    """Traffic that members of the group may send to each other, in EC2's terms; -1: all."""
+    """Traffic that is allowed between members of the group, in EC2's terms; -1: all."""
 
     protocol: str
     first: int
@@ -64,8 +65,8 @@ def places(aws: Aws, fleet: Fleet) -> dict[str, RegionNetwork]:
     """Find the subnets of each of the fleet's AWS regions; changes nothing.
 
     Raises:
-        InputError: a subnet of the fleet lies in none of its regions, or a region's lie in
-            several networks.
+        InputError: a subnet of the fleet is in none of its regions, or the subnets of one region
+            are in several networks.
         FleetError: a region has no default VPC and the fleet names no subnet there.
     """
     named = fleet.subnets
@@ -187,7 +188,7 @@ def _open(
 ) -> None:
     """Admit this traffic among the group's members, and no other incoming traffic.
 
-    Outgoing traffic is unrestricted, except an EFA's, which needs a rule.
+    Outgoing traffic is unrestricted, except that the traffic of an EFA needs a rule.
     """
     there = {_as_rule(rule) for rule in rules if _inside(rule, group)}
     strange = [rule for rule in rules if _is_strange(rule, group, wanted)]
@@ -247,10 +248,10 @@ def _regroup(ec2: EC2Client, card: NetworkInterfaceTypeDef, members_of: list[str
 
 
 def _dismiss(ec2: EC2Client, group: str) -> None:
-    """Remove network interfaces that have another group (the manager's) from this group.
+    """Remove the manager's network interface, which has another group too, from this group.
 
-    An interface has at least one group. Those of terminating nodes have only this one, and
-    disappear with the nodes.
+    An interface must keep at least one group. Interfaces of terminating nodes have only this group,
+    and disappear with the nodes.
     """
     pages = ec2.get_paginator("describe_network_interfaces").paginate(
         Filters=[{"Name": "group-id", "Values": [group]}]

@@ -26,9 +26,10 @@ class OwnInstance:
 
 
 def find(base: str = "") -> OwnInstance | None:
-    """Return this machine's description by EC2's metadata service (IMDSv2); None outside of EC2.
+    """Return this machine's description from EC2's metadata (IMDSv2); None outside of EC2.
 
-    `base` is the service's URL; by default it comes from the AWS tools' environment variables.
+    `base` is the URL of EC2's metadata service; by default it comes from the AWS tools' environment
+    variables.
     """
     if not base and os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return None

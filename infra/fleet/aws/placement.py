@@ -1,7 +1,7 @@
 """The cluster placement group, which keeps the nodes of a gang close together in one zone.
 
-There is one in each AWS region, empty until nodes are launched into it. Its zone is that of the
-nodes in it.
+Each AWS region has one group, which is empty until nodes are launched into it. The group is in the
+zone of its nodes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
 def ensure(aws: Aws, fleet: Fleet, aws_region: str) -> None:
-    """Make the fleet's placement group in a region where there is none.
+    """Make the fleet's placement group in a region, if it is missing.
 
     Raises:
-        FleetError: a group of this name exists that isn't the fleet's.
+        FleetError: a group of this name exists but isn't the fleet's.
     """
     name = names.resource_name(fleet.called)
     with asking(f"the placement group {name} in {aws_region}"):
@@ -42,7 +42,7 @@ def ensure(aws: Aws, fleet: Fleet, aws_region: str) -> None:
 
 
 def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
-    """List the names of the fleet's placement groups in a region; without gangs it has none."""
+    """List the names of the fleet's placement groups in a region; empty without gangs."""
     if fleet.gangs is None:
         return []
     found = aws.ec2(aws_region).describe_placement_groups(

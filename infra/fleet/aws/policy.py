@@ -82,7 +82,7 @@ PATTERNS = {
 
 
 def shortened(document: Document) -> Document:
-    """Return an equal policy in fewer characters: a managed policy has at most 6,144."""
+    """Return an equivalent policy in fewer characters: AWS allows a managed policy only 6,144."""
     statements = [dict(one) for one in document["Statement"]]
     for one in statements:
         for pattern, actions in PATTERNS.items():
@@ -102,12 +102,13 @@ def caller_policy(fleet: Fleet, account: str) -> Document:
 def daily_policy(fleet: Fleet, account: str) -> Document:
     """Return the policy for users of a fleet after `up` has run on the manager.
 
-    It is the caller's policy without three rights, so that an administrator makes and removes the
-    fleet and users run studies:
+    An administrator makes and removes the fleet; users run studies. So this is the caller's policy
+    without three rights:
 
-    - Writing the nodes' role would let its writer give it any right, and use it on a node.
-    - Changing the groups of the manager's network interface, which has no tag of the fleet, would
-      allow that for every network interface of the account.
+    - Writing the nodes' role would let a user give the role any right, and use that right on a
+      node.
+    - Changing the groups of the manager's network interface, which has no tag of the fleet, needs a
+      right for every network interface of the account.
     - Deleting the bucket would delete the record of costs.
     """
     document = caller_policy(fleet, account)
@@ -163,20 +164,20 @@ class _Arns:
         self.profile = self._iam("instance-profile")
 
     def ec2(self, *kinds: str) -> list[str]:
-        """Return the ARNs of EC2 resources of some kinds in every region (or `kind/id`)."""
+        """Return the ARNs of EC2 resources in every region, from `kind` or `kind/id` each."""
         return [
             f"arn:{self._partition}:ec2:*:{self._account}:{kind if '/' in kind else f'{kind}/*'}"
             for kind in kinds
         ]
 
     def images(self) -> list[str]:
-        """Return the ARNs of the machine images that the fleet may boot; they have no account."""
+        """Return the ARNs of the machine images that the fleet may boot; they name no account."""
         named = [ami for ami in _amis(self._fleet) if not ami.startswith(BY_PARAMETER)]
         known = named if len(named) == len(_amis(self._fleet)) else ["*"]
         return [f"arn:{self._partition}:ec2:*::image/{ami}" for ami in known]
 
     def parameter(self, path: str, aws_region: str = "*") -> str:
-        """Return the ARN of an SSM parameter; AWS's own ones have no account."""
+        """Return the ARN of an SSM parameter; for AWS's own parameters it names no account."""
         owner = "" if path.startswith(PUBLIC) else self._account
         return f"arn:{self._partition}:ssm:{aws_region}:{owner}:parameter{path}"
 
@@ -243,7 +244,7 @@ def _making(fleet: Fleet, within: _Arns) -> list[Document]:
 
 
 def _using(fleet: Fleet, within: _Arns) -> list[Document]:
-    """Allow use of resources without the fleet's tag: for launches, and rules of groups."""
+    """Allow use of resources without the fleet's tag: for launches, rules, and the manager."""
     subnets = [f"subnet/{subnet}" for subnet in fleet.subnets] or ["subnet"]
     keys = [f"key-pair/{fleet.key_pair}"] if fleet.key_pair else []
     nodes = within.ec2("network-interface", "spot-instances-request", *subnets, *keys)
@@ -263,7 +264,7 @@ def _using(fleet: Fleet, within: _Arns) -> list[Document]:
 
 
 def _owning(fleet: Fleet, within: _Arns) -> list[Document]:
-    """Allow use and change of resources with the fleet's tag; of tags, only lease and price."""
+    """Allow use and change of resources with the fleet's tag, and of their lease and price tags."""
     its = {ITS_TAG: fleet.called}
     lease = {"ForAllValues:StringEquals": {"aws:TagKeys": [names.EXPIRES_TAG, names.PRICE_TAG]}}
     # A fleet that had gangs before may still have some, which are removed with it.
@@ -296,7 +297,7 @@ def _identity(fleet: Fleet, within: _Arns) -> list[Document]:
 
 
 def _storage(fleet: Fleet, within: _Arns) -> list[Document]:
-    """Allow creation, configuration and deletion of the fleet's bucket; only use of the user's."""
+    """Allow creation, configuration and deletion of the fleet's bucket, or use of the user's."""
     objects = [f"{bucket}/{names.prefix(fleet.called)}*" for bucket in within.buckets]
     own = [DELETE_BUCKET] if fleet.bucket else _all("s3:", BUCKET)  # one may be left from before
     return [

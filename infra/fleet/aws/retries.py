@@ -1,7 +1,7 @@
 """Retries of calls that AWS refuses until an earlier change is known everywhere.
 
-botocore's own retries are for transient failures; these refusals are correct by the state that AWS
-has so far.
+botocore's own retries are for transient failures; AWS's refusals are correct as long as a part of
+AWS doesn't know the earlier change.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ LATER = (2.0, 4.0, 8.0, *[15.0] * 8)  # two minutes; for waits until other resou
 
 
 def sleep(seconds: float) -> None:
-    """Wait; the only function of the fleet's calls that does."""
+    """Wait; all waits of the fleet's calls use this function."""
     time.sleep(seconds)
 
 
 def on(*codes: str) -> Callable[[ClientError], bool]:
-    """Return a predicate: does an error have one of these codes?"""
+    """Return a function that tells whether an error has one of these codes."""
     return lambda error: code_of(error) in codes
 
 

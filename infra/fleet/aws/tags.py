@@ -12,7 +12,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
 def own(fleet: Fleet) -> Any:
-    """Return the tags of all of the fleet's resources: the user's and the fleet's own."""
+    """Return the tags that each resource of the fleet has: the user's and the fleet's own."""
     return _listed({**fleet.tags, names.FLEET_TAG: fleet.called})
 
 
@@ -35,7 +35,7 @@ def ours(fleet: Fleet, tags: Any) -> bool:
 
 
 def table(tags: Any) -> dict[str, str]:
-    """Return AWS's list of tags as a table."""
+    """Return AWS's list of tags as a dictionary."""
     return {tag["Key"]: tag["Value"] for tag in tags or []}
 
 

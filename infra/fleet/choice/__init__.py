@@ -1,1 +1,1 @@
-"""The choice of instances: types, prices, quotas and history, the best first."""
+"""The choice of instances by their types, prices, quotas and history."""

@@ -1,4 +1,4 @@
-"""The candidates for a node: types, zones, spot and on-demand, the cheapest finished work first."""
+"""The candidates for a node: type, zone, spot or on-demand; ordered by cost of finished work."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ PRICELESS = (
 def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
     """List the candidates for a node, the cheapest per unit of speed first.
 
-    Of equal ones spot comes first, then the fleet's first region. `ranked` also considers known
-    interruptions and measured speeds.
+    Of equal candidates spot comes first, then the fleet's first region. `ranked` also considers
+    known interruptions and measured speeds.
 
     Raises:
         FleetError: there is no candidate; the error says why each was dropped.
@@ -70,7 +70,7 @@ def _offers(aws: Aws, fleet: Fleet, aws_region: str) -> Iterator[Candidate]:
 def _tariffs(
     aws: Aws, fleet: Fleet, aws_region: str, types: Iterable[str]
 ) -> dict[Lifecycle, Callable[[str, str], float | None]]:
-    """Return, by lifecycle of the fleet's nodes, a function from type and zone to the price."""
+    """Return, for each lifecycle of the fleet's nodes, a function from type and zone to price."""
     tariffs: dict[Lifecycle, Callable[[str, str], float | None]] = {}
     if fleet.spot.share > 0:
         spot = prices.spot_prices(aws, aws_region, types)
@@ -92,7 +92,7 @@ def _on_demand(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[str, flo
 
 
 def _against(offer: Candidate, fleet: Fleet) -> str | None:
-    """Return the reason to drop an offer; None: keep it."""
+    """Return the reason to drop an offer; None if it is to be kept."""
     ceiling, cap = fleet.spot.ceiling, fleet.price_cap.hour
     if math.isnan(offer.price):
         return "AWS lists no spot price" if offer.lifecycle == "spot" else PRICELESS

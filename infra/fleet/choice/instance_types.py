@@ -30,7 +30,7 @@ _SOLD: Any = [
 
 
 def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
-    """List the fleet's instance types that one of its regions has, by name.
+    """List the fleet's instance types that an AWS region has, sorted by name.
 
     The list is empty if all listed types exist only in other regions of the fleet.
 
@@ -61,7 +61,7 @@ def zones(
 ) -> dict[str, list[str]]:
     """Return the zones of a region that offer each instance type, in alphabetical order.
 
-    Only zones in `allowed` are returned; without any, all are.
+    If `allowed` has zones, only these are returned.
     """
     offered: dict[str, list[str]] = {name: [] for name in sorted(set(types))}
     wanted = [{"Name": "instance-type", "Values": list(offered)}]
@@ -101,7 +101,7 @@ def described(info: InstanceTypeInfoTypeDef) -> InstanceType:
 
 
 def _called(aws: Aws, aws_region: str, listed: list[str]) -> list[InstanceType]:
-    """Describe types by name, as a filter: EC2 omits unknown names instead of failing."""
+    """Describe types by a filter for names: EC2 then omits unknown names instead of failing."""
     infos = _infos(aws, aws_region, [{"Name": "instance-type", "Values": listed}])
     return sorted(map(described, infos), key=lambda kind: kind.name)
 

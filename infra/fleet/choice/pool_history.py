@@ -39,9 +39,9 @@ class NodeRecord:
 
     Attributes:
         launched: time of its launch.
-        ended: time of its end; the time of observation while it lives.
-        interrupted: AWS reclaimed it, or has given notice of that.
-        bandwidth: GB/s of a copy in its GPU's memory, measured by its probe; None: not measured.
+        ended: time of its end; while it lives, the time of observation.
+        interrupted: True if AWS reclaimed the node, or gave notice that it will.
+        bandwidth: GB/s of a copy in its GPU's memory, measured by its probe; None if not measured.
     """
 
     pool: Pool
@@ -56,7 +56,7 @@ class PoolHistory:
     """The observations of one pool; older days count less.
 
     Attributes:
-        hours: node hours.
+        hours: number of hours that its nodes lived.
         interruptions: number of nodes that AWS reclaimed.
         last: time of the last interruption; None: never.
     """

@@ -59,7 +59,7 @@ def spot_prices(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[tuple[s
 
 
 def table() -> Table:
-    """Return all known on-demand prices, refreshed ones before shipped ones."""
+    """Return all known on-demand prices; refreshed prices replace shipped prices."""
     shipped, refreshed = _shipped(), _refreshed()
     return {
         aws_region: shipped.get(aws_region, {}) | refreshed.get(aws_region, {})
@@ -91,7 +91,7 @@ def refresh(aws: Aws, aws_regions: Iterable[str], types: Iterable[str]) -> Path:
 
 
 def ask(aws: Aws, aws_region: str, instance_type: str) -> float | None:
-    """Ask AWS for the on-demand price of a type in USD per hour; None where it isn't sold."""
+    """Ask AWS for the on-demand price of a type in USD per hour; None if it isn't sold."""
     fields = {**PLAIN, "regionCode": aws_region, "instanceType": instance_type}
     filters: list[FilterTypeDef] = [
         {"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in fields.items()
@@ -121,7 +121,7 @@ def _refreshed() -> Table:
 
 
 def _history(aws: Aws, aws_region: str, types: list[Any]) -> list[SpotPriceTypeDef]:
-    """Return spot prices that began at or before now: for each type and zone the current one."""
+    """Return the present spot price of each type and zone, from AWS's price history."""
     if not types:
         return []
     with asking(f"the spot prices of {aws_region}"):

@@ -35,14 +35,14 @@ QUOTAS: tuple[tuple[Lifecycle, str, Quota], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """A quota that a fleet's candidates fall under in a region.
+    """A quota that applies to a fleet's candidates in a region.
 
     Attributes:
         quota: its code and name.
         aws_region: the AWS region.
-        lifecycle: of the instances that count.
-        vcpus: maximum number that may run at once; None where AWS doesn't say.
-        smallest: vCPUs of the smallest of the candidates.
+        lifecycle: the lifecycle of the instances that count.
+        vcpus: maximum number of vCPUs that may run at once; None if AWS doesn't say.
+        smallest: number of vCPUs of the smallest candidate.
     """
 
     quota: Quota
@@ -53,7 +53,7 @@ class Limit:
 
 
 def quota_of(instance_type: str, lifecycle: Lifecycle) -> Quota | None:
-    """Return the quota that instances of a type count against; None: unknown."""
+    """Return the quota that instances of a type count against; None if unknown."""
     fitting = (
         quota
         for its, beginning, quota in QUOTAS
@@ -63,7 +63,7 @@ def quota_of(instance_type: str, lifecycle: Lifecycle) -> Quota | None:
 
 
 def limits(aws: Aws, candidates: Iterable[Candidate]) -> list[Limit]:
-    """Look up the quotas that candidates fall under."""
+    """Look up the quotas that apply to candidates."""
     smallest: dict[tuple[Quota, str, Lifecycle], int] = {}
     for one in candidates:
         if quota := quota_of(one.type.name, one.lifecycle):
@@ -82,7 +82,7 @@ def limits(aws: Aws, candidates: Iterable[Candidate]) -> list[Limit]:
 
 
 def vcpus(aws: Aws, aws_region: str, quota: Quota) -> int | None:
-    """Return the number of vCPUs that a quota allows; None where AWS doesn't say."""
+    """Return the number of vCPUs that a quota allows; None if AWS doesn't say."""
     with asking(f"the quota {quota.name} in {aws_region}"):
         service = aws.quotas(aws_region)
         found = or_none(

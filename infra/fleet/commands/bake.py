@@ -1,4 +1,4 @@
-"""The recipe of an image on which nodes join in seconds: a script, or for EC2 Image Builder."""
+"""The recipe of an image whose nodes join in seconds: a script, or data for EC2 Image Builder."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ BUILD_MINUTES = 120  # after this time a machine of which no image was made ends
 
 
 def script(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
-    """Return a shell script that prepares the machine on which root runs it for an image of nodes.
+    """Return a shell script that root runs on a machine before an image of nodes is made from it.
 
-    It takes those steps of a node's first boot that do not depend on the node: the driver, its
-    option, and HTCondor in the manager's version.
+    The script takes the steps of a node's first boot that are the same for all nodes: the driver,
+    its option, and HTCondor in the manager's version.
     """
     name = names.resource_name(fleet.called)
     return (
@@ -38,7 +38,7 @@ def script(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
 
 
 def image_builder(aws: Aws, fleet: Fleet, inputs: NodeInputs, architecture: str) -> dict[str, Any]:
-    """Return the arguments of EC2 Image Builder's calls, by call, as JSON data.
+    """Return the arguments for each of EC2 Image Builder's calls, as JSON data.
 
     Raises:
         FleetError: the recipe is longer than Image Builder takes.
@@ -83,7 +83,7 @@ def image_builder(aws: Aws, fleet: Fleet, inputs: NodeInputs, architecture: str)
 
 
 def _program(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
-    """Return lines of shell that run the user data of a machine that becomes an image."""
+    """Return lines of shell that run the user data on a machine that becomes an image."""
     settings = up.node_settings(fleet, inputs, bucket.name_of(fleet, aws.account(fleet.home)))
     text = user_data.render({**settings, "run": "", "image": True, "boot_minutes": BUILD_MINUTES})
     packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()

@@ -22,7 +22,7 @@ OWN_LINE = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z .*")
 
 
 def last_messages(aws: Aws, fleet: Fleet, instances: Iterable[Instance]) -> dict[str, str]:
-    """Return the last line of each instance's boot log or console, by id: `its log ends: …`.
+    """Return `its log ends: …` by id: the last line of each instance's boot log or console.
 
     A refusal by AWS counts as an absent line, because these lines only explain.
     """
@@ -52,7 +52,7 @@ def _log(aws: Aws, fleet: Fleet, place: str, instance: Instance) -> str:
 
 
 def _console(aws: Aws, instance: Instance) -> str:
-    """Ask for the current console; machines that aren't Nitro only have an older one."""
+    """Ask for the current console output; machines that aren't Nitro only have an older output."""
     for latest in (True, False):
         try:
             answer = aws.ec2(instance.aws_region).get_console_output(
@@ -66,7 +66,7 @@ def _console(aws: Aws, instance: Instance) -> str:
 
 
 def last_line(text: str) -> str:
-    """Return the last line of a text that the bootstrap wrote; without one, the last line."""
+    """Return the bootstrap's last line in a text; if it has none, the text's last line."""
     lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
     own = [match[0] for line in lines if (match := OWN_LINE.search(line))]
     return (own or lines or [""])[-1][:LONGEST]

@@ -64,7 +64,7 @@ def _clock(answer: Any) -> Finding:
 
 
 def time_of(answer: Any) -> datetime | None:
-    """Return AWS's time of an answer; a refusal (perhaps for a wrong clock) has one, too."""
+    """Return AWS's time from an answer; a refusal, perhaps for a wrong clock, has a time, too."""
     date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     return parsedate_to_datetime(date) if date else None
 

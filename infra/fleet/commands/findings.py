@@ -10,10 +10,11 @@ class Finding:
     """The result of one check.
 
     Attributes:
-        check: its subject.
-        ok: False: the fleet would not come up; None: unknown, or it would come up only in part.
+        check: the subject of the check.
+        ok: True without a fault; False if the fleet would not come up; None if unknown, or if the
+            fleet would come up only in part.
         found: the state that the check found.
-        advice: how to correct it; empty: nothing to do.
+        advice: how to correct a fault; empty if nothing is to be done.
     """
 
     check: str

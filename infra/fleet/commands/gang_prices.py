@@ -1,4 +1,4 @@
-"""The number and price of the nodes for a gang, and whether the fleet can hold one."""
+"""The number and price of the nodes for a gang, and whether the fleet can hold the gang."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trialfleet.infra.pool.machines import Room
 
 @dataclass(frozen=True, kw_only=True)
 class GangNeed:
-    """A gang: the number of its jobs, and the resources that each requests."""
+    """A gang: the number of its jobs, and the resources that each job requests."""
 
     min: int
     max: int
@@ -34,7 +34,7 @@ class GangPrice:
         max_nodes: number of nodes for `max` jobs, within the fleet's limits.
         min_per_hour: USD of min_nodes.
         max_per_hour: USD of max_nodes.
-        type: the instance type of these figures, the first that is requested.
+        type: the instance type of these figures; it is requested first.
     """
 
     min: int

@@ -21,9 +21,9 @@ class GpuType:
 
     Attributes:
         name: for instance `g5.xlarge`.
-        type: its hardware; None where AWS could not be asked.
+        type: its hardware; None if AWS could not be asked.
         on_demand: USD per hour by AWS region, if the price tables have it.
-        spot: current USD per hour in the cheapest zone; None where AWS lists none.
+        spot: current spot price, USD per hour, in the cheapest zone; None if AWS lists none.
         zone: that zone; empty without a spot price.
         aws_regions: requested AWS regions that offer it.
         others: requested AWS regions that don't.
@@ -100,7 +100,7 @@ def _types(aws: Aws, aws_region: str, fleet: Fleet | None) -> list[InstanceType]
 
 
 def _of_table(aws_regions: Sequence[str], fleet: Fleet | None) -> GpuTypes:
-    """Return names and on-demand prices from the price table, of a fleet's list if any."""
+    """Return types and on-demand prices from the price table: all, or those that a fleet lists."""
     known = {at: prices.table().get(at, {}) for at in aws_regions}
     listed = set(fleet.instance_types) if fleet else set()
     names = sorted({name for its in known.values() for name in its if not listed or name in listed})

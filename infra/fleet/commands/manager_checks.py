@@ -41,10 +41,10 @@ def examine(fleet: Fleet) -> list[Finding]:
 
 
 def unreached(fleet: Fleet, own: OwnInstance | None) -> str:
-    """Return which nodes can't reach the manager; empty: all can.
+    """Return which nodes can't reach the manager; empty if all can.
 
     Args:
-        fleet: without `manager:`, nodes get the manager's private address.
+        fleet: the fleet; if it has no `manager:`, nodes get the manager's private address.
         own: this machine, if it is an EC2 instance.
     """
     if fleet.manager:

@@ -1,4 +1,4 @@
-"""Checks of the caller's permissions for a fleet, as far as they can be tested.
+"""Checks of the caller's permissions for a fleet, except those that AWS offers no test for.
 
 EC2 is tested by dry runs, the other services by reads.
 """
@@ -29,7 +29,7 @@ Places = Callable[[], dict[str, RegionNetwork]]
 
 
 def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
-    """Test the permissions; denied ones are findings, never exceptions."""
+    """Test the permissions; denied permissions are findings, never exceptions."""
     probes, places = _reading(aws, fleet), cache(partial(network.places, aws, fleet))
     for aws_region in fleet.aws_regions:
         probes += _dry_runs(aws, fleet, aws_region, places)
@@ -84,13 +84,14 @@ def _dry_runs(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> list[P
 
 
 def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
-    """Test a launch from the fleet's template, the only kind that the policy allows.
+    """Test a launch from the fleet's template; the policy allows no other launch.
 
-    EC2 Fleet launches on behalf of the caller, who needs the permission for both calls.
+    EC2 Fleet launches on behalf of the caller, who needs permission for CreateFleet and
+    RunInstances.
 
     Raises:
         FleetError: there is no template yet.
-        ClientError: AWS's answer to the dry runs; they always raise one.
+        ClientError: AWS's answer to the dry runs, which is always an error.
     """
     made = launch_template.templates(aws, fleet, aws_region)
     if not made:

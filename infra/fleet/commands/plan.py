@@ -36,19 +36,19 @@ class FleetPlan:
 
     Attributes:
         account: AWS's number of the account.
-        candidates: pools to get nodes from, the cheapest finished work first.
+        candidates: capacity pools for nodes, ordered by the cost of finished work.
         first: number of candidates that are requested first, in one request per AWS region.
         seen: node hours and interruptions of each candidate's pool, in the candidates' order.
         spot_nodes: number of spot nodes if the fleet has its maximum of nodes.
-        placement_scores: AWS's scores, 1 to 10, of AWS regions for these; empty: unknown.
+        placement_scores: AWS's scores of AWS regions for `spot_nodes`, 1 to 10; empty if unknown.
         makes: resources that `up` makes, besides the nodes.
         living: existing nodes.
         most_per_hour: USD of the largest fleet with the most expensive candidate, within the cap.
         gangs: nodes and prices of the gangs of its study.
         on_demand: USD per hour of the candidates' types on-demand, by AWS region, where known.
         offers: the AWS regions that offer each type, for fleets in several AWS regions.
-        problems: reasons why `up` would fail; empty: none is known.
-        warnings: parts of the fleet's file that can't be met in full.
+        problems: reasons why `up` would fail; empty if none is known.
+        warnings: settings of the fleet's file that can't be met in full.
         policies: IAM policies for callers and nodes.
     """
 
@@ -131,7 +131,7 @@ def refresh_prices(aws: Aws, fleet: Fleet) -> Path:
 
 
 def policies(fleet: Fleet, account: str) -> dict[str, Any]:
-    """Return the IAM policies by the names of POLICIES."""
+    """Return the IAM policies, by the names in POLICIES."""
     found = {name: policy_of(fleet, account) for name, policy_of in POLICIES.items()}
     return {name: policy.shortened(document) for name, document in found.items()}
 

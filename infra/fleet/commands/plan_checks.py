@@ -26,7 +26,7 @@ def problems(aws: Aws, fleet: Fleet, candidates: Sequence[Candidate]) -> list[st
 
 
 def warnings(fleet: Fleet, candidates: Sequence[Candidate]) -> list[str]:
-    """Return the parts of a fleet's file that can't be met in full, a line each."""
+    """Return the settings of a fleet's file that can't be met in full, a line each."""
     own = None if fleet.manager else own_instance.find()
     cheapest = min(one.price for one in candidates)
     unreached = manager_checks.unreached(fleet, own)
@@ -61,7 +61,7 @@ def _of_run(fleet: Fleet, price: float) -> str:
 
 
 def _without_gpus(fleet: Fleet, candidates: Sequence[Candidate]) -> str:
-    """Return a warning about types without GPUs where the study's trials request GPUs."""
+    """Return a warning if some types have no GPUs but the study's trials request GPUs."""
     plain = sorted({one.type.name for one in candidates if not one.type.gpus})
     if fleet.trials_per_gpu is None or not plain:
         return ""

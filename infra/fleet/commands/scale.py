@@ -34,10 +34,10 @@ def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Prog
 
 
 def scale(aws: Aws, fleet: Fleet, count: int, progress: Progress) -> list[str]:
-    """Bring the fleet to `count` nodes: launch the missing ones; drain and end surplus ones.
+    """Bring the fleet to `count` nodes: launch missing nodes; drain and end surplus nodes.
 
     Returns:
-        AWS's refusals, or nodes that could not be drained and stay, a line each.
+        AWS's refusals, and nodes that stay because they could not be drained, a line each.
     """
     fleet_up.count_for(fleet, count)
     living = inventory.instances(aws, fleet)
@@ -79,7 +79,7 @@ def _shrink(
 
 
 def _explain(aws: Aws, fleet: Fleet, whys: Mapping[str, str]) -> None:
-    """Record why nodes end, because no autoscaler does; ignore an unreachable record."""
+    """Record why nodes end, because no autoscaler records it; ignore an unreachable record."""
     with suppress(FleetError):
         listed = inventory.instances(aws, fleet, gone=True)
         record = ledgers.load(aws, fleet).noted(listed, datetime.now(UTC))

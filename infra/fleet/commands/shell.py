@@ -30,7 +30,7 @@ def session(aws: Aws, fleet: Fleet, word: str) -> list[str]:
     Args:
         aws: lists the nodes.
         fleet: their fleet.
-        word: the node's instance id or its beginning, or the machine's name in the pool.
+        word: the node's instance id, the beginning of the id, or the machine's name in the pool.
 
     Raises:
         InputError: the fleet has no `ssm: true`, or no node has this name.
@@ -51,7 +51,7 @@ def session(aws: Aws, fleet: Fleet, word: str) -> list[str]:
 
 
 def missing_programs() -> str:
-    """Return which programs for a session are missing here, and where to get them; may be empty."""
+    """Return the missing programs for a session, and where to get them; empty if all exist."""
     absent = [name for name in GUIDES if shutil.which(name) is None]
     return "; ".join(f"{name} isn't on PATH: {GUIDES[name]} says how to get it" for name in absent)
 
@@ -66,7 +66,7 @@ def node_called(word: str, nodes: Sequence[Instance], machines: Mapping[str, str
 
     Raises:
         InputError: no node has this name, or several begin with it.
-        TrialfleetError: it has ended, or doesn't run yet.
+        TrialfleetError: the node has ended, or doesn't run yet.
     """
     own = machines.get(word, word)
     same = [node for node in nodes if node.id == own]

@@ -1,4 +1,4 @@
-"""The status of a fleet, joined from AWS and the pool, and why nodes are not in the pool yet."""
+"""The status of a fleet from AWS and the pool, with reasons why nodes are not in the pool."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class NodeStatus:
         instance: AWS's description.
         machine: its ads in the pool; None before it has joined, or if the pool does not answer.
         at: time of this status.
-        wants_gpus: trials of the fleet need GPUs.
+        wants_gpus: True if trials of the fleet need GPUs.
         boot_message: its last log line, if the pool doesn't know it; empty: none.
         cost: USD so far.
-        ended_by: why it has ended, by the fleet's record; empty: unknown.
-        pool_answers: the pool answers.
+        ended_by: why it has ended, by the fleet's record; empty if unknown.
+        pool_answers: True if the pool answers.
     """
 
     instance: Instance
@@ -71,7 +71,7 @@ class NodeStatus:
 
     @property
     def why(self) -> str:
-        """The reason why it takes no trials, or not on all of its GPUs; may be empty."""
+        """The reason why some or all of its GPUs take no trials; may be empty."""
         stage, state, logged = self.stage, self.instance.state, self.boot_message
         if self.machine is not None and stage in {"draining", "sick", "joined"}:
             why = self.machine.explanation(self.wants_gpus)
@@ -92,7 +92,7 @@ class NodeStatus:
 
     @property
     def _why_ended(self) -> str:
-        """The reason of its end: the fleet's record knows more than AWS, except interruptions."""
+        """The reason of its end: AWS's for an interruption, else from the fleet's record."""
         code = self.instance.ended.partition(":")[0]
         if code in _TAKEN:
             return f"AWS took the spot instance back ({self.instance.ended})"
@@ -146,8 +146,8 @@ class FleetStatus:
         demand: the trials' requests; None while the pool does not answer.
         price_per_hour: USD of all living nodes.
         spent: USD of all nodes since `since`, including ended ones, by the fleet's record.
-        since: when the run began; None: since the fleet's record began.
-        unpriced: instances in that sum with an unknown price, which count as 0.
+        since: when the run began; None means that costs count since the fleet's record began.
+        unpriced: instances with an unknown price, which count as 0 in `spent`.
         notices: important limits of this status, e.g. that the pool can't be asked.
     """
 
@@ -175,7 +175,7 @@ class FleetStatus:
 def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None) -> FleetStatus:
     """Return the status of a fleet; changes nothing.
 
-    Cost and demand are those of `run`; without one, those of all runs.
+    Cost and demand are those of `run`, or of all runs if it is not given.
     """
     now = now or datetime.now(UTC)
     instances = inventory.instances(aws, fleet, gone=True)
@@ -216,9 +216,10 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
 
 
 def keep_record(aws: Aws, fleet: Fleet, instances: Sequence[Instance], began: datetime) -> float:
-    """Keep the record of a fleet's costs on this machine after `fleet down`; return them in USD.
+    """Keep a fleet's record of costs on this machine after `fleet down`; return the USD spent.
 
-    `instances` are those that AWS lists last; `fleet down` ended those that ended since `began`.
+    `instances` is AWS's last listing. Instances that ended since `began` were ended by `fleet
+    down`.
 
     Raises:
         FleetError: the record can't be read, or can't be written to disk.
@@ -232,7 +233,7 @@ def keep_record(aws: Aws, fleet: Fleet, instances: Sequence[Instance], began: da
 
 
 def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> Ledger:
-    """Return a fleet's record of costs, brought up to date with what AWS lists now."""
+    """Return a fleet's record of costs, updated by AWS's present listing."""
     listed = inventory.instances(aws, fleet, gone=True)
     return _record(aws, fleet, listed, now or datetime.now(UTC))[0]
 

@@ -23,7 +23,7 @@ Call = Callable[["EC2Client", list[str]], object]
 
 
 def call_by_region(aws: Aws, instances: Iterable[Instance], doing: str, call: Call) -> None:
-    """Make a call for instances, region by region; skip those that are gone.
+    """Make a call for instances, region by region; skip instances that are gone.
 
     `doing` describes the call for errors, which append the instances' ids. The call must be safe to
     repeat.
@@ -47,7 +47,7 @@ def call_by_region(aws: Aws, instances: Iterable[Instance], doing: str, call: Ca
 
 
 def _refusals(call: Call, ec2: EC2Client, ids: list[str], doing: str) -> Iterator[FleetError]:
-    """Call for all at once; if AWS refuses, which one bad id causes, call for each half."""
+    """Call for all at once; if AWS refuses, perhaps for one bad id, call for each half."""
     try:
         with asking(f"{doing} {first_of(ids, 4)}"):
             call(ec2, ids)

@@ -52,13 +52,13 @@ class Prepared:
         return self.templates[pool.aws_region, kind]
 
     def subnet(self, pool: Candidate) -> str | None:
-        """Return the subnet of a pool's nodes; None where its zone has none."""
+        """Return the subnet of a pool's nodes; None if the pool's zone has no subnet."""
         return self.places[pool.aws_region].subnets.get(pool.zone)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """A reason why AWS did not launch nodes of a pool; `pool` None: of the whole request."""
+    """A reason why AWS did not launch nodes of a pool, or any node if `pool` is None."""
 
     pool: Candidate | None
     code: str
@@ -81,10 +81,10 @@ class FleetRequest:
         name: ClientToken and tag; a repeated request has the same.
         pools: pools that AWS may choose from, all with a subnet.
         count: maximum number of nodes.
-        least: minimum number of nodes, with fewer none comes; only for nodes that serve gangs,
-            which come from one zone and have no weights.
+        least: minimum number of nodes: AWS starts at least this number, or none. Only for nodes
+            that serve gangs; they are in one zone and have no weights.
         expires: the end of the nodes' first lease.
-        run: the run that pays for them; may be empty.
+        run: the run that gets their costs; may be empty.
     """
 
     name: str
@@ -96,7 +96,7 @@ class FleetRequest:
 
     @property
     def dearest(self) -> Candidate:
-        """The most expensive pool, with whose price nodes are tagged until their own is known."""
+        """The most expensive pool, whose price is in nodes' tags until their pool is known."""
         return max(self.pools, key=lambda one: one.price)
 
     def send(self, aws: Aws, fleet: Fleet, prepared: Prepared) -> Answer:
@@ -196,7 +196,7 @@ class FleetRequest:
 
 
 def weights_of(pools: Sequence[Candidate], heaviest: int = HEAVIEST) -> dict[Candidate, int]:
-    """Return the weighted capacity of each pool; a node of the slowest one has `SLOWEST`.
+    """Return the weighted capacity of each pool's nodes; the slowest pool's is `SLOWEST`.
 
     No weight exceeds `heaviest`, not even the slowest pool's.
     """
@@ -205,7 +205,7 @@ def weights_of(pools: Sequence[Candidate], heaviest: int = HEAVIEST) -> dict[Can
 
 
 def _heaviest(fleet: Fleet, lifecycle: Lifecycle) -> int:
-    """Return the largest weight with which ceiling / weight is high enough for EC2."""
+    """Return the largest weight for which EC2 accepts ceiling / weight as the maximum price."""
     if lifecycle != "spot" or fleet.spot.ceiling is None:
         return HEAVIEST
     return min(HEAVIEST, max(1, math.ceil(fleet.spot.ceiling / LEAST_MAX_PRICE) - 1))

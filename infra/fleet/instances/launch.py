@@ -1,10 +1,10 @@
 """Launches of nodes: one request to EC2 Fleet per AWS region, the best pools first.
 
-A request can be sent twice: by an `up` that was killed after sending it, and by the next one, to
-which AWS doesn't list the new instance yet. So each request has a name, its ClientToken and tag,
-which depends on its content and on the instances that AWS listed before. If it is repeated within
-the same ten minutes, AWS answers with the instances of the first time. AWS would repeat a refusal,
-too: so after a refusal the next request has another number in its name (refused.py).
+A request can be sent twice: by an `up` that was killed after sending it, and by the next `up` if
+AWS doesn't list the new instance yet. So each request has a name, its ClientToken and tag, which
+depends on its content and on the instances that AWS listed before. If it is repeated within the
+same ten minutes, AWS answers with the instances of the first time. AWS would also repeat a refusal.
+So after a refusal the next request has another number in its name (refused.py).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Refusal:
 
     @property
     def passes(self) -> bool:
-        """True if a later request may succeed; limits and prices don't pass."""
+        """True if a later request may succeed; refusals for limits and prices are lasting."""
         if self.code in {NO_REASON, *BUSY}:
             return True
         return UNAVAILABLE.get(self.code) in FLEETING
@@ -117,9 +117,10 @@ def launch(
     """Request `count` more nodes, within the cap per hour, in the candidates' order.
 
     All nodes for gangs are in one zone, because a placement group has only one, and traffic between
-    zones is slow and costs money. It is the zone of the first node while any node lives. If a zone
+    zones is slow and costs money. While any node lives, this is the zone of the oldest. If a zone
     has no room for `least` nodes, and none was launched there, the next zone is tried: fewer nodes
-    would be useless. They also have one lifecycle, because each lifecycle needs a separate request.
+    would be useless. Nodes for gangs also have one lifecycle, because each lifecycle needs a
+    separate request.
 
     `unlisted` are nodes launched a moment ago, which count although AWS may not list them yet.
 
@@ -187,7 +188,7 @@ def _split(
 ) -> dict[Lifecycle, int]:
     """Divide new nodes into spot and on-demand, as close as possible to the fleet's share of spot.
 
-    For gangs each part has no nodes or enough for a gang to begin.
+    For gangs each of the two parts is empty, or has enough nodes for a gang to begin.
     """
     have = sum(instance.lifecycle == "spot" for instance in living)
     spot = min(max(fleet.spot.nodes(len(living) + count) - have, 0), count)
@@ -201,8 +202,8 @@ def _split(
 def requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Candidate]]:
     """Yield the pools of each request: each region's best pools, then all others.
 
-    Pools whose work costs much more than the cheapest's are only used if the others have too little
-    room. Nodes of a gang have `one_type`, because a gang is as fast as its slowest node.
+    If a pool's work costs much more than the cheapest pool's, it is only used if the others have
+    too little room. Nodes of a gang have `one_type`, because a gang is as fast as its slowest node.
     """
     first = set(worth_most(pools))
     groups: dict[tuple[bool, str, str], list[Candidate]] = defaultdict(list)
@@ -213,14 +214,14 @@ def requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Can
 
 
 def worth_most(pools: Sequence[Candidate]) -> list[Candidate]:
-    """Return the pools whose work costs little more than the cheapest's, which come first."""
+    """Return the pools to request first: their work costs little more than the cheapest pool's."""
     best = min((one.cost for one in pools), default=0.0)
     return [one for one in pools if one.cost <= GOOD * best]
 
 
 @dataclass
 class _Order:
-    """One launch: its time, and the instances from before and from it (`known`)."""
+    """One launch: its time, and all instances that existed before it or come from it (`known`)."""
 
     aws: Aws
     fleet: Fleet
@@ -236,7 +237,7 @@ class _Order:
 
     @property
     def zone(self) -> str | None:
-        """The zone of gangs' nodes, that of the oldest; None without nodes."""
+        """The zone for gangs' nodes, which is the oldest node's; None without nodes or gangs."""
         running = [one for one in self.known if one.state in {"pending", "running"}]
         return running[0].zone if running and self.fleet.gangs else None
 
@@ -280,7 +281,7 @@ class _Order:
         """Tag instances with their pool's price, if it isn't the highest of the request.
 
         Returns:
-            Why that failed; instances then count as the most expensive.
+            Why the tagging failed; the instances then count as the most expensive.
         """
         highest, by_price = max(one.price for one in pools), defaultdict[float, list[str]](list)
         for one in instances:
@@ -324,7 +325,7 @@ class _Order:
         return name, answer
 
     def _answer(self, request: FleetRequest) -> Answer:
-        """Send a request; the answer includes instances of an earlier one of the same name."""
+        """Send a request; the answer includes instances of an earlier request of the same name."""
         answer = request.send(self.aws, self.fleet, self.prepared)
         earlier = any(one.code == TWICE for one in answer.failures)
         if earlier or not (answer.made or answer.failures):
@@ -386,7 +387,7 @@ class _Order:
         )
 
     def _check_mendable(self, answer: Answer) -> None:
-        """Raise the first failure, unless some pool failed for a reason that concerns it alone."""
+        """Raise the first failure, unless a pool failed for a reason of this pool alone."""
         if answer.failures and not any(map(_word, answer.failures)):
             one = answer.failures[0]
             error = {"Error": {"Code": one.code, "Message": one.message}}
@@ -408,7 +409,7 @@ def _word(failure: Failure) -> str:
 
 
 def _refusals(answer: Answer, pools: Sequence[Candidate]) -> Iterator[Refusal]:
-    """Yield the refusals of pools, one for all zones of a type with the same reason."""
+    """Yield the refusals of pools; the zones of a type with the same reason share one refusal."""
     if not (answer.made or answer.failures):
         reason = "AWS launched no node, and gave no reason"
         yield Refusal(pools=label(pools[:1]), code=NO_REASON, reason=reason)
@@ -423,12 +424,12 @@ def _refusals(answer: Answer, pools: Sequence[Candidate]) -> Iterator[Refusal]:
 
 
 def _is_unanswered(failure: Failure) -> bool:
-    """Return whether it is unknown if AWS made the launch, so that it must be asked again."""
+    """Return whether an error leaves open if AWS made the launch; then the request is repeated."""
     return failure.pool is None and failure.code in BUSY
 
 
 def _is_new(failure: Failure) -> bool:
-    """Return whether AWS does not know a new resource everywhere yet."""
+    """Return whether a failure means that AWS does not know a new resource everywhere yet."""
     if failure.code == "InvalidParameterValue":
         return "IAM Instance Profile" in failure.message
     return failure.code in JUST_MADE

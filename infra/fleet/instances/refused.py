@@ -20,7 +20,7 @@ def file_of(fleet: str) -> Path:
 
 
 def known(fleet: str, window: int) -> list[str]:
-    """Return the refused requests of a window; AWS has forgotten those of others."""
+    """Return the refused requests of a window; AWS has forgotten those of other windows."""
     kept = object_or_empty(lambda: read_json(file_of(fleet)))
     return list(kept.get("names", ())) if kept.get("window") == window else []
 

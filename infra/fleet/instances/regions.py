@@ -1,4 +1,4 @@
-"""Parallel calls of a fleet's AWS regions: a slow or throttled region does not delay the others.
+"""Parallel calls to a fleet's AWS regions: a slow or throttled region does not delay the others.
 
 EC2 limits an account's calls in each region separately, by token buckets. AWS's page "Request
 throttling for the Amazon EC2 API" (docs.aws.amazon.com/ec2/latest/devguide) has their sizes and
@@ -42,10 +42,11 @@ class Heard:
     """The answers of all regions.
 
     Attributes:
-        instances: those of all regions, also ended ones; of a silent region, its last listing.
+        instances: the instances of all regions, including ended ones; for a silent region, its last
+            listing.
         silent: errors of regions that did not answer.
         troubles: errors of the leases' renewal.
-        nothing: no region has ever answered.
+        nothing: True if no region has ever answered.
     """
 
     instances: list[Instance]

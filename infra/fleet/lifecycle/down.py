@@ -35,8 +35,9 @@ def down(
     """Remove the fleet: drain and terminate its nodes, then delete everything that `up` made.
 
     `drain` lets nodes finish or checkpoint their jobs; its failures are reported, and the nodes are
-    terminated all the same. `keep` gets the instances that AWS lists last, to save the record of
-    costs, before the bucket with that record is deleted. If it raises FleetError the bucket stays.
+    terminated all the same. Before the bucket with the record of costs is deleted, `keep` gets
+    AWS's last listing of instances and saves the record. If `keep` raises FleetError, the bucket
+    stays.
 
     Returns:
         Resources that are left, with reasons, a line each; empty: none.
@@ -64,7 +65,7 @@ def down(
 
 
 def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
-    """Terminate instances; skip those that are gone already."""
+    """Terminate instances; skip instances that are gone already."""
     call_by_region(
         aws, instances, "terminating", lambda ec2, ids: ec2.terminate_instances(InstanceIds=ids)
     )
@@ -73,7 +74,7 @@ def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
 def _delete(
     aws: Aws, fleet: Fleet, keep: Callable[[list[Instance]], object], progress: Progress
 ) -> list[str]:
-    """Delete all resources except instances; go on after a failure."""
+    """Delete all resources except instances; continue after a failure."""
     account = aws.account(fleet.home)
 
     def remove_bucket() -> None:

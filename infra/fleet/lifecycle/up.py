@@ -111,10 +111,10 @@ def prepare(
     *,
     everywhere: bool = True,
 ) -> Prepared:
-    """Make or correct the resources for a run's nodes (empty: of no run).
+    """Make or correct the resources for nodes of `run`; it is empty for nodes without a run.
 
-    Regions without a candidate get none. Without `everywhere`, a region's resources are made when
-    its first node is requested.
+    Regions without a candidate get no resources. Without `everywhere`, a region's resources are
+    made when its first node is requested.
     """
     account = aws.account(fleet.home)
     places = network.places(aws, fleet)
@@ -165,7 +165,8 @@ def up(
 ) -> Launched:
     """Make the nodes' resources, then launch nodes until `count` are alive.
 
-    The default is the fleet's minimum, and at least one. They are for `run`, if that isn't empty.
+    `count` is by default the fleet's minimum, and at least one. The nodes are for `run`, if that
+    isn't empty.
 
     Returns:
         All living nodes, and the refusals.

@@ -40,11 +40,11 @@ class Group:
     """Trials with equal requests, or jobs of one gang.
 
     Attributes:
-        need: resources that each requests.
-        requirements: their other requirements on a node, as a ClassAd expression.
+        need: resources that each trial or job requests.
+        requirements: the jobs' other requirements on a node, as a ClassAd expression.
         jobs: number of jobs.
-        since: when the first of them began to wait, or to run; None if HTCondor doesn't say.
-        least: the smallest useful number of them at once: a gang's min.
+        since: when the first job began to wait, or to run; None if HTCondor doesn't say.
+        least: the smallest useful number of these jobs at once: a gang's min.
     """
 
     need: Room
@@ -90,8 +90,8 @@ def read_pool(
 ) -> PoolView:
     """Return the nodes of a fleet (or of all), and the demand of trials of a run (or of all).
 
-    A run is identified by its folder, or else by its id. Slots that run jobs are only read with
-    `named`, for the names of the nodes' trials.
+    A run is identified by its folder, or else by its id. Only with `named` the slots that run jobs
+    are read, to get the names of the nodes' trials.
 
     Raises:
         PoolError: several runs have that id.
@@ -128,7 +128,7 @@ def _first(group: Ad) -> str:
 
 
 def _one_of(ids: Iterable[str]) -> str:
-    """Return a constraint that these jobs satisfy, and perhaps others of the same clusters."""
+    """Return a constraint that these jobs satisfy; other jobs of their clusters may, too."""
     parts = [id_.split(".") for id_ in ids]
     clusters, procs = (",".join(sorted({part[i] for part in parts})) for i in (0, 1))
     return f"member(ClusterId, {{{clusters}}}) && member(ProcId, {{{procs}}})"
@@ -206,7 +206,7 @@ def _groups(jobs: Sequence[Mapping[str, Any]], statuses: Collection[int]) -> tup
 
 
 def _gang(job: Mapping[str, Any]) -> int:
-    """Return the cluster of a gang's job, which identifies the gang; 0: not in a gang."""
+    """Return the cluster of a gang's job, which identifies the gang; 0 if not in a gang."""
     return int(number(job, "ClusterId") or 0) if _is_of_gang(job) else 0
 
 
@@ -215,7 +215,7 @@ def _is_of_gang(job: Mapping[str, Any]) -> bool:
 
 
 def _least(job: Mapping[str, Any], begun: Mapping[int, int]) -> int:
-    """Return how many more of a gang's jobs need slots before it trains; 1 once it trains."""
+    """Return how many more of a gang's jobs need slots before the gang trains; 1 once it trains."""
     if not (gang := _gang(job)):
         return 1
     return max(1, int(number(job, "TrialfleetGangMin") or 1) - begun[gang])

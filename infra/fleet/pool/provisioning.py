@@ -46,7 +46,7 @@ class Graph:
         return own.get("ProvisionerState") == PROVISIONED
 
     def over(self) -> bool:
-        """Return whether nothing is left to do, by this poll and the ones just before."""
+        """Return whether this poll and the ones just before it found nothing left to do."""
         own = _ad(self.job, ["DAGManJobId"]) or {}
         parent = own.get("DAGManJobId")
         dagman = parent and _ad(f"{parent}.0", [f"DAG_Nodes{count}" for count in _COUNTS])

@@ -1,7 +1,7 @@
-"""One autoscaler's cost ledger: its run's costs, from the fleet's record and its own observations.
+"""An autoscaler's ledger: the run's costs, from the fleet's record and its own observations.
 
-If the record in S3 is unreachable or damaged, nodes don't end: the autoscaler continues with its
-own observations, and updates the record once it can read and write again.
+If the record in S3 is unreachable or damaged, no node ends for that: the autoscaler continues with
+its own observations, and updates the record once it can read and write again.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class CostLedger:
 
     @property
     def since(self) -> datetime:
-        """The start of the run, or of this autoscaler without a run."""
+        """The start of the run; without a run, the start of this autoscaler."""
         return self._ledger.runs.get(self._run, self._began)
 
     def spent(self, now: datetime) -> float:
-        """Return the cost of all instances since then, in USD."""
+        """Return the cost of all instances since `since`, in USD."""
         return self._ledger.cost(now, self.since)
 
     def seen(self, pool: Iterable[Machine], now: datetime) -> None:
-        """Record which nodes are in the pool, and their figures; the next `note` saves it."""
+        """Record the pool's nodes and their figures; the next `note` saves the record."""
         self._ledger = self._ledger.seen(pool, now)
 
     def history(self, now: datetime) -> History:
@@ -61,7 +61,7 @@ class CostLedger:
         return self._ledger.history(now)
 
     def explained(self, pool: Iterable[Machine], ending: Iterable[Removal]) -> None:
-        """Record why nodes drain or end; the next `note` saves it."""
+        """Record why nodes drain or end; the next `note` saves the record."""
         whys = {node.instance: drain_text(node) for node in pool}
         ended = {one.instance: whys.get(one.instance) or one.reason for one in ending}
         self._ledger = self._ledger.explained(whys | ended)

@@ -53,7 +53,7 @@ CHOICE = timedelta(minutes=10)  # period after which candidates and prices are r
 
 
 def unfailing(progress: Progress) -> Progress:
-    """Return `progress` without its errors of output, such as a full disk."""
+    """Return a function like `progress` that ignores errors of output, such as a full disk."""
 
     def say(line: str) -> None:
         with suppress(OSError, ValueError):  # the log's disk is full, or its reader is gone
@@ -67,18 +67,18 @@ class Step:
     """The observations and actions of one step.
 
     Attributes:
-        at: its time.
+        at: time of the step.
         nodes: number of nodes by phase, see `scaling.Phase`.
         waiting: number of trials that wait for a slot.
         running: number of trials that run.
         price_per_hour: USD of all nodes.
         spent: USD since `since`.
-        since: start of the run, or of this autoscaler without a run.
+        since: start of the run; without a run, of this autoscaler.
         launched: instances that were started.
         drained: nodes that were asked to drain, and why.
         terminated: instances that were ended, and why.
-        stopped: why the run's trials, or the whole run, end at the cap; empty: they don't.
-        ended: number of jobs that were removed from the queue for that.
+        stopped: why the run's trials, or the whole run, end at the cap; empty if they don't.
+        ended: number of jobs that were removed from the queue because of `stopped`.
         notes: explanations for people, a line each.
         instances: those alive at or after `since`, from the fleet's record.
     """
@@ -146,9 +146,9 @@ class Autoscaler:
     ) -> None:
         """Keep the arguments; nothing happens before the first step.
 
-        With `run`, its trials and its costs since its beginning count; else all trials, and costs
-        from now on. `planned` is when the run was planned, if known: an earlier run in the record
-        is a different one with the same id.
+        With `run`, only that run's trials count, and its costs since its beginning; else all
+        trials, and costs from now on. `planned` is when the run was planned, if known: a run that
+        the record has from an earlier time is a different run with the same id.
         """
         self._aws, self._fleet, self._connections = aws, fleet, connections
         self._run, self._progress = run, unfailing(progress)
@@ -165,7 +165,7 @@ class Autoscaler:
         self._unmatched = UnmatchedTrials()
 
     def step(self, *, least: int = 0) -> Step:
-        """Read, decide and act once; have at least `least` nodes, whatever the demand."""
+        """Read, decide and act once; keep at least `least` nodes, whatever the demand."""
         now = self._clock.now()
         heard = self._hear(now, renewing=True)
         listed, unheard = heard.instances, list(heard.silent.values())
@@ -214,8 +214,8 @@ class Autoscaler:
     def leave(self) -> Step:
         """Release unneeded nodes at the end of this autoscaler's run; return the step.
 
-        Busy nodes stay, and those that other runs' trials wait for: the fleet's next autoscaler
-        releases them, or they shut down after they have been idle for a while.
+        Busy nodes stay, and so do nodes that other runs' trials wait for. The fleet's next
+        autoscaler releases them, or they shut themselves down after some idle time.
         """
         retries.until(self._has_left_its_slots, LEAVING)
         now = self._clock.now()
@@ -243,7 +243,7 @@ class Autoscaler:
         )
 
     def _has_left_its_slots(self) -> bool:
-        """Return whether no node has a job of this run; a claim outlives its job."""
+        """Return whether no node has a job of this run any more; a claim may outlive its job."""
         nodes = self._connections.read_all(self._fleet.called).nodes
         return not any(
             node.idle_since is None and all(trial.run == self._run for trial in node.trials)
@@ -292,7 +292,7 @@ class Autoscaler:
             raise
 
     def _uncounted(self, unheard: Sequence[FleetError]) -> str:
-        """Return why the number or cost of nodes is unknown; empty: it is known."""
+        """Return why the number or cost of nodes is unknown; empty if it is known."""
         if unheard:
             return "an AWS region does not list its nodes"
         capped = self._fleet.price_cap.run is not None
@@ -392,7 +392,7 @@ class Autoscaler:
         return ""
 
     def _prepare(self, candidates: Sequence[Candidate]) -> Prepared:
-        """Find or make the resources for launches: about 20 calls, kept as long as a choice."""
+        """Find or make the resources for launches, by about 20 calls."""
         aws, fleet = self._aws, self._fleet
         given = self._connections.inputs(aws, fleet)
         return up.prepare(aws, fleet, given, candidates, self._run, everywhere=False)

@@ -15,7 +15,7 @@ UNFIT_IN_A_ROW = 3  # number of unfit nodes in a row at which launches slow down
 
 
 class Backoff:
-    """A pause of launches, which doubles each time in a row."""
+    """A pause of launches; each further pause in a row is twice as long."""
 
     def __init__(self, first: timedelta, longest: timedelta) -> None:
         self._first, self._longest = first, longest
@@ -29,11 +29,11 @@ class Backoff:
         self._length = min(self._length * 2, self._longest)
 
     def reset(self) -> None:
-        """End the pause; the next one has the first length again."""
+        """End the pause; the next pause has the first length again."""
         self._until, self._length = None, self._first
 
     def reason(self, now: datetime) -> str:
-        """Return the reason and end of the pause; empty: there is none."""
+        """Return the reason and end of the pause; empty if there is none."""
         if self._until is None or now >= self._until:
             return ""
         return f"{self._reason}; retried at {self._until:%H:%M:%S} UTC"
@@ -53,7 +53,7 @@ class UnfitNodes:
         self._unfit: set[str] = set()
 
     def reason(self, phases: Mapping[str, Phase], now: datetime) -> str:
-        """Return why launches pause, after an update by the nodes' phases; empty: they don't."""
+        """Update the count by the nodes' phases; return why launches pause, empty if they don't."""
         fit = {name for name, where in phases.items() if where in {"idle", "busy"}}
         bad = {name for name, where in phases.items() if where in {"late", "sick"}}
         gone = self._coming - set(phases)
@@ -70,7 +70,7 @@ class UnfitNodes:
 
 
 class UnmatchedTrials:
-    """Trials that match no node of the fleet despite enough room, so that nodes would be useless.
+    """Trials that match no node of the fleet despite enough room: new nodes would not help.
 
     They are left out of the demand for a while, longer each time, until one of their kind runs.
     """
@@ -83,7 +83,7 @@ class UnmatchedTrials:
     ) -> tuple[Demand, list[str]]:
         """Return the demand without unmatched trials, and a note for each kind of them.
 
-        `found` has waiting trials, each with the free node that they don't match.
+        `found` has groups of waiting trials, each with a free node that does not match them.
         """
         for group in demand.active:
             self._backoffs.pop((group.need, group.requirements), None)

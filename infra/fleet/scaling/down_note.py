@@ -1,8 +1,8 @@
 """The note on this machine that a person has taken a fleet down.
 
 While the note exists, no autoscaler here starts a node of the fleet or renews a lease; otherwise a
-running run would launch a new node within seconds. The note is removed when a person asks for the
-fleet again: by `fleet up`, `scale` or `autoscale`, or by submitting or resuming a run with it.
+run in progress would launch a new node within seconds. The note is removed when a person asks for
+the fleet again: by `fleet up`, `scale` or `autoscale`, or by submitting or resuming a run with it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def reason_no_nodes(fleet: str) -> str:
 
 @contextmanager
 def step_of(lock: Path) -> Iterator[None]:
-    """Hold the lock that `note_down` waits for; if it can't be made, run the block all the same."""
+    """Hold the lock that `note_down` waits for; run the block even if the lock can't be made."""
     with ExitStack() as stack:
         with suppress(OSError):
             stack.enter_context(locked(lock, wait=True))

@@ -1,7 +1,7 @@
 """Draining: a node takes no more jobs, and its jobs leave with their checkpoints.
 
-It uses HTCondor's `condor_drain`, because the Python bindings don't use the permission to
-administer a node that the collector gives to the pool's administrator.
+The collector gives the pool's administrator a permission to administer each node. This module calls
+`condor_drain`, because HTCondor's Python bindings don't use that permission.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ IN_PROGRESS = "Draining already in progress"
 
 
 def drain(node: Machine, removal: Removal, program: str = "") -> str:
-    """Ask a node to take no more jobs and to vacate those that it has.
+    """Ask a node to take no more jobs and to vacate its present jobs.
 
-    For a node that drains already this changes nothing. The node's ad has the reason as
+    If the node drains already, nothing changes. The node's ad has the reason as
     `DrainReason`, after `OURS`. With `only_idle` a node that runs a job meanwhile is not drained.
 
     Returns:
-        The error; empty: the node was asked.
+        The error; empty if the node was asked.
 
     Raises:
         PoolError: there is no pool, or no `condor_drain` (`program` is its path, if known).
@@ -120,7 +120,7 @@ def described(node: Machine) -> str:
 
 
 def drain_text(node: Machine) -> str:
-    """Return why a node drains, and who requested it; empty: it doesn't drain."""
+    """Return why a node drains, and who requested it; empty if it doesn't drain."""
     if not node.draining:
         return ""
     who = "the manager" if node.drain_reason.startswith(OURS) else "the node itself"

@@ -1,4 +1,4 @@
-"""Removal of trials' jobs from the queue when no money is left, with the reason."""
+"""Removal of trials' jobs from the queue, with a reason, when no money is left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OVER = f"(JobStatus == {JobStatus.REMOVED} || JobStatus == {JobStatus.COMPLETED}
 
 
 def end(run: str, stop: Stop, folder: str = "") -> int:
-    """Remove the jobs of a run's trials, and of its full trainings if they end too.
+    """Remove the jobs of a run's trials; with `stop.finals` also of its full trainings.
 
     Their POST scripts find the reason in the job's log and report it to the study. Without a folder
     the run is identified by its id.

@@ -24,7 +24,7 @@ def kept_ledger(fleet: str, account: str) -> Path:
 
 
 def kept_lifetimes(fleet: str) -> dict[str, Lifetime]:
-    """Return the kept instances of a fleet that went down, of all accounts."""
+    """Return the instances of a fleet from the files that `fleet down` kept, for all accounts."""
     found: dict[str, Lifetime] = {}
     for file in default_report(fleet).parent.glob(f"{glob.escape(fleet)}.*.ledger.json"):
         found |= lines_in(object_or_empty(partial(read_json, file)).get("instances"))
@@ -32,7 +32,7 @@ def kept_lifetimes(fleet: str) -> dict[str, Lifetime]:
 
 
 def lines_in(value: Any) -> dict[str, Lifetime]:
-    """Return the instances in data of an autoscaler or `fleet down`; none if it is damaged."""
+    """Return the instances in a file's data from an autoscaler or `fleet down`; none if damaged."""
     try:
         return parse_lines(value or {})
     except ValueError:
@@ -40,12 +40,12 @@ def lines_in(value: Any) -> dict[str, Lifetime]:
 
 
 def read_report(path: Path) -> dict[str, Any] | None:
-    """Return the autoscaler's last report; None: there is none."""
+    """Return the autoscaler's last report; None if there is none."""
     return object_or_empty(lambda: read_json(path)) or None
 
 
 def run_report(own: Path, fleet: str, run: str) -> dict[str, Any] | None:
-    """Return the last report of a run's autoscaler: the run's own, or the one for all trials.
+    """Return the last report of the autoscaler of a run, or of the autoscaler for all trials.
 
     Args:
         own: report file of an autoscaler that the run started.

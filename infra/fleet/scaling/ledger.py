@@ -1,7 +1,7 @@
 """A fleet's record of its instances' costs, needed because AWS forgets ended instances.
 
-It is stored in the fleet's bucket. Before `fleet down` deletes the bucket, it keeps the record on
-this machine. If the fleet comes up again, that is read together with the new bucket's record.
+It is stored in the fleet's bucket. Before `fleet down` deletes the bucket, it copies the record to
+this machine. If the fleet comes up again, the copy is read together with the new bucket's record.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
 def load(aws: Aws, fleet: Fleet) -> Ledger:
-    """Return the fleet's record together with the kept one; empty if there is neither.
+    """Return the fleet's record together with the kept record; empty if there is neither.
 
     Raises:
         FleetError: the record was not written by trialfleet.
@@ -61,10 +61,10 @@ def save(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
 
 
 def keep(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
-    """Keep the record on this machine: the bucket is about to be deleted.
+    """Keep the record on this machine, because the bucket is about to be deleted.
 
     Raises:
-        FleetError: it can't be written to disk.
+        FleetError: the record can't be written to disk.
     """
     file = _kept(aws, fleet)
     try:
@@ -75,7 +75,7 @@ def keep(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
 
 
 def load_kept(file: Path) -> Ledger:
-    """Return the record that `keep` wrote; an empty one if there is none.
+    """Return the record that `keep` wrote; empty if there is no such record.
 
     Raises:
         FleetError: the file was not written by trialfleet.

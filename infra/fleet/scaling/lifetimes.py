@@ -2,10 +2,10 @@
 
 Costs are an estimate of EC2's bill for the instances alone, without disks and traffic:
 
-- A price is that at the launch; a spot price may have changed since.
-- The end of an instance is the time that AWS reports. Without one it is the time when the instance
-  was first missing, or the end of its lease if that was earlier: late by at most the time between
-  two polls, never early.
+- The price is the one at the launch; a spot price may have changed since.
+- The end of an instance is the time that AWS reports. If AWS reports none, it is the time when the
+  instance was first missing, or the end of its lease if that was earlier. This time is never early,
+  and late by at most the time between two polls.
 - Instances that lived only between two polls more than an hour apart are missing.
 """
 
@@ -32,15 +32,15 @@ class Lifetime:
     """The life of an instance.
 
     Attributes:
-        price: USD per hour; None: unknown.
+        price: USD per hour; None if unknown.
         expires: the end of its lease when it was last seen.
         ended: when it ended, or was found to be gone; None while it lives.
         joined: when it was first seen in the pool; None if it never was.
         run: the run for which it was launched; empty: none, or unknown.
-        why: why it drains or has ended, and who requested that; empty: unknown.
-        zone, lifecycle: with the type, its capacity pool; empty in old records.
-        taken_back: when AWS reclaimed it, or gave notice that it may; None: not so far.
-        bandwidth: GB/s of a GPU's memory, measured by its probe; None: not measured.
+        why: why it drains or has ended, and who requested that; empty if unknown.
+        zone, lifecycle: identify, with the type, its capacity pool; empty in old records.
+        taken_back: when AWS reclaimed it, or gave notice that it may; None if neither.
+        bandwidth: GB/s of a GPU's memory, measured by its probe; None if not measured.
     """
 
     type: str
@@ -57,15 +57,15 @@ class Lifetime:
     bandwidth: float | None = None
 
     def until(self, now: datetime) -> datetime:
-        """Return its end; if unknown `now`, but no later than the end of its lease."""
+        """Return its end; if unknown, the earlier of `now` and the end of its lease."""
         return self.ended or min(now, self.expires or now)
 
     def spent(self, now: datetime, since: datetime | None = None) -> float:
-        """Return its cost in USD, counted at most to `until(now)`."""
+        """Return its cost in USD, counted to `until(now)`."""
         return self.cost(self.until(now), since)
 
     def cost(self, now: datetime, since: datetime | None = None) -> float:
-        """Return its cost until `now` in USD, counted from its launch or `since` if later."""
+        """Return its cost until `now` in USD, from the later of its launch and `since`."""
         end = max(self.ended or now, self.launched + LEAST)
         begin = max(self.launched, since or self.launched)
         return (self.price or 0.0) * max(0.0, (end - begin) / timedelta(hours=1))
@@ -77,7 +77,7 @@ class NodesLeft:
 
     Attributes:
         nodes: their ids.
-        until: when the last of their leases ends; None if one has none.
+        until: when the last of their leases ends; None if a node has no lease.
         per_hour: USD of all of them.
     """
 
@@ -87,7 +87,7 @@ class NodesLeft:
 
 
 def nodes_left(lifetimes: Mapping[str, Lifetime], now: datetime) -> NodesLeft | None:
-    """Return the instances that are still alive, as far as known; None: there are none."""
+    """Return the instances that are still alive, as far as known; None if there are none."""
     living = {k: v for k, v in lifetimes.items() if v.ended is None and v.until(now) == now}
     if not living:
         return None
@@ -121,9 +121,9 @@ class Ledger:
         return replace(self, lifetimes=recent, runs=runs)
 
     def with_kept(self, kept: Ledger) -> Ledger:
-        """Return the record together with the one that was kept by `fleet down`.
+        """Return the record together with the record that `fleet down` kept.
 
-        If both have an instance, perhaps only the kept one has its end.
+        If both records have an instance, perhaps only the kept record has its end.
         """
         lifetimes = {**kept.lifetimes, **self.lifetimes}
         ended = {k: v for k, v in kept.lifetimes.items() if v.ended and not lifetimes[k].ended}
@@ -147,7 +147,7 @@ class Ledger:
         return learned((_record(one, now) for one in recent if one.zone), now)
 
     def explained(self, whys: Mapping[str, str]) -> Ledger:
-        """Return the record with reasons why instances end; ended ones keep theirs."""
+        """Return the record with reasons why instances end; ended instances keep their reasons."""
         new = {
             name: replace(life, why=whys[name])
             for name, life in self.lifetimes.items()
@@ -160,9 +160,9 @@ class Ledger:
         return {k: v for k, v in self.lifetimes.items() if v.ended is None or v.ended > moment}
 
     def begun(self, run: str, now: datetime, planned: datetime | None = None) -> Ledger:
-        """Return the record with a run in it, which begins now if it is new.
+        """Return the record with this run added; a new run begins now.
 
-        A run that began before this one was planned is a different one with the same id.
+        A recorded run that began before this run was planned is a different run with the same id.
         """
         known = self.runs.get(run)
         if known and planned and known < planned:

@@ -25,11 +25,11 @@ class Limits:
         boot_minutes: time that a node may take to join.
         room: resources of a new node.
         price: USD per hour of a new node.
-        hour_cap: USD per hour of all nodes; None: no cap.
-        run_cap: USD of all nodes since the run began; None: no cap.
+        hour_cap: cap in USD per hour of all nodes; None without a cap.
+        run_cap: cap in USD of all nodes since the run began; None without a cap.
         reserve: the share of run_cap that is kept for the full trainings.
         spent: USD of all nodes since the run began.
-        paused: why launches are paused; empty: they aren't.
+        paused: why launches are paused; empty if they are not.
     """
 
     min_nodes: int
@@ -45,7 +45,7 @@ class Limits:
     paused: str = ""
 
     def run_pays_for(self, rate: float) -> int:
-        """Return how many new nodes the rest of the run's cap pays for until they are useful.
+        """Return how many new nodes fit into the rest of the run's cap until they are useful.
 
         `rate` is USD per hour of the existing nodes.
         """
@@ -60,8 +60,8 @@ class Stop:
     """The end of a run's trials because its money is spent.
 
     Attributes:
-        reason: for people.
-        finals: the full trainings end, too.
+        reason: the reason, as text for people.
+        finals: True if the full trainings end, too.
     """
 
     reason: str
@@ -74,7 +74,7 @@ def required_stop(limits: Limits, nodes: int, wanted: bool) -> Stop | None:
     Args:
         limits: the run's cap, the amount spent and the price of a new node.
         nodes: the number of instances that cost money.
-        wanted: a job waits for a node.
+        wanted: True if a job waits for a node.
     """
     cap, spent = limits.run_cap, limits.spent
     if cap is None:

@@ -52,10 +52,10 @@ class Loop:
         """Keep the arguments; nothing happens before `run`.
 
         The report, by default `default_report(fleet)`, names the fleet and the run. Autoscalers
-        exclude each other by a lock, by default this user's for the fleet. With `graph` this is its
-        provisioner. With `ends_with_run` it releases unneeded nodes at its end. It pauses for
-        `pause` seconds between steps, and longer after several failures. Each step renews the
-        nodes' leases.
+        exclude each other by a lock, by default this user's for the fleet. With `graph` the
+        autoscaler is the graph's provisioner. With `ends_with_run` the autoscaler releases unneeded
+        nodes at its end. It pauses for `pause` seconds between steps, and longer after several
+        failures. Each step renews the nodes' leases.
         """
         self._autoscaler, self._fleet, self._run = autoscaler, fleet, run
         self._report = report or default_report(fleet)
@@ -138,11 +138,11 @@ class Loop:
             return False
 
     def _least(self) -> int:
-        """Return the least number of nodes: 1 before the graph starts, as no trial can ask yet."""
+        """Return the least number of nodes: 1 before the graph starts, as no trial waits yet."""
         return 1 if self._graph and not self._provisioned else 0
 
     def _look_at_the_graph(self, step: Step) -> bool:
-        """Start the graph once a node has joined, or none ever will; return whether it ended."""
+        """Start the graph if a node has joined or trials must stop; return whether it ended."""
         if self._graph is None:
             return False
         if not self._provisioned and (step.joined or step.stopped):

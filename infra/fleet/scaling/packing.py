@@ -18,9 +18,9 @@ class Packing:
     """The placement of waiting trials.
 
     Attributes:
-        used: nodes that get some of them.
+        used: nodes that get some of the trials.
         new: number of missing nodes.
-        unfit: trials that don't fit even on a new node.
+        unfit: trials that fit on no node, not even a new one.
     """
 
     used: frozenset[str]
@@ -62,14 +62,14 @@ def pack(
 
 
 def least_new(waiting: Iterable[Group], free: Mapping[str, Room], new: Room, most: int) -> int:
-    """Return the smallest useful number of new nodes; 0: none is useful."""
+    """Return the smallest useful number of new nodes; 0 if none is useful."""
     waiting = list(waiting)
     of_use = bisect_left(range(most), 1, key=lambda more: pack(waiting, free, new, more + 1).new)
     return pack(waiting, free, new, of_use + 1).new if of_use < most else 0
 
 
 def never_begins(least: int, nodes: int, slots: int) -> str:
-    """Return why a gang that needs `least` jobs can never begin; empty: it can.
+    """Return why a gang that needs `least` jobs can never begin; empty if it can.
 
     The fleet has at most `nodes` nodes, each with room for `slots` of the gang's jobs.
     """
@@ -93,7 +93,7 @@ def _count(fresh: Iterable[_Alike]) -> int:
 
 
 def _fill(rooms: dict[str, Room], need: Room, jobs: int) -> int:
-    """Place `jobs` jobs as far as there is room; return the number of the others."""
+    """Place as many of `jobs` jobs as there is room for; return the number of the others."""
     for name, room in rooms.items():
         if not jobs:
             break
@@ -104,7 +104,7 @@ def _fill(rooms: dict[str, Room], need: Room, jobs: int) -> int:
 
 
 def _fill_alike(fresh: Iterable[_Alike], need: Room, jobs: int) -> tuple[int, list[_Alike]]:
-    """Place jobs on new nodes; return the number of the others, and the nodes with the rest."""
+    """Place jobs on new nodes; return the number without room, and the nodes' room left."""
     left = []
     for room, nodes in fresh:
         each = room.holds(need)

@@ -48,9 +48,9 @@ class Watch:
     def living(
         self, listed: Iterable[Instance], now: datetime, silent: Collection[str] = ()
     ) -> list[Instance]:
-        """Return the instances that cost money: those listed, and those just launched.
+        """Return the instances that cost money: the listed and the just launched ones.
 
-        In `silent` AWS regions, which list nothing, just launched ones count as alive.
+        Just launched instances count as alive in `silent` AWS regions, which list nothing.
         """
         listed = list(listed)
         known = {instance.id for instance in listed}
@@ -97,7 +97,7 @@ class Watch:
 
 
 def usual_room(room: Room, kind: str, nodes: Iterable[Node]) -> Room:
-    """Return the room of a new node of a type: at most that of nodes that have joined."""
+    """Return the room of a new node of a type: at most the room of nodes that have joined."""
     for node in nodes:
         if node.machine and node.instance.type == kind:
             room = room.within(node.machine.total)

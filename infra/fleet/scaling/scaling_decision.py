@@ -43,9 +43,9 @@ class Node:
     """An instance that costs money, joined with its machine in the pool.
 
     Attributes:
-        instance: as AWS lists it; if its price is unknown, that of a new node counts.
+        instance: the instance as AWS lists it; if its price is unknown, a new node's price counts.
         room: its resources once it has joined.
-        machine: from its ads; None while the collector doesn't know it.
+        machine: its machine in the pool; None while the collector doesn't know it.
         seen: when the collector last knew it; None: never.
     """
 
@@ -65,7 +65,7 @@ class Removal:
     """A node to drain or to terminate, and why.
 
     Attributes:
-        only_idle: not if a job has started on it meanwhile.
+        only_idle: True: the node stays if a job has started on it meanwhile.
     """
 
     instance: str
@@ -79,7 +79,7 @@ class Decision:
 
     Attributes:
         launch: number of nodes to request.
-        least: the smallest useful number of them, with which a gang can begin.
+        least: the smallest useful number of new nodes, with which a gang can begin.
         drain: nodes that are to take no more trials; they are terminated when empty.
         terminate: nodes to end at once, because they are empty.
         reasons: explanations for people, a line each.
@@ -119,8 +119,8 @@ def unmatched_trials(
 ) -> list[tuple[Group, Node]]:
     """Return trials that wait although a node has been free for a while, each with that node.
 
-    HTCondor matches within seconds. So their requirements exclude this node, and would also exclude
-    a new one of its kind.
+    HTCondor matches within seconds. So the trials' requirements exclude this node, and would also
+    exclude a new node of its kind.
     """
     fleet = _Fleet(nodes, limits, now)
     free = [n for n in fleet.among({"idle"}) if fleet.idle_minutes(n) >= MATCH_MINUTES]
@@ -170,7 +170,7 @@ class _Fleet:
         return [node for node in self.nodes if self.phase(node) not in phases]
 
     def free(self) -> Mapping[str, Room]:
-        """Return the room for trials: first on busy nodes, then on idle, then on coming ones.
+        """Return the room for trials: first on busy nodes, then on idle and on coming nodes.
 
         In this order the most expensive nodes stay empty if possible. A silent node's room is
         unknown, so it has none.
@@ -218,7 +218,7 @@ class _Allowance(NamedTuple):
 
 
 def _allowance(fleet: _Fleet) -> _Allowance:
-    """Return the allowance; the money must pay for each new node at least until it is useful."""
+    """Return the allowance: only nodes that the money can keep at least until they are useful."""
     limits, rate = fleet.limits, fleet.rate(fleet.besides(GONE))
     bounds = {
         f"the fleet has at most {limits.max_nodes} nodes": limits.max_nodes - len(fleet.nodes)
@@ -239,7 +239,8 @@ def _allowance(fleet: _Fleet) -> _Allowance:
 def _launch(fleet: _Fleet, useful: int, wanted: int, allowance: _Allowance) -> tuple[int, str]:
     """Return how many nodes to request, and the reason if fewer than wanted.
 
-    `useful` of the allowed nodes have work; `wanted` would have work without limits.
+    `useful` is the number of nodes that have work within the limits, `wanted` the number without
+    limits.
     """
     lacking = fleet.limits.min_nodes - len(fleet.among(OPEN))
     wanted = max(wanted, lacking)
@@ -253,7 +254,7 @@ def _launch(fleet: _Fleet, useful: int, wanted: int, allowance: _Allowance) -> t
 
 
 def _idle_too_long(fleet: _Fleet, used: frozenset[str], over: Sequence[Node]) -> list[Node]:
-    """Return the nodes to drain: sick ones, and idle ones beyond `min_nodes`."""
+    """Return the nodes to drain: sick nodes, and idle nodes beyond `min_nodes`."""
     going = {node.id for node in over}
     staying = [node for node in fleet.nodes if node.id not in going]
     rested = [
@@ -316,7 +317,7 @@ def left_alone(
 
 
 def _without(fleet: _Fleet, going: Sequence[Node], reason: str) -> Decision:
-    """Return the decision to drain nodes in the pool and end the others and useless ones now."""
+    """Return the decision to drain `going`; end useless nodes and those not in the pool."""
     drain = (Removal(instance=node.id, reason=reason) for node in going if node.machine)
     coming = (Removal(instance=node.id, reason=reason) for node in going if not node.machine)
     return Decision(drain=tuple(drain), terminate=(*_ended(fleet), *coming))

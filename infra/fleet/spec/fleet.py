@@ -101,7 +101,7 @@ class Spot(Section):
     )
 
     def nodes(self, total: int) -> int:
-        """Return the number of spot nodes of `total`: the share beyond the base, rounded up."""
+        """Return how many of `total` nodes are spot: the share beyond the base, rounded up."""
         return math.ceil(self.share * max(0, total - self.base) - 1e-9)
 
     @property
@@ -255,30 +255,30 @@ class Fleet(Section):
 
     @property
     def called(self) -> str:
-        """The fleet's name; a study's fleet without a name has the study's."""
+        """The fleet's name; a study's fleet without a name gets the study's name."""
         assert self.name is not None, "the fleet was not given a name"
         return self.name
 
     @property
     def shares(self) -> int:
-        """The number of trials that share a GPU; 1: each has its own."""
+        """The number of trials that share a GPU; 1 if each trial has its own."""
         return self.trials_per_gpu or 1
 
     @property
     def brings_gpus(self) -> bool:
-        """True if its nodes have GPUs, by `needs` or the families' names of listed types."""
+        """True if its nodes have GPUs, by `needs` or the family names of the listed types."""
         if self.instance_types:
             return any(re.match(_GPU_FAMILY, name) for name in self.instance_types)
         return self.needs.gpus > 0
 
     @property
     def clusters(self) -> bool:
-        """True if nodes go into a cluster placement group, when their type allows."""
+        """True if nodes whose type allows it go into a cluster placement group."""
         return self.gangs is not None and self.gangs.placement_group
 
     @property
     def efa(self) -> bool:
-        """True if nodes get an Elastic Fabric Adapter, when their type has one."""
+        """True if nodes whose type has an Elastic Fabric Adapter get it."""
         return self.gangs is not None and self.gangs.efa
 
     @model_validator(mode="after")

@@ -18,13 +18,13 @@ class InstanceType:
         name: for instance `g5.xlarge`.
         vcpus: virtual processors.
         memory_mb: main memory in MiB.
-        gpus: number of NVIDIA GPUs; 0 for a type without.
-        gpu: AWS's name of the GPU, such as `A10G`; empty without.
-        gpu_memory_mb: memory of one GPU in MiB; 0 without.
+        gpus: number of NVIDIA GPUs; may be 0.
+        gpu: AWS's name of the GPU, such as `A10G`; empty without a GPU.
+        gpu_memory_mb: memory of one GPU in MiB; 0 without a GPU.
         architecture: `x86_64` or `arm64`.
-        local_disk_gb: local NVMe disks in GB; 0 without.
-        clusters: it can be in a cluster placement group.
-        efa: it has an Elastic Fabric Adapter.
+        local_disk_gb: local NVMe disks in GB; 0 without a disk.
+        clusters: True if it can be in a cluster placement group.
+        efa: True if it has an Elastic Fabric Adapter.
     """
 
     name: str
@@ -125,5 +125,5 @@ class Instance:
 
     @property
     def alive(self) -> bool:
-        """True while it costs money, or soon will."""
+        """True if it costs money, or soon will."""
         return self.state in {"pending", "running", "stopping", "stopped"}

@@ -22,7 +22,7 @@ def resource_name(fleet: str) -> str:
 
 
 def bucket_name(fleet: str, account: str) -> str:
-    """Return the name of the fleet's bucket, unless the study names one."""
+    """Return the name of the fleet's own bucket, for studies that name no bucket."""
     return f"trialfleet-{fleet}-{account}"
 
 

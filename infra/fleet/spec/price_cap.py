@@ -1,4 +1,4 @@
-"""The caps on a fleet's costs: whether they are reached, and how many more nodes they pay for.
+"""The caps on a fleet's costs: whether they are reached, and how many more nodes they allow.
 
 The cap per hour is checked twice before a launch. The decision checks it at the best pool's price,
 to exclude gangs that would get too few nodes, and to explain why trials wait. The launch checks it
@@ -13,9 +13,9 @@ _ROUNDING = 1e-9  # 0.3 is three times 0.1
 
 
 def nodes_within(cap: float | None, used: float, price: float) -> int:
-    """Return how many more nodes of a price a cap pays for, all in USD per hour.
+    """Return how many more nodes of this price a cap allows, all in USD per hour.
 
-    0 if exactly the cap is used; -1 if more is.
+    0 if exactly the cap is used; -1 if the cap is exceeded.
     """
     if cap is None:
         return UNBOUNDED

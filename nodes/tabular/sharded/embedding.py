@@ -1,9 +1,9 @@
 """A table of embeddings whose rows are divided among the ranks: rank r mod n has row r.
 
 That rank also has the row's gradient and the optimiser's means, 16 bytes per number in all. For
-each batch a rank requests the rows of its part's codes from the others, and sends their gradients
-back. So the traffic depends on the batch, but not on the size of the table (as in GeePS: Cui et
-al., EuroSys 2016).
+each batch a rank requests the rows for the codes of its part from the other ranks, and sends the
+rows' gradients back. So the traffic depends on the batch, but not on the size of the table (as in
+GeePS: Cui et al., EuroSys 2016).
 
 Shapes: V codes, e numbers of each, n ranks, u distinct codes in a rank's part of a batch.
 """
@@ -39,7 +39,7 @@ class Rows:
         self._means = m, v
 
     def bring(self, wanted: Tensor) -> Tensor:
-        """Load a step's rows, by number [w] in main memory, into `moved`; return their places."""
+        """Load a step's rows, numbers [w] in main memory, into `moved`; return their places."""
         return send(wanted, self.moved.device)
 
     def put_back(self) -> None:
@@ -59,7 +59,7 @@ class Rows:
         self.moved.copy_(table)
 
     def load_means(self, m: Tensor, v: Tensor, done: int) -> None:  # noqa: ARG002
-        """Load the optimiser's means [R, e] of step `done`; load the rows before."""
+        """Load the optimiser's means [R, e] of step `done`; call `load` before."""
         for mine, given in zip(self._means, (m, v), strict=True):
             mine.copy_(given)
 
@@ -69,7 +69,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Route:
-    """The rows of the table that a rank requests from the others, and they from it."""
+    """The rows that a rank requests from the other ranks, and that they request from it."""
 
     place: Tensor  # index of each code [*] among the u rows that arrive, on the device
     asked: list[int]  # number of rows requested from each rank
@@ -78,7 +78,7 @@ class Route:
 
 
 class ShardedEmbedding(nn.Module):
-    """A table of embeddings that the ranks share; its state has this rank's rows, "shard"."""
+    """A table of embeddings that the ranks share; its state has this rank's rows as "shard"."""
 
     def __init__(self, rows: Rows, team: Ranks) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class ShardedEmbedding(nn.Module):
         return _chosen(_to_all(given, route.given, route.asked, self._team), route.place)
 
     def route(self, codes: Tensor) -> Route:
-        """Request the rows for codes [*] from the others; all ranks call it together.
+        """Request the rows for codes [*] from the other ranks; all ranks call this together.
 
         The codes and all messages are in main memory, so nothing waits for a GPU.
         """
@@ -128,7 +128,7 @@ class ShardedEmbedding(nn.Module):
 
 
 class _Exchange(torch.autograd.Function):
-    """The exchange of a route's rows [u, e]; `places` [w] are those of this rank's in `moved`."""
+    """The exchange of a route's rows [u, e]; `places` [w]: of this rank's rows in `moved`."""
 
     @staticmethod
     def forward(ctx: Any, moved: Tensor, places: Tensor, route: Route, team: Ranks) -> Tensor:
@@ -155,12 +155,12 @@ def different_of(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _chosen(rows: Tensor, place: Tensor) -> Tensor:
-    """Return the rows [*, e] at places in [u, e], with a faster gradient than an embedding's."""
+    """Return the rows [*, e] at places in [u, e]; the gradient is faster than an embedding's."""
     return rows.index_select(0, place.flatten()).view(*place.shape, rows.shape[1])
 
 
 def _to_all(values: Tensor, to: list[int], of: list[int], team: Ranks) -> Tensor:
-    """Send `to[i]` of the values to rank i; return the values received, `of[i]` from rank i."""
+    """Send `to[i]` of the values to rank i; return the received values, `of[i]` from rank i."""
     if team.count == 1:
         return values
     arrived = values.new_empty(sum(of), *values.shape[1:])

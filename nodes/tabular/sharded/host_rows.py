@@ -1,8 +1,8 @@
-"""Rows of a table in main memory, with those of a batch on a device, for tables larger than a GPU.
+"""Rows of a table in main memory, for tables larger than a GPU; a batch's rows are on a device.
 
 Before a step the rows of its batch are gathered, and updated for the steps that they missed. The
-optimiser updates only these, and then they are written back. A GPU reads and writes main memory
-itself, in the order of its other work, so the host doesn't wait.
+optimiser updates only these rows, and then they are written back. A GPU reads and writes main
+memory itself, in the order of its other work, so the host doesn't wait.
 
 Shapes: R rows of e numbers, w rows that a batch needs, u distinct ones of them.
 """
@@ -23,7 +23,7 @@ _PIECE = 1 << 20  # numbers per piece when all rows are updated
 
 
 class HostRows(Rows):
-    """Rows of a table, with the optimiser's means, in main memory; those of a batch on a device.
+    """Rows of a table and their means in main memory; a batch's rows are on a device.
 
     Args:
         table: [R, e] float32, which is copied.
@@ -31,7 +31,7 @@ class HostRows(Rows):
 
     Attributes:
         moved: [u, e] on the device.
-        table, m, v: [R, e]; only up to date after `settle`. SGD has no v.
+        table, m, v: [R, e]; up to date only after `settle`. SGD has no v.
         caught_up: [R] int32, the last step that each row includes.
     """
 
@@ -105,7 +105,7 @@ class HostRows(Rows):
         return self.m, self.v
 
     def load(self, table: Tensor) -> None:
-        """See `Rows`; the means don't change."""
+        """See `Rows`; the optimiser's means don't change."""
         self.settle()
         self.table.copy_(table)
 
@@ -135,7 +135,7 @@ def _apart(rows: Tensor) -> tuple[Tensor, ...]:
 
 
 def _reached_from(device: torch.device, memory: Tensor) -> Tensor:
-    """Return main memory as a tensor of the device, which accesses it in place."""
+    """Return main memory as a tensor of the device, which accesses that memory in place."""
     if device.type != "cuda" or not memory.numel():
         return memory.to(device)
     with torch.cuda.device(device):  # torch assigns pinned memory to the current device

@@ -3,8 +3,8 @@
 There are two methods, which can be combined. The ranks of a group of T compute each layer together:
 each computes its units of every layer, for the same rows of the batch, and they exchange the
 results (tensor parallelism: Shoeybi et al., 2019, "Megatron-LM", with each layer split by its
-units). Groups train on different rows. The groups also divide each rank's part of a layer, and
-torch's fully_shard gathers it only while the layer computes, forward and backward (Rajbhandari et
+units). Groups train on different rows. The groups also divide each rank's part of a layer; torch's
+fully_shard gathers the part only while the layer computes, forward and backward (Rajbhandari et
 al., 2020, "ZeRO", stage 3). That costs about 10 ms per layer and step on CPUs: it saves memory, but
 not time.
 
@@ -56,13 +56,13 @@ class HiddenLayer(nn.Linear):
 
     @staticmethod
     def from_linear(layer: nn.Linear) -> HiddenLayer:
-        """Return a layer with the weights of another."""
+        """Return a layer with the weights of a linear layer."""
         made = HiddenLayer(layer.in_features, layer.out_features, device="meta")
         made.weight, made.bias = layer.weight, layer.bias
         return made
 
     def split(self, mesh: DeviceMesh) -> None:
-        """Keep this rank's units only; the mesh has the ranks that compute the layer together."""
+        """Keep only this rank's units; the mesh has the ranks that compute the layer together."""
         for name, whole in list(self.named_parameters()):
             mine = distribute_tensor(whole.detach(), mesh, [Shard(0)], src_data_rank=None)
             setattr(self, name, nn.Parameter(mine))
@@ -76,7 +76,7 @@ class HiddenLayer(nn.Linear):
     def train_rows(
         self, x: Tensor, probability: float, random: Tensor, number: int, first: int
     ) -> Tensor:
-        """Return the activations [b, h] of x [b, inputs], which follows `first` rows of a batch."""
+        """Return the activations [b, h] of x [b, inputs], a batch's rows from `first` on."""
         product = functional.linear(x, _own(self.weight))
         place = first * self.out_features + (self.peers.first_unit if self.peers else 0)
         width = self.out_features
@@ -94,7 +94,7 @@ class HiddenLayer(nn.Linear):
 
 
 class _AllUnits(torch.autograd.Function):
-    """All units [b, h] from those of each rank [b, widths[rank]].
+    """All units [b, h], joined from each rank's units [b, widths[rank]].
 
     Each rank continues with all units, so a unit's gradient is the sum of the ranks' gradients.
     """
@@ -125,8 +125,8 @@ class _AllUnits(torch.autograd.Function):
 class Layers(nn.Sequential):
     """All layers, with the hidden ones as `HiddenLayer`s.
 
-    It is the root for fully_shard, which therefore prefetches the next layer's weights while a
-    layer computes, forward and backward.
+    This module is the root for fully_shard. So fully_shard prefetches the next layer's weights
+    while a layer computes, forward and backward.
     """
 
     def __init__(self, layers: Iterable[nn.Module]) -> None:
@@ -143,7 +143,7 @@ class Layers(nn.Sequential):
         return [layer for layer in self if isinstance(layer, HiddenLayer)]
 
     def train_rows(self, x: Tensor, probability: float, random: Tensor, first: int) -> Tensor:
-        """Return the outputs [b, o] of x [b, inputs], which follows `first` rows of a batch."""
+        """Return the outputs [b, o] of x [b, inputs], a batch's rows from `first` on."""
         for number, layer in enumerate(self.hidden):
             x = layer.train_rows(x, probability, random, number, first)
         outputs: Tensor = self[-1](x)
@@ -151,14 +151,14 @@ class Layers(nn.Sequential):
 
 
 def _own(weight: Tensor) -> Tensor:
-    """Return this rank's weights as fully_shard has gathered them."""
+    """Return this rank's weights, which fully_shard has gathered."""
     return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
 def side_by_side(team: Ranks, wished: int, units: int) -> int:
     """Return the number of ranks that compute a layer together.
 
-    It is the largest number up to `wished` that divides the ranks and gives each rank a unit.
+    The number is the largest up to `wished` that divides the ranks and gives each rank a unit.
     """
     return max(
         count
@@ -173,7 +173,7 @@ def shard_layers(
     """Replace a network's layers by this rank's part of each; return the new layers.
 
     Args:
-        network: in main memory.
+        network: the network, in main memory.
         team: the ranks; offloading needs a process group even for a single rank.
         device: the device for the layers' computations.
         tensor_parallel: the number of ranks that compute a layer together: see `side_by_side`.
@@ -214,7 +214,7 @@ def shard_layers(
 
 
 def parts_of(whole: Tensor, *counts: int) -> list[Tensor]:
-    """Return views of each rank's rows: split by the last count, then each part by the one before.
+    """Return views of each rank's rows: split by the last count, each part by the count before it.
 
     Rank r of a mesh of these sizes has the r-th view; the last views may be empty.
     """

@@ -1,8 +1,8 @@
 """The optimiser's steps for rows of a table without a gradient.
 
-In every step the means decay, and a weight changes by its mean and its own decay. A row that is in
-main memory in a step is updated for it when it is needed: `host_rows.py`. Notation as in
-optimizers.py.
+In every step the means decay, and a weight changes by its mean and its own decay. A row that was in
+main memory during a step is updated for that step when the row is next needed (`host_rows.py`).
+Notation as in optimizers.py.
 
 Shapes: n rows of e numbers.
 """
@@ -26,7 +26,7 @@ _LOST = 1e-10  # the share of momentum's effect that is neglected
 
 
 class MissedSteps:
-    """The optimiser's steps for rows that had no gradient in them.
+    """The optimiser's steps for rows that had no gradient in these steps.
 
     In each step the means decay by a factor, and a weight changes by its mean and its own decay.
     Let Q(s) be Π (1 - lr decay) over the steps after s. For a row that was last updated in step s,
@@ -34,7 +34,7 @@ class MissedSteps:
 
     SGD is linear: w ← Q(s) w - B(s) m, m ← momentumᵏ m, with
         B(s) = Σ lr Q(u) momentumᵘ⁻ˢ over the steps u after s.
-    The sum ends after h steps, with momentumʰ = 1e-10, so that share of B is neglected.
+    The sum ends after h steps, with momentumʰ = 1e-10, so the share 1e-10 of B is neglected.
 
     AdamW's mean over its root decays by r = β₁ / √β₂ per step, and |m| / √v is at most 7.3 (Cauchy
     and Schwarz). So all steps after the J-th change w by less than 7.3 rᴶ r / (1 - r) of the
@@ -48,7 +48,8 @@ class MissedSteps:
     for any v. From s = 1000 on, 1 - d is below 0.0008 (u - s), and seven terms have an error below
     1e-9 of lr. Rows of the first 1000 steps take their missed steps one by one, at most J.
 
-    Q, B and S are stored for each s in float64. A new step only changes those of the last h or J.
+    Q, B and S are stored for each s in float64. A new step only changes the values for the last h
+    or J steps.
 
     Args:
         rate_at: returns the learning rate of step t, from 1.
@@ -68,7 +69,7 @@ class MissedSteps:
         self.begin(0)
 
     def begin(self, done: int) -> None:
-        """Restart after `done` steps: every row includes them."""
+        """Restart after `done` steps, which every row includes."""
         self._base = self.done = done
         size = 1024  # steps; grows as needed
         self._rates = torch.zeros(size, dtype=torch.float64)
@@ -172,7 +173,7 @@ class MissedSteps:
             each.mul_(left)
 
     def _step(self, numbers: Sequence[Tensor], places: Tensor) -> None:
-        """Take one step of each row; the step may differ between rows."""
+        """Take one step for each row; different rows may take different steps."""
         w, m, v = numbers
         t, rates = (places + self._base).double(), self._rates[places]
         factors = 1 - rates * self._decay, 1 / (1 - BETA_2**t), rates / (1 - BETA_1**t)
@@ -188,12 +189,12 @@ class MissedSteps:
         return [self._kept(places), self._fall**missed, self._fall_2**missed]
 
     def _ways_of(self, places: Tensor) -> Tensor:
-        """Return B or S [terms, n]; after the end of its sum a weight still decays."""
+        """Return B or S [terms, n]; a weight still decays after the end of the sum."""
         ended = (places + self._window).clamp(max=self.done - self._base)
         return self._ways[:, places] * self._kept(ended)
 
     def _kept(self, places: Tensor) -> Tensor:
-        """Return Q [n], from sums of logarithms, as products of many steps would underflow."""
+        """Return Q [n], from sums of logarithms, because long products would underflow."""
         if not self._decay:
             return torch.ones(len(places), dtype=torch.float64)
         now = self.done - self._base

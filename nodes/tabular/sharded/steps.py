@@ -4,8 +4,8 @@ A step is the same as on one rank, except for the order of sums: the optimiser u
 each step, and dropout drops the same units. Every rank takes part in each lookup in the table, so
 all ranks measure the validation rows together, and save together.
 
-Parts that don't fit in a GPU can be in main memory: the table, of which a step has its batch's
-rows, or the whole model with the activations that are saved for the backward pass.
+Parts that don't fit in a GPU can be in main memory: only the table, whose rows for a batch are on
+the GPU, or the whole model with the activations that are saved for the backward pass.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ShardedSteps(PlainSteps):
     Args:
         network: a whole network in main memory; its embedding and layers are replaced by this
             rank's parts.
-        seed: for the order of the rows and dropout.
+        seed: the seed for the order of the rows and dropout.
         device: the device for computations.
         offload: the part of the model in main memory: "none", "embeddings" or "all".
     """
@@ -123,11 +123,11 @@ class ShardedSteps(PlainSteps):
         self._next += 1
 
     def _outputs(self, index: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        """Return target [b] and outputs [b, o] of training rows, which are a part of a batch.
+        """Return target [b] and outputs [b, o] of training rows that are a part of a batch.
 
         Args:
-            index: [b], in main memory.
-            first: the number of the batch's rows before them.
+            index: numbers of the rows [b], in main memory.
+            first: the number of the batch's rows before these rows.
         """
         source, device = self._data.train, self._device
         route = self._embedding.route(self._categorical[index] + self._first_code)
@@ -142,7 +142,7 @@ class ShardedSteps(PlainSteps):
             return target, self._layers.train_rows(x, self._settings.dropout, random, first)
 
     def state(self) -> dict[str, Any]:
-        """See `Steps`; only complete on rank 0. All ranks call it together."""
+        """See `Steps`; the state is complete only on rank 0. All ranks call this together."""
         self._rows.settle()
         state = self._optimizer.state()
         for name, of_rows in zip(("m", "v"), self._rows.means(), strict=True):
@@ -184,9 +184,10 @@ class ShardedSteps(PlainSteps):
         }
 
     def _gathered(self, name: str, part: Tensor) -> Tensor:
-        """Return a whole tensor from the ranks' parts on rank 0; an empty one on other ranks.
+        """Return a whole tensor from the ranks' parts on rank 0; an empty tensor on other ranks.
 
-        It is gathered in main memory or a file, piece by piece, because a GPU may be too small.
+        The tensor is gathered in main memory or a file, piece by piece, because a GPU may be too
+        small.
         """
         team, mine = self._team, part.to_local() if isinstance(part, DTensor) else part
         if team.count == 1:
@@ -233,12 +234,12 @@ class ShardedSteps(PlainSteps):
 
 
 class _ActivationsOnHost(saved_tensors_hooks):
-    """Keeps activations that are saved for the backward pass in main memory, but not weights.
+    """Keeps the activations for the backward pass in main memory, but not the weights.
 
     torch's save_on_cpu would also copy the weights that fully_shard has gathered.
 
     Args:
-        rows: the first dimension of activations, [rows, *], which distinguishes them from weights.
+        rows: the first dimension of activations, [rows, *]; weights have another.
     """
 
     def __init__(self, rows: int) -> None:
@@ -256,7 +257,7 @@ class _ActivationsOnHost(saved_tensors_hooks):
 
 
 def _room_for(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return an uninitialised tensor; a large one in an unlinked file, as it may exceed memory."""
+    """Return an uninitialised tensor; if it may exceed memory, in an unlinked file."""
     if math.prod(shape) < _IN_FILE:
         return torch.empty(*shape, dtype=dtype)
     with tempfile.NamedTemporaryFile(dir=".") as file:

@@ -22,7 +22,7 @@ class ExpectedImprovement:
     """The expected improvement over the best known point, averaged over posteriors."""
 
     def __init__(self, posteriors: Posteriors) -> None:
-        """Take y* of each posterior from its known points."""
+        """Compute y* of each posterior from its known points."""
         self._posteriors = posteriors
         self._best = posteriors.best_means()
 
@@ -33,7 +33,7 @@ class ExpectedImprovement:
         return np.asarray(np.logaddexp.reduce(logs) - np.log(len(logs)))
 
     def log_with_gradient(self, rows: Array) -> tuple[Array, Array]:
-        """Return log EI at m points and its gradients by their d numbers, m × d."""
+        """Return log EI at m points, and its gradients by the points' d numbers, m × d."""
         means, deviations, by_means, by_deviations = self._posteriors.with_gradient(rows)
         z = (self._best[:, None] - means) / deviations
         log_of_h = log_h(z)

@@ -1,8 +1,8 @@
 """Points of a search space as rows of numbers, the model's input.
 
-A number is mapped to [0, 1], by its logarithm if the parameter is searched so; a choice is mapped
-to its index. A row is canonical if each number is a value of its parameter, and each inactive
-parameter is at its default: two points that train the same model have the same row.
+A number is mapped to [0, 1], by its logarithm if the parameter has `log`; a choice is mapped to its
+index. A row is canonical if each number is a value of its parameter, and each inactive parameter is
+at its default. So two points that train the same model have the same canonical row.
 """
 
 from __future__ import annotations
@@ -111,10 +111,11 @@ class Domain:
         """Describe a search space.
 
         Args:
-            distributions: of all parameters, by name.
+            distributions: the distributions of all parameters, by name.
             conditions: for each conditional parameter, the values of other parameters that make
                 it active. No parameter depends on itself.
-            defaults: values of inactive parameters; for others, the middle of the range.
+            defaults: values for inactive parameters; a parameter without one gets the middle of its
+                range.
         """
         self.columns = {
             name: Column.from_distribution(item) for name, item in distributions.items()
@@ -156,7 +157,7 @@ class Domain:
         return rows
 
     def decode(self, row: Array) -> dict[str, Any]:
-        """Return the values of all parameters; inactive ones are at their default."""
+        """Return the values of all parameters; inactive parameters are at their default."""
         return {
             name: _value(column.distribution, float(column.decode(row[place])))
             for place, (name, column) in enumerate(self.columns.items())

@@ -1,4 +1,4 @@
-"""Fit of hyperparameters to the results: the likeliest ones, and samples of the posterior.
+"""Fit of hyperparameters to results: the likeliest values, and samples of the posterior.
 
 Every θ has a normal prior, and so has the z of each teacher, whose weight is max(0, z). Posterior
 samples come from elliptical slice sampling (Murray, Adams and MacKay 2010), which needs no step
@@ -36,7 +36,7 @@ class Prior:
     """The normal priors of all θ and z.
 
     Attributes:
-        means: of the logarithms of all ℓ, s², a², σ²; then of all z.
+        means: means of the logarithms of all ℓ, s², a², σ²; then of all z.
         deviations: their standard deviations.
         tasks: k, the number of teachers.
     """
@@ -83,7 +83,7 @@ def posteriors(
         values: y.
         is_categorical: mask of the parameters that are choices.
         random: random numbers for the samples.
-        teachers: models of other tasks; none if left out.
+        teachers: models of other tasks; by default none.
     """
     taught = teachers.means(rows) if teachers else np.empty((len(rows), 0))
     centres = taught.mean(axis=0)
@@ -125,7 +125,7 @@ def likeliest(rows: Array, values: Array, is_categorical: Mask) -> Posterior:
 
 
 def _fitted(values: Array) -> NDArray[np.intp]:
-    """Return the places of the results for the fit: the best, and others evenly by rank."""
+    """Return the places of the results for the fit: the best results, and others evenly by rank."""
     order = np.argsort(values, kind="stable")
     if len(values) <= MOST_FITTED:
         return order

@@ -5,9 +5,9 @@
 
 δ_d is the difference of two numbers; for two choices it is 0 if they are equal, else 1. The first
 part is the usual kernel with a length per parameter (Rasmussen and Williams, equation 4.17). With
-it alone, a trial with one choice says little about trials with another. The second part is the
-additive kernel of first order (Duvenaud, Nickisch and Rasmussen 2011): the effect of one parameter
-is learned for all values of the others.
+this part alone, a trial with one choice says little about trials with another choice. The second
+part is the additive kernel of first order (Duvenaud, Nickisch and Rasmussen 2011): the effect of
+one parameter is learned for all values of the others.
 
 All gradients follow from dm/d(r²) = -5/6 (1 + √5 r) exp(-√5 r), which is finite at r = 0.
 """
@@ -29,7 +29,7 @@ class Hyperparameters:
     """The hyperparameters of a covariance, or a stack of samples along the first axis.
 
     Attributes:
-        lengths: ℓ, d of them in the last axis.
+        lengths: ℓ, d numbers in the last axis.
         joint: s², the variance of the joint effect of all parameters.
         additive: a², the variance of the separate effects.
         noise: σ².
@@ -96,12 +96,12 @@ def covariance_and_slopes(distances: Array, given: Hyperparameters) -> tuple[Arr
 
 
 def _norm(vectors: Array) -> Array:
-    """Return lengths of vectors in the last axis, with BLAS: NumPy is slow for short sums."""
+    """Return lengths of vectors in the last axis, by BLAS, because NumPy is slow for short sums."""
     return np.asarray(np.sqrt((vectors * vectors) @ np.ones(vectors.shape[-1])))
 
 
 def _mean(vectors: Array) -> Array:
-    """Return means over the last axis, with BLAS."""
+    """Return means over the last axis, by BLAS."""
     d = vectors.shape[-1]
     return np.asarray(vectors @ np.full(d, 1 / d))
 

@@ -1,9 +1,9 @@
 """The transformation of a metric's values for the model.
 
-A Gaussian process expects values that spread evenly on both sides. Losses seldom do: after one
-diverged training, all others would look equal. So a long tail on the bad side is compressed with
-the logarithm. Stronger transformations, such as a power transformation, were measured and rejected:
-with noisy values they enlarge the noise of the best ones.
+A Gaussian process expects values that spread evenly on both sides of the mean. Losses seldom do:
+next to one diverged training, all others would look equal. So a long tail on the bad side is
+compressed with the logarithm. Stronger transformations, such as a power transformation, were
+measured and rejected: if the values are noisy, they enlarge the noise of the best values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def standardized(values: Array) -> Array:
     """Return n values with mean 0 and variance 1, in the same order; zeros if all are equal.
 
     Args:
-        values: finite, of any size; smaller is better.
+        values: finite numbers of any size; smaller is better.
     """
     largest = float(np.abs(values).max())
     if largest == 0.0 or np.ptp(values / largest) <= _FLAT:

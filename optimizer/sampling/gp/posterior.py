@@ -1,6 +1,6 @@
 """A Gaussian process with known hyperparameters: its likelihood and its posterior.
 
-LinAlgError: a covariance is singular in double precision.
+Functions raise LinAlgError if a covariance is singular in double precision.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PriorMeans(Protocol):
     """The prior mean of a function, in S samples.
 
     Attributes:
-        weights: of k teachers, S × k.
+        weights: weights of k teachers, S × k.
     """
 
     weights: Array
@@ -54,7 +54,7 @@ class Likelihood:
             rows: points X, n × d.
             values: results y.
             is_categorical: mask of the parameters that are choices.
-            taught: the means of k other tasks at the points, n × k; none if left out.
+            taught: the means of k other tasks at the points, n × k; by default none.
         """
         self._values = values
         self._taught = np.empty((len(values), 0)) if taught is None else taught
@@ -157,15 +157,15 @@ class Posterior:
 class Posteriors:
     """The posteriors of the same points under several samples of hyperparameters.
 
-    They are evaluated together: one at a time, NumPy's cost per call would dominate a gradient.
+    They are evaluated together, because NumPy's cost per call would dominate a single gradient.
     """
 
     def __init__(self, posteriors: Sequence[Posterior], prior: PriorMeans | None = None) -> None:
         """Stack S posteriors with the same points and choices.
 
         Args:
-            posteriors: of the results minus the prior means.
-            prior: prior means from other tasks, with S samples of weights; none if left out.
+            posteriors: posteriors of the results minus the prior means.
+            prior: prior means from other tasks, with S samples of weights; by default none.
         """
         self.each = list(posteriors)
         self._prior = prior
@@ -233,14 +233,14 @@ class Posteriors:
         return np.asarray(np.matmul(cross, self._alphas)[..., 0])
 
     def _deviations(self, white: Array) -> Array:
-        """Return √v: v is the variance that results don't explain; keep it positive."""
+        """Return √v; v, the variance that results don't explain, is kept positive."""
         whole = np.asarray(self._given.variance)[..., 0]
         explained = (white * white) @ np.ones(white.shape[-1])
         return np.asarray(np.sqrt(np.maximum(whole - explained, JITTER * whole)))
 
 
 def _cholesky(whole: Array) -> Array:
-    """Return L of a covariance, with LAPACK directly: for 50 results SciPy's checks dominate."""
+    """Return L of a covariance, by LAPACK, because SciPy's checks dominate for 50 results."""
     factor, failed = dpotrf(whole, lower=1, clean=1)
     if failed:
         raise LinAlgError("the covariance is singular")

@@ -23,8 +23,8 @@ class Proposals:
     """Proposed points.
 
     Attributes:
-        rows: the most promising first; known and pending points come last.
-        weights: weight of each teacher; 0 if it does not help.
+        rows: the points, the most promising first; known and pending points come last.
+        weights: weight of each teacher; 0 if the teacher does not help.
     """
 
     rows: Array
@@ -49,7 +49,7 @@ def proposals(
         values: their results, finite; smaller is better.
         pending: canonical points without a result yet, p × d.
         seed: random seed.
-        teachers: models of other tasks in the same domain; none if left out.
+        teachers: models of other tasks in the same domain; by default none.
     """
     random = np.random.default_rng(seed)
     improvement, weights = improvement_of(domain, rows, values, pending, random, teachers)

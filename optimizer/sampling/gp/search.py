@@ -1,8 +1,8 @@
-"""Search for the best point of an acquisition function, with grids, choices and conditions.
+"""Search for the best point of an acquisition function over grids, choices and conditions.
 
-Many candidates are evaluated: some spread over the space, some near the best known points. The best
-candidates, of different choices first, are refined: continuous parameters by gradients, the others
-by single changes.
+Many candidates are evaluated: some are spread over the space, others are near the best known
+points. The best candidates are refined, those with different choices first: continuous parameters
+by gradients, the others by single changes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def best_points(
 
 
 def _near(domain: Domain, good: Array, random: np.random.Generator) -> Array:
-    """Return points that differ from good ones in a few numbers, by steps of several sizes."""
+    """Return points that differ from good points in a few numbers, by steps of several sizes."""
     rows = good[np.arange(NEAR) % len(good)].copy()
     scales = np.array(_SCALES)[(np.arange(NEAR) // len(good)) % len(_SCALES)]
     changed = random.uniform(size=rows.shape) < max(0.3, 1.5 / domain.size)
@@ -61,7 +61,7 @@ def _near(domain: Domain, good: Array, random: np.random.Generator) -> Array:
 
 
 def _different(domain: Domain, ranked: Array) -> Array:
-    """Return the best point of each combination of choices, then the best of all."""
+    """Return the best point of each combination of choices, then the best other points."""
     choices = ranked[:, domain.is_categorical]
     _, first = np.unique(choices, axis=0, return_index=True)
     chosen = list(np.sort(first)[: STARTS - 2])
@@ -92,7 +92,7 @@ def _refined(domain: Domain, improvement: ExpectedImprovement, starts: Array) ->
 
 
 def _climbed(domain: Domain, improvement: ExpectedImprovement, starts: Array) -> Array:
-    """Return local optima over the active continuous parameters, of all starts together."""
+    """Return each start's local optimum over the active continuous parameters, all together."""
     free = domain.is_continuous & domain.active(starts)
     if not free.any():
         return starts

@@ -1,9 +1,10 @@
 """A subset of the results for a model, if there are too many.
 
-A Gaussian process costs the cube of their number. Half of the subset are the best results, because
-an improvement is near them. The other half covers the space: without it, the model would be
-uncertain in tried regions. They are chosen one by one, each the farthest from those already chosen
-(Gonzalez: Clustering to minimize the maximum intercluster distance, 1985).
+A Gaussian process takes time by the cube of the number of results. Half of the subset are the best
+results, because an improvement is near them. The other half covers the space: without this half,
+the model would be uncertain in tried parts of the space. Its results are chosen one by one, each
+the farthest from those already chosen (Gonzalez: Clustering to minimize the maximum intercluster
+distance, 1985).
 """
 
 from __future__ import annotations

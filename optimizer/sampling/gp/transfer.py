@@ -6,8 +6,8 @@
 points; r is a Gaussian process with the usual covariance. Weights are not negative, and half of a
 weight's prior is at 0, so a task that does not help gets no weight. This is the model of ScaML-GP
 (Tighineanu et al. 2023, arXiv 2312.00742) with only the residual part of its covariance: other
-tasks have many results, so their own uncertainty is small compared to that of their relevance. The
-weights are fitted together with θ, by the likelihood.
+tasks have many results, so the uncertainty of their means is small compared to the uncertainty of
+their relevance. The weights are fitted together with θ, by the likelihood.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Teachers:
         return np.array(means), np.array([by[0] for _, _, by, _ in found])
 
     def nearest(self, rows: Array, values: Array) -> list[int]:
-        """Return the few tasks with the best rank correlation to this one's results."""
+        """Return the few tasks whose means have the best rank correlation to the results."""
         means = self.means(rows)
         ranks = _centred(rankdata(values))
         scores = [float(_centred(rankdata(means[:, i])) @ ranks) for i in range(len(self))]
@@ -58,11 +58,11 @@ class Teachers:
         return Teachers([self._tasks[i] for i in chosen])
 
     def portfolio(self, count: int) -> Array:
-        """Return points that together are good for every task, as start-up trials for a new one.
+        """Return points that together are good for every task, as start-up trials of a new task.
 
-        They are chosen one by one, each for the best sum of ranks by all tasks' means (Wistuba,
-        Schilling, Schmidt-Thieme: Sequential model-free hyperparameter tuning, 2015). There are at
-        most `count`, and at most as many as the tasks have different best points.
+        The points are chosen one by one, each for the best sum of ranks by all tasks' means
+        (Wistuba, Schilling, Schmidt-Thieme: Sequential model-free hyperparameter tuning, 2015).
+        There are at most `count`, and at most as many as the tasks have different best points.
         """
         best = [task.rows[np.argsort(task.values, kind="stable")] for task in self._tasks]
         candidates = np.unique(np.concatenate([rows[:_PORTFOLIO_BEST] for rows in best]), axis=0)
