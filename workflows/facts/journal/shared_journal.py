@@ -1,6 +1,6 @@
-"""The journal of a study with two managers: the database has it, the file is a copy.
+"""The journal of a study with two managers: it is in the database, and the file is a copy.
 
-Records are written to the database first, and count from then on; the views read only the file.
+Records are written to the database first; from then on they are valid. Views read only the file.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def _no_patience(error: OptimizerError) -> None:
 
 
 class SharedJournal(Journal):
-    """A journal that two managers write.
+    """A journal that two managers share.
 
-    Each write raises LeaseLostError where another manager works on the days.
+    Each write raises LeaseLostError if another manager works on the days.
     """
 
     def __init__(self, file: Path, rows: SharedRows, wait: Wait = _no_patience) -> None:
@@ -38,8 +38,9 @@ class SharedJournal(Journal):
 
         Args:
             file: the copy.
-            rows: the study's, in the database.
-            wait: called before a failed write is retried; raises to abandon it.
+            rows: the study's rows in the database.
+            wait: called before a failed write is retried; it raises an error if the write is to be
+                abandoned.
         """
         super().__init__(file)
         self._rows, self._wait = rows, wait
@@ -105,7 +106,7 @@ class SharedJournal(Journal):
                     super().end(attempt, attempt.ended)
 
     def note_told(self, events: Iterable[str]) -> None:
-        """Share the ids of events that people have been alerted of."""
+        """Write the ids of events that were sent as alerts to the database."""
         self._rows.note(Row("told", event, {}) for event in events)
 
 
