@@ -42,7 +42,7 @@ class StudyDays:
         ended: when a day last ended; None if no day has ended.
         regions: by name, the regions with a day within the last month.
         daily: when days begin; None if the study's file can't be read, or has no `daily:` any more.
-        models: the date and time of each region's current model, by the region's name.
+        models: the `as_of` of each region's current model, by the region's name.
         awaiting: since when a region's model waits for approval, by the region's name.
     """
 
@@ -56,7 +56,7 @@ class StudyDays:
 
 
 def study_days(folder: DailyFolder) -> StudyDays | None:
-    """Return a study's state by its days; None if none has begun or can be read."""
+    """Return a study's state by its days; None if no day has begun or the journal is unreadable."""
     if not folder.journal.exists():
         return None
     try:

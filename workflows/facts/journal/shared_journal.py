@@ -47,7 +47,7 @@ class SharedJournal(Journal):
 
     @property
     def scope(self) -> str:
-        """The prefix that separates this journal's events from others', on both managers."""
+        """The prefix of this journal's events, the same on both managers."""
         return self._rows.study
 
     def begin(self, attempt: Attempt) -> Attempt:
@@ -75,7 +75,7 @@ class SharedJournal(Journal):
             super().record(new, now)
 
     def pull(self) -> list[str]:
-        """Copy new records; return the ids of events that people were alerted of.
+        """Copy new records from the database; return the ids of events that were sent as alerts.
 
         Raises:
             OptimizerError: the database can't be used.

@@ -51,9 +51,9 @@ class PublishedModel:
         awaits_since: since when it waits for approval; None if it doesn't wait.
         card: its card; without a card, its provenance.
         verdict: the gate's verdict on it; None in a study without a gate.
-        evaluations: its metric each time that a gate measured it, oldest first, each after the run
-            of that gate.
-        metric: the name of that metric; empty if no gate measured anything.
+        evaluations: its measurements by gates, oldest first: the run of the gate, and the value of
+            `metric`.
+        metric: the name of the gates' metric; empty if no gate measured anything.
         drift: how its last measurement was outside its past range; None if it wasn't.
     """
 

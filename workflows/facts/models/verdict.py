@@ -30,7 +30,7 @@ class Verdict:
     """The gate's verdict: the content of gate.json.
 
     Attributes:
-        verdict: whether the challenger replaces the champion.
+        verdict: "promoted" if the challenger replaces the champion, otherwise "kept".
         why: the reason in a line, for people.
         metric: the name of the metric that decided.
         champion: the current model; None if there was none.

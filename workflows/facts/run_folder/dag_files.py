@@ -1,4 +1,4 @@
-"""A DAG file and HTCondor's files next to it, whose names HTCondor chooses."""
+"""A DAG file and HTCondor's files next to it. HTCondor chooses their names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The names in a run's folder, all in this module.
+"""The names of all files in a run's folder.
 
-A path's comment describes the file. The optimiser's client (optimizer/client.py) and DAGMan
-(dag_files.py) have some more names.
+The comment of each path describes the file. A few more names are in optimizer/client.py (the
+optimiser's client) and dag_files.py (DAGMan).
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ FAILING = "failing.json"
 
 
 def file_in(name: str, *, of: str = "root") -> cached_property[Path]:
-    """Return a property for a path in a folder or in its named attribute; {} is the folder's name.
+    """Return a property for the path of a file in a folder.
 
-    It takes longer to make than to look at.
+    `of` is the attribute with that folder. In `name`, {} stands for the name of the root folder.
+
+    The path is cached, because making a path takes longer than using it.
     """
     return cached_property(lambda folder: getattr(folder, of) / name.format(folder.root.name))
 
 
 def note_of(log: Path) -> Path:
-    """Return the note of a job's event log, written once the job was over."""
+    """Return the path of the note of a job's event log, which is written once the job is over."""
     return log.with_name(f"{log.name}.json")
 
 
@@ -38,7 +40,7 @@ class TrialFolder:
 
     Attributes:
         root: the trial's folder.
-        of_job: the folder of the DAG node whose job trains it; default: the trial's own.
+        of_job: the folder of the DAG node whose job trains the trial; default: the trial's folder.
     """
 
     root: Path
@@ -46,7 +48,7 @@ class TrialFolder:
 
     @property
     def node_root(self) -> Path:
-        """The folder of the DAG node: the job's initial directory."""
+        """The folder of the DAG node, which is the job's initial directory."""
         return self.of_job or self.root
 
     @property
@@ -96,7 +98,7 @@ class TrialFolder:
     gang_store = file_in("store.json", of="gang")
 
     def agent_logs(self, jobs: int | None) -> list[Path]:
-        """Return the logs of the agents of a gang of this many jobs; None: of a single job."""
+        """Return the agents' logs of a gang with this number of jobs; None for a single job."""
         logs = [self.agent_log.with_suffix(f".log.{proc}") for proc in range(jobs or 0)]
         return logs or [self.agent_log]
 
@@ -119,7 +121,7 @@ class RegionFolder:
 
     @cached_property
     def dag_files(self) -> DagFiles:
-        """The region's graph and HTCondor's files next to it."""
+        """The region's DAG file and HTCondor's files next to it."""
         return DagFiles(self.dag)
 
     scripts_log = file_in("scripts.log")  # output of the PRE and POST scripts
@@ -150,12 +152,12 @@ class RegionFolder:
 
     @property
     def is_done(self) -> bool:
-        """True if the region has what the study asked for: nothing is left to do."""
+        """True if the region has everything that the study asked for."""
         return self.published.exists() or self.tuned.exists()
 
     @cached_property
     def best(self) -> TrialFolder:
-        """The full training of the best settings."""
+        """The files of the full training with the best settings."""
         return TrialFolder(self.root / "best")
 
     @cached_property
@@ -168,7 +170,7 @@ class RegionFolder:
     trials = file_in(TRIALS)  # the folder of the trials' folders
 
     def trial(self, name: str) -> TrialFolder:
-        """Return the folder of a trial by its name, or of a node, with its job's files."""
+        """Return the folder of a trial or of a node by its name, with its job's folder."""
         if (known := self._known.get(name)) is None:
             known = self._trial(name)
             if known.of_job is not None:  # else its node's folder may be to come
@@ -191,7 +193,7 @@ class RegionFolder:
 
     @cached_property
     def _ranges(self) -> dict[str, list[Path]]:
-        """The folders of nodes that run several trials of a lane each, by lane."""
+        """The folders of nodes that each run several trials of a lane, by lane."""
         found: dict[str, list[Path]] = {}
         for path in sorted(self.trials.glob("*.l*.t*-*")):
             found.setdefault(range_of(path.name).lane, []).append(path)
@@ -212,7 +214,7 @@ class RunFolder:
 
     @cached_property
     def check(self) -> TrialFolder:
-        """The trial of the trainer's dry start; absent after a success."""
+        """The files of the trainer's dry start; absent after a success."""
         return TrialFolder(self.root / "check")
 
     study = file_in("study.yaml")  # the resolved study, frozen
@@ -277,10 +279,10 @@ class RunFolder:
 
     @cached_property
     def dag_files(self) -> DagFiles:
-        """The whole graph and HTCondor's files next to it."""
+        """The whole graph's DAG file and HTCondor's files next to it."""
         return DagFiles(self.dag)
 
     def all_dags(self) -> list[DagFiles]:
-        """Return the whole graph's files, then each region's."""
+        """Return the DAG files of the whole graph and then of each region."""
         regions = sorted(path.name for path in self.regions.iterdir())
         return [self.dag_files, *(self.region(slug).dag_files for slug in regions)]
