@@ -178,7 +178,7 @@ class Outbox:
             )
 
     def hold_lock(self, *, wait: bool) -> AbstractContextManager[bool]:
-        """Give whether this process may send. If so, no other process sends during the block."""
+        """Give whether this process may send. If so, no other process does during the block."""
         return locked(self._folder / "lock", wait=wait)
 
     def _open(self) -> AbstractContextManager[sqlite3.Connection]:

@@ -78,7 +78,7 @@ def awaiting(models_folder: Path) -> Awaiting | None:
 
 
 def awaiting_of(study: Study) -> dict[str, Awaiting]:
-    """Return the models of a study that wait for approval, by their regions' names, in order."""
+    """Return the study's models that wait for approval, by region, in their folders' order."""
     root = Path(study.publish) / study.name
     places = sorted(root.iterdir()) if study.publishes and root.is_dir() else ()
     return {region_of(place): found for place in places if (found := awaiting(place))}

@@ -102,7 +102,7 @@ class ExportFolder:
 
     @contextmanager
     def hold_lock(self, *, wait: bool) -> Iterator[bool]:
-        """Give whether this process may export; no other one does until the block has ended."""
+        """Give whether this process may export. If so, no other process does during the block."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(self._lock, wait=wait) as ours:
             yield ours

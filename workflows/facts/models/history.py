@@ -105,7 +105,7 @@ def target_of(link: Path) -> str | None:
 
 
 def _account() -> str:
-    """Return the present user, also behind sudo; empty for an account without a name."""
+    """Return the user's account name; with sudo, the caller's. Empty if it has no name."""
     if asks := os.environ.get("SUDO_USER"):
         return asks
     try:

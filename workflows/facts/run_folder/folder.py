@@ -162,7 +162,7 @@ class RegionFolder:
 
     @cached_property
     def gate(self) -> TrialFolder:
-        """The job that measures the current model and the new one on the same rows."""
+        """The files of the gate, which measures the current and the new model on the same rows."""
         return TrialFolder(self.root / "gate")
 
     # Whether the new model replaces the current one; absent until that is known.

@@ -89,7 +89,7 @@ class RegionGraph:
         return next((name for name in names if name not in begun), None)
 
     def node_of(self, name: str) -> str | None:
-        """Return the node that runs a trial, or the node of this name; None if none."""
+        """Return the node with this name, or the node of the trial with this name; None if none."""
         if name in self._names:
             return name
         lane, _, number = name.rpartition(".t")

@@ -216,5 +216,5 @@ def all_alike(attempts: Sequence[FailedAttempt]) -> bool:
 
 
 def log_of(trial: TrialFolder) -> str:
-    """Return the path of the standard error of a trial's last attempt; else of its log."""
+    """Return the path of a trial's last standard error, or of the job's log if that is empty."""
     return str(trial.err if job_files.size_of(trial.err) else trial.log)

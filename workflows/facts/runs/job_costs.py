@@ -44,9 +44,9 @@ def trial_stays(
     """Return the executions of a trial.
 
     Args:
-        files: its region's.
+        files: the files of its region.
         trial: the trial in the storage.
-        study: the run's.
+        study: the run's study.
         now: the present time, until which a trial without an end executes; None if none executes.
     """
     is_over = trial.state.is_finished()
@@ -84,9 +84,9 @@ def end_stays(files: RegionFolder, end: TrialFolder, study: Study, now: float | 
     """Return the executions of a full training or a gate, in lanes' jobs and in a separate job.
 
     Args:
-        files: its region's.
+        files: the files of its region.
         end: the folder of the full training or gate.
-        study: the run's.
+        study: the run's study.
         now: as in `trial_stays`.
     """
     nodes, lane = shared_nodes(files), lane_of(files, end)

@@ -131,7 +131,7 @@ def _is_place(name: str) -> bool:
 
 
 def _newest(runs: list[FoundRun], *, planned: bool) -> FoundRun:
-    """Return the newest of some runs, given newest first, that nobody has named."""
+    """Return the newest of some runs, which are given newest first; `planned` as in `find_run`."""
     return next((run for run in runs if run.submitted is not planned), runs[0])
 
 
@@ -146,7 +146,7 @@ def _called(name: str, runs: list[FoundRun], *, planned: bool) -> list[FoundRun]
 
 
 def _of_one_study(name: str, runs: list[FoundRun]) -> list[FoundRun]:
-    """Return the runs of the one study whose name begins so; none if a run's id does, too."""
+    """Return the runs of the only study whose name begins so; empty if a run's id does, too."""
     found = [run for run in runs if (run.study or "").startswith(name)]
     is_other = any(run.run.startswith(name) for run in runs) or len({r.study for r in found}) > 1
     return [] if is_other else found

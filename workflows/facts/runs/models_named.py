@@ -51,7 +51,7 @@ def models(
         study: only of this study.
 
     Raises:
-        InputError: there is neither, or the folder of that name has no models.
+        InputError: there is no such region or study, or the folder has no models.
     """
     named = models_folders_named(os.fspath(name), study) if name else models_folders_here(study)
     return [
@@ -74,7 +74,7 @@ def models_folders_named(name: str, study: str | None = None) -> list[Path]:
         study: only of this study.
 
     Raises:
-        InputError: there is neither, or the folder of that name has no models.
+        InputError: there is no such region or study, or the folder has no models.
     """
     try:
         return [_with_models(name, study)]

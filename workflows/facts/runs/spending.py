@@ -40,7 +40,7 @@ def note(folder: RunFolder, mode: Mode, reason: str) -> None:
 
 
 def read_unpaid(folder: RunFolder) -> dict[str, str]:
-    """Return why trials (`tune`) or full trainings (`final`) are no longer paid for, as noted."""
+    """Return why trials (`tune`) or full trainings (`final`) have no more money, as noted."""
     return read_record(folder.unpaid, shape=Reasons) if folder.unpaid.exists() else {}
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def storage_url(folder: RunFolder, study: Study) -> str:
-    """Return the RDB URL of a run's studies: the study's own, or a file in the run's folder."""
+    """Return the URL of the storage of a run's studies: `storage` in the study, or a file."""
     from trialfleet.optimizer.storage_url import sqlite_url
 
     return study.storage or sqlite_url(folder.database)
