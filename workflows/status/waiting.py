@@ -47,7 +47,7 @@ class Waiting:
         return (*access_point.reasons_jobs_wait(queued.ads), *self._trials(queued, idle))
 
     def _trials(self, queued: QueuedRun, idle: list[dict[str, Any]]) -> tuple[str, ...]:
-        """Return why no trial can start; empty while one runs, as all trials request the same."""
+        """Return why no trial can start; empty while one runs, as all need the same slots."""
         waits = any(ad["JobUniverse"] == Universe.VANILLA for ad in idle)
         if not waits or queued.running:
             return ()

@@ -80,7 +80,7 @@ class Attempts:
         return outcome.final or so_far >= most or node_faults.own_errors(noted) > self._retries
 
     def another(self, node: str, outcome: Failed, job: JobEnd) -> Reply | None:
-        """Record a failed attempt at a full training or a gate; return the answer for a retry."""
+        """Record a failed attempt at a full training or gate; return the reply for a retry."""
         outcome = self.with_machine(outcome, noted_failures(self._place))
         kept = self.kept(outcome)
         noted = note_final_failure(
