@@ -538,7 +538,7 @@ class StatusReader:
         return running_trials(files, region, queued, self._metric, unfinished)
 
     def _holdout(self, files: RegionFolder) -> str | None:
-        """Return the warning on a published model's losses, cached: its files no longer change."""
+        """Return the warning about a published model's losses, cached after the first call."""
         slug = files.root.name
         if slug not in self._holdouts:
             self._holdouts[slug] = holdout_warning(files, self._frozen.study)

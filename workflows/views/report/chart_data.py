@@ -314,7 +314,7 @@ def _jobs(trials: Sequence[Trial]) -> dict[str, list[Any]]:
 
 
 def _curves(trials: Sequence[Trial], points: int) -> dict[int, list[list[Any]]]:
-    """Return steps and values of the learning curves, rounded to thousandths of their range."""
+    """Return the learning curves' steps and values, rounded to thousandths of the values' range."""
     curves = {t.trial: thinned(t.curve, points) for t in trials}
     values = [value for curve in curves.values() for _, value in curve]
     reach = max(values) - min(values) if values else 0.0

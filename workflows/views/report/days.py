@@ -103,6 +103,6 @@ def matrix(days: tuple[DayView, ...]) -> list[RegionDays]:
 
 
 def _bad_days(row: RegionDays) -> tuple[int, ...]:
-    """Return a row's sort key: its outcomes, newest first, failed before kept before others."""
+    """Return a row's sort key from its outcomes, newest first: failed, then kept, then others."""
     order = {Ending.FAILED: 0, Ending.KEPT: 1}
     return tuple(order.get(one.ending, 2) if one else 2 for one in row.outcomes[::-1])

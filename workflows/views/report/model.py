@@ -312,7 +312,7 @@ class Report(Head):
         return "".join(self.json_parts())
 
     def json_parts(self) -> Iterator[str]:
-        """Yield the content in parts: one text of a large run takes much memory."""
+        """Yield the text of report.json in parts, because a large run's text needs much memory."""
         whole = _json({"schema": SCHEMA, **vars(self), "regions": ()})
         yield whole.removesuffix("]}")
         for at, region in enumerate(self.regions):

@@ -86,7 +86,7 @@ def _packed(blocks: Iterable[Any]) -> str:
 
 
 def script_json(value: Any) -> Markup:
-    """Return `value` as JSON for a `<script type="application/json">` that no text can end."""
+    """Return `value` as JSON for a `<script>` element; no text in it can end the element."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

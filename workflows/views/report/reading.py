@@ -152,7 +152,7 @@ def _report(
 
 
 def _overhead(folder: RunFolder, study: Study, now: datetime) -> CostSum | None:
-    """Return the cost of its share of the fleet's nodes; None without a fleet, or if unknown."""
+    """Return the run's share of its fleet's cost; None without a fleet, or if unknown."""
     if study.fleet is None:
         return None
     from trialfleet.workflows.status.costs.bill import overhead  # imports boto3

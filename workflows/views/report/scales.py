@@ -50,7 +50,7 @@ def view_of(
 
 
 def _reach(values: Sequence[float], anchor: float, flat: float) -> float | None:
-    """Return the distance from `anchor` to show; None if all values fit without flattening."""
+    """Return the largest distance from `anchor` to show; None if no value flattens others."""
     distances = [abs(value - anchor) for value in values if value != anchor]
     if not distances or not math.isfinite(max(distances)):
         return None
