@@ -1,8 +1,8 @@
-"""States of files and checksums of their content; each file is read once per state.
+"""States of files, and checksums of their content. Each state of a file is read once.
 
-A file's content is unchanged as long as its inode, size and both times are: programs can't set the
-time of an inode's last change. So a checksum is valid for the state that the file had both before
-and after it was read.
+A file's content is unchanged as long as its inode, its size and both of its times are unchanged:
+programs can't set the time of an inode's last change. So a checksum is valid for a state if the
+file had this state both before and after it was read.
 """
 
 from __future__ import annotations

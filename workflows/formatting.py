@@ -47,7 +47,7 @@ def counted(many: int, noun: str) -> str:
 
 
 def result_text(name: str, result: float) -> str:
-    """Return a result for a sentence: val_auc 0.91235."""
+    """Return a metric's name and value for a sentence: val_auc 0.91235."""
     return f"{name} {result:.5g}"
 
 
@@ -78,14 +78,14 @@ def column_decimals(values: Sequence[float | None], digits: int = DIGITS) -> int
 
 
 def fixed(value: float | None, decimals: int | None) -> str:
-    """Return `value` with a column's decimals; None is a dash."""
+    """Return `value` with a column's number of decimals; None is a dash."""
     if value is None or decimals is None or not is_finite(value):
         return number(value)
     return _signs(f"{value:z,.{decimals}f}")
 
 
 def signed(value: float | None, decimals: int | None) -> str:
-    """Return a difference: +0.0123, or with a minus sign; no sign at zero."""
+    """Return a difference with its sign, such as +0.0123; zero has no sign."""
     if value is None or not is_finite(value):
         return NOTHING
     if value == 0:
@@ -201,7 +201,7 @@ def local_time(moment: datetime | None) -> str:
 
 
 def in_one_line(text: str, most: int = 200) -> str:
-    """Return a text as a title: one printable line, cut if it is long."""
+    """Return a text as a title: one printable line, cut if it is too long."""
     line = " ".join(printable(text).split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 

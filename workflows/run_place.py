@@ -19,10 +19,10 @@ _TEMPORARY = Path("/tmp")  # noqa: S108 - DAGMan's default is to refuse its log 
 
 
 def usable_place(out: Path) -> Path:
-    """Return the absolute path of a run's folder.
+    """Return the absolute path of a run's folder, if DAGMan can use it.
 
     Raises:
-        InputError: DAGMan can't take such a path.
+        InputError: DAGMan can't use the path.
     """
     place = Path(os.path.abspath(out))  # noqa: PTH100 - resolve() would follow the user's links
     # A "|" in the name of a configuration file means the output of a program.

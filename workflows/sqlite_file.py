@@ -1,4 +1,4 @@
-"""A SQLite file that several processes may read and write, each call by itself."""
+"""A SQLite file that several processes may read and write."""
 
 from __future__ import annotations
 

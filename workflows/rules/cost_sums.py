@@ -82,7 +82,7 @@ class CostSum:
     unpriced_hours: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the sum as plain data."""
         figures = {name: value for name, value in vars(self).items() if name != "key"}
         return {**self.key, **{name: value and round(value, 6) for name, value in figures.items()}}
 

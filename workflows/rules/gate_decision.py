@@ -104,7 +104,7 @@ class Passed:
 
     Attributes:
         why: the verdict's reason.
-        is_worse: whether its metric is nevertheless worse than the champion's.
+        is_worse: whether the model's metric is worse than the champion's, although it passed.
     """
 
     why: str

@@ -97,7 +97,7 @@ def prospects(job: ClassAd, slots: Sequence[ClassAd]) -> Prospects:
 
 @dataclass(frozen=True)
 class _Demand:
-    """One requirement of a job, and the slots that meet it."""
+    """One requirement of a job, and which slots meet it."""
 
     what: str
     met: tuple[bool, ...]

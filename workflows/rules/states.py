@@ -30,7 +30,7 @@ class RunState(StrEnum):
 
     @property
     def is_well(self) -> bool:
-        """True if the run needs no attention: `trialfleet status` exits with 0."""
+        """True if the run needs no attention; `trialfleet status` then exits with 0."""
         return self in {RunState.PLANNED, RunState.RUNNING, RunState.DONE}
 
 

@@ -154,7 +154,7 @@ class RunStatus:
 
     @property
     def run_troubles(self) -> tuple[str, ...]:
-        """The troubles except those of single trials."""
+        """The troubles of the run, without those of single trials."""
         of_trials = set(map(str, self.job_troubles))
         return tuple(each for each in self.troubles if each not in of_trials)
 

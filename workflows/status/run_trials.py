@@ -1,4 +1,4 @@
-"""A run's trials, as stored and as all views show them."""
+"""A run's trials: the stored ones, and the form in which all views show them."""
 
 from __future__ import annotations
 

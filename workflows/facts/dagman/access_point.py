@@ -35,7 +35,7 @@ def reasons_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
     """Return a line for each of these universes whose jobs the access point doesn't start now.
 
     Raises:
-        PoolError: HTCondor is out of reach.
+        PoolError: HTCondor is unreachable.
     """
     if not (asked := [*universes]):
         return []
@@ -52,7 +52,7 @@ def reasons_jobs_wait(jobs: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return `reasons_closed` for the universes of a run's jobs that have waited for some time.
 
     Raises:
-        PoolError: HTCondor is out of reach.
+        PoolError: HTCondor is unreachable.
     """
     now = time.time()
     waiting = {

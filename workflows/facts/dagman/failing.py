@@ -101,7 +101,7 @@ def noting(file: Path, node: str, script: str) -> Iterator[None]:
 
 
 def failing_scripts(file: Path) -> tuple[FailingScript, ...]:
-    """Return the scripts that fail at present; none if the record is damaged."""
+    """Return the scripts that fail at present; empty if the record is damaged."""
     if not file.exists():
         return ()
     try:

@@ -53,7 +53,7 @@ class NodeStatus:
 
 
 def exit_code(files: DagFiles) -> int | None:
-    """Return the exit code of the last DAGMan that ended by itself; None if none has."""
+    """Return the exit code of the last DAGMan that ended by itself; None if none did."""
     return _metric(files, "exitcode")
 
 

@@ -109,7 +109,7 @@ class QueuedRun:
 
 
 def look_up(folder: RunFolder) -> QueuedRun:
-    """Return the jobs of a run in the queue."""
+    """Return a run's jobs that are in the queue."""
     ads = schedd.query(of_run(folder), [*PROJECTION, *SLOT_OF_JOB.values(), "ProcId"])
     dags = [ad for ad in ads if is_dagman(ad)]
     roots = [ad for ad in dags if "DAGManJobId" not in ad]
@@ -147,7 +147,7 @@ def one_idle(folder: RunFolder, node: str | None = None) -> Any:
 
 
 def one_job(constraint: str) -> Any:
-    """Return the full ad of a job that satisfies a constraint; None if none does."""
+    """Return the full ad of a job that satisfies a constraint; None without such a job."""
     with schedd.reach() as reached:
         return next(iter(reached.query(constraint=constraint, limit=1)), None)
 
@@ -160,7 +160,7 @@ def running_by_run() -> Counter[str]:
 
 
 def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
-    """Return the folders of the runs in a pool's queue; none if the queue doesn't answer."""
+    """Return the folders of the runs in a pool's queue; empty if the queue doesn't answer."""
     dags = f"JobUniverse == {Universe.SCHEDULER} && TrialfleetFolder =!= undefined"
     tool = ["condor_q", "-allusers", "-json", "-attributes", "TrialfleetFolder", "-constraint"]
     ads = pool_status.ads_of([*tool, f"{dags} && DAGManJobId =?= undefined"], environment)

@@ -30,7 +30,7 @@ def pool_slots() -> PoolSlots:
     """Return the pool's slots.
 
     Raises:
-        PoolError: no HTCondor is reachable.
+        PoolError: HTCondor is unreachable.
     """
     slots = slot_ads('SlotType =!= "Dynamic"')
     free = [copy(slot) for slot in slots if slot.get("State") == "Unclaimed"]
@@ -41,7 +41,7 @@ def machines(requirements: str = "true") -> set[str]:
     """Return the machines with a slot that satisfies an expression, by the names in the slots' ads.
 
     Raises:
-        PoolError: no HTCondor is reachable.
+        PoolError: HTCondor is unreachable.
     """
     import classad2
 

@@ -84,7 +84,7 @@ class Said:
 
 
 def read_said(place: TrialFolder) -> Said | None:
-    """Return the last message of the agent of a trial's job; None if there is none."""
+    """Return the last message from the agent of a trial's job; None without a message."""
     try:
         plain = job_files.read_json(place.said, job_files.MOST_ORDER, place.node_root)
         return Said(
@@ -113,7 +113,7 @@ def read_ended(place: TrialFolder) -> Ended | None:
 
 
 def read_order(place: TrialFolder) -> Order | None:
-    """Return the last order for a job's agent; None if there is none."""
+    """Return the last order for a job's agent; None without an order."""
     stamp = job_files.stamp_of(place.order)
     return _order(place, stamp) if stamp[0] else None
 

@@ -246,7 +246,7 @@ def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
 
 
 def executions_of(events: Iterable[JobEvent]) -> list[Execution]:
-    """Return the executions of an attempt's jobs, in the order in which they began."""
+    """Return the executions of an attempt's jobs, in the order of their begins."""
     found: list[Execution] = []
     latest: dict[int, int] = {}  # of each job, its place there
     for event in events:

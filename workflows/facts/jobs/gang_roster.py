@@ -149,7 +149,7 @@ class Job:
 
 
 class Size(NamedTuple):
-    """The number of jobs that a gang may have."""
+    """The least and the greatest number of jobs that a gang may have."""
 
     least: int
     most: int

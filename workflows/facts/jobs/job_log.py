@@ -116,8 +116,8 @@ def read_job(place: TrialFolder, price: float | None = None, *, failed: bool = F
 
     Args:
         place: the trial's folder.
-        price: USD per hour of a node that doesn't say its price.
-        failed: what the last attempt left is no result, whatever its exit code was.
+        price: the price of nodes without a price in their ads, in USD per hour.
+        failed: whether the last attempt has no result, whatever its exit code was.
     """
     attempts = attempts_of(place)
     if not attempts:
@@ -161,10 +161,10 @@ def read_stays(
 
     Args:
         place: the trial's folder.
-        price: USD per hour of a node that doesn't say its price.
-        failed: what the last attempt left is no result, whatever its exit code was.
-        now: the time, in Unix seconds, to which a job executes that may do so still; None: it is
-            known that none does.
+        price: the price of nodes without a price in their ads, in USD per hour.
+        failed: whether the last attempt has no result, whatever its exit code was.
+        now: the present time in Unix seconds, until which a job without an end executes; None if
+            no job executes.
     """
     attempts = attempts_of(place)
     if attempts and now is not None:

@@ -82,7 +82,7 @@ class Mark:
         )
 
     def __str__(self) -> str:
-        """Return the text of its event."""
+        """Return the text of the mark's event."""
         figures = {"code": self.code, "cpu": self.cpu_seconds, "memory": self.memory_mb}
         known = [f" {name}={value}" for name, value in figures.items() if value is not None]
         return f"{_WORD} {self.trial} {self.kind}{''.join(known)}"

@@ -106,13 +106,13 @@ _ATTEMPTS, _OUTCOMES = TypeAdapter(list[Attempt]), TypeAdapter(list[Outcome])
 
 
 class Journal:
-    """A study's journal; each call is independent, so several processes may share it."""
+    """A study's journal. Each call is independent, so several processes may share it."""
 
     def __init__(self, file: Path) -> None:
         """Open or create the journal.
 
         Raises:
-            TrialfleetError: the file can't be made or is not a journal.
+            TrialfleetError: the file can't be created or is not a journal.
         """
         self.file = file
         with self._open() as connection:

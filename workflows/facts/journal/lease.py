@@ -9,7 +9,7 @@ from trialfleet.workflows.formatting import duration
 
 
 class LeaseLostError(TrialfleetError):
-    """Another manager works on the study's days; nothing was written."""
+    """The error that another manager works on the study's days; nothing was written."""
 
 
 @dataclass(frozen=True)

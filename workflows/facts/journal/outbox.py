@@ -72,13 +72,13 @@ _DELIVERY = TypeAdapter(Delivery)
 
 
 class Outbox:
-    """An outbox; each call is independent, so several processes may share it."""
+    """An outbox. Each call is independent, so several processes may share it."""
 
     def __init__(self, folder: Path) -> None:
         """Open or create the outbox of a folder.
 
         Raises:
-            TrialfleetError: the folder can't be made, or its content is not an outbox.
+            TrialfleetError: the folder can't be created, or its content is not an outbox.
         """
         self._folder = folder
         try:

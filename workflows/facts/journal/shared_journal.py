@@ -51,18 +51,18 @@ class SharedJournal(Journal):
         return self._rows.study
 
     def begin(self, attempt: Attempt) -> Attempt:
-        """Record an attempt, or return the existing one of its date and number."""
+        """Record an attempt; return it, or the existing attempt with its date and number."""
         self._write([Row("attempt", _key(attempt), _ATTEMPT.dump_python(attempt, mode="json"))])
         return super().begin(attempt)
 
     def end(self, attempt: Attempt, now: datetime) -> None:
-        """Record that each region of an attempt has an outcome."""
+        """Record that all regions of an attempt have outcomes."""
         ended = replace(attempt, ended=now)
         self._write([Row("ended", _key(attempt), _ATTEMPT.dump_python(ended, mode="json"))])
         super().end(attempt, now)
 
     def record(self, outcomes: Iterable[Outcome], now: datetime) -> None:
-        """Record outcomes, all or none; an existing one stays."""
+        """Record all outcomes or none; an existing outcome stays."""
         given = list(outcomes)
         days = {one.date for one in given}
         known = {_key(one, one.region) for day in days for one in self.outcomes(day, day)}

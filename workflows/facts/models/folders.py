@@ -27,7 +27,7 @@ def models_folder_of(study: Study, slug: str) -> Path:
     """Return the folder of a region's models, from its study.
 
     Raises:
-        InputError: a published model lies where the folder is to be.
+        InputError: there is a published model in the folder's place.
     """
     return models_folder_in(study.publish, study.name, slug)
 
@@ -36,7 +36,7 @@ def models_folder_in(publish: str, study: str, slug: str) -> Path:
     """Return the folder of a region's models, given the publish folder and study's name.
 
     Raises:
-        InputError: a published model lies where the folder is to be.
+        InputError: there is a published model in the folder's place.
     """
     models_folder = Path(publish) / study / slug
     for folder in (models_folder.parent, models_folder):

@@ -71,7 +71,7 @@ class PublishedModel:
     drift: str | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the model as plain data."""
         return {
             "path": str(self.path),
             "run": self.run,
@@ -87,7 +87,7 @@ class PublishedModel:
 
 
 def models_on(models_folder: Path) -> list[PublishedModel]:
-    """Return the models in a region's folder of models, oldest first."""
+    """Return all models in a region's folder, oldest first."""
     runs = sorted(models_in(models_folder), key=lambda path: (_time(path), path.name))
     verdicts = [found for path in runs if (found := verdict_of(path))]
     standings, waits = _standings(models_folder / LATEST), awaiting(models_folder)
@@ -171,7 +171,7 @@ def _time(model: Path) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """A value outside the range of those before it."""
+    """A value outside the range of earlier values."""
 
     value: float
     low: float

@@ -74,6 +74,6 @@ def read_verdict(file: Path) -> Verdict:
     """Return the verdict in a region's gate.json.
 
     Raises:
-        InputError: it is damaged.
+        InputError: gate.json is damaged.
     """
     return Verdict.from_json(read_record(file, shape=Verdict))

@@ -30,5 +30,5 @@ class DagFiles:
 
     @cached_property
     def node_status(self) -> Path:
-        """The states of its nodes; DAGMan writes them every few seconds."""
+        """The file with the states of the nodes; DAGMan writes it every few seconds."""
         return self.dag.with_name("node.status")

@@ -36,7 +36,7 @@ def note_of(log: Path) -> Path:
 
 @dataclass(frozen=True)
 class TrialFolder:
-    """A trial's files, and those of the job that trains it.
+    """The paths of a trial's files, and of the files of the job that trains it.
 
     Attributes:
         root: the trial's folder.
@@ -110,7 +110,7 @@ class TrialFolder:
 
 @dataclass(frozen=True)
 class RegionFolder:
-    """A region's files."""
+    """The paths of a region's files."""
 
     root: Path
     _known: dict[str, TrialFolder] = field(
@@ -202,7 +202,7 @@ class RegionFolder:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run's files. `root` is absolute."""
+    """The paths of a run's files. `root` is absolute."""
 
     root: Path
     _known: dict[str, RegionFolder] = field(

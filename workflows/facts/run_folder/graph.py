@@ -36,7 +36,7 @@ SLACK = 1.25  # nodes of a lane / its share of the trials
 
 @dataclass(frozen=True, kw_only=True)
 class RegionGraph:
-    """A region's nodes."""
+    """The nodes of a region's graph."""
 
     name: str
     slug: str
@@ -56,7 +56,7 @@ class RegionGraph:
 
     @property
     def gate(self) -> str:
-        """The node that measures the new model and the current one, in a study with a gate."""
+        """The node that measures the new and the current model, in a study with a gate."""
         return f"{self.slug}.gate"
 
     @property
@@ -71,7 +71,7 @@ class RegionGraph:
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """The nodes after the trials."""
+        """The nodes that run after the trials."""
         if not self.publishes:
             return (self.tuned,)
         return (self.best, self.gate, self.publish) if self.gated else (self.best, self.publish)
@@ -112,7 +112,7 @@ class RegionGraph:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyGraph:
-    """All regions of a run."""
+    """The graph of a run: all of its regions."""
 
     regions: tuple[RegionGraph, ...]
     parallel_regions: int | None
@@ -168,7 +168,7 @@ def _region_graph(study: Study, name: str) -> RegionGraph:
 
 
 def _length(trials: int, lanes: int, per_job: int | None) -> int:
-    """Return the maximum number of trials of a lane."""
+    """Return the maximum number of trials in a lane."""
     if per_job is None or lanes == 1:
         return trials
     return min(trials, math.ceil(SLACK * trials / lanes))

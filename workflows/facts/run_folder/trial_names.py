@@ -37,7 +37,7 @@ class TrialRange:
         return first if self.first == self.last else f"{first}-{self._digits(self.last, length)}"
 
     def name(self, number: int, length: int) -> str:
-        """Return the name of a trial by its number; `length` as for `node`."""
+        """Return the name of the trial with this number; `length` is as for `node`."""
         return f"{self.lane}.t{self._digits(number, length)}"
 
     def has(self, name: str) -> bool:

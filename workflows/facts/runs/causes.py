@@ -57,7 +57,7 @@ class FailedAttempt(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The key that attempts with the same failure share."""
+        """The key of the failure, the same for all attempts that fail alike."""
         return kind_of(self.error)
 
 
@@ -81,7 +81,7 @@ class Cause:
 
     @property
     def kind(self) -> str:
-        """The key that attempts with the same failure share."""
+        """The key of the failure, the same for all attempts that fail alike."""
         return kind_of(self.error)
 
     def __str__(self) -> str:

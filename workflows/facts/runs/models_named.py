@@ -30,7 +30,7 @@ class RegionModels:
     models: tuple[PublishedModel, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the region's models as plain data."""
         return {
             "study": self.study,
             "region": self.region,

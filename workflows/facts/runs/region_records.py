@@ -76,7 +76,7 @@ class RecordsReader:
         """Return a region's records.
 
         Raises:
-            InputError: one of them is damaged.
+            InputError: a record is damaged.
         """
         changed = folder_stamp(files.root)
         known = self._known.get(files.root)
@@ -92,7 +92,7 @@ def read_records(files: RegionFolder) -> RegionRecords:
     """Return a region's records.
 
     Raises:
-        InputError: one of them is damaged.
+        InputError: a record is damaged.
     """
     names = {path.name for path in files.root.iterdir()} if files.root.exists() else set()
 

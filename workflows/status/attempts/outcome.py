@@ -79,7 +79,7 @@ def early_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
 
 
 def read_stop(folder: TrialFolder) -> dict[str, Any] | None:
-    """Return the order to stop a trial early; None without one."""
+    """Return the order to stop a trial early; None without an order."""
     try:
         order = job_files.parsed(job_files.read_bytes(folder.stop, job_files.MOST_ORDER) or b"null")
     except (OSError, ValueError):
@@ -236,7 +236,7 @@ def _clean(value: Any) -> str:
 
 
 def _own_words(folder: TrialFolder) -> str:
-    """Return the trainer's own error: from its result, or the last line of standard error."""
+    """Return the trainer's own error, from its result or from its last line of standard error."""
     try:
         error = load_result(folder.result).get("error")
     except ValueError:

@@ -38,7 +38,7 @@ class Costs:
     notices: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the costs as plain data."""
         return {
             "schema": 1,
             "currency": "USD",

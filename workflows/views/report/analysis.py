@@ -73,7 +73,7 @@ def unreported(metric: str, regions: Sequence[RegionReport]) -> str:
 
 
 def advice_on_worse(metric: str, report_metric: str) -> str:
-    """Return advice for tuned settings that are worse than default ones."""
+    """Return advice about tuned settings that are worse than default ones."""
     return (
         f"{metric}, which chose the settings, and {report_metric} disagree. If both models are "
         "hardly better than a guess, check the data first: are the labels right? Otherwise there "

@@ -128,7 +128,7 @@ class CostBar(NamedTuple):
 
 
 def cost_bars(report: Report) -> list[CostBar]:
-    """Return the cost of each region's jobs, greatest first, and of the fleet's idle nodes."""
+    """Return bars for the costs of regions' jobs, greatest first, and of the fleet's idle nodes."""
     regions = enumerate(report.regions)
     bars = [CostBar(at, row.usd, _parts_of_cost(row)) for at, row in regions if row.usd]
     bars.sort(key=lambda bar: -bar.usd)

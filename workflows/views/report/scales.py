@@ -41,7 +41,7 @@ def scale_of(values: Sequence[float], anchor: float, flat: float = FLAT) -> Scal
 def view_of(
     values: Sequence[float], anchor: float, flat: float = FLAT
 ) -> tuple[float, float] | None:
-    """Return the range of a clipped axis; None if no value is outside."""
+    """Return the range of a clipped axis; None if no value would be outside."""
     reach = _reach(values, anchor, flat)
     if reach is None:
         return None

@@ -55,7 +55,7 @@ class Column:
 
 
 def region_columns(report: Report) -> list[Column]:
-    """Return the overview's columns after the region's name, without empty columns."""
+    """Return the overview's columns after the region's name; empty columns are left out."""
     return [
         column
         for column in (*_compared_columns(report), *_course_columns(report))

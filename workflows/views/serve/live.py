@@ -119,7 +119,7 @@ class _Queue:
     last: object = None
 
     def stamp(self) -> object:
-        """Return a value that changes with the states of jobs, queried at intervals."""
+        """Return a value that changes with the states of jobs; they are queried at intervals."""
         if time.monotonic() - self.asked >= self.pause:
             self.asked = time.monotonic()
             try:

@@ -171,7 +171,7 @@ class _Metrics(Collector):
         of_days: Callable[[StudyDays], Mapping[str, datetime]],
         of_region: Callable[[Snapshot, RegionStatus], datetime | None],
     ) -> Metric:
-        """Return the seconds since a time of each region, from newest runs, otherwise from days."""
+        """Return the seconds since a time of each region, from newest runs or else from days."""
         found = {
             (days.study, region): moment
             for days in self._days

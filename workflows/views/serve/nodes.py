@@ -35,7 +35,7 @@ class NodeReader:
         self._lock = threading.Lock()
 
     def read(self) -> PoolNodes:
-        """Return the nodes, at most some seconds old."""
+        """Return the nodes as they were at most some seconds ago."""
         with self._lock:
             if time.monotonic() - self._looked >= _LOOK_EVERY:
                 try:

@@ -46,7 +46,7 @@ def optuna_routes(folder: Path) -> Iterator[tuple[Route, ...]]:
 
 
 def _answering(application: Application) -> Callable[[Request], Awaitable[Response]]:
-    """Return a function that answers a request with a WSGI application."""
+    """Return a function that has a WSGI application answer a request."""
 
     def answer(environ: dict[str, Any]) -> Response:
         started: list[tuple[str, list[tuple[str, str]]]] = []

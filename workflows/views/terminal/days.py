@@ -84,7 +84,7 @@ class DaysOverview:
     undelivered: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the days as plain data."""
         return {"schema": 1, **asdict(self)}
 
 

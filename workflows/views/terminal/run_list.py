@@ -1,4 +1,4 @@
-"""The list of runs: the state, start and duration of each."""
+"""The list of runs, with each run's state, start and duration."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ListedRun:
     trouble: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the run as plain data."""
         began = self.began.isoformat(timespec="seconds") if self.began else None
         return {**asdict(self), "began": began}
 

@@ -173,7 +173,7 @@ def _is_hopeless(region: RegionStatus) -> bool:
 
 
 def state_text(state: RunState) -> Text:
-    """Return a state in its colour."""
+    """Return the text of a state in its colour."""
     return Text(state, _COLORS.get(state, "default"))
 
 

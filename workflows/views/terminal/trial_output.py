@@ -39,7 +39,7 @@ class _Stream:
     _half: bytes = field(default=b"", repr=False)
 
     def show(self, *, is_kept: bool) -> None:
-        """Show new output in whole lines; the last may be incomplete at the end."""
+        """Show new output in whole lines; after the trial's end, an incomplete line, too."""
         path, begin = (self.kept, 0) if is_kept else (self.live, len(self.head))
         try:
             with job_files.opened(path) as file:

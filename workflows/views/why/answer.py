@@ -140,7 +140,7 @@ class Answer:
         return replace(self, subject=subject)
 
     def lines(self) -> list[str]:
-        """Return the lines of the answer, its notes and the next step."""
+        """Return the lines to show: the answer, its notes and the next step."""
         parts = [f"{self.subject}: {' '.join(self.why.split())}", *self.notes]
         if self.advice or self.command:
             parts.append(f"next: {': '.join(filter(None, (self.advice, self.command)))}")

@@ -45,7 +45,7 @@ class Scaling:
     wanted: bool
 
     def lines(self) -> tuple[str, ...]:
-        """Return the autoscaler's own reasons for not starting a node."""
+        """Return the autoscaler's reasons why it starts no node."""
         if not self.report:
             return ()
         step = self.report.get("step") or {}

@@ -74,7 +74,7 @@ def job_ad(job: str) -> Any:
     """Return the whole ad of a job by its id; None if the job isn't in the queue.
 
     Raises:
-        PoolError: no HTCondor is reachable.
+        PoolError: HTCondor is unreachable.
     """
     cluster, _, proc = job.partition(".")
     return job_queue.one_job(f"ClusterId == {cluster} && ProcId == {proc or 0}")

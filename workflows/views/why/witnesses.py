@@ -204,7 +204,7 @@ class RunFactsReader:
         return queued_job(self.files, node)
 
     def _before(self, graph: RegionGraph, node: str) -> str:
-        """Return the first unfinished node before it, of its lane or of the region's ends."""
+        """Return the first unfinished node before this one, in its lane or after the trials."""
         ended: dict[str | None, bool] = {}  # by node: whether all of its asked trials have ended
         for trial in self._trials[graph.name]:
             at = graph.node_of(_node_of(trial))
