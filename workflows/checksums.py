@@ -58,7 +58,7 @@ class Checksums:
 
         Args:
             cache: a file of JSON lines, made when the first file is read.
-            most: the number of bytes to read in all; a file larger than the rest of them has no
+            most: the number of bytes to read in all; a file larger than the remaining number has no
                 checksum.
         """
         self._cache, self._left = cache, most

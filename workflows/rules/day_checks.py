@@ -68,7 +68,7 @@ def band(values: Sequence[float], floor: float) -> tuple[float, float]:
 
 
 def _error(share: float, rows: int) -> float:
-    """Return the chance deviation of a share that is measured on this number of rows."""
+    """Return by how much chance may change a share that is measured on this number of rows."""
     likely = (share * rows + 1) / (rows + 2)  # also of what never came
     return _ERRORS * math.sqrt(likely * (1 - likely) / max(1, rows))
 

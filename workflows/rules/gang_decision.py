@@ -228,9 +228,9 @@ def _kept_apart(
 ) -> tuple[Apart, ...]:
     """Return the agents to leave out, new and previous ones, so that all others reach each other.
 
-    The agent with the most broken connections is left out first; of two agents that only miss each
-    other, the one with the higher rank. An agent that the access point doesn't hear either is not
-    left out: it is lost, or soon back.
+    The agent with the most broken connections is left out first. Of two agents that miss only each
+    other, the one with the higher rank is left out. An agent that is also silent for the access
+    point is not left out: it is lost, or soon back.
     """
     seats = {seat.token: (rank, seat) for rank, seat in enumerate(roster.members)}
     broken = {

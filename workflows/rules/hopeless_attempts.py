@@ -1,4 +1,4 @@
-"""The rule for hopeless trials without a failure: from facts to troubles. Pure.
+"""The rule for trials that are hopeless although nothing failed. Pure: from facts to troubles.
 
 HTCondor restarts an evicted job forever. That is right if checkpoints save the job's work. It is
 wrong if every start ends in the same way. Two kinds of trouble are reported:

@@ -69,7 +69,7 @@ def is_hopeless(reason: str | None) -> bool:
 def reason_over(
     reason: str | None, *, failed: int, allowed: int, finished: int, budget: int, done: int
 ) -> str | None:
-    """Return why a region without a model gets no more trials even after a resume; None if it may.
+    """Return why a region without a model gets no more trials, even after a resume; else None.
 
     Args:
         reason: why the region ended early, if it did.
@@ -99,9 +99,9 @@ def reason_of(
     """Return why a region ended early, from its record or else from its scripts' last error.
 
     Args:
-        records: the region's.
-        node: of the region in the whole run's graph.
-        state: of the region.
+        records: the region's records.
+        node: the region's node in the whole run's graph.
+        state: the region's state.
         by_stop: whether `trialfleet stop` stopped the run.
         error: the result of `last_error` for the region.
     """
@@ -125,8 +125,8 @@ def last_error(
     """Return why a region failed if it could not note the reason itself.
 
     Args:
-        records: the region's.
-        node: of the region in the whole run's graph.
+        records: the region's records.
+        node: the region's node in the whole run's graph.
         log: the log of the region's scripts.
         trouble: why the optimiser's service does not answer; empty if it answers.
         service_log: the log of the optimiser's service.
@@ -175,6 +175,6 @@ def gate_of(records: RegionRecords, study: Study) -> Passed | None:
 
 
 def kept_by_gate(records: RegionRecords) -> str | None:
-    """Return why the gate kept the current model instead of the region's new one; None if not."""
+    """Return why the gate kept the current model instead of the region's new one; else None."""
     verdict = records.verdict
     return verdict.why if verdict and not verdict.promoted else None

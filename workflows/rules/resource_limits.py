@@ -23,7 +23,7 @@ _USED = re.compile(r"usage: (\d+) megabytes")
 
 
 def over_limit(code: int | None, reason: str, places: Mapping[str, str]) -> str:
-    """Return why a job is on hold; for an exceeded limit, with the key of the study to raise.
+    """Return why a job is on hold. If it exceeded a limit, the text names the study's key to raise.
 
     `places` has the place `FILE:LINE` of each limit in the study, by key, if known.
     """
@@ -51,5 +51,5 @@ def over_by_agent(ended: Ended, order: Order | None, places: Mapping[str, str]) 
 
 
 def _to_raise(key: str, words: str, places: Mapping[str, str]) -> str:
-    """Return a message about an exceeded limit, with the key of the study to raise."""
+    """Return a message about an exceeded limit, with the study's key to raise."""
     return f"{words}; raise {key} in {places.get(key, 'the study')}"

@@ -82,7 +82,7 @@ def stage_of(state: RunState, phase: str, *, published: bool, kept: bool = False
     """Return the stage of a region.
 
     Args:
-        state: of the region.
+        state: the region's state.
         phase: the region's phase, as in `RegionStatus`.
         published: whether the region has published a model.
         kept: whether the current model is not the published one.

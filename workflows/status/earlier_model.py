@@ -13,7 +13,7 @@ from trialfleet.workflows.study.spec import Study
 
 
 class BesideEarlier(NamedTuple):
-    """The values of a metric for a model and the previous model; None if it was not measured."""
+    """The values of a metric for a model and its previous model; None if not measured."""
 
     metric: str
     direction: Direction

@@ -37,7 +37,7 @@ print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name
 
 
 def how_to_install(words: str, study: Study) -> str:
-    """Return how to install a missing module of an error; empty if the error is another.
+    """Return how to install the module that an error reports as missing; empty for other errors.
 
     If the trainer's Python is on this machine, the text names its other missing modules, too.
     """

@@ -558,7 +558,7 @@ class StatusReader:
         return self._trials.of_region(region)
 
     def best_trials(self, status: RunStatus) -> dict[str, StoredTrial]:
-        """Return the best trial of each region that has one, as in a status; raises as `trials`."""
+        """Return each region's best trial, if any, as in a status; errors as in `trials`."""
         numbers = {each.name: each.best_trial for each in status.regions}
         return self._trials.some({name: n for name, n in numbers.items() if n is not None})
 

@@ -57,7 +57,8 @@ class RegionStatus:
             was stopped, otherwise the latest.
         cut_off: the number of trials that would have been retried if the region had not failed.
         failing: its scripts that fail now, or that failed at its end.
-        over: why it gets no more trials even after a resume; None if it may, or if it succeeded.
+        over: why it gets no more trials even after a resume; None if it may get more, or if it
+            succeeded.
     """
 
     name: str

@@ -228,12 +228,12 @@ class RunTrials:
         return _without_repeats(self._whole(self._names[region]))
 
     def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return one trial of each of some regions, by its number; raises as `of_region` does."""
+        """Return one trial of each of some regions, by its number; errors as in `of_region`."""
         found = self._all.some({self._names[region]: n for region, n in numbers.items()})
         return {region: found[self._names[region]] for region in numbers}
 
     def read(self) -> dict[str, list[StoredTrial]]:
-        """Return the trials by region; raises as `of_region` does."""
+        """Return the trials by region; errors as in `of_region`."""
         found = self._all.all(list(self._names.values()))
         return {region: _without_repeats(found[name]) for region, name in self._names.items()}
 

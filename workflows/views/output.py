@@ -95,7 +95,7 @@ def plain_table(*columns: str, right: Container[str] = ()) -> Table:
 class LongTable:
     """A `plain_table` with many rows of text. Rich only computes its columns' widths.
 
-    It looks like rich's own table, but is faster: that takes a millisecond per row.
+    It looks like rich's own table, which is slower: a millisecond per row.
     """
 
     def __init__(self, table: Table, rows: Sequence[Sequence[str]]) -> None:

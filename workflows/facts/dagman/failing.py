@@ -91,7 +91,7 @@ def note_success(file: Path, node: str) -> None:
 
 @contextmanager
 def noting(file: Path, node: str, script: str) -> Iterator[None]:
-    """Note the error that ends the block, or that the block succeeded."""
+    """Note the error that ends the block; without an error, note that the script succeeded."""
     try:
         yield
     except Exception as error:

@@ -30,7 +30,7 @@ SLOT_OF_JOB = {name: f"MachineAttr{name}0" for name in (*PRICED_BY, "Cpus")}
 
 
 class End(StrEnum):
-    """The end of an execution in a slot, by which its cost is useful or lost."""
+    """The kind of end of an execution in a slot. It decides whether the cost is lost."""
 
     DONE = "done"  # it led to a result
     FAILED = "failed"  # its attempt did not: paid without result

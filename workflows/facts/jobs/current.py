@@ -41,9 +41,9 @@ def place_at(files: RegionFolder, node: str) -> TrialFolder:
 
 
 def trained_by(files: RegionFolder, node: str, name: str) -> TrialFolder | None:
-    """Return the folder of what a lane's job trains, by its name; None for a name of another lane.
+    """Return the folder of a training in a lane's job, by its name; None if it is another lane's.
 
-    The name is the agent's: of a trial, the full training or the gate.
+    The name is the agent's name for a trial, the full training or the gate.
     """
     ends = (end for end in (files.best, files.gate) if end.root.name == name)
     if end := next(ends, None):

@@ -24,8 +24,8 @@ def take_left(place: TrialFolder, package: Path, most: float = math.inf) -> None
     """Move a trial's files from a package into its folder; a second call changes nothing.
 
     A package that can't be used becomes a failed result with the reason; only the note on the
-    trial's end is kept. If the package is missing, an earlier call took it. Its files may have
-    `most` bytes in total.
+    trial's end is kept. If the package is missing, an earlier call took it. The package's files may
+    have `most` bytes in total.
 
     Raises:
         OSError: for example, the disk is full.

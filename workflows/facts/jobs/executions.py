@@ -234,7 +234,7 @@ def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
 
 
 def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
-    """Return the events from which the begin and the end of executions follow.
+    """Return the events that show when executions began and ended.
 
     The last of consecutive marks is included, because the execution was alive then.
     """
@@ -246,7 +246,7 @@ def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
 
 
 def executions_of(events: Iterable[JobEvent]) -> list[Execution]:
-    """Return the executions of an attempt's jobs, in the order of their begins."""
+    """Return the executions of an attempt's jobs, oldest first."""
     found: list[Execution] = []
     latest: dict[int, int] = {}  # of each job, its place there
     for event in events:
@@ -269,7 +269,7 @@ def executions_of(events: Iterable[JobEvent]) -> list[Execution]:
 
 
 def _brings_input(event: JobEvent) -> bool:
-    """Return whether an event is of an input transfer, which belongs to the next execution."""
+    """Return whether an event belongs to an input transfer, and so to the next execution."""
     return event.type.name == "FILE_TRANSFER" and event.get("Type") in _INPUT
 
 

@@ -52,8 +52,8 @@ class Roster:
     """The orders for the agents of a gang.
 
     Attributes:
-        cluster: the submission of the gang's jobs; the roster doesn't apply to agents of another
-            one.
+        cluster: the submission of the gang's jobs; the roster doesn't apply to agents of other
+            submissions.
         generation: counted from 1.
         state: form, run or done.
         since: when this state began, in Unix seconds.

@@ -120,7 +120,7 @@ def _job(folder: RunFolder, ad: Mapping[str, Any]) -> JobFacts:
 
 
 def may_fail(ad: Mapping[str, Any]) -> bool:
-    """Return whether a job's ad allows that its attempt has to be failed."""
+    """Return whether a job's attempt may have to be failed, as far as the job's ad shows."""
     status, entered = ad["JobStatus"], ad["EnteredCurrentStatus"]
     is_late = status != JobStatus.IDLE and time.time() - entered > LONG
     # in the slot that it has; after a reconnection its ad doesn't say so

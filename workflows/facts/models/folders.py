@@ -133,7 +133,7 @@ def other_models(published: Path) -> dict[Path, datetime]:
 
 
 def as_of_model(model: Path) -> datetime | None:
-    """Return the time by which a published model's age counts; None if unknown.
+    """Return the time from which a published model's age counts; None if unknown.
 
     It is the time when its run was planned, or the end of the run's day if that was earlier.
     """

@@ -44,8 +44,8 @@ class PublishedModel:
 
     Attributes:
         created: when its run was planned; None if unknown.
-        as_of: the time by which its age counts: `created`, or the end of its run's day if that was
-            earlier; None if unknown.
+        as_of: the time from which its age counts: `created`, or the end of its run's day if that
+            was earlier; None if unknown.
         in_force: whether it is the current model.
         standing: whether it is or was the current model, and how it was replaced.
         awaits_since: since when it waits for approval; None if it doesn't wait.
@@ -54,7 +54,7 @@ class PublishedModel:
         evaluations: its measurements by gates, oldest first: the run of the gate, and the value of
             `metric`.
         metric: the name of the gates' metric; empty if no gate measured anything.
-        drift: how its last measurement was outside its past range; None if it wasn't.
+        drift: a text if its last measurement was outside its past range; otherwise None.
     """
 
     path: Path

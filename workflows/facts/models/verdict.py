@@ -13,7 +13,7 @@ CHAMPION, CHALLENGER, BASELINE = "champion", "challenger", "baseline"
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """Measured metrics, here of the constant prediction that a new model has to beat."""
+    """The measured metrics of the constant prediction that a new model has to beat."""
 
     metrics: dict[str, float] = field(default_factory=dict)
 

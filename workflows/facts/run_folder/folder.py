@@ -69,32 +69,32 @@ class TrialFolder:
     # Why attempts at a full training failed, by their number; the study keeps a trial's.
     failures = file_in("failures.json")
     progress = file_in(nodes.PROGRESS)  # one JSON line per report of the trial; empty at the start
-    # By which a running job and its access point speak, and nothing else.
+    # The folder through which a running job and its access point communicate.
     words = file_in(nodes.WORDS, of="node_root")
     order = file_in(nodes.ORDER, of="words")  # the order for the job's agent
     said = file_in(nodes.SAID, of="words")  # the last message of the job's agent
     # The trial's last checkpoint, packed.
     saved = file_in(nodes.CHECKPOINT_PACKAGE, of="words")
     left = file_in(nodes.RESULT_PACKAGE, of="words")  # the trial's files at its end, packed
-    # What its job doesn't have and the trial needs, packed: a gate's models in a lane.
+    # Files that the trial needs and its job lacks, packed: a gate's models in a lane.
     given = file_in(nodes.GIVEN_PACKAGE, of="words")
-    ended = file_in(nodes.ENDED)  # how the trial ended, as its package said; absent until that came
-    reports = file_in(nodes.REPORTS, of="words")  # the trial's progress as it comes while it runs
-    # What it prints while it runs, behind a line with its name; at first the lane's trial before it
+    ended = file_in(nodes.ENDED)  # how the trial ended, from its package; absent until that came
+    reports = file_in(nodes.REPORTS, of="words")  # the trial's progress reports while it runs
+    # The running trial's output, after a line with its name; at first the previous trial's output.
     printed_out = file_in(nodes.PRINTED["out"], of="words")
     printed_err = file_in(nodes.PRINTED["err"], of="words")
     # The order to stop early, in a study with early stopping; empty until there is one.
     stop = file_in(nodes.STOP, of="words")
     # The folder of the trial's last checkpoint; empty at the start.
     checkpoint = file_in(nodes.CHECKPOINT)
-    # Which lane's job has the full training, or the gate; absent without one.
+    # The lane whose job executes the full training or the gate; absent without one.
     by_lane = file_in("lane.json")
     model = file_in(nodes.MODEL)  # the trained model's folder, of a full training
-    # The folder by which a gang's jobs and their keeper speak; there for gangs alone.
+    # The folder through which a gang's jobs and their keeper communicate; only for gangs.
     gang = file_in(nodes.GANG, of="words")
     # The keeper's decisions on a gang: its generation and ranks, and how it ended.
     roster = file_in("roster.json", of="gang")
-    # The place of a gang's checkpoints in S3; exists if its study wants them there.
+    # The place of a gang's checkpoints in S3; exists if its study stores them there.
     gang_store = file_in("store.json", of="gang")
 
     def agent_logs(self, jobs: int | None) -> list[Path]:
@@ -127,27 +127,27 @@ class RegionFolder:
     scripts_log = file_in("scripts.log")  # output of the PRE and POST scripts
     failing = file_in(FAILING)  # the last error of each script that fails; absent until one has
     stopped = file_in("stopped.json")  # why the region stopped early; absent if it didn't
-    # Which budget in USD pays for no more of its trials; absent until one was refused.
+    # The budget in USD that is spent, so that no more of its trials start; absent until then.
     spent = file_in("spent.json")
-    # There while the region's DAGMan is being replaced by another, with the reason.
+    # The reason why the region's DAGMan is being replaced; exists only meanwhile.
     restart = file_in("restart.json")
     # The rows that its trials train on, of `trainer: tabular` with CSV or Parquet data.
     table = file_in("table.npz")
     # The description of its data when the run was planned; only of `trainer: tabular`.
     table_found = file_in("table.json")
-    # What its table is like, to compare other days' with; of a day of `trainer: tabular`.
+    # The profile of its table, to compare days; for daily runs of `trainer: tabular`.
     profile = file_in("profile.json")
     # The number of past days with which its table was compared, and the warnings of the checks.
     checks = file_in("checks.json")
     inputs = file_in(
         "inputs.json"
     )  # the states and checksums of its data when the run was submitted
-    # Which files of its data, or of the code, have changed since; absent until one has.
+    # The files of its data or of the code that have changed since; absent until one has.
     changed = file_in("changed.json")
     published = file_in(
         "published.json"
     )  # where the region's model was published; absent until then
-    # That its trials are done, in a study that publishes nothing; absent until then.
+    # The mark that its trials are done, in a study that publishes nothing; absent until then.
     tuned = file_in("tuned.json")
 
     @property
@@ -218,7 +218,7 @@ class RunFolder:
         return TrialFolder(self.root / "check")
 
     study = file_in("study.yaml")  # the resolved study, frozen
-    # The same as JSON, which is read in a fraction of the time; of no account once that is changed.
+    # The same as JSON, which is read in less time; ignored once study.yaml has changed.
     study_copy = file_in("study.json")
     dag = file_in("study.dag")  # the whole graph
     database = file_in("study.db")  # Optuna's SQLite file, where the study names no other storage
@@ -227,7 +227,7 @@ class RunFolder:
     # The submit file of the gangs' keeper, the same for all regions.
     gang_submit = file_in("gang.sub")
     gang_lock = file_in("gang.lock")  # locked by the one process that keeps the run's gangs
-    gang_log = file_in("gang.log")  # what became of its gangs, generation by generation
+    gang_log = file_in("gang.log")  # the history of its gangs, generation by generation
     # The submit file that publishes a region's model, the same for all.
     publish_submit = file_in("publish.sub")
     report_submit = file_in("report.sub")  # the submit file that writes the report at the run's end
@@ -235,17 +235,17 @@ class RunFolder:
     fleet_submit = file_in("fleet.sub")
     # The last actions of the fleet's autoscaler, and the fleet's cost so far.
     fleet_state = file_in("fleet.json")
-    # Who stopped the run; absent unless a person did, and after a resume.
+    # Who stopped the run; absent unless a person did, and absent after a resume.
     stopped = file_in("stopped.json")
-    failing = file_in(FAILING)  # why the report can't be written; absent until it couldn't be
+    failing = file_in(FAILING)  # why the report can't be written; absent until a failure
     # Held by the process that submits, stops or repairs the run; the file's old name stays.
     run_lock = file_in("hand.lock")
-    repairs = file_in("mends.json")  # repairs of the run under way, with their times
+    repairs = file_in("mends.json")  # the repairs of the run, with their times
     # The checksums of the data files that were read so far, a JSON line each.
     checksums = file_in("checksums.jsonl")
-    # The AWS account of the fleet that the run scales, and the way to it; no secret.
+    # The AWS account of the fleet that the run scales, and how to reach it; no secret.
     aws = file_in("aws.json")
-    # The outbox of the run's events: there where the study wants to notify anybody.
+    # The outbox of the run's events; exists if the study has `notify`.
     alerts = file_in("alerts")
     # The settings of its models' export; exists if the study exports them.
     export = file_in("export")
@@ -257,9 +257,9 @@ class RunFolder:
     previous_results = file_in("former.json")
     # Why no more trials, or full trainings, start for lack of money; absent until then.
     unpaid = file_in("unpaid.json")
-    # That a full training left no model, and whose; absent until then.
+    # The mark that a region's full training left no model; absent until then.
     no_model = file_in("no-model.json")
-    # That the run is to be in the queue, from before it is handed over; `repair` writes it.
+    # The mark that the run should be in the queue, made before its submission by `repair`.
     submission = file_in("submission.json")
     study_config = file_in("study.conf")  # the configuration of the whole graph's DAGMan
     region_config = file_in("region.conf")  # the configuration of the regions' DAGMans

@@ -211,7 +211,7 @@ def reason_all_fail(regions: Sequence[tuple[Sequence[AnyTrial], RegionFolder]]) 
 
 
 def all_alike(attempts: Sequence[FailedAttempt]) -> bool:
-    """Return whether enough attempts failed to judge, and all for the same cause."""
+    """Return whether at least `ENOUGH` attempts failed, all for the same cause."""
     return len(attempts) >= ENOUGH and len({attempt.kind for attempt in attempts}) == 1
 
 

@@ -302,7 +302,7 @@ def _folders_by_study(region: str, runs: list[FoundRun]) -> dict[str, Path]:
 
 
 def models_folders_here(study: str | None = None, region: str | None = None) -> list[Path]:
-    """Return the regions' folders of models below this folder, of one study or region or of all.
+    """Return the regions' folders of models here, of one study, of one region or of all.
 
     A folder without a current model is included if its first model waits for approval.
     """

@@ -34,7 +34,7 @@ def trials_reader(folder: RunFolder, study: Study, *, brief: bool = False) -> Re
 
 
 class _OwnFile:
-    """Reader of the storage file in a run's folder, which refuses a file that was emptied."""
+    """Reader of the storage file in a run's folder; it refuses an emptied file."""
 
     def __init__(self, folder: RunFolder, *, brief: bool) -> None:
         self._folder = folder
@@ -55,7 +55,8 @@ class _OwnFile:
 def check_not_emptied(folder: RunFolder) -> None:
     """Refuse an empty storage file if trials have been asked for.
 
-    A trial's files are written after the trial is in the study. So they show that it had trials.
+    A trial's files are written after the trial is in the study. So a trial's files show that the
+    study had trials.
 
     Raises:
         OptimizerError: the file is empty.

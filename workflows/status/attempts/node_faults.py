@@ -2,8 +2,8 @@
 
 Three sources distinguish them from the user's own errors: HTCondor's hold code, the last line of
 the error, and the machine's state in the pool, which comes from its probe and its agent. A broken
-machine may be detected only after the third failed job. It is then also blamed for the failures
-before.
+machine may be detected only after the third failed job. It is then also blamed for its earlier
+failures.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def read_stop(folder: TrialFolder) -> dict[str, Any] | None:
 
 
 class _NoResultError(ValueError):
-    """The error that JSON has not the shape of a result."""
+    """The error that JSON does not have the shape of a result."""
 
 
 def _outcome_of_result(path: Path, metric: str) -> Complete | Failed:

@@ -49,7 +49,7 @@ class Attempts:
         self._study, self._retries = study, study.retries
 
     def with_machine(self, outcome: Failed, before: Noted) -> Failed:
-        """Return the outcome, with the machine to blame if it is; `before` has earlier attempts.
+        """Return the outcome, marked if the machine is to blame; `before` has earlier attempts.
 
         If only one machine has tried a command that can't be run, and there are others, the failure
         is not final: Python may be broken on that machine. The same holds for a job without

@@ -45,7 +45,7 @@ def compare(
 def worse_of(objective: Comparison, report: Comparison) -> str | None:
     """Return a text if tuned settings are notably worse than default ones; otherwise None.
 
-    The best trial can't be worse by the objective, but by another metric.
+    The best trial can't be worse by the objective, only by another metric.
     """
     if report.gain is None or report.gain >= 0:
         return None

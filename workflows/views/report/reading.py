@@ -92,7 +92,7 @@ def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
     """Return the report of a run in its present state; `finished` is its end, if it has ended.
 
     Raises:
-        OptimizerError: its studies can't be read, or are lost.
+        OptimizerError: the run's studies can't be read, or are lost.
     """
     snapshot = StatusReader(folder).snapshot()
     if snapshot.storage_away:

@@ -24,7 +24,7 @@ _STYLES = {"worse": "red", "kept": "yellow"}
 
 
 def fitted_summary(report: Report) -> Fitting:
-    """Return the summary table; on a narrow terminal without the objective's best, then times."""
+    """Return the summary table. A narrow terminal omits the objective's best, then also times."""
     narrow = partial(summary_table, report, with_best=False)
     without = Fitting(lambda room: narrow(with_time=room))
     return Fitting(lambda whole: summary_table(report) if whole else without)

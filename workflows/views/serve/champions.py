@@ -19,7 +19,7 @@ class Champion:
 
     Attributes:
         run: the run that published the model.
-        as_of: the time by which its age counts; None if unknown.
+        as_of: the time from which its age counts; None if unknown.
         created: when that run was planned; None if unknown.
         metrics: the metrics of its full training.
     """

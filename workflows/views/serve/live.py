@@ -1,4 +1,4 @@
-"""Snapshots of a run, shared by all pages that show it, made only while a page is open.
+"""Snapshots of a run for all pages that show it. They are made only while a page is open.
 
 Changes are detected often and cheaply, from the modification times of files and from the states of
 the run's jobs. (Every relevant file is renamed into its folder.) The run is read only after a
@@ -153,7 +153,7 @@ class LiveRun:
             nodes: the reader of the pool's nodes, for all runs.
 
         Raises:
-            InputError: its study can't be read.
+            InputError: the run's study can't be read.
         """
         self.folder, self._nodes = folder, nodes
         self._frozen = load_frozen(folder.study)
@@ -178,7 +178,7 @@ class LiveRun:
         while.
 
         Raises:
-            TrialfleetError: it can't be read.
+            TrialfleetError: the run can't be read.
         """
         with self._changed:
             idle = time.monotonic() - self._watched > _UNWATCHED

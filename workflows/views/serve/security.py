@@ -1,11 +1,11 @@
 """The access control of the page, which comes before all other handling.
 
-- Only GET and HEAD are allowed: the page is read-only. - The Host header must name this machine, so
-that a web page whose name resolves here (DNS
+- Only GET and HEAD are allowed: the page is read-only.
+- The Host header must name this machine, so that a web page whose name resolves here (DNS
   rebinding) can't read it. IP addresses are allowed, because they are not names.
 - Beyond the loopback, or if a token file is given, a token is required. A browser sends it once in
-the URL, and then in a cookie that scripts can't read and other sites can't send. Programs send it
-as Bearer.
+  the URL, and then in a cookie that scripts can't read and other sites can't send. Programs send it
+  as Bearer.
 """
 
 from __future__ import annotations

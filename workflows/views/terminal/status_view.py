@@ -165,7 +165,7 @@ def _anew(line: str, status: RunStatus, said: set[str]) -> str:
 
 
 def _is_hopeless(region: RegionStatus) -> bool:
-    """Return whether a region failed for a reason that resuming can't change."""
+    """Return whether a region's trainer is to blame, so that resuming can't help."""
     if LEFT_NO_MODEL in (region.reason or ""):
         return True
     cause = region.cause
