@@ -1,7 +1,7 @@
-"""The names of all files in a run's folder.
+"""The names in a run's folder, all in this module.
 
-The comment of each path describes the file. A few more names are in optimizer/client.py (the
-optimiser's client) and dag_files.py (DAGMan).
+A path's comment describes the file. The optimiser's client (optimizer/client.py) and DAGMan
+(dag_files.py) have some more names.
 """
 
 from __future__ import annotations
