@@ -1,8 +1,8 @@
-"""States of files and checksums of their content; each file is read once per state.
+"""States of files, and checksums of their content. Each state of a file is read once.
 
-A file's content is unchanged as long as its inode, size and both times are: programs can't set the
-time of an inode's last change. So a checksum is valid for the state that the file had both before
-and after it was read.
+A file's content is unchanged as long as its inode, its size and both of its times are unchanged:
+programs can't set the time of an inode's last change. So a checksum is valid for a state if the
+file had this state both before and after it was read.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ READS = 3  # of a file that changes while it is read
 
 
 def read_copy(path: Path) -> dict[str, Any]:
-    """Return the content of a frozen study's JSON copy, which is stored next to its file.
+    """Return the content of a frozen study's JSON copy, which is stored next to the study's file.
 
-    Raises one of `files.DAMAGED` if there is no copy of the present file.
+    Raises one of `files.DAMAGED` if the copy is missing or older than the study's file.
     """
     copy = json.loads(path.with_suffix(".json").read_bytes())
     if copy["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest():
@@ -51,14 +51,15 @@ class FileState(NamedTuple):
 
 
 class Checksums:
-    """SHA-256 of files. Several processes may use one cache; one of them reads at a time."""
+    """SHA-256 checksums of files, with a cache that several processes may share."""
 
     def __init__(self, cache: Path, most: float = math.inf) -> None:
-        """Take the cache, which is read with the first file.
+        """Set the cache. It is read when the first checksum is needed.
 
         Args:
             cache: a file of JSON lines, made when the first file is read.
-            most: bytes that may be read in all; larger files then have no checksum.
+            most: the number of bytes to read in all; a file larger than the remaining number has no
+                checksum.
         """
         self._cache, self._left = cache, most
         self._known: dict[tuple[str, FileState], str] = {}
@@ -80,7 +81,7 @@ class Checksums:
         return {"path": str(path), **state._asdict(), "sha256": checksum}
 
     def checksum(self, path: Path, state: FileState) -> str | None:
-        """Return the checksum of a file in a state; None if it is too large or in another state.
+        """Return a file's checksum if it is in this state; None if it is not, or is too large.
 
         Raises:
             OSError: the file can't be read.

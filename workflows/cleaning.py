@@ -19,10 +19,10 @@ _LARGEST = sys.float_info.max
 
 
 def clean(value: Any) -> Any:
-    """Return `value` with every text in it printable: no terminal colours, no control characters.
+    """Return `value` with printable texts, without terminal colours and control characters.
 
-    What trainers write ends in a page, a terminal and a UTF-8 file; half a surrogate pair can't
-    even be stored in the last.
+    Text from trainers is shown on pages and terminals and stored in UTF-8 files. Such a file can't
+    even store half a surrogate pair.
     """
     if isinstance(value, str):
         if value.isprintable():

@@ -24,9 +24,9 @@ BETTER = {"maximize": "higher", "minimize": "lower"}  # is better
 
 
 def number(value: float | None, digits: int = DIGITS) -> str:
-    """Return `value` with `digits` significant digits, extreme ones with a power of ten.
+    """Return `value` with `digits` significant digits; extreme values get a power of ten.
 
-    0.0013; 1,234,567; None and what isn't finite are a dash.
+    Examples: 0.0013; 1,234,567. None and numbers that aren't finite are a dash.
     """
     if value is None or not is_finite(value):
         return NOTHING
@@ -47,7 +47,7 @@ def counted(many: int, noun: str) -> str:
 
 
 def result_text(name: str, result: float) -> str:
-    """Return a result for a sentence: val_auc 0.91235."""
+    """Return a metric's name and value for a sentence: val_auc 0.91235."""
     return f"{name} {result:.5g}"
 
 
@@ -57,10 +57,10 @@ def power_of_ten(exponent: int) -> str:
 
 
 def column_decimals(values: Sequence[float | None], digits: int = DIGITS) -> int | None:
-    """Return the decimals for a comparable column; None: each number needs its own form.
+    """Return the number of decimals for a column of numbers; None: each needs its own form.
 
-    As many decimals as the largest number's significant digits need, more if the values differ by
-    less.
+    There are as many decimals as the largest number's significant digits need, and more if the
+    values differ only in later decimals.
     """
     sizes = [abs(value) for value in values if value]
     if not sizes:
@@ -78,14 +78,14 @@ def column_decimals(values: Sequence[float | None], digits: int = DIGITS) -> int
 
 
 def fixed(value: float | None, decimals: int | None) -> str:
-    """Return `value` with a column's decimals; None is a dash."""
+    """Return `value` with a column's number of decimals; None is a dash."""
     if value is None or decimals is None or not is_finite(value):
         return number(value)
     return _signs(f"{value:z,.{decimals}f}")
 
 
 def signed(value: float | None, decimals: int | None) -> str:
-    """Return a difference: +0.0123, or with a minus sign; no sign at zero."""
+    """Return a difference with its sign, such as +0.0123; zero has no sign."""
     if value is None or not is_finite(value):
         return NOTHING
     if value == 0:
@@ -97,10 +97,11 @@ def signed(value: float | None, decimals: int | None) -> str:
 
 
 def alike(values: Sequence[Any]) -> Callable[[Any], str]:
-    """Return a formatter of a parameter's values in a column: as `setting`, floats alike.
+    """Return a formatter for a column of a parameter's values: as `setting`, but floats alike.
 
-    They share their decimals if that leaves three significant digits of each, else the digits of
-    powers of ten; no more of either than one of them needs.
+    All floats have the same number of decimals if each then shows three significant digits.
+    Otherwise they are written with powers of ten and the same number of digits. Trailing zeros that
+    no value needs are left out.
     """
     known = [value for value in values if is_finite(value)]
     if not any(isinstance(value, float) for value in known):
@@ -112,7 +113,7 @@ def alike(values: Sequence[Any]) -> Callable[[Any], str]:
 
 
 def alike_form(known: Sequence[float]) -> tuple[int | None, int]:
-    """Return how `alike` writes numbers: their decimals, or None and significant digits."""
+    """Return the form of `alike`: the number of decimals, or None and the significant digits."""
     sizes = [abs(value) for value in known if value]
     decimals = column_decimals(known)
     if decimals is not None and sizes:
@@ -124,7 +125,7 @@ def alike_form(known: Sequence[float]) -> tuple[int | None, int]:
 
 
 def _needed(texts: Iterable[str], decimals: int) -> int:
-    """Return the number of decimals that are not only trailing zeros in all numbers."""
+    """Return the number of decimals without the trailing zeros that all numbers share."""
     needed = 0
     for text in texts if decimals else ():
         needed = max(needed, decimals - (len(text) - len(text.rstrip("0"))))
@@ -153,7 +154,7 @@ def usd(amount: float | None, decimals: int | None = None) -> str:
 
     Args:
         amount: in USD.
-        decimals: how many; default: two of a dollar and more, and of nothing; four of less.
+        decimals: the number of decimals; default: two for 0 and from one dollar on, otherwise four.
     """
     if amount is None:
         return ""
@@ -164,7 +165,7 @@ def usd(amount: float | None, decimals: int | None = None) -> str:
 
 
 def decimals_of(amount: float) -> int:
-    """Return the number of decimals of a sum: cents, or hundredths of a cent."""
+    """Return the number of decimals of a sum: two, or four for less than a dollar."""
     return 2 if amount >= 1 or amount == 0 else 4
 
 
@@ -184,7 +185,7 @@ def duration(seconds: float | None) -> str:
 
 
 def rough_duration(seconds: float | None) -> str:
-    """Return a time in its nearest unit: 1 min, 119 min, 47 h, 3 days; empty of None."""
+    """Return a time in its nearest unit: 1 min, 119 min, 47 h, 3 days; empty for None."""
     if seconds is None:
         return ""
     minutes = max(1, round(seconds / 60))
@@ -195,18 +196,18 @@ def rough_duration(seconds: float | None) -> str:
 
 
 def local_time(moment: datetime | None) -> str:
-    """Return a moment by this machine's clock: 2026-11-25 23:05; empty of None."""
+    """Return a moment by this machine's clock: 2026-11-25 23:05; empty for None."""
     return f"{moment.astimezone():%Y-%m-%d %H:%M}" if moment else ""
 
 
 def in_one_line(text: str, most: int = 200) -> str:
-    """Return a text as a title: one printable line, cut if it is long."""
+    """Return a text as a title: one printable line, cut if it is too long."""
     line = " ".join(printable(text).split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def shortened(text: str, length: int) -> str:
-    """Return `text` in one line, its middle left out beyond `length` characters."""
+    """Return `text` in one line; the middle of a text longer than `length` is left out."""
     line = " ".join(text.split())
     if len(line) <= length:
         return line
@@ -215,7 +216,7 @@ def shortened(text: str, length: int) -> str:
 
 
 def excerpt(text: str, length: int) -> str:
-    """Return `text` with its lines, the middle left out beyond `length`: both ends matter."""
+    """Return `text` in its lines; the middle of a text longer than `length` is left out."""
     if len(text) <= length:
         return text
     head, tail = length // 3, length - length // 3

@@ -1,8 +1,8 @@
-"""Names that are safe in DAG files, submit files and file systems, made from other names.
+"""Names of regions, made safe for DAG files, submit files and file systems.
 
-A region may be called anything a person would write (São Paulo, "the other" one). Its *slug* is
-what DAGMan, HTCondor and the file system see: ASCII letters, digits, `-` and `_`, at most 40
-characters, different for different regions, always the same for the same region.
+A region's name may be any text (São Paulo, "the other" one). DAGMan, HTCondor and the file system
+see its *slug*: ASCII letters, digits, `-` and `_`, at most 40 characters, different for different
+regions, always the same for the same region.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ def check_region_name(name: str) -> str:
     """Return `name` if a region may have it.
 
     Raises:
-        ValueError: it is empty, too long, has blanks at its ends or characters that don't print.
+        ValueError: the name is empty or too long, begins or ends with a blank, or has characters
+            that don't print.
     """
     if not name or name != name.strip():
         raise ValueError(f"region name {name!r} must not be empty, nor begin or end with a blank")

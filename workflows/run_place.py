@@ -1,8 +1,9 @@
-"""The check of a run's folder: a path that DAGMan can use.
+"""The check that DAGMan can use the path of a run's folder.
 
     python3 -m trialfleet.workflows.run_place FOLDER
 
-says what is wrong with a path, before anything is installed: the standard library is enough.
+prints the problem of a path. It needs only the standard library, so it works before an
+installation.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ _TEMPORARY = Path("/tmp")  # noqa: S108 - DAGMan's default is to refuse its log 
 
 
 def usable_place(out: Path) -> Path:
-    """Return the absolute path of a run's folder.
+    """Return the absolute path of a run's folder, if DAGMan can use it.
 
     Raises:
-        InputError: DAGMan can't take such a path.
+        InputError: DAGMan can't use the path.
     """
     place = Path(os.path.abspath(out))  # noqa: PTH100 - resolve() would follow the user's links
     # A "|" in the name of a configuration file means the output of a program.
@@ -36,7 +37,7 @@ def usable_place(out: Path) -> Path:
 
 
 def warning_about(place: Path) -> str | None:
-    """Return a warning about a usable place; None if there is none."""
+    """Return a warning about a run's folder that DAGMan can use; None if there is none."""
     if not place.is_relative_to(_TEMPORARY):
         return None
     return (
@@ -46,7 +47,10 @@ def warning_about(place: Path) -> str | None:
 
 
 def main() -> None:
-    """Check the place for a run of the clone's example, whose data is sent from there."""
+    """Check the folder given as an argument for a run of the clone's example.
+
+    HTCondor sends the example's data from this folder, so a comma is an error, too.
+    """
     place = usable_place(Path(sys.argv[1]))
     if not is_transferable(str(place)):
         raise InputError(

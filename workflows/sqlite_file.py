@@ -1,4 +1,4 @@
-"""A SQLite file that several processes may read and write, each call by itself."""
+"""A SQLite file that several processes may read and write."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ PATIENCE = 60.0  # seconds for another process's write to end
 
 @contextmanager
 def opened(file: Path, what: str) -> Iterator[sqlite3.Connection]:
-    """Give a connection whose changes are on disk after the block, all or none.
+    """Give a connection; after the block all of its changes are on disk, or none.
 
     Args:
-        file: made where it isn't there.
-        what: it is called in errors.
+        file: the SQLite file; created if it is missing.
+        what: the file's name in error messages.
 
     Raises:
-        TrialfleetError: it can't be made, or is something else.
+        TrialfleetError: the file can't be created, or is not a SQLite file.
     """
     try:
         with closing(sqlite3.connect(file, timeout=PATIENCE)) as connection:

@@ -1,1 +1,1 @@
-"""Facts about runs, each read in one place: frozen values without judgement."""
+"""Facts about runs: frozen values without judgement. Each fact is read by one module only."""

@@ -1,4 +1,4 @@
-"""Disk space of a run: the reserve, and waiting for free space."""
+"""A run's disk space: the reserve, and waiting until the disk has space."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def free_bytes(folder: Path) -> int:
 
 
 def lack_of_space(folder: Path) -> str:
-    """Return why nothing may start until a folder has more room; empty if it may."""
+    """Return why nothing may start until a folder's disk has more space; empty if it has enough."""
     refused = refusal("anything", Facts(free=free_bytes(folder), folder=str(folder)))
     return refused.reason if refused else ""
 
@@ -33,12 +33,12 @@ def when_there_is_space(
     """Return the result of `action`; repeat it while the disk is full.
 
     Args:
-        action: may be repeated after it failed anywhere.
-        progress: takes a line for each failure.
-        pause: seconds between two attempts.
+        action: the action; safe to repeat, wherever it failed.
+        progress: called with a line for each failure.
+        pause: the seconds between two attempts.
 
     Raises:
-        OSError: something else is wrong than a full disk.
+        OSError: the action failed, and not because the disk is full.
     """
     while True:
         try:

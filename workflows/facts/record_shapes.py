@@ -1,6 +1,6 @@
 """The shapes of the JSON files in a run's folder; `files.read_record` refuses others.
 
-A key that isn't named here may hold anything: other releases may note more.
+A key that isn't named here may have any value, because other releases may note more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Published(TypedDict):
 
 
 class Inputs(TypedDict):
-    """inputs.json: the files that jobs read, and the folders in which none may be added."""
+    """inputs.json: the files that jobs read, and the folders that must not get more files."""
 
     folders: list[str]
     files: list[dict[str, Any]]
@@ -47,7 +47,7 @@ class Result(TypedDict):
 
 
 class Failure(TypedDict):
-    """The failure of an attempt at a full training."""
+    """The failure of an attempt at a full training, in failures.json."""
 
     time: str
     node: str
@@ -75,7 +75,7 @@ class StoppedRun(TypedDict):
 
 
 class FailingNotes(TypedDict):
-    """One script of failing.json; see `failing.FailingScript`."""
+    """One script in failing.json; see `failing.FailingScript`."""
 
     node: str
     script: str
@@ -92,7 +92,7 @@ class FailingScripts(TypedDict):
 
 
 class Ordered(TypedDict):
-    """trial.json of a full training, as far as other programs than the trial read it."""
+    """trial.json of a full training: the keys that programs other than the trial read."""
 
     region: str
     trial: int

@@ -1,1 +1,1 @@
-"""Decisions about runs, each in one place: pure functions of facts."""
+"""Decisions about runs: pure functions of facts. Each decision is made by one module only."""

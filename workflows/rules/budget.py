@@ -1,15 +1,15 @@
-"""The amounts that count against a budget in USD, for `may_begin` to decide on a trial. Pure.
+"""The amounts that count against a budget in USD; `may_begin` uses them. Pure.
 
     b     the budget
-    c_i   cost of a job that is over: of a trial with all its attempts, a full training, a gate
-    a_j   what a job under way has cost so far
-    e, f  what one trial, and one full training, will probably cost
+    c_i   cost of an ended job: of a trial with all its attempts, a full training, a gate
+    a_j   cost so far of a job under way
+    e, f  probable costs of one trial and of one full training
 
     spent = Σ c_i
     bound = Σ max(a_j, e or f) over the jobs under way, and f for each full training to come
 
 Another trial starts while spent + bound + e ≤ b, and spent < b. So jobs under way count with their
-probable cost, and the full trainings, which always run, with the money reserved for them.
+probable cost. Full trainings always run, so the money for those to come is reserved.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trialfleet.optimizer.may_begin import UsdBudget
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """The expected costs of jobs, in USD.
+    """The expected costs of a trial and of a full training, in USD.
 
     Attributes:
         trial: e.
@@ -39,11 +39,11 @@ class Spending:
     """The spending of a region, in USD.
 
     Attributes:
-        trials: c_i of each trial that is over.
+        trials: c_i of each ended trial.
         under_way: a_j of each asked trial without a result.
-        full: of the full training so far; None before it began.
-        full_is_over: it came to its end, or there will be none.
-        others: of the gate, and of jobs between two of their trials.
+        full: the cost of the full training so far; None before its begin.
+        full_is_over: whether the full training has ended, or there will be none.
+        others: the cost of the gate, and of jobs' time between trials.
     """
 
     trials: tuple[float, ...] = ()
@@ -54,29 +54,29 @@ class Spending:
 
     @property
     def spent(self) -> float:
-        """The cost of the jobs that are over."""
+        """The cost of the ended jobs."""
         over = self.full or 0.0 if self.full_is_over else 0.0
         return sum(self.trials) + over + self.others
 
     def ended(self) -> Spending:
-        """Return the same without jobs under way: these have cost what they have."""
+        """Return the spending as if all jobs under way had ended now, at their cost so far."""
         trials = (*self.trials, *self.under_way)
         return replace(self, trials=trials, under_way=(), full_is_over=True)
 
     def bound(self, expected: Expected) -> float:
-        """Return the expected cost of jobs under way and of the coming full training."""
+        """Return the expected cost of jobs under way and of the full training to come."""
         full = 0.0 if self.full_is_over else max(self.full or 0.0, expected.full)
         return full + sum(max(so_far, expected.trial) for so_far in self.under_way)
 
 
 def expected_of(spendings: Iterable[Spending], before: Expected | None = None) -> Expected:
-    """Return the expected costs of jobs: the means of those that are over.
+    """Return the expected costs of jobs: the mean costs of the ended ones.
 
     Args:
-        spendings: of regions, those like the one asked for alone, or else all.
-        before: expected costs by earlier runs, for those still unknown. If unknown, too, a full
-            training costs at least a trial, and a trial nothing: until the first is over, only what
-            was spent counts.
+        spendings: the spendings of regions: only of similar regions, or of all.
+        before: expected costs from previous runs, for jobs of which none has ended. Without them, a
+            trial costs nothing, so only spent money counts until the first trial has ended. A full
+            training costs at least as much as a trial.
     """
     known = list(spendings)
     before = before or Expected()
@@ -89,7 +89,7 @@ def expected_of(spendings: Iterable[Spending], before: Expected | None = None) -
 def usd_budget(
     name: str, usd: float, spendings: Sequence[Spending], expected: Expected
 ) -> UsdBudget:
-    """Return a budget b with the amounts that count against it in its regions."""
+    """Return a budget b with the amounts of its regions that count against it."""
     return UsdBudget(
         name=name,
         usd=usd,

@@ -1,4 +1,4 @@
-"""Costs as a list of items, and their sums by common keys. Pure."""
+"""Costs as a list of items, and the sums of items with the same keys. Pure."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Item:
     """The cost of one job on one node, or of a node's time without a job.
 
     Attributes:
-        study: the study's name; this and the following keys are empty if unknown.
+        study: the study's name. This and the next four keys are empty if unknown.
         run: the run's id.
-        day: of a run of a day that day, else the day on which it was planned.
-        team: the study's.
+        day: the run's day if it is a daily run, otherwise the day of its planning.
+        team: the study's team.
         region: the region's name.
         kind: the purpose.
-        seconds: how long a job held its slot; of a node without a job, as long as all of it had to
-            be idle to cost as much.
-        usd: its cost; None if the node's price is unknown.
+        seconds: how long a job held its slot. For a node without a job, the cost as a time for
+            which the whole node was idle.
+        usd: the cost; None if the node's price is unknown.
         instance: the EC2 instance; None on other machines.
     """
 
@@ -62,14 +62,14 @@ class CostSum:
     """A sum of items.
 
     Attributes:
-        key: what they have in common, by the names asked for.
-        usd: all known costs; None if no price is known. The same holds for the other sums.
-        work: of it, what led to results, with the time of jobs between two of their trials.
-        lost: of it, attempts that failed and executions that were cut off.
-        boot: of it, nodes on their way into the pool.
-        idle: of it, nodes without a job.
-        hours: for how long jobs held slots, with or without result.
-        unpriced_hours: of these, on nodes of unknown price: their cost is missing.
+        key: the values that the items share, by the keys of the grouping.
+        usd: the sum of all known costs. This and the other costs are None if no price is known.
+        work: the part that led to results, including jobs' time between trials.
+        lost: the part of failed attempts and interrupted executions.
+        boot: the part of nodes before they joined the pool.
+        idle: the part of nodes without a job.
+        hours: how long jobs held slots, with or without a result.
+        unpriced_hours: the part of these on nodes of unknown price, whose cost is missing.
     """
 
     key: dict[str, str]
@@ -82,15 +82,16 @@ class CostSum:
     unpriced_hours: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the sum as plain data."""
         figures = {name: value for name, value in vars(self).items() if name != "key"}
         return {**self.key, **{name: value and round(value, 6) for name, value in figures.items()}}
 
 
 def sums(items: Iterable[Item], by: Sequence[str]) -> list[CostSum]:
-    """Return the sums of items that share the keys `by`, names of `BY`; sorted by them.
+    """Return a sum for each group of items with the same keys `by`, sorted by these keys.
 
-    A run is STUDY/RUN unless its study is among the names: several studies may have a run of an id.
+    `by` has names from `BY`. A run's name is STUDY/RUN if `by` lacks "study", because several
+    studies may have a run with the same id.
     """
     groups: dict[tuple[str, ...], list[Item]] = {}
     for item in items:

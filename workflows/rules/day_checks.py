@@ -1,4 +1,4 @@
-"""Unusual features of a region's new table compared with past days, before anything is spent."""
+"""Checks of a region's new table against past days, before the run costs money."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NAMED = 3
 
 
 class Finding(NamedTuple):
-    """A check's finding: the check's name in the study, and what is unusual."""
+    """A check's finding: the check's name in the study, and a text about the unusual feature."""
 
     check: str
     text: str
@@ -39,9 +39,9 @@ def findings(today: DayProfile, past: Sequence[DayProfile]) -> list[Finding]:
     """Return the unusual features of a day's table; at most one finding per check.
 
     Args:
-        today: the day's.
-        past: those of the region's past days with a model, oldest first. With fewer than
-            `FEWEST_DAYS` only the labels are checked.
+        today: the profile of the day's table.
+        past: the profiles of the region's past days with a model, oldest first. With fewer than
+            `FEWEST_DAYS` days, only the labels are checked.
     """
     past = past[-MOST_DAYS:]
     found = [("labels", _labels(today, _alike(today, past)))]
@@ -56,11 +56,11 @@ def findings(today: DayProfile, past: Sequence[DayProfile]) -> list[Finding]:
 
 
 def band(values: Sequence[float], floor: float) -> tuple[float, float]:
-    """Return the range of usual values of a day.
+    """Return the range of a feature's usual values, from its values on past days.
 
-    It lies around the median by the usual deviations, at least by `floor`, and includes the second
-    lowest and highest value. So a value that came twice, as on weekends, is usual, and one odd day
-    makes nothing usual.
+    The range extends from the median by a multiple of the median deviation, at least by `floor`. It
+    includes the second lowest and the second highest value. So a value that occurred twice, as on
+    weekends, is usual, and a value of one odd day is not.
     """
     middle, ordered = median(values), sorted(values)
     width = max(floor, _SPREADS * median(abs(value - middle) for value in values))
@@ -68,13 +68,13 @@ def band(values: Sequence[float], floor: float) -> tuple[float, float]:
 
 
 def _error(share: float, rows: int) -> float:
-    """Return by how much a share of this many rows may differ by chance."""
+    """Return by how much chance may change a share that is measured on this number of rows."""
     likely = (share * rows + 1) / (rows + 2)  # also of what never came
     return _ERRORS * math.sqrt(likely * (1 - likely) / max(1, rows))
 
 
 def _alike(today: DayProfile, past: Sequence[DayProfile]) -> list[DayProfile]:
-    """Return the past days with the same target, numbers or classes, as this day."""
+    """Return the past days with the same target of the same kind (numbers or classes)."""
     return [
         one
         for one in past
@@ -92,14 +92,14 @@ def _rows(today: DayProfile, past: Sequence[DayProfile]) -> str:
 
 
 class _Column(NamedTuple):
-    """An unusual column: the extent, and the text about it."""
+    """An unusual column: how far it is outside the usual range, and a text about it."""
 
     excess: float
     text: str
 
 
 def _columns(found: Iterator[_Column]) -> str:
-    """Return the text about the unusual columns, the most unusual first."""
+    """Return a text about unusual columns, the most unusual first."""
     return first_of([each.text for each in sorted(found, key=lambda one: -one.excess)], _NAMED)
 
 
@@ -145,7 +145,7 @@ def _new_categories(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_
 
 
 def _share(words: dict[str, int], some: set[str]) -> float:
-    """Return the share of the rows that have some of a day's categories."""
+    """Return the share of a day's rows that have one of these categories."""
     rows = sum(words.values())
     return sum(words[word] for word in some) / rows if rows else 0.0
 
@@ -171,7 +171,7 @@ def _classes(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_Column]
 
 
 def _quantiles(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_Column]:
-    """Yield the quantiles outside the range of past days."""
+    """Yield the target's quantiles that are outside the range of past days."""
     moves = max(_QUANTILE, _ERRORS / 2 / math.sqrt(today.rows))
     for share, words in _QUANTILES.items():
         value = _at(today.quantiles, share)
@@ -183,7 +183,7 @@ def _quantiles(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_Colum
 
 
 def _at(quantiles: Sequence[float], share: float) -> float:
-    """Return a quantile, interpolated between those that are noted."""
+    """Return a quantile, interpolated between the noted ones."""
     place = min(1.0, max(0.0, share)) * (len(quantiles) - 1)
     below = min(int(place), len(quantiles) - 2)
     part = place - below
@@ -191,9 +191,9 @@ def _at(quantiles: Sequence[float], share: float) -> float:
 
 
 def _labels(today: DayProfile, past: Sequence[DayProfile]) -> str:
-    """Return a text if labels look shuffled, unless those of past days did, too.
+    """Return a text if the labels look shuffled, unless past days' labels did, too.
 
-    With too few past days, the day itself must have many rows.
+    With too few past days to compare, the text is returned only for a table with many rows.
     """
     if today.labels is None or today.labels.ratio > 1:
         return ""

@@ -1,7 +1,7 @@
-"""The next state of a gang. Pure: facts go in, a roster comes out.
+"""The decision on a gang's next state, from facts to a roster. Pure.
 
-The two phases of a generation are necessary. If a roster named new ranks while old workers live,
-these would end, which looks like a loss and starts the next generation, endlessly.
+A generation needs its two phases. If a roster named new ranks while old workers lived, the old
+workers would end. That would look like a loss and start the next generation, endlessly.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ EXIT_REJECTED = 64  # these parameters can't be trained: nothing is retried
 def decide(
     roster: Roster, size: Size, jobs: Collection[Job], files: Collection[str], now: float
 ) -> Roster:
-    """Return the gang's next roster: the same one if nothing changes.
+    """Return the gang's next roster, which is the same roster if nothing changes.
 
-    The `jobs` are those in the queue, the `files` the packages that their agents have delivered.
+    `jobs` are the gang's jobs in the queue. `files` are the names of packages from their agents.
     """
     if roster.state == DONE or roster.code is not None:
         return roster
@@ -55,10 +55,10 @@ def decide(
 
 
 def to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float) -> frozenset[int]:
-    """Return the procs of the jobs to remove from the queue.
+    """Return the procs of a gang's jobs that are to be removed from the queue.
 
-    At the end these are jobs that wait for a slot or don't leave by themselves. Before, all jobs
-    are removed if one was held by its limits, which are the trial's, or if too few are left.
+    After the gang's end these are jobs that wait for a slot or don't leave by themselves. Before,
+    all jobs are removed if a job is on hold because of a limit, or if too few jobs are left.
     """
     everyone = frozenset(job.proc for job in jobs)
     if roster.state == DONE:
@@ -72,7 +72,7 @@ def to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float) -> 
 
 
 def superseded(roster: Roster, files: Collection[str]) -> frozenset[str]:
-    """Return the packages from which no generation starts any more: all of them at the end."""
+    """Return the packages that no generation will start from; all of them after the gang's end."""
     found = {name: package for name in files if (package := package_of(name.removesuffix(".part")))}
     if roster.state == DONE:
         return frozenset(found)
@@ -92,7 +92,7 @@ def superseded(roster: Roster, files: Collection[str]) -> frozenset[str]:
 
 
 def _seated(roster: Roster, agents: Mapping[int, Member]) -> list[Member | None]:
-    """Return the members' agents by rank; None for one that is lost."""
+    """Return the agents of a generation by rank; None for a lost agent."""
     found = [agents.get(seat.proc) for seat in roster.members]
     return [
         agent if agent and agent.token == seat.token else None
@@ -103,7 +103,10 @@ def _seated(roster: Roster, agents: Mapping[int, Member]) -> list[Member | None]
 def _ended(
     roster: Roster, agents: Mapping[int, Member], packages: Collection[Package]
 ) -> Roster | None:
-    """Return the trial's end, if rank 0 has a result or a rank says that it can't succeed."""
+    """Return the roster of the trial's end if it has ended; otherwise None.
+
+    It has ended if rank 0 has a result, or if a rank reports that the trial can't succeed.
+    """
     generation = roster.generation - (roster.state == FORM)
     if generation < roster.first:
         return None
@@ -119,13 +122,13 @@ def _ended(
 
 
 def _is_final(agent: Member) -> bool:
-    """Return whether a rank says that the trial can't succeed."""
+    """Return whether a rank's agent reports that the trial can't succeed."""
     is_final = agent.code == EXIT_REJECTED or agent.over
     return agent.phase == member.FAILED and bool(is_final)
 
 
 def _over(roster: Roster, agent: Member, package: Package) -> Roster:
-    """Return the roster of an ended trial, with the deciding agent's result."""
+    """Return the roster of an ended trial, with the result of the agent that counts."""
     return replace(roster, code=agent.code, over=agent.over or None, result=package.name)
 
 
@@ -172,10 +175,10 @@ def _formed(
 
 
 def _newest(roster: Roster, packages: Collection[Package]) -> str | None:
-    """Return the checkpoint to start from.
+    """Return the name of the checkpoint to start from; None: start from the beginning.
 
-    It is the last one of the generation that has ended. A checkpoint of an earlier generation may
-    have come too late, from a rank that was believed lost.
+    It is the last checkpoint of the previous generation. A checkpoint of an earlier generation may
+    have come too late, from a rank that seemed to be lost.
     """
     own = [p for p in packages if p[:2] == (CHECKPOINT, roster.generation - 1)]
     own = own if roster.generation > roster.first else []  # another trial's
@@ -223,10 +226,11 @@ def _running(
 def _kept_apart(
     roster: Roster, own: Collection[Member], heard: Collection[str], now: float
 ) -> tuple[Apart, ...]:
-    """Return the agents to leave out, so that all others reach each other, and previous ones.
+    """Return the agents to leave out, new and previous ones, so that all others reach each other.
 
-    The agent that most others miss is left out first; of two that miss each other, the higher rank.
-    An agent that is also silent for the access point is lost, or soon back.
+    The agent with the most broken connections is left out first. Of two agents that miss only each
+    other, the one with the higher rank is left out. An agent that is also silent for the access
+    point is not left out: it is lost, or soon back.
     """
     seats = {seat.token: (rank, seat) for rank, seat in enumerate(roster.members)}
     broken = {
@@ -256,10 +260,10 @@ def _kept_apart(
 def _after_failure(
     roster: Roster, another: Roster, failed: list[Member], packages: Collection[Package]
 ) -> Roster:
-    """Return the roster after a worker failed: another generation, or the end.
+    """Return the roster after a worker's failure: another generation, or the trial's end.
 
-    If this happens repeatedly without a checkpoint in between, the trainer is to blame. The worker
-    that ended first is the cause: the others then missed it.
+    After repeated failures without a checkpoint in between, the trainer is to blame. The worker
+    that ended first is the cause; the others ended because they missed it.
     """
     has_saved = any(p[:2] == (CHECKPOINT, roster.generation) for p in packages)
     failures = 1 if has_saved else roster.failures + 1

@@ -1,35 +1,39 @@
-"""The gate's rule: whether a new model, the challenger, replaces the champion.
+"""The gate's decision: whether a new model, the challenger, replaces the champion.
 
-The champion is kept when the challenger is worse by more than the tolerance *and* that is more than
-chance: a criterion in two parts, relevance and significance, as Roychoudhury, Scheuer and
-Neuenschwander describe it (Beyond p-values: a phase II dual-criterion design, Clinical Trials 15,
-2018). Two alternatives were rejected:
+The champion is kept if two criteria hold: the challenger is worse by more than the tolerance
+(relevance), *and* chance alone doesn't explain the difference (significance). Roychoudhury, Scheuer
+and Neuenschwander describe such a rule (Beyond p-values: a phase II dual-criterion design, Clinical
+Trials 15, 2018). Two alternatives were rejected:
 
-- *Not shown to be non-inferior: kept.* With a tolerance of 0 that asks for proof that the new model
-  is better. An equally good one, as on most days, would be blocked forever: the current model would
-  go stale, although the newest data are the reason to train every day.
-- *The metric is worse: kept.* Of two models that are equally good, half are, by chance.
+- *Keep the champion unless the challenger is shown to be non-inferior.* With a tolerance of 0 this
+  requires proof that the challenger is better. On most days the two models are equally good, so the
+  challenger would be blocked forever. The current model would go stale, although the newest data
+  are the reason to train every day.
+- *Keep the champion if the challenger's metric is worse.* If both models are equally good, this is
+  so in half of all cases by chance.
 
-Chance is judged by the losses per row, if the trainer leaves them, with a paired bootstrap
-(Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13; Koehn, Statistical
-significance tests for machine translation evaluation, 2004): both models saw the same rows, so rows
-are drawn anew in pairs. The price is that a small loss of quality may pass each day unseen, the
-creep of non-inferiority trials (D'Agostino, Massaro and Sullivan, Statistics in Medicine 22, 2003).
+If the trainer writes the loss of each row, a paired bootstrap judges chance (Efron and Tibshirani,
+An Introduction to the Bootstrap, 1993, chapter 13; Koehn, Statistical significance tests for
+machine translation evaluation, 2004). Both models saw the same rows, so rows are resampled in
+pairs. The rule has a disadvantage: each day, a model that is a little worse may pass unnoticed.
+This is the creep of non-inferiority trials (D'Agostino, Massaro and Sullivan, Statistics in
+Medicine 22, 2003).
 
-An interval that begins below zero is not enough for chance. A third of all samples don't draw a
-given row: where one row makes the challenger worse, however much, the interval begins just below
-zero. What chance alone makes worse, it could as well have made better by as much. So the interval
-has to reach below zero by a quarter of the difference (`_AS_WELL`): one row can't do that,
-and of challengers as good as the champion 9 % are rejected instead of 5 %. A test by ranks
-or a trimmed mean does not help: by these, a challenger with one such row equals the champion.
+An interval that begins below zero doesn't yet show chance. A third of all samples don't contain a
+given row. So if a single row makes the challenger worse, the interval begins just below zero,
+however large that row's loss is. Chance alone could as well have made the challenger better by the
+same amount. So the difference counts as chance only if the interval reaches below zero by at least
+a quarter of the difference (`_AS_WELL`). One row can't cause that. Of challengers that are as good
+as the champion, 9 % are then rejected instead of 5 %. A test by ranks or a trimmed mean does not
+help: by these, a challenger with one such row equals the champion.
 
-Shuffled labels spoil the rows to measure on as well: champion and challenger then look equally bad.
-So a challenger has to be better than a constant prediction, too, where the trainer measures one.
-There the challenger has the burden of proof.
+Shuffled labels also spoil the rows for the measurement, so that champion and challenger look
+equally bad. So if the trainer measures a constant prediction, the challenger has to be better than
+that, too. Here the challenger has the burden of proof.
 
-A champion can't be good on values that it never saw, such as categories that are spelt in another
-way today. A challenger that beats it there alone has shown nothing. So it has to pass a second time
-on the rows that the champion can know, and these have to be half of all rows at least.
+A champion can't be good on values that it never saw, such as categories with a new spelling. A
+challenger that is better only on those values has shown nothing. So it has to pass a second time,
+on the rows with values that the champion can know. At least half of all rows have to be such rows.
 """
 
 from __future__ import annotations
@@ -70,7 +74,7 @@ SEEN = {name: f"{name}_seen" for name in (CHAMPION, CHALLENGER)}  # on rows know
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """The gate's settings of a study."""
+    """The settings of a study's gate."""
 
     metric: str
     direction: Direction
@@ -85,8 +89,8 @@ class Measured:
     """The gate's measurement of a model.
 
     Attributes:
-        losses: its loss in each row, if known.
-        note: what a person should know of how it was measured.
+        losses: the model's loss in each row, if known.
+        note: a note for people on how the model was measured.
     """
 
     metrics: Mapping[str, float]
@@ -100,21 +104,21 @@ class Passed:
 
     Attributes:
         why: the verdict's reason.
-        is_worse: whether its metric is nevertheless worse than the champion's.
+        is_worse: whether the model's metric is worse than the champion's, although it passed.
     """
 
     why: str
     is_worse: bool
 
     def __str__(self) -> str:
-        """Return the message for a person, after the region's name."""
+        """Return the message for a person, to be shown after the region's name."""
         if self.is_worse:
             return f"the gate let a model pass that measured worse: {self.why}"
         return f"the gate let it pass: {self.why}"
 
 
 def passed_of(rule: Rule, verdict: Verdict) -> Passed | None:
-    """Return the message about a verdict that let a model pass; None of others."""
+    """Return the message about a model that passed against a champion; None for other verdicts."""
     if not verdict.promoted or verdict.champion is None:
         return None
     worse = _worse_by(rule, verdict.challenger.metrics, verdict.champion.metrics)
@@ -122,12 +126,12 @@ def passed_of(rule: Rule, verdict: Verdict) -> Passed | None:
 
 
 def kept_words(champion: str | None) -> str:
-    """Return the text that another model stays current, with its run if known."""
+    """Return the text that another model stays current, with that model's run if known."""
     return f"kept the current model{f' (run {champion})' if champion else ''} instead of this one"
 
 
 def rule_of(study: Study) -> Rule:
-    """Return the rule of a study that has a gate."""
+    """Return the gate's settings of a study, which must have a gate."""
     gate = study.gate
     assert gate is not None, "the study has no gate"
     metric = gate.metric or study.compared_metric
@@ -148,8 +152,8 @@ def decide(
 ) -> Verdict:
     """Return the verdict on two models that were measured on the same rows.
 
-    `measured` has "champion", "challenger" and, where the trainer has it, "baseline"; the other
-    two arguments are the models' runs.
+    `measured` has the keys "champion", "challenger" and, if the trainer measures it, "baseline".
+    `champion` and `challenger` are the models' runs.
     """
     promoted, why, interval = _decision(rule, measured)
     if note := measured[CHAMPION].note:
@@ -207,7 +211,7 @@ def _beyond(rule: Rule) -> str:
 
 
 def _how_little(rule: Rule, worse: float, champion: Measured) -> str:
-    """Return a hint if the difference is no chance but very small."""
+    """Return a hint on `gate.tolerance` if the difference is significant but very small."""
     if worse > _LITTLE * abs(champion.metrics[rule.metric]):
         return ""
     unit = 10.0 ** math.floor(math.log10(worse))  # rounded up to one digit that isn't zero
@@ -216,7 +220,7 @@ def _how_little(rule: Rule, worse: float, champion: Measured) -> str:
 
 
 def _unequal(measured: Mapping[str, Measured]) -> str:
-    """Return a text about losses that can't be paired."""
+    """Return a text about losses that can't be paired; empty if any are missing."""
     losses = [measured[name].losses for name in (CHAMPION, CHALLENGER)]
     if any(each is None for each in losses):
         return ""
@@ -241,9 +245,9 @@ def _no_better_than_a_constant(rule: Rule, measured: Mapping[str, Measured]) -> 
 
 
 def _doubt(rule: Rule, measured: Mapping[str, Measured]) -> str | None:
-    """Return why a challenger may be better only by values that are new to the champion.
+    """Return why a challenger may be better only on values that are new to the champion.
 
-    None if it passes on the rows that the champion can know, too.
+    None if the challenger also passes on the rows that the champion can know.
     """
     seen = {name: measured[alias] for name, alias in SEEN.items() if alias in measured}
     if len(seen) < len(SEEN):
@@ -270,12 +274,12 @@ def _values(rule: Rule, measured: Mapping[str, Measured], other: str) -> str:
 
 
 def _worse_by(rule: Rule, new: Mapping[str, float], old: Mapping[str, float]) -> float:
-    """Return how much worse a model's metric is than another's; below 0 if it is better."""
+    """Return by how much the new metric is worse than the old one; below 0 if it is better."""
     return loss(new[rule.metric], rule.direction) - loss(old[rule.metric], rule.direction)
 
 
 def _differences(challenger: Measured, other: Measured) -> Losses | None:
-    """Return the challenger's additional loss, row by row; None if rows can't be paired."""
+    """Return the challenger's loss minus the other's, row by row; None if rows can't be paired."""
     one, two = challenger.losses, other.losses
     if one is None or two is None or len(one) != len(two) or len(one) < 2:
         return None
@@ -287,12 +291,12 @@ def _interval(rule: Rule, differences: Losses | None) -> tuple[float, float] | N
 
 
 def bootstrap(differences: Losses, confidence: float, seed: int) -> tuple[float, float]:
-    """Return the lower and the upper end of one-sided percentile intervals of the mean.
+    """Return the lower and the upper end of one-sided percentile intervals for the mean.
 
     Args:
-        differences: [n] of pairs, n at least 2.
-        confidence: of each end by itself.
-        seed: the same one gives the same interval.
+        differences: [n], the differences of pairs; n is at least 2.
+        confidence: the confidence of each end by itself.
+        seed: the random seed; the same seed gives the same interval.
     """
     import numpy as np
 

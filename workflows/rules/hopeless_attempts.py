@@ -1,16 +1,16 @@
-"""The rule for hopeless trials, although nothing failed. Pure: facts in, troubles out.
+"""The rule for trials that are hopeless although nothing failed. Pure: from facts to troubles.
 
-HTCondor restarts an evicted job forever. That is right after an interruption that saved a
-checkpoint, and wrong if every start ends in the same way. Two kinds of trouble are reported:
+HTCondor restarts an evicted job forever. That is right if checkpoints save the job's work. It is
+wrong if every start ends in the same way. Two kinds of trouble are reported:
 
-evictions   the job is evicted again and again for one reason, or has lost more work than it kept;
-            `MOST_WASTED` starts in a row that kept no work are an attempt that failed
-stuck       a job, or a script of its node, stays in a state longer than that state ever takes, or a
-            job's agent has no answer to its question;
-            a job that stays `STUCK_TIMES` as long is an attempt that failed
+evictions   The job is evicted repeatedly for the same reason, or has lost more work than it kept.
+            The attempt fails after `MOST_WASTED` starts in a row that kept no work.
+stuck       A job or a script of its node stays too long in a temporary state, or a job's agent
+            gets no answer to its question. The attempt fails if its job stays in the state
+            `STUCK_TIMES` as long.
 
-An attempt is limited by its starts that keep no work, not by all starts: a trial on spot instances
-may be interrupted any number of times if checkpoints save its work.
+Only starts that keep no work limit an attempt. So a trial on spot instances may be interrupted any
+number of times if checkpoints save its work.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trialfleet.workflows.facts.jobs.executions import Execution
 from trialfleet.workflows.facts.jobs.job_facts import LONG, JobFacts
 from trialfleet.workflows.formatting import rough_duration
 
-# How the error of an attempt begins that ended at a bound.
+# The beginnings of the error of an attempt that ended at a limit.
 EVICTED, STUCK = "evicted too often", "stuck"
 MOST_WASTED = 5  # starts in a row that kept no work
 STUCK_TIMES = 3
@@ -43,18 +43,18 @@ Kind = Literal["evictions", "stuck"]
 
 @dataclass(frozen=True, kw_only=True)
 class JobTrouble:
-    """A hopeless trial.
+    """The trouble of a hopeless trial.
 
     Attributes:
         region: the slug of its region.
         node: its DAG node.
-        kind: how it gets nowhere.
-        what: in words.
-        job: the id of its job; empty if a script is at fault.
-        machine: where its last start was.
-        reason: why that ended, in HTCondor's words.
-        log: the path of the log that says more.
-        error: why the attempt fails, where its bound is reached; else empty.
+        kind: the kind of trouble, see above.
+        what: the trouble in words.
+        job: the id of its job; empty if the trouble is a script's.
+        machine: the machine of its last start.
+        reason: why the last start ended, in HTCondor's words.
+        log: the path of the log with more facts.
+        error: why the attempt fails, if it has reached its limit; else empty.
     """
 
     region: str
@@ -69,7 +69,7 @@ class JobTrouble:
 
     @property
     def cause(self) -> str:
-        """The key of the trouble, the same at each look but for numbers."""
+        """The key of the trouble: its kind and reason. Only numbers in it change between checks."""
         return f"{self.kind} {self.reason or self.what}"
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ class JobTrouble:
 def job_troubles(
     jobs: Iterable[JobFacts], now: float, scripts: Iterable[ScriptFacts] = ()
 ) -> list[JobTrouble]:
-    """Return a run's hopeless trials, by its jobs in the queue and its nodes' scripts."""
+    """Return the troubles of a run's hopeless trials, from its jobs and its nodes' scripts."""
     of_jobs = (_unanswered(job, now) or _stuck(job, now) or _evicted(job, now) for job in jobs)
     return [*filter(None, of_jobs), *_of_scripts(scripts, now)]
 
@@ -142,13 +142,16 @@ def _evicted(job: JobFacts, now: float) -> JobTrouble | None:
 
 
 def _alike(cuts: Sequence[Execution]) -> list[Execution]:
-    """Return the evictions with the reason of the last one."""
+    """Return the evictions that had the same reason as the last one."""
     kind = _FIGURES.sub("#", cuts[-1].reason)
     return [cut for cut in cuts if _FIGURES.sub("#", cut.reason) == kind]
 
 
 def _wasted_starts(job: JobFacts, now: float) -> int:
-    """Return the number of starts in a row without kept work, unless one has outlived them."""
+    """Return the number of last starts in a row without kept work.
+
+    Return 0 if the present execution has already lasted longer than each of them.
+    """
     wasted: list[Execution] = []
     for cut in reversed(job.cuts):
         if job.kept(cut):
@@ -165,7 +168,7 @@ def _lost(job: JobFacts, cuts: Iterable[Execution]) -> float:
 
 
 def _kept(job: JobFacts, cuts: Iterable[Execution], now: float) -> float:
-    """Return the seconds of work that were saved or continue."""
+    """Return the seconds of work that were saved, and those of the present execution."""
     executing = max(0.0, now - job.executing.began) if job.executing else 0.0
     return executing + sum(map(job.kept, cuts))
 
@@ -190,7 +193,7 @@ def _stuck(job: JobFacts, now: float) -> JobTrouble | None:
 
 
 def _state(job: JobFacts) -> tuple[str, float] | None:
-    """Return a job's temporary state, and the seconds that it may take."""
+    """Return a job's temporary state, and the seconds that the state may last; None without one."""
     of_input = LONG + job.input_mb / _MB_PER_SECOND
     states: dict[int, tuple[str, float]] = {
         JobStatus.REMOVED: ("removed and still in the queue", LONG),

@@ -1,16 +1,17 @@
-"""Costs of a fleet's nodes, from launch to end, that no job used. Pure.
+"""The costs of a fleet's nodes, split into jobs, boot time and idle time. Pure.
 
-Of each node, with its price p and its life from launch to end:
+For each node with its price p and its life from launch to end:
 
     total = p · life, as the fleet's record has it          (ledger.py)
     jobs  = the sum of what its jobs cost                   (cost.py)
     boot  = p · (joined - launched), at most total - jobs
     idle  = total - jobs - boot
 
-So a fleet's items add up to its record, whatever jobs' logs say. Where the jobs seem to cost more
-than their node, they are scaled down to it: trials with and without GPUs shared it, or it ended
-before their logs say so. Boot and idle time is put to the runs and regions that used the node, in
-proportion to what they used; of a node that none used, to the run for which it was launched.
+So a fleet's items add up to the cost in its record, whatever the jobs' logs say. If the jobs seem
+to cost more than their node, their costs are scaled down to the node's cost. This happens if trials
+with and without GPUs shared the node, or if it ended earlier than their logs say. Boot and idle
+time is charged to the runs and regions that used the node, in proportion to their jobs' costs. If
+no run used the node, the run for which it was launched is charged.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from trialfleet.workflows.rules.cost_sums import Item, Kind
 
 
 def settled(items: Iterable[Item], lifetimes: Mapping[str, Lifetime], now: datetime) -> list[Item]:
-    """Return jobs' items, and the items of their nodes' boot and idle time.
+    """Return the items of jobs, and items for their nodes' boot and idle time.
 
     Args:
-        items: of all jobs that ran on the nodes.
-        lifetimes: the nodes' lives, by instance; jobs elsewhere stay as they are.
-        now: until when nodes are paid that live yet.
+        items: the items of all jobs that ran on the nodes.
+        lifetimes: the nodes' lifetimes, by instance; items of jobs elsewhere stay unchanged.
+        now: the end of the charged time of running nodes.
     """
     by_node: dict[str, list[Item]] = {name: [] for name in lifetimes}
     found: list[Item] = []
@@ -67,7 +68,7 @@ def _node(name: str, life: Lifetime, jobs: Sequence[Item], now: datetime) -> lis
 
 
 def _divided(usd: float, jobs: Sequence[Item]) -> list[tuple[Item, float]]:
-    """Divide costs among the runs and regions of jobs, by what these cost."""
+    """Divide a cost among the runs and regions of jobs, in proportion to the jobs' costs."""
     shares: dict[Item, float] = {}
     for job in jobs:
         whose = replace(job, kind=Kind.IDLE, seconds=0.0, usd=None, instance=None)

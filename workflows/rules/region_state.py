@@ -1,4 +1,4 @@
-"""The state of one region, decided by its records, its DAGMan and the queue."""
+"""The state of a region, decided from its records, its DAGMan and the queue."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def state_of(
     node: NodeStatus | None,
     run_state: RunState,
 ) -> RunState:
-    """Return the state of a region in a run of state `run_state`."""
+    """Return the state of a region, given the state of its run."""
     if records.is_done:
         return RunState.DONE
     has_ended = run_state in {RunState.STOPPED, RunState.FAILED}
@@ -57,7 +57,7 @@ def state_of(
 
 
 def is_hopeless(reason: str | None) -> bool:
-    """Return whether a region is over for a cause that a resume does not change.
+    """Return whether a region ended for a reason that a resume does not change.
 
     All of its attempts failed alike, or its trainer leaves no model.
     """
@@ -69,15 +69,15 @@ def is_hopeless(reason: str | None) -> bool:
 def reason_over(
     reason: str | None, *, failed: int, allowed: int, finished: int, budget: int, done: int
 ) -> str | None:
-    """Return why a region without a model gets no more trials, however often it is resumed.
+    """Return why a region without a model gets no more trials, even after a resume; else None.
 
     Args:
-        reason: why it ended early, if it did.
-        failed: trials that failed for good.
-        allowed: how many may.
-        finished: trials that are over.
-        budget: trials that it may run.
-        done: trials that completed.
+        reason: why the region ended early, if it did.
+        failed: the number of permanently failed trials.
+        allowed: the number of trials that may fail.
+        finished: the number of ended trials.
+        budget: the maximum number of trials.
+        done: the number of complete trials.
     """
     if refused := refusal("region", Facts(failed=failed, failures=allowed)):
         return refused.reason
@@ -89,21 +89,21 @@ def reason_over(
 
 
 def _was_removed(node: NodeStatus) -> bool:
-    """Return whether a region's DAGMan failed because it, or the run's, was removed."""
+    """Return whether a region's node failed because its DAGMan, or the run's, was removed."""
     return node.was_cut_off or _REMOVED in node.details
 
 
 def reason_of(
     records: RegionRecords, node: NodeStatus | None, state: RunState, *, by_stop: bool, error: str
 ) -> str | None:
-    """Return why a region ended early: its own record, else the last error of its scripts.
+    """Return why a region ended early, from its record or else from its scripts' last error.
 
     Args:
-        records: the region's.
-        node: of the region in the whole run's graph.
-        state: of the region.
-        by_stop: whether `trialfleet stop` ended the run.
-        error: what `last_error` says of the region.
+        records: the region's records.
+        node: the region's node in the whole run's graph.
+        state: the region's state.
+        by_stop: whether `trialfleet stop` stopped the run.
+        error: the result of `last_error` for the region.
     """
     if state not in {RunState.FAILED, RunState.STOPPED}:
         return None
@@ -122,14 +122,14 @@ def reason_of(
 def last_error(
     records: RegionRecords, node: NodeStatus | None, log: Path, trouble: str, service_log: Path
 ) -> str:
-    """Return why a region has failed that could not note the reason itself.
+    """Return why a region failed if it could not note the reason itself.
 
     Args:
-        records: the region's.
-        node: of the region in the whole run's graph.
-        log: of the region's scripts.
-        trouble: why the optimiser's service does not answer; empty: it does.
-        service_log: the service's.
+        records: the region's records.
+        node: the region's node in the whole run's graph.
+        log: the log of the region's scripts.
+        trouble: why the optimiser's service does not answer; empty if it answers.
+        service_log: the log of the optimiser's service.
     """
     if trouble:
         return f"{trouble}{log_hint(str(service_log))}"
@@ -147,7 +147,7 @@ def phase_of(
 ) -> str:
     """Return the phase of a region: waiting, trials, best, gate, publish or done.
 
-    `ends` reads the results of the full training and the gate, if it is that far.
+    `ends` reads the files of the full training and the gate; it is called only after the trials.
     """
     if records.is_done:
         return "done"
@@ -168,13 +168,13 @@ def phase_of(
 
 
 def gate_of(records: RegionRecords, study: Study) -> Passed | None:
-    """Return the gate's finding on a published model that passed it against a champion."""
+    """Return the gate's message on a published model that passed against a champion; else None."""
     if study.gate is None or records.verdict is None:
         return None
     return passed_of(rule_of(study), records.verdict)
 
 
 def kept_by_gate(records: RegionRecords) -> str | None:
-    """Return why the gate kept the current model instead of the region's own, if it did."""
+    """Return why the gate kept the current model instead of the region's new one; else None."""
     verdict = records.verdict
     return verdict.why if verdict and not verdict.promoted else None

@@ -1,4 +1,4 @@
-"""The limits of a trial: HTCondor's message about an exceeded one, and what to do about it."""
+"""Messages about a trial's exceeded limits, with the study's key that raises the limit."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _USED = re.compile(r"usage: (\d+) megabytes")
 
 
 def over_limit(code: int | None, reason: str, places: Mapping[str, str]) -> str:
-    """Return why a job was held, in the study's terms if a limit of the study was exceeded.
+    """Return why a job is on hold. If it exceeded a limit, the text names the study's key to raise.
 
-    The study sets its limits at `places`: `FILE:LINE` by key, as far as that is known.
+    `places` has the place `FILE:LINE` of each limit in the study, by key, if known.
     """
     if code == BY_CGROUP:
         limit, used = _LIMIT.search(reason), _USED.search(reason)
@@ -37,7 +37,7 @@ def over_limit(code: int | None, reason: str, places: Mapping[str, str]) -> str:
 
 
 def over_by_agent(ended: Ended, order: Order | None, places: Mapping[str, str]) -> str:
-    """Return the limit of the study for which a job's agent ended a trial."""
+    """Return the message about the exceeded limit for which a job's agent ended a trial."""
     if ended.over == "time":
         most = order.seconds if order else None
         words, key = f"over its time: ran for more than {(most or 0) / 60:g} min", TIME
@@ -51,5 +51,5 @@ def over_by_agent(ended: Ended, order: Order | None, places: Mapping[str, str]) 
 
 
 def _to_raise(key: str, words: str, places: Mapping[str, str]) -> str:
-    """Return the exceeded limit, and the key of the study that sets it."""
+    """Return a message about an exceeded limit, with the study's key to raise."""
     return f"{words}; raise {key} in {places.get(key, 'the study')}"

@@ -1,8 +1,9 @@
-"""Match of a job with the pool's slots, and what keeps other slots from running it.
+"""The match of a job with the pool's slots, and why other slots can't run the job.
 
-A slot counts as if nothing ran on it: a job that only waits for its turn can run. The job's
-requirements are read from its ad, clause by clause, so that the answer is the matchmaker's. A
-slot's requirements on jobs (START) may change by the hour, and are reported separately.
+A slot counts as if no job ran on it, because a job that only waits for its turn can run. The job's
+requirements are evaluated from its ad, clause by clause, so the result agrees with HTCondor's
+matchmaking. A slot's requirements on jobs (START) may change during the day and are reported
+separately.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ class Prospects:
     """The slots of a pool that can run a job.
 
     Attributes:
-        slots: how many slots the pool has, those cut from others not counted.
-        fit: how many of them have all that the job asks.
-        willing: the number of those that would accept it now, by their START.
-        concurrency: how many such jobs those can run at a time, once nothing else runs on them.
-        lacking: the missing properties of the others, in words; the most frequent one first.
-        has_fleet: nodes of a fleet are in the pool, and others may come.
+        slots: the number of the pool's slots, without dynamic ones.
+        fit: the number of slots that meet all of the job's requirements.
+        willing: the number of those that would accept the job now, by their START.
+        concurrency: the number of such jobs that the willing slots can run at a time, if no others
+            run there.
+        lacking: the requirements that other slots don't meet, in words; the most frequent first.
+        has_fleet: whether the pool has nodes of a fleet, so that more nodes may come.
     """
 
     slots: int
@@ -51,7 +53,7 @@ class Prospects:
 
     @property
     def unwilling(self) -> bool:
-        """True if slots have what the job asks but none accepts it now."""
+        """True if slots meet the job's requirements but none accepts the job now."""
         return self.fit > 0 and not self.willing
 
     def __str__(self) -> str:
@@ -70,7 +72,7 @@ class Prospects:
         return f"{self.fit} of {self.slots} slot(s) of the pool can run them{self._divided()}{why}"
 
     def _divided(self) -> str:
-        """Return the note that one slot runs several jobs, which its number doesn't show."""
+        """Return a note on the number of jobs if a slot runs several; otherwise empty."""
         if self.concurrency <= self.fit:
             return ""
         are = "it is" if self.fit == 1 else "they are"
@@ -78,7 +80,7 @@ class Prospects:
 
 
 def prospects(job: ClassAd, slots: Sequence[ClassAd]) -> Prospects:
-    """Return the slots that can run a job."""
+    """Return how many slots can run a job, and why the others can't."""
     demands = [*_resources(job, slots), *_clauses(job, slots)]
     fit = [all(demand.met[i] for demand in demands) for i in range(len(slots))]
     lacking = sorted((d for d in demands if not all(d.met)), key=lambda demand: sum(demand.met))
@@ -95,7 +97,7 @@ def prospects(job: ClassAd, slots: Sequence[ClassAd]) -> Prospects:
 
 @dataclass(frozen=True)
 class _Demand:
-    """One requirement of a job, and the slots that meet it."""
+    """One requirement of a job, and which slots meet it."""
 
     what: str
     met: tuple[bool, ...]
@@ -143,7 +145,7 @@ def _in_words(clause: str) -> str:
 
 
 def clauses(expression: str) -> list[str]:
-    """Split an expression into its parts joined by && at the top, also within brackets."""
+    """Split an expression into the clauses that && joins at the top level, even in brackets."""
     text = expression.strip()
     while text.startswith("(") and not any(True for _ in _outside_brackets(text)):
         text = text[1:-1].strip()
@@ -156,7 +158,7 @@ def clauses(expression: str) -> list[str]:
 
 
 def _binds_less(text: str, i: int) -> bool:
-    """Return whether an operator of lower precedence than && is here: `||`, `? :`, `?:`."""
+    """Return whether an operator with lower precedence than && is at `i`: `||`, `? :`, `?:`."""
     return text.startswith("||", i) or (text[i] == "?" and text[i - 1 : i + 2] != "=?=")
 
 
@@ -184,7 +186,7 @@ def _takes(slot: ClassAd, job: ClassAd) -> bool:
 
 
 def _times(job: ClassAd, slot: ClassAd) -> int:
-    """Return the number of such jobs in a slot at a time; a partitionable one is divided."""
+    """Return the number of such jobs that a slot runs at a time; above 1 if it is partitionable."""
     if slot.get("PartitionableSlot") is not True:
         return 1
     asked = {name: number_of(job, f"Request{name}") for name in RESOURCES}

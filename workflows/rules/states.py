@@ -1,7 +1,7 @@
-"""The state words of runs, regions and trials; every view of a run uses only these.
+"""The words for the states of runs, regions and trials; all views use only these words.
 
-`trialfleet status`, `trials`, `best`, the report, their JSON and the Python API say the same of the
-same moment; docs/states.md lists the words.
+So `trialfleet status`, `trials`, `best`, the report, their JSON and the Python API agree about a
+moment. docs/states.md lists the words.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class RunState(StrEnum):
 
     @property
     def is_well(self) -> bool:
-        """True if the run needs no attention: `trialfleet status` exits with 0."""
+        """True if the run needs no attention; `trialfleet status` then exits with 0."""
         return self in {RunState.PLANNED, RunState.RUNNING, RunState.DONE}
 
 
 class Stage(StrEnum):
-    """The stage of a region, or how it ended: a more exact state."""
+    """The stage of a region, or its kind of end: more exact than its state."""
 
     PLANNED = "planned"
     WAITING = "waiting"
@@ -56,7 +56,7 @@ class Stage(StrEnum):
 
     @property
     def is_good(self) -> bool:
-        """True if the region has what the study asked for."""
+        """True if the region has everything that the study asked for."""
         return self in {Stage.PUBLISHED, Stage.KEPT, Stage.TUNED}
 
     @property
@@ -79,13 +79,13 @@ _STAGES = {
 
 
 def stage_of(state: RunState, phase: str, *, published: bool, kept: bool = False) -> Stage:
-    """Return the word for a region.
+    """Return the stage of a region.
 
     Args:
-        state: of the region.
-        phase: as `RegionStatus` has it.
-        published: whether it has published a model.
-        kept: whether the current model is another one than the published one.
+        state: the region's state.
+        phase: the region's phase, as in `RegionStatus`.
+        published: whether the region has published a model.
+        kept: whether the current model is not the published one.
     """
     if state is RunState.DONE:
         if published and kept:
@@ -97,7 +97,7 @@ def stage_of(state: RunState, phase: str, *, published: bool, kept: bool = False
 
 
 class TrialState(StrEnum):
-    """The state of a trial: Optuna's states, and those of RUNNING by the queue."""
+    """The state of a trial: Optuna's state, and for Optuna's RUNNING the state of the job."""
 
     COMPLETE = "complete"
     FAILED = "failed"  # for good: it is not retried
@@ -111,7 +111,7 @@ class TrialState(StrEnum):
 
     @property
     def is_finished(self) -> bool:
-        """True if the trial is over, with whatever result."""
+        """True if the trial has ended, with any result."""
         return self in _FINISHED
 
 
@@ -131,13 +131,13 @@ _OF_OPTUNA = {
 def trial_state(
     optuna: str, node: str, unfinished: Mapping[str, TrialState], *, stopped_early: bool = False
 ) -> TrialState:
-    """Return the word for a trial.
+    """Return the state of a trial.
 
     Args:
         optuna: the name of its state in the study.
-        node: its name.
-        unfinished: what `unfinished_state` says of the region's trials.
-        stopped_early: whether it was stopped early, as `is_stopped_early` says.
+        node: the trial's name.
+        unfinished: the results of `unfinished_state` for the region's trials, by name.
+        stopped_early: whether the trial was stopped early, from `is_stopped_early`.
     """
     if stopped_early:
         return TrialState.STOPPED_EARLY
@@ -145,7 +145,7 @@ def trial_state(
 
 
 def unfinished_state(region: RunState, *, running: bool, held: bool) -> TrialState:
-    """Return the word for a trial that has been asked but has no result.
+    """Return the state of a trial that has been asked but has no result.
 
     Args:
         region: the state of its region.

@@ -18,9 +18,9 @@ class BestSettings:
 
     Attributes:
         stage: the region's stage.
-        value: the objective's metric of their trial.
-        final: the metrics of their full training; None before its end.
-        published: the folder of the published model; None before that.
+        value: the objective's metric of the trial.
+        final: the metrics of the full training; None before it is published.
+        published: the folder of the published model; None without one.
     """
 
     region: str
@@ -33,7 +33,7 @@ class BestSettings:
 
 
 def best_of(files: RunFolder, status: RegionStatus, trial: Trial) -> BestSettings:
-    """Return the best settings of a region, from their trial."""
+    """Return the best settings of a region, from its best trial."""
     assert trial.value is not None, "the best trial is complete"
     return BestSettings(
         region=trial.region,

@@ -1,6 +1,6 @@
-"""Jobs that HTCondor doesn't start because the files that they wait for are not being sent.
+"""Jobs that wait for common files although HTCondor doesn't send these files.
 
-`docs/htcondor-findings.md`, "Common files", explains them.
+`docs/htcondor-findings.md`, "Common files", explains this.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Ad = dict[str, Any]
 
 
 class Transfer(NamedTuple):
-    """The last event in a job's log on the common files that HTCondor transfers for it.
+    """The last event of a job's log about the transfer of its common files.
 
     Attributes:
-        is_over: whether they have arrived.
+        is_over: whether the files have arrived.
         time: the event's time in Unix seconds.
     """
 
@@ -36,9 +36,9 @@ class Transfer(NamedTuple):
 
 
 def overdue(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
-    """Return the jobs of a run without the files that they wait for, or with a broken-off repair.
+    """Return a run's jobs that wait for files in vain, or whose repair was interrupted.
 
-    Its jobs' `ads` have the attributes of `health.PROJECTION`.
+    The `ads` of the run's jobs have the attributes of `health.PROJECTION`.
     """
     waiting, cut_off = defaultdict(list), []
     for ad in ads:
@@ -51,10 +51,9 @@ def overdue(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
 
 
 def without_transfer(waiting: list[tuple[Ad, Transfer | None]], now: float) -> list[Ad]:
-    """Return those of a region's jobs that wait for common files without a transfer.
+    """Return the jobs of a region that wait for common files although none are transferred.
 
-    A job in state B waits for the files of its own last transfer, or for those of another job of
-    its region.
+    A job in the state B waits for its own last transfer, or for that of another job of its region.
     """
     is_sending = any(  # a transfer from before its job's wait was interrupted
         last is not None and not last.is_over and last.time >= ad["EnteredCurrentStatus"]

@@ -1,4 +1,4 @@
-"""The present outcomes of regions on a study's days, even before the journal has them."""
+"""The present outcomes of regions on a study's days, including outcomes not yet recorded."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from trialfleet.workflows.names import region_slug
 def outcomes_now(
     journal: Journal, first: date | None = None, last: date | None = None
 ) -> dict[tuple[date, str], Outcome]:
-    """Return the valid outcomes at this moment, by day and region, between two days.
+    """Return the presently valid outcomes from one day to another, by day and region.
 
-    A region in a new attempt has none until its new model exists, which counts immediately, even
-    before it is recorded.
+    A failed region in a new attempt has no outcome until its new model exists. The new model counts
+    immediately, even before the outcome is recorded.
     """
     again = {
         (attempt.date, region): attempt
@@ -48,9 +48,10 @@ def outcomes_now(
 
 
 def left_out(run: Path, day: date) -> list[Outcome]:
-    """Return the regions that failed a run's day without a run, if the run has a day.
+    """Return the outcomes of regions that failed on a run's day before they had a run.
 
-    Regions of another attempt count, too, if that has no run, for example if data never arrived.
+    Regions of another attempt count, too, if that attempt has no run, for example because data
+    never arrived. The result is empty if the study has no journal.
     """
     folder = DailyFolder(run.parent)
     if not folder.journal.exists():
@@ -69,7 +70,7 @@ def left_out(run: Path, day: date) -> list[Outcome]:
 
 
 def warnings_of_day(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, str]:
-    """Return the warnings of the checks of regions' tables, by region, for days' outcomes."""
+    """Return the warnings of the table checks in the runs of these outcomes, by region."""
     found = {
         one.region: warnings_of(RunFolder(folder.run(one.run)).region(region_slug(one.region)))
         for one in outcomes

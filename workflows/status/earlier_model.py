@@ -1,4 +1,4 @@
-"""A region's new model compared with its previous one, if both were measured."""
+"""The comparison of a region's new model with the previous one, if both were measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trialfleet.workflows.study.spec import Study
 
 
 class BesideEarlier(NamedTuple):
-    """A model's value of a metric, and that of the previous model; None: not measured."""
+    """The values of a metric for a model and its previous model; None if not measured."""
 
     metric: str
     direction: Direction
@@ -23,10 +23,10 @@ class BesideEarlier(NamedTuple):
 
 
 def beside_earlier(published: Path, study: Study) -> BesideEarlier:
-    """Return a published model's value and that of the region's previous model.
+    """Return the metric's values for a published model and for the region's previous model.
 
-    A gate's values come first, because it measured both on the same rows. Without a gate, their
-    full trainings are compared, each on its own rows.
+    A gate's values come first, because the gate measured both models on the same rows. Without a
+    gate, the models' full trainings are compared, each on its own rows.
 
     Raises:
         OSError: the folder of the region's models can't be read.
@@ -47,7 +47,7 @@ def beside_earlier(published: Path, study: Study) -> BesideEarlier:
 
 
 def better_before(published: Path, study: Study) -> Path | None:
-    """Return the region's previous model if it measured better; None if not, or if unknown.
+    """Return the region's previous model if its metric was better; None if not, or if unknown.
 
     Raises:
         OSError: the folder of the region's models can't be read.

@@ -1,7 +1,7 @@
-"""Faults that block a run that nobody stopped, seen from outside its DAGMans.
+"""Faults that block a run, detected from outside its DAGMans.
 
-The ads of a run's jobs and the files of its DAGMans show the faults of this moment. Some pass by
-themselves, so each has a patience; `supervisor` repairs a fault that outlasts it.
+The ads of a run's jobs and the files of its DAGMans show its present faults. Some faults pass by
+themselves. So each fault has a patience, and `supervisor` repairs only a fault that lasts longer.
 """
 
 from __future__ import annotations
@@ -63,12 +63,13 @@ class Fault:
 
     Attributes:
         region: the slug of the DAGMan's or trial's region; None for the whole graph's DAGMan.
-        job: its cluster id; None without a job.
-        what: the fault in words, equal at every check: without changing figures.
-        remedy: its repair.
-        patience: seconds that it may last.
-        is_sure: whether one check proves it; otherwise queue and files may be of different times.
-        has_parent: whether it is a region's DAGMan, which the whole graph's DAGMan waits for.
+        job: the cluster id of the job; None without a job.
+        what: the fault in words, without changing figures, so that it is equal at every check.
+        remedy: the repair of the fault.
+        patience: the seconds that the fault may last before it is repaired.
+        is_sure: whether one check proves the fault. If not, the queue and the files may have been
+            read at different times.
+        has_parent: whether the whole graph's DAGMan waits for the job or its DAGMan.
         node: the trial's node in the region's graph; None for a DAGMan.
     """
 
@@ -82,7 +83,7 @@ class Fault:
     node: str | None = None
 
     def by_person(self) -> Fault:
-        """Return the fault with the repair that a person requests: a person's hold is released."""
+        """Return the fault with the repair for a person's request: a person's hold is released."""
         is_hold = self.remedy is Remedy.NONE
         return replace(self, remedy=Remedy.RELEASE) if is_hold else self
 
@@ -91,9 +92,9 @@ class Fault:
 
 
 def faults(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Fault]:
-    """Return the faults of a run at this moment.
+    """Return the present faults of a run that nobody stopped.
 
-    Its jobs' `ads` have the attributes of `PROJECTION` and come from a recent query.
+    The `ads` of the run's jobs have the attributes of `PROJECTION` and come from a recent query.
     """
     ads = list(ads)
     with_jobs = _nodes_with_jobs(ads)
@@ -108,7 +109,7 @@ def faults(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Fault]:
 
 
 def _of_trials(folder: RunFolder, ads: list[Ad], now: float) -> list[Fault]:
-    """Return faults of trials whose jobs wait for files without a transfer; one per gang."""
+    """Return faults of jobs that wait for files although none are transferred; one per gang."""
     return [
         Fault(
             region=ad["TrialfleetRegion"],
@@ -124,7 +125,7 @@ def _of_trials(folder: RunFolder, ads: list[Ad], now: float) -> list[Fault]:
 
 
 def _unanswered(folder: RunFolder, ads: list[Ad]) -> list[Fault]:
-    """Return a fault if agents ask while no service runs, and no script starts one."""
+    """Return a fault if an agent waits for an answer and no optimiser's service runs."""
     running = (ad for ad in ads if ad["JobStatus"] == JobStatus.RUNNING and "TrialfleetNode" in ad)
     if is_served(str(folder.root)):  # first: a thousand jobs have two thousand message files
         return []
@@ -143,12 +144,12 @@ def _unanswered(folder: RunFolder, ads: list[Ad]) -> list[Fault]:
 
 
 def dag_files(folder: RunFolder, region: str | None) -> DagFiles:
-    """Return the files of a region's DAG; for None those of the whole graph's."""
+    """Return the files of a region's DAG; if `region` is None, those of the whole graph."""
     return folder.dag_files if region is None else folder.region(region).dag_files
 
 
 def _nodes_with_jobs(ads: list[Ad]) -> defaultdict[int, set[str]]:
-    """Return the names of the nodes that have a job, by the cluster id of their DAGMan."""
+    """Return the names of the nodes with a job, by the cluster id of their DAGMan."""
     found: defaultdict[int, set[str]] = defaultdict(set)
     for ad in ads:
         if "DAGManJobId" in ad and "DAGNodeName" in ad:
@@ -166,7 +167,7 @@ class _Dagman:
         self._nodes_with_jobs = nodes_with_jobs
 
     def fault(self, now: float) -> Fault | None:
-        """Return its fault; None without one."""
+        """Return the fault of this DAGMan; None without one."""
         if self.ad["JobStatus"] == JobStatus.HELD:
             return self._on_hold()
         if self.ad["JobStatus"] == JobStatus.IDLE:
@@ -203,7 +204,7 @@ class _Dagman:
         return self._fault(reason, Remedy.REPLACE, 0.0 if left > LONG_COOL_DOWN else SHORT_PATIENCE)
 
     def _silent(self, now: float) -> Fault | None:
-        """Return a fault if DAGMan no longer writes its node status file, normally every 5 s."""
+        """Return a fault if DAGMan no longer writes its node status file (normally every 5 s)."""
         if _between(now, self.ad["EnteredCurrentStatus"]) < SILENT:
             return None
         if _between(now, self._last_update()) < SILENT:
@@ -212,9 +213,9 @@ class _Dagman:
         return self._fault(what, Remedy.KICK, SILENT_PATIENCE)
 
     def _missed_ends(self, now: float) -> Fault | None:
-        """Return a fault if DAGMan missed a node's end.
+        """Return a fault if DAGMan missed the end of a node's job or script.
 
-        A status file from before DAGMan stalled, or was restarted, doesn't count.
+        An old status file doesn't count: DAGMan may have stalled, or been restarted, since.
         """
         written = self._last_update()
         if written < self.ad["EnteredCurrentStatus"] or _between(now, written) > FRESH:
@@ -223,7 +224,7 @@ class _Dagman:
         return self._without_jobs(nodes) or self._passed_over(nodes)
 
     def _without_jobs(self, nodes: dict[str, NodeStatus]) -> Fault | None:
-        """Return a fault if DAGMan missed a job's end, for example because of a full disk."""
+        """Return a fault if DAGMan missed the end of a job, for example because of a full disk."""
         waited = {name for name, node in nodes.items() if node.submitted}
         if not (lost := sorted(waited - self._nodes_with_jobs)):
             return None
@@ -231,7 +232,7 @@ class _Dagman:
         return replace(self._fault(reason, Remedy.REPLACE, LOST_PATIENCE), is_sure=False)
 
     def _passed_over(self, nodes: dict[str, NodeStatus]) -> Fault | None:
-        """Return a fault if DAGMan ignored a script's end, which its recovery handles."""
+        """Return a fault if DAGMan ignored the end of a script; its recovery does not ignore it."""
         waited = {name for name, node in nodes.items() if node.in_post}
         if not waited:
             return None
@@ -243,7 +244,7 @@ class _Dagman:
 
 
 def _orphans(folder: RunFolder, dagmans: list[Ad]) -> list[Fault]:
-    """Return faults of DAGMan processes that outlived their schedd and block new ones."""
+    """Return faults of DAGMan processes without a job in the queue, which block new DAGMans."""
     waits = {JobStatus.IDLE, JobStatus.HELD}
     served = {ad.get("TrialfleetRegion") for ad in dagmans if ad["JobStatus"] not in waits}
     what = "its DAGMan has no job in the queue"
@@ -260,7 +261,7 @@ def _between(now: float, then: float) -> float:
 
 
 def _of_absence(folder: RunFolder) -> list[Fault]:
-    """Return a fault for a graph without a job in the queue that has not ended or been stopped."""
+    """Return a fault if the run has no DAGMan in the queue although it has not ended."""
     if _is_over(folder):  # except for the report, perhaps
         left = None if folder.report_page.exists() else _cut_off(folder) or _before_report(folder)
         found = left or _lost([(folder.dag_files, None)])
@@ -273,7 +274,7 @@ def _of_absence(folder: RunFolder) -> list[Fault]:
 
 
 def _cut_off(folder: RunFolder) -> tuple[str | None, str] | None:
-    """Return the region of a submission whose DAGMan never started, and the fault in words."""
+    """Return the region of an interrupted submission, and the fault in words; None without one."""
     noted = read_submission(folder)
     if noted is None:
         return None
@@ -283,7 +284,7 @@ def _cut_off(folder: RunFolder) -> tuple[str | None, str] | None:
 
 
 def _lost(graphs: list[tuple[DagFiles, str | None]]) -> tuple[str | None, str] | None:
-    """Return the region of a DAGMan that did not end regularly, and the fault in words."""
+    """Return the region of a DAGMan that the queue has lost, and the fault in words; else None."""
     for files, region in graphs:
         if files.lock.exists() and not is_locked(files) and removal(files) is None:
             return region, "HTCondor's queue has lost its DAGMan"
@@ -298,7 +299,7 @@ def _gave_up(folder: RunFolder) -> tuple[str | None, str] | None:
 
 
 def _before_report(folder: RunFolder) -> tuple[str | None, str] | None:
-    """Return the fault of a graph that ended before its last node, after its regions' ends."""
+    """Return the fault if the graph's DAGMan ended after all regions but before the report."""
     files = folder.dag_files
     report = read_node_status(files.node_status).get("report")
     is_tried = report is not None and report.failed
@@ -321,8 +322,8 @@ class Submission:
     """The last submission of a run.
 
     Attributes:
-        region: the region, if only its graph was submitted; None for the whole graph.
-        handed_over: whether HTCondor has accepted it.
+        region: the region whose graph was submitted; None for the whole graph.
+        handed_over: whether HTCondor has accepted the submission.
     """
 
     region: str | None
@@ -330,7 +331,7 @@ class Submission:
 
 
 def read_submission(folder: RunFolder) -> Submission | None:
-    """Return the record of a run's last submission; None after a stop."""
+    """Return the record of a run's last submission; None if there is no record, as after a stop."""
     return unless_damaged(lambda: Submission(**read_json(folder.submission)), None)
 
 
@@ -344,7 +345,7 @@ def _is_over(folder: RunFolder) -> bool:
 
 
 def _left(folder: RunFolder) -> Iterator[RegionFolder]:
-    """Yield the regions that have not ended, by name."""
+    """Yield the regions that have not ended, in the order of their names."""
     for path in sorted(folder.regions.iterdir()):
         files = folder.region(path.name)
         if not (files.is_done or files.stopped.exists()):
@@ -352,6 +353,6 @@ def _left(folder: RunFolder) -> Iterator[RegionFolder]:
 
 
 def read_repairs(folder: RunFolder) -> list[dict[str, Any]]:
-    """Return the repairs, oldest first: `{"time", "region", "what", "remedy"}` each."""
+    """Return the run's repairs, oldest first, each as `{"time", "region", "what", "remedy"}`."""
     noted: list[dict[str, Any]] = unless_damaged(lambda: read_json(folder.repairs), [])
     return noted

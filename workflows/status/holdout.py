@@ -1,4 +1,4 @@
-"""Warning if a model's validation and test losses differ by more than their rows explain.
+"""A warning if a model's validation and test losses differ by more than chance explains.
 
 Notation, for the rows of one part of a table:
 
@@ -8,14 +8,14 @@ Notation, for the rows of one part of a table:
 
 If both parts come from the same distribution, ln(m_test / m_val) is 0 except for chance, with a
 standard error of about c · √(1/n_val + 1/n_test) (the delta method). The warning requires more than
-three standard errors, and losses that differ by a factor of two or more: with many rows a small
-difference is significant, but not relevant. c is 2 for squared errors, more than the √2 of normal
-errors, because real ones have longer tails, and 3 for cross-entropies, which a few surprising rows
-dominate. So the warning needs a factor of 4.7 in the squared error (2.2 in its root) with 30 rows
-in each part, 2.3 with 100 rows, and 15 with 10 rows.
+three standard errors. It also requires losses that differ by a factor of two or more, because with
+many rows a small difference is significant but not relevant. For squared errors c is 2: more than
+the √2 of normal errors, because real errors have longer tails. For cross-entropies c is 3, because
+a few surprising rows dominate them. So with 30 rows in each part the warning needs a factor of 4.7
+in the squared error (2.2 in its root), with 100 rows 2.3, and with 10 rows 15.
 
-The losses of single rows would measure c, but an outlier would then raise c and hide itself. If a
-gate wrote them, they show how much of the loss one row makes up.
+c could be measured from the losses of single rows, but an outlier would then increase c and hide
+itself. If a gate wrote the losses of rows, they show how much of the loss one row makes up.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ _VALIDATION, _TEST = "val_", "test_"
 
 
 def noise_factor(task: str, validation: int, test: int) -> float:
-    """Return the factor by which the losses of two parts of a table may differ by chance.
+    """Return the factor by which chance may make the losses of two parts of a table differ.
 
     Args:
         task: "regression" or "classification".
         validation: the number of rows of one part.
-        test: the number of rows of the other.
+        test: the number of rows of the other part.
     """
     spread = _SPREAD.get(task, _SPREAD_OF_CLASSES)
     return max(LEAST_FACTOR, math.exp(_ERRORS * spread * math.sqrt(1 / validation + 1 / test)))
 
 
 def holdout_warning(files: RegionFolder, study: Study) -> str | None:
-    """Return the warning on a full training's losses; None without one.
+    """Return the warning about a full training's losses; None without a warning.
 
     Args:
         files: the region's files.
-        study: the run's study; only losses of `trainer: tabular` are known.
+        study: the run's study; only `trainer: tabular` has known losses.
     """
     if isinstance(study.trainer, Trainer) or not files.best.result.exists():
         return None
@@ -99,14 +99,14 @@ def _warning(
 
 
 def _shown(objective: str, metrics: dict[str, Any]) -> str:
-    """Return the best known metric of those that both parts have."""
+    """Return the objective's metric if both parts have it, otherwise the loss."""
     name = objective.removeprefix(_VALIDATION).removeprefix(_TEST)
     known = {f"{_VALIDATION}{name}", f"{_TEST}{name}"} <= metrics.keys()
     return name if known else "loss"
 
 
 def _greatest_share(gate: TrialFolder) -> float:
-    """Return the greatest part of the test rows' loss by one row, from a gate; 0: unknown."""
+    """Return the greatest share of one row in the test rows' loss, from a gate; 0 if unknown."""
     file = gate.losses / f"{CHALLENGER}.txt"
     try:
         text = job_files.read_bytes(file, _MOST_LOSSES, gate.root)

@@ -1,4 +1,4 @@
-"""Modules that a trainer imports and its Python lacks, and how to install them."""
+"""Modules that a trainer's Python lacks, and how to install them."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name
 
 
 def how_to_install(words: str, study: Study) -> str:
-    """Return how to install a module that the trainer's Python lacks; empty without such an error.
+    """Return how to install the module that an error reports as missing; empty for other errors.
 
-    If that Python is on this machine, it names the other missing modules, too.
+    If the trainer's Python is on this machine, the text names its other missing modules, too.
     """
     found = _NO_MODULE.search(words)
     if found is None or not isinstance(study.trainer, Trainer):
@@ -66,7 +66,7 @@ def how_to_install(words: str, study: Study) -> str:
 
 
 def packages_of(modules: Sequence[str]) -> list[str]:
-    """Return the packages of modules, without those that other packages include."""
+    """Return the packages of modules, without packages that others install."""
     needed = [name for name in modules if _COMES_WITH.get(name) not in modules]
     return [_PACKAGES.get(name, name) for name in needed]
 
@@ -74,7 +74,8 @@ def packages_of(modules: Sequence[str]) -> list[str]:
 def imports_of(files: Iterable[Path]) -> list[str]:
     """Return the modules that a trainer's Python files import at their top level, by name.
 
-    Without Python's own modules, the trainer's own files, and imports in functions or in `try`.
+    Python's own modules, the trainer's own files, and imports in functions or in `try` are left
+    out.
     """
     sent = list(files)
     own = {*_SENT, *(file.stem for file in sent)}
@@ -106,7 +107,7 @@ def _imports(file: Path) -> Iterator[str]:
 
 @lru_cache(maxsize=16)
 def missing_of(python: str, modules: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the modules that a Python on this machine lacks; empty if it can't be run."""
+    """Return the modules that a Python on this machine lacks; empty if that Python can't be run."""
     program = shutil.which(python)
     if program is None or not modules:
         return ()

@@ -1,6 +1,6 @@
 """The pauses of a run, in which its own DAGMan did not execute.
 
-A run that is stopped and later resumed was paused; its wall time excludes that.
+A run is paused from a stop until it is resumed. Its wall time does not include pauses.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ def pauses_so_far(log: Path, trials: Iterable[StoredTrial]) -> tuple[Span, ...]:
     """Return the gaps in which a run's own DAGMan did not execute.
 
     Args:
-        log: that DAGMan's event log.
-        trials: the run's trials; their executions are signs of life if an end is not recorded.
+        log: the event log of that DAGMan.
+        trials: the run's trials; if a DAGMan's end is not recorded, their executions are signs of
+            life.
     """
     active = read_executions(log)
     if len(active) < 2:
@@ -39,11 +40,11 @@ def pauses_of(
 ) -> tuple[Span, ...]:
     """Return the gaps in which no DAGMan of a run executed, oldest first.
 
-    A gap after a stop counts from a second on; any other, from a minute on.
+    A gap after a stop counts if it is at least a second long, other gaps if at least a minute.
 
     Args:
-        active: when its DAGMans executed, as in `job_log.read_executions`: an unknown end is None;
-            the last sign of life before the next DAGMan's start then counts as its end.
+        active: when its DAGMans executed, as in `job_log.read_executions`. If an end is unknown
+            (None), the last sign of life before the next DAGMan's start counts as the end.
         signs: the times of events of the run's jobs, in Unix seconds.
         stops: when the run's own DAGMan was removed, in Unix seconds.
     """
@@ -69,5 +70,5 @@ def _end(
 
 
 def paused_within(pauses: Iterable[Span], begin: float, end: float) -> float:
-    """Return the seconds of pauses between `begin` and `end`, in Unix seconds."""
+    """Return the seconds of pauses between `begin` and `end`, which are in Unix seconds."""
     return sum(max(0.0, min(end, to) - max(begin, since)) for since, to in pauses)

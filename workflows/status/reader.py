@@ -1,8 +1,8 @@
 """The status of a run, combined from three sources: the study, the job queue and DAGMan.
 
 The study has the finished trials with their values. The queue has the jobs that run, wait for a
-slot or are on hold. DAGMan has the state of the graph, and how it ended. None of them has to be
-reachable, so that a run can be read after its pool is removed.
+slot or are on hold. DAGMan's files have the state of the graph and how it ended. A source may be
+unreachable, so a run can be read even after its pool is removed.
 """
 
 from __future__ import annotations
@@ -94,16 +94,16 @@ class RunSnapshot:
     """A run at one moment.
 
     Attributes:
-        status: its status.
+        status: the run's status.
         unfinished: the states of trials without a recorded result: by region, then by name.
         trials: all of its trials, by region.
         records: the records in its regions' folders, by slug.
         queued: its jobs in the queue; None if the queue is unreachable.
-        queue_away: why the queue is unreachable.
-        storage_away: why its trials are those of an older read.
+        queue_away: why the queue is unreachable; empty if it is not.
+        storage_away: why the trials are from an earlier read; empty if they are not.
         faults: the faults of its DAGMans.
-        service_away: why the optimiser's service does not answer.
-        no_space: why nothing starts until the disk has more free space; empty if it has.
+        service_away: why the optimiser's service does not answer; empty if it answers.
+        no_space: why nothing starts until the disk has more free space; empty if it has enough.
     """
 
     status: RunStatus
@@ -120,15 +120,15 @@ class RunSnapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class _Sources:
-    """The sources of a region's status, beside its own files.
+    """The sources of a region's status, except its own files.
 
     Attributes:
         state: the region's state.
         node: the region's node in the whole run's graph.
         records: the records in its folder.
         queued: the run's jobs in the queue; None if the queue is unreachable.
-        ads: the region's jobs among them.
-        trouble: why the optimiser's service does not answer; empty: it does.
+        ads: the ads of the region's jobs in the queue.
+        trouble: why the optimiser's service does not answer; empty if it answers.
         by_stop: whether a person stopped the run.
     """
 
@@ -145,19 +145,20 @@ class _Sources:
 
 @dataclass(kw_only=True)
 class _Decided:
-    """A region's cached status, valid while its sources are unchanged.
+    """A region's cached status, valid as long as its sources are unchanged.
 
     Attributes:
         stamp: a value that changes with the sources.
         reports: a value that changes with the reports of running trials.
-        until: when the cache expires, on the monotonic clock: a stamp doesn't cover everything.
+        until: when the cache expires, on the monotonic clock; needed because the stamp doesn't
+            cover everything.
         jobs: the jobs of its nodes in the queue.
         unfinished: the states of its trials without a recorded result, by name.
         status: its status without costs and remaining time.
         first: when the first of its trials was asked, in Unix seconds.
         work: the work of its jobs.
-        usd: the cost of that; None without any price.
-        added: when both expire, on the monotonic clock.
+        usd: the cost of that work; None without any price.
+        added: when `work` and `usd` expire, on the monotonic clock.
     """
 
     stamp: object
@@ -173,9 +174,9 @@ class _Decided:
 
 
 class StatusReader:
-    """Repeated reader of a run's status that fetches finished trials from the storage only once.
+    """Reader of a run's status for repeated use; it reads each finished trial only once.
 
-    It only reads: any number of readers may read a run while it runs.
+    It changes nothing, so any number of readers may read a run while it runs.
 
     Args:
         folder: the run's folder.
@@ -200,11 +201,11 @@ class StatusReader:
         self._hours = {name: self._frozen.study.budget_of(name).hours for name in self.regions}
 
     def read(self) -> RunStatus:
-        """Return the run's status now; its notice names unreachable sources."""
+        """Return the run's present status; its notice names unreachable sources."""
         return self.snapshot().status
 
     def snapshot(self) -> RunSnapshot:
-        """Return the run and its unfinished trials at one moment."""
+        """Return the run's status and the facts behind it at one moment."""
         queued, queue_away = self._look_up()
         queue_notice = f"the job queue can't be read: {queue_away}" if queue_away else ""
         trials, study_notice = self._trials.all()
@@ -304,7 +305,7 @@ class StatusReader:
         )
 
     def state(self) -> RunState:
-        """Return the state of the whole run now, without reading its trials."""
+        """Return the present state of the whole run, without reading its trials."""
         queued, _ = self._look_up()
         found = faults(self._folder, queued.ads, time.time()) if queued else []
         is_lost = any(fault.job is None for fault in found)
@@ -323,7 +324,7 @@ class StatusReader:
     def _failing(
         self, regions: Iterable[RegionStatus], trouble: str
     ) -> tuple[list[str], list[str]]:
-        """Return errors of scripts and of their service, and what other scripts wait for."""
+        """Return the errors of scripts and of their service, and the reasons why scripts wait."""
         errors = [str(each) for each in failing_scripts(self._folder.failing)]
         under_way = [region for region in regions if region.state in {*UNDER_WAY, RunState.WAITING}]
         if trouble and under_way:
@@ -340,13 +341,13 @@ class StatusReader:
             yield mend | {"region": mend["region"] and self._names[mend["region"]]}
 
     def _of(self, slug: str | None, what: str) -> str:
-        """Return a text on a region, or on the whole run, with the region's name."""
+        """Return a text about a region after the region's name; without a region, only the text."""
         return f"{self._names[slug]}: {what}" if slug else what
 
     def _all_fail(
         self, trials: dict[str, list[StoredTrial]], records: Mapping[str, RegionRecords]
     ) -> str | None:
-        """Return why no trial can succeed; None once an abandoned region says so itself."""
+        """Return why no trial can succeed; None if one may, or once a region has ended early."""
         if any(own.stopped is not None for own in records.values()):
             return None
         if any(trial.state is StoredState.COMPLETE for own in trials.values() for trial in own):
@@ -372,13 +373,13 @@ class StatusReader:
         return RunState.STOPPED if is_removed or self._was_stopped() else RunState.FAILED
 
     def _was_stopped(self) -> bool:
-        """Return whether a person stopped the run, by its record or by HTCondor."""
+        """Return whether a person stopped the run, from its record or from removed DAGMans."""
         whole, *regions = self._folder.all_dags()
         dags = [whole] if whole.submit.exists() else regions
         return self._folder.stopped.exists() or any(removal(files) is not None for files in dags)
 
     def _ended_by_itself(self) -> bool:
-        """Return whether the last DAGMan ended regularly: it then removes its lock."""
+        """Return whether the last DAGMan ended regularly, so that it removed its lock."""
         files = self._folder.dag_files
         return exit_code(files) is not None and not files.lock.exists()
 
@@ -417,7 +418,7 @@ class StatusReader:
         queued: QueuedRun | None,
         now: float,
     ) -> None:
-        """Add up the executions of a region's jobs: after a change, otherwise every few seconds."""
+        """Add up the executions of a region's jobs, after a change or else every few seconds."""
         if time.monotonic() < decided.added:
             return
         names = {region.name: trials}
@@ -448,7 +449,7 @@ class StatusReader:
         )
 
     def _stamp_of_job(self, files: RegionFolder, ad: Mapping[str, Any]) -> object:
-        """Return a value that changes with a job's log and its messages to the access point."""
+        """Return a value that changes with a job's log and with its agent's messages."""
         node, is_telling = ad["TrialfleetNode"], may_fail(ad)
         place = self._words.get(node)
         if place is None:
@@ -537,7 +538,7 @@ class StatusReader:
         return running_trials(files, region, queued, self._metric, unfinished)
 
     def _holdout(self, files: RegionFolder) -> str | None:
-        """Return the warning on a published model's losses, cached: its files no longer change."""
+        """Return the warning about a published model's losses, cached after the first call."""
         slug = files.root.name
         if slug not in self._holdouts:
             self._holdouts[slug] = holdout_warning(files, self._frozen.study)
@@ -557,15 +558,15 @@ class StatusReader:
         return self._trials.of_region(region)
 
     def best_trials(self, status: RunStatus) -> dict[str, StoredTrial]:
-        """Return the best trial of each region that has one, as in a status; raises likewise."""
+        """Return each region's best trial, if any, as in a status; errors as in `trials`."""
         numbers = {each.name: each.best_trial for each in status.regions}
         return self._trials.some({name: n for name, n in numbers.items() if n is not None})
 
 
 def open_run(path: Path) -> RunFolder:
-    """Return the run in a folder, by its path when it was planned.
+    """Return the run in a folder, with the path that it had when it was planned.
 
-    Its jobs have that path; another spelling, or a link to it, means the same run.
+    The run's jobs have that path. The given path may be another spelling of it, or a link to it.
 
     Raises:
         InputError: the folder does not contain a run, or was moved since planning.
@@ -577,7 +578,7 @@ def open_run(path: Path) -> RunFolder:
 
 
 def _planned(folder: RunFolder, given: str) -> Path:
-    """Return the folder of a run when it was planned."""
+    """Return the path that a run's folder had when the run was planned."""
     why = f"it has no {folder.study.name}"
     if folder.study.exists():
         try:
@@ -591,7 +592,7 @@ def _planned(folder: RunFolder, given: str) -> Path:
 
 
 def last_finished(folder: RunFolder) -> datetime | None:
-    """Return when a run ended, from the report of its last node; None if unknown."""
+    """Return when a run ended, from its report; None if unknown."""
     try:
         with folder.report_data.open("rb") as file:
             found = _FINISHED.search(file.read(_HEAD))
@@ -615,11 +616,11 @@ def _ads_by_region(queued: QueuedRun | None) -> dict[str, list[Mapping[str, Any]
 
 
 def _blamed(regions: Iterable[RegionStatus]) -> str | None:
-    """Return the first region that failed by its trainer; None without one."""
+    """Return the name of the first failed region with a cause; None without one."""
     return next((r.name for r in regions if r.cause and r.stage is Stage.FAILED), None)
 
 
 def _mending(regions: Iterable[RegionStatus], study: Study) -> str:
-    """Return how to install the modules that a trainer lacks, from the first region's cause."""
+    """Return how to install modules that the trainer lacks, from the regions' causes, or ""."""
     causes = [region.cause.error for region in regions if region.cause]
     return next(filter(None, (how_to_install(error, study) for error in causes)), "")

@@ -24,42 +24,41 @@ class RegionStatus:
     """The status of a region.
 
     Attributes:
-        stage: its state in the one word that every view shows.
+        stage: its stage, the word that all views show.
         phase: "waiting", "trials", "best", "gate", "publish" or "done".
         done: the number of complete trials.
         failed: the number of permanently failed trials.
-        stopped_early: the number of trials stopped early, which would not have been the best.
+        stopped_early: the number of trials stopped early because they would not become the best.
         pruned: the number of trials abandoned through no fault of their parameters.
-        running: the number of trials that their job trains now.
-        running_trials: the progress of each, and of a running full training.
+        running: the number of trials that jobs train now.
+        running_trials: the progress of each running trial and of a running full training.
         queued: the number of trials whose job waits for a slot or whose parameters are being
-            chosen, and of waiting jobs that ask for a trial once they have a slot.
+            chosen. Waiting jobs that will ask for a trial once they have a slot count, too.
         on_hold: the number of trials whose job is on hold.
         interrupted: the number of trials that ran when the run ended; `resume` trains them again.
         budget: the maximum number of trials.
         best: the best value of the objective so far.
-        best_trial: the number of that trial.
-        seconds_left: estimated time until the last trial ends; None without a basis.
+        best_trial: the number of the trial with that value.
+        seconds_left: the estimated time until the last trial ends; None if unknown.
         reason: why the region ended early.
-        usd: the cost so far; None if its nodes have no price.
-        published: folder of the published model.
-        spent: the budget in USD that allows no more of its trials, if one is spent.
-        not_latest: why `latest` is another run's model, if it is.
+        usd: the cost of its jobs so far; None if their nodes have no price.
+        published: the folder of the published model.
+        spent: the spent budget in USD that ended its trials, if any.
+        not_latest: why `latest` is not its published model, if it isn't.
         awaits_approval: since when its model waits for a person's approval, in ISO 8601.
-        gate: the gate's result for a model that passed; None without a previous model, or a gate.
-        kept: why the gate kept the current model, if it did.
-        holdout: how far its full training's validation and test losses are apart, if the number of
-            rows doesn't explain it.
+        gate: the gate's message about a model that passed; None without a gate or a previous model.
+        kept: why the gate kept the previous model, if it did.
+        holdout: a warning if the validation and test losses of its full training differ by more
+            than chance explains.
         changed: the files of its data or code that have changed since the submission, if any.
         checks: the warnings of the checks of its day's table, if any.
-        drift: how the previously current model has drifted, if the gate found that.
-        cause: why attempts failed, if any did: the most frequent cause of a failed region,
-            otherwise the latest.
-        cut_off: the number of a failed region's trials with failed attempts that were still to be
-            retried.
-        failing: its scripts that fail now, or failed at its end.
-        over: why it gets no further trial even after a resume; None if one is possible, or if it
-            is published.
+        drift: a text about the drift of the previously current model, if the gate found any.
+        cause: the cause of failed attempts, if any: the most frequent cause if the region failed or
+            was stopped, otherwise the latest.
+        cut_off: the number of trials that would have been retried if the region had not failed.
+        failing: its scripts that fail now, or that failed at its end.
+        over: why it gets no more trials even after a resume; None if it may get more, or if it
+            succeeded.
     """
 
     name: str
@@ -108,17 +107,17 @@ class RunStatus:
     """The status of a run.
 
     Attributes:
-        root: the job id of its DAGMan in the queue.
-        notice: the most important notice, e.g. that HTCondor is unreachable.
+        root: the job id of its DAGMan, if it is in the queue.
+        notice: the most important notices, for example that HTCondor is unreachable.
         held: jobs on hold, with their reasons.
-        troubles: faults that block parts of it at this moment.
-        failing: those of the troubles that are errors of its scripts, or of its service.
-        job_troubles: those of the troubles that are trials without progress.
+        troubles: faults that now block the run or parts of it.
+        failing: the troubles that are errors of its scripts or of its service.
+        job_troubles: the troubles of trials without progress.
         work: the execution time of its jobs, and the lost part.
         mends: the supervisor's repairs, oldest first: `{"time", "region", "what", "remedy"}`.
-        money: the cost of the run's fleet; None without a fleet with an autoscaler.
-        again: the command for another run of its study, of the same day.
-        mending: how to install the modules that its trainer lacks, if trials fail for that.
+        money: the cost of the run's fleet; None unless an autoscaler has reported it.
+        again: the command for another run of its study, for the same day.
+        mending: how to install modules that its trainer lacks, if trials fail because of them.
     """
 
     run: str
@@ -143,7 +142,7 @@ class RunStatus:
 
     @property
     def usd(self) -> float | None:
-        """The cost of its fleet, otherwise of its jobs; None if no price is known."""
+        """The cost of the run's fleet, or else of its jobs; None if no price is known."""
         if self.money:
             return self.money.spent
         known = [region.usd for region in self.regions if region.usd is not None]
@@ -151,18 +150,18 @@ class RunStatus:
 
     @property
     def ended(self) -> bool:
-        """True if nothing will happen without a person's action."""
+        """True if nothing more will happen without a person's action."""
         return self.state not in UNDER_WAY
 
     @property
     def run_troubles(self) -> tuple[str, ...]:
-        """The troubles except those of single trials."""
+        """The troubles of the run, without those of single trials."""
         of_trials = set(map(str, self.job_troubles))
         return tuple(each for each in self.troubles if each not in of_trials)
 
     @property
     def is_well(self) -> bool:
-        """True if it needs no attention; `trialfleet status` then exits with 0."""
+        """True if the run needs no attention; `trialfleet status` then exits with 0."""
         return self.state.is_well and not self.job_troubles
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A run's trials, as stored and as all views show them."""
+"""A run's trials: the stored ones, and the form in which all views show them."""
 
 from __future__ import annotations
 
@@ -33,28 +33,29 @@ _COUNTS = ("ranks", "generations")
 
 @dataclass(frozen=True, kw_only=True)
 class Trial(Job):
-    """One trial of a region and its job, as in every view.
+    """One trial of a region and its job, as all views show it.
 
     `started` and `ended` are Unix seconds, fields that end in `_seconds` are seconds, `memory_mb`
     is in MB, `usd` and `lost_usd` are in USD. Texts are printable, numbers are finite, unknown
-    values are None. `row` returns it flat, for a table.
+    values are None. `row` returns the trial as a row of a table.
 
     Attributes:
-        region: its region's name.
-        trial: its number in the region's study, from 0.
-        node: its name, which contains its DAG node's.
+        region: the region's name.
+        trial: the trial's number in the region's study, from 0.
+        node: the trial's name, which contains the name of its lane.
         state: its state.
-        baseline: whether it has the default settings.
+        baseline: whether the trial has the default settings.
         value: the objective's metric of a complete trial.
         predicted: the predicted value of a trial that was stopped early.
-        stopped: the numbers of the stop order: the `step` of `max_steps`, and its reason.
+        stopped: the numbers in the order to stop early: `step`, `max_steps` and the prediction.
         params: its parameters, without constants and inactive ones.
         metrics: all metrics in its result.
         seconds: the duration of its training in seconds, as reported by the trainer.
         device: the device of its training, as reported by the trainer.
-        error: why it failed or was abandoned; of a running trial, why its last attempt failed.
-        curve: the reported values of the objective's metric: ascending steps, and values.
-        stays: the executions of its job over all attempts, oldest first; empty: unknown.
+        error: why it failed or was abandoned; for an unfinished trial, why its last attempt failed.
+        curve: the reported values of the objective's metric, each with its step, by ascending
+            steps.
+        stays: the executions of its job over all attempts, oldest first; empty if unknown.
     """
 
     region: str
@@ -75,14 +76,14 @@ class Trial(Job):
 
     @property
     def compute_seconds(self) -> float | None:
-        """The time that it used a slot, from HTCondor, otherwise from the trainer."""
+        """The time in which the trial used a slot, from HTCondor, or else from the trainer."""
         return self.seconds if self.wall_seconds is None else self.wall_seconds
 
     @property
     def saved_seconds(self) -> float:
         """The time that early stopping saved, estimated from the trial's own pace.
 
-        It trains until the order arrives: its last reported step counts.
+        A trial trains until the stop order arrives, so its last reported step counts.
         """
         step, end = self.stopped.get("step", 0.0), self.stopped.get("max_steps", 0.0)
         last = max(step, *(each for each, _ in self.curve[-1:]), 0.0)
@@ -91,11 +92,11 @@ class Trial(Job):
         return (self.compute_seconds or 0.0) * max(end / last - 1, 0.0)
 
     def row(self) -> dict[str, Any]:
-        """Return it as a row of a table, flat, with the columns of `trialfleet trials --csv`.
+        """Return the trial as a row of a table with the columns of `trialfleet trials --csv`.
 
-        `started` and `ended` are datetimes in UTC here; each parameter is a column `params.NAME`,
-        each metric `metrics.NAME`. For a table: `pandas.DataFrame([trial.row() for trial in
-        run.trials()])`, likewise with polars.
+        `started` and `ended` are datetimes in UTC here. Each parameter has a column `params.NAME`,
+        each metric a column `metrics.NAME`. `pandas.DataFrame([trial.row() for trial in
+        run.trials()])` makes a table; polars has the same call.
         """
         return {
             **{name: getattr(self, name) for name in COLUMNS},
@@ -123,11 +124,11 @@ def trials_of(
 
     Args:
         region: its name.
-        stored: its stored trials.
+        stored: the region's trials in the storage.
         unfinished: the states of trials without a recorded result, by node.
-        files: its folder.
+        files: the region's folder.
         study: the run's study.
-        now: the present, until which running trials execute; None: none runs.
+        now: the present time, until which running trials execute; None if none runs.
     """
     return tuple(
         trial_of(region, each, unfinished, trial_stays(files, each, study, now)) for each in stored
@@ -140,9 +141,9 @@ def trial_of(
     unfinished: Mapping[str, TrialState],
     stays: Sequence[Stay] = (),
 ) -> Trial:
-    """Return a trial; arguments as in `trials_of`, with the executions of its job as `stays`.
+    """Return a trial; arguments as in `trials_of`, and `stays` has the executions of its job.
 
-    Trainers and other releases wrote its notes: invalid values are dropped.
+    The trial's notes may be from trainers and other releases, so invalid values are dropped.
     """
     notes = stored.user_attrs
     node, is_early = str(notes.get("node", "")), is_stopped_early(stored)
@@ -182,7 +183,7 @@ def _cleaned(stay: Stay) -> Stay:
 
 
 def _error(stored: StoredTrial, state: TrialState) -> str | None:
-    """Return why a trial failed or was abandoned, otherwise why its last attempt failed."""
+    """Return why a trial failed or was abandoned; if unfinished, why its last attempt failed."""
     if state in {TrialState.FAILED, TrialState.PRUNED}:
         return str(stored.user_attrs.get("error") or "").strip() or "no error was recorded"
     attempts = [] if stored.state.is_finished() else failed_attempts([stored])
@@ -200,13 +201,13 @@ def _amount(value: Any) -> float | None:
 
 
 class RunTrials:
-    """Read-only reader of a run's trials that fetches finished ones from the storage only once.
+    """Reader of a run's trials; it fetches each finished trial from the storage only once.
 
     Args:
         folder: the run's folder.
-        frozen: its study.
-        brief: whether `read` and `all` leave out curves and other parts that status and costs do
-            not need.
+        frozen: the run's frozen study.
+        brief: whether `read` and `all` leave out curves and other parts. Status and costs don't
+            need these.
     """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy, *, brief: bool = False) -> None:
@@ -227,17 +228,17 @@ class RunTrials:
         return _without_repeats(self._whole(self._names[region]))
 
     def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return one trial, by its number, of each of some regions; raises likewise."""
+        """Return one trial of each of some regions, by its number; errors as in `of_region`."""
         found = self._all.some({self._names[region]: n for region, n in numbers.items()})
         return {region: found[self._names[region]] for region in numbers}
 
     def read(self) -> dict[str, list[StoredTrial]]:
-        """Return the trials by region; raises likewise."""
+        """Return the trials by region; errors as in `of_region`."""
         found = self._all.all(list(self._names.values()))
         return {region: _without_repeats(found[name]) for region, name in self._names.items()}
 
     def all(self) -> tuple[dict[str, list[StoredTrial]], str | None]:
-        """Return the trials by region; if unreadable, the last ones read and the reason."""
+        """Return the trials by region; if unreadable, the last read trials, and the reason."""
         notice = None
         try:
             self._seen = self.read()

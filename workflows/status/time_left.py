@@ -1,4 +1,4 @@
-"""Estimates of the remaining time of a region and its run, at their pace without pauses."""
+"""Estimates of the remaining time of regions and runs, from their pace without pauses."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def seconds_left(
     hours: float | None,
     pauses: Sequence[Span] = (),
 ) -> float | None:
-    """Return the time for the remaining trials, at the pace since the first trial was asked.
+    """Return a region's remaining time, at its pace since its first trial was asked.
 
     Pauses of the run don't count.
 
     Args:
-        first: when the first of a region's trials was asked, in Unix seconds.
+        first: when the region's first trial was asked, in Unix seconds.
         finished: the number of ended trials.
         budget: the maximum number of trials.
         hours: the maximum number of hours.
-        pauses: when the run was paused.
+        pauses: the pauses of the run.
     """
     if first is None or not finished:
         return None
@@ -43,14 +43,14 @@ def seconds_left(
 def seconds_left_of_run(
     regions: Iterable[RegionStatus], begun: float | None, pauses: Sequence[Span] = ()
 ) -> float | None:
-    """Return the remaining time at the pace of all regions together, as they share the pool.
+    """Return a run's remaining time, at the pace of all regions together: they share the pool.
 
-    A region's full training counts as one trial. None until a tenth is done.
+    A region's full training counts as one trial. The result is None until a tenth is done.
 
     Args:
         regions: the run's regions.
-        begun: when its first trial was asked, in Unix seconds.
-        pauses: when it was stopped, or HTCondor was down.
+        begun: when the run's first trial was asked, in Unix seconds.
+        pauses: the times in which the run was stopped or HTCondor was down.
     """
     regions = list(regions)
     done = sum(r.finished + (r.published is not None) for r in regions)
@@ -62,11 +62,11 @@ def seconds_left_of_run(
 
 
 def begun(trials: Mapping[str, list[StoredTrial]]) -> float | None:
-    """Return when the first trial of all regions was asked, in Unix seconds."""
+    """Return when a run's first trial was asked, in Unix seconds; None without trials."""
     return first_start(chain.from_iterable(trials.values()))
 
 
 def first_start(trials: Iterable[StoredTrial]) -> float | None:
-    """Return when the first of some trials was asked, in Unix seconds."""
+    """Return when the first of some trials was asked, in Unix seconds; None without trials."""
     first = min(filter(None, (trial.datetime_start for trial in trials)), default=None)
     return first.timestamp() if first else None

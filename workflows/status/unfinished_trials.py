@@ -1,7 +1,7 @@
-"""The running trials and their progress.
+"""A run's unfinished trials, and the progress of the running ones.
 
-A node's job trains one trial at a time: the one that was asked and has no recorded result. The
-job's agent brings its reports into `words/`.
+A node's job trains one trial at a time: the trial that has been asked and has no recorded result.
+The job's agent writes the trial's reports into `words/`.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RunningTrial:
-    """A trial, or a full training, whose job runs now.
+    """A trial, full training or gate that a job trains now, or a job between two trials.
 
     Attributes:
-        node: its name; for a full training, a gate, or a job between two trials, the node's.
-        slot: HTCondor's name of its slot: `slot1_1@host`.
-        started: its start, in Unix seconds.
-        step: its last reported step, if known.
-        value: the objective's metric in that report, if it has one.
+        node: the trial's name; for a full training, a gate or a job between two trials, the DAG
+            node.
+        slot: HTCondor's name of the slot: `slot1_1@host`.
+        started: when it started, in Unix seconds.
+        step: the last reported step, if known.
+        value: the objective's metric in the last report, if that has it.
         ranks: for a gang, the number of training ranks; 0 while a generation forms.
-        generation: for a gang, its current generation.
+        generation: for a gang, the current generation.
     """
 
     node: str
@@ -58,7 +59,7 @@ def running_trials(
 
     Args:
         files: the region's folder.
-        region: its nodes.
+        region: the region's nodes.
         queued: the run's jobs in the queue; None if the queue is unreachable.
         metric: the objective's metric.
         unfinished: the names of the region's trials without a recorded result.
@@ -95,7 +96,7 @@ def _running_trial(
 
 
 def _last_report(place: TrialFolder, metric: str) -> tuple[int, float | None] | None:
-    """Return the last report if it is this trial's: its job trained another one before."""
+    """Return a trial's last report; None if the present reports are another trial's."""
     order = read_order(place)
     if place.is_shared and (order is None or order.name != place.root.name):
         return None
@@ -129,7 +130,7 @@ def jobs_without_trial(
     unfinished: Iterable[str],
     queued: QueuedRun | None,
 ) -> int:
-    """Return the number of a region's lanes that wait for a slot before asking for a trial."""
+    """Return the number of a region's jobs that wait for a slot and will then ask for a trial."""
     if queued is None:
         return 0
     waiting = queued.idle.intersection(region.trial_nodes)

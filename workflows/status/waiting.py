@@ -1,4 +1,4 @@
-"""Reasons why waiting jobs of a run can't start in the present pool."""
+"""The reasons why waiting jobs of a run can't start in the present pool."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _LOOK_EVERY = 10.0  # seconds; the slots of a large pool are megabytes
 
 
 class Waiting:
-    """Periodic check of a run's waiting jobs.
+    """Check of a run's waiting jobs, repeated at most every `_LOOK_EVERY` seconds.
 
     Args:
         folder: the run's folder.
-        frozen: its study.
+        frozen: the run's frozen study.
     """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
@@ -47,7 +47,7 @@ class Waiting:
         return (*access_point.reasons_jobs_wait(queued.ads), *self._trials(queued, idle))
 
     def _trials(self, queued: QueuedRun, idle: list[dict[str, Any]]) -> tuple[str, ...]:
-        """Return why no trial can start; empty while one runs, as all trials request the same."""
+        """Return why no trial can start; empty while one runs, as all need the same slots."""
         waits = any(ad["JobUniverse"] == Universe.VANILLA for ad in idle)
         if not waits or queued.running:
             return ()

@@ -1,4 +1,4 @@
-"""The work of a run's jobs: how long they executed, how much was lost, and the cost."""
+"""The work of a run's jobs: their execution time, its lost part, and the cost."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _MUCH, _LEAST_SECONDS = 1 / 3, 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """The sum of jobs' executions.
+    """The total execution time of jobs, and its lost part.
 
     Attributes:
-        seconds: their duration.
-        lost_seconds: the part of failed attempts and interrupted executions, without the part that
-            a checkpoint saved.
+        seconds: the execution time.
+        lost_seconds: the time of failed attempts and interrupted executions, except the part that a
+            checkpoint saved.
         lost_share: lost_seconds / seconds, from 0 to 1.
     """
 
@@ -48,17 +48,17 @@ class Work:
 
     @property
     def is_much_lost(self) -> bool:
-        """True if so much was lost that a person should look for the reason."""
+        """True if a large part was lost, so that a person should look for the reason."""
         return self.lost_share > _MUCH and self.lost_seconds >= _LEAST_SECONDS
 
     def __str__(self) -> str:
-        """Return it in one line."""
+        """Return the lost part in one line."""
         minutes, of = self.lost_seconds / 60, self.seconds / 60
         return f"{self.lost_share:.0%} of all work was lost: {minutes:.0f} of {of:.0f} min"
 
 
 class _Part(NamedTuple):
-    """A sum of executions: their duration, the lost part, and their cost."""
+    """A sum over executions: the execution time, its lost part, and the cost."""
 
     seconds: float
     lost_seconds: float
@@ -66,11 +66,11 @@ class _Part(NamedTuple):
 
 
 class WorkReader:
-    """Repeated reader of a run's executions that reads ended ones only once.
+    """Reader of a run's executions for repeated use; it reads ended trials only once.
 
     Args:
         folder: the run's folder.
-        study: its study.
+        study: the run's study.
     """
 
     def __init__(self, folder: RunFolder, study: Study) -> None:
@@ -87,13 +87,13 @@ class WorkReader:
         queued: QueuedRun | None,
         now: float,
     ) -> tuple[Work, dict[str, float | None]]:
-        """Return the work of a run so far, and the cost of each region: None without any price.
+        """Return the work of a run so far, and the cost of each region, or None without any price.
 
         Args:
-            regions: its regions.
-            trials: their trials, by the regions' names.
-            jobs: those in the queue.
-            queued: its jobs in the queue; None if the queue is unreachable.
+            regions: the regions of the run.
+            trials: the regions' trials, by the regions' names.
+            jobs: the facts about the jobs in the queue.
+            queued: the run's jobs in the queue; None if the queue is unreachable.
             now: the time in Unix seconds.
         """
         running = queued.running if queued else frozenset()
@@ -161,7 +161,7 @@ class WorkReader:
     def _lost_nothing_of(
         self, region: RegionGraph, trials: Iterable[StoredTrial]
     ) -> dict[int, str]:
-        """Return the nodes of ended trials without losses, by the trials' numbers."""
+        """Return the nodes of ended trials that lost no work, by the trials' numbers."""
         known = self._lost_nothing.setdefault(region.slug, {})
         new = (trial for trial in trials if trial.number not in known)
         known |= {trial.number: _node_of(region, trial) for trial in new if has_lost_nothing(trial)}
@@ -176,7 +176,7 @@ class WorkReader:
         useless: Set[str],
         now: float,
     ) -> tuple[str, _Part]:
-        """Return the node that trained a trial, and the trial's sum."""
+        """Return the node that trained a trial, and the sum of the trial's executions."""
         key = (files.root.name, trial.number)
         if key in self._trials:
             return self._trials[key]
@@ -194,7 +194,7 @@ def _node_of(region: RegionGraph, trial: StoredTrial) -> str:
 
 
 def _stamp(files: RegionFolder, lanes: Iterable[str], trials: Sequence[StoredTrial]) -> object:
-    """Return a value that changes with a region's executions; None until all trials end."""
+    """Return a value that changes with a region's executions; None until all trials have ended."""
     if not all(trial.state.is_finished() for trial in trials):
         return None
     logs = [files.trial(node).log for node in lanes]
@@ -203,12 +203,12 @@ def _stamp(files: RegionFolder, lanes: Iterable[str], trials: Sequence[StoredTri
 
 
 def _lost_of(part: _Part) -> _Part:
-    """Return the part of a trial that is not in its job's executions."""
+    """Return only the lost part of a trial: the rest is in the sum of its job's executions."""
     return part._replace(seconds=0.0, usd=None)
 
 
 def _sum(stays: Sequence[Stay], *, checkpointed: bool = True) -> _Part:
-    """Return the sum of stays; saved files without a checkpoint don't reduce the loss."""
+    """Return the sum of stays; without a checkpoint, saved files don't reduce the lost part."""
     lost = sum(
         stay.lost_seconds if checkpointed or not stay.end.is_lost else stay.seconds
         for stay in stays

@@ -1,1 +1,1 @@
-"""The views of a run: terminal, page, report, answers to `why`."""
+"""The views of a run: terminal, page, report, and answers to `why`."""

@@ -29,7 +29,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def console(*, err: bool = False) -> Console:
-    """Return the terminal, or a console for other outputs."""
+    """Return a rich console for the terminal or for another output."""
     from rich.console import Console
 
     made = Console(highlight=False, stderr=err)
@@ -39,12 +39,12 @@ def console(*, err: bool = False) -> Console:
 
 
 def show(view: RenderableType) -> None:
-    """Print a view, without breaking words such as paths that are wider than the terminal."""
+    """Print a view. Words that are wider than the terminal, such as paths, are not broken."""
     console().print(view, overflow="ignore", crop=False)
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print a line for a person, with control characters of foreign names escaped."""
+    """Print a line for a person, with control characters escaped."""
     click.echo(printable(text), err=err)
 
 
@@ -83,7 +83,7 @@ def print_json(value: Any, indent: int | None = 1) -> None:
 
 
 def plain_table(*columns: str, right: Container[str] = ()) -> Table:
-    """Return a table without lines, with the columns in `right` aligned to the right."""
+    """Return a table without lines; the columns in `right` are aligned to the right."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -93,13 +93,13 @@ def plain_table(*columns: str, right: Container[str] = ()) -> Table:
 
 
 class LongTable:
-    """A `plain_table` of many rows of text, for which rich only computes the columns' widths.
+    """A `plain_table` with many rows of text. Rich only computes its columns' widths.
 
-    It looks like rich's own table, which takes a millisecond per row.
+    It looks like rich's own table, which is slower: a millisecond per row.
     """
 
     def __init__(self, table: Table, rows: Sequence[Sequence[str]]) -> None:
-        """Take a table with columns and without rows, and the rows."""
+        """Take a table that has columns but no rows, and its rows."""
         self._table, self._rows = table, rows
         self._columns = [_ColumnCells(cells) for cells in zip(*rows, strict=True)]
         if rows:
@@ -108,7 +108,7 @@ class LongTable:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType | Segment]:
-        """Yield rich's titles, and the rows."""
+        """Yield the titles as rich renders them, and the rows."""
         from rich.segment import Segment, Segments
 
         lines = console.render_lines(self._table, options, pad=False, new_lines=True)
@@ -126,7 +126,7 @@ class LongTable:
 
 
 class _ColumnCells:
-    """All cells of a column as one cell for rich, which measures it and sets its width."""
+    """A column's cells as a single cell, which rich measures and gives a width."""
 
     def __init__(self, cells: Iterable[str]) -> None:
         self._cells, self.width = {*cells}, 0
@@ -155,7 +155,7 @@ def _size_of(cell: str, console: Console) -> tuple[int, int]:
 
 
 def _is_plain(cell: str) -> bool:
-    """Return whether a cell is one line whose width is its length."""
+    """Return whether a cell is one line with a width equal to its number of characters."""
     return cell.isascii() and cell.isprintable()
 
 
@@ -171,7 +171,7 @@ def _cell_lines(console: Console, cell: str, width: int, justify: JustifyMethod)
 
 
 def pairs(values: Mapping[str, object], digits: int) -> str:
-    """Return `name=value` of each, with floats rounded to a number of significant digits."""
+    """Return `name=value` for each value, with floats rounded to `digits` significant digits."""
     return "  ".join(
         f"{name}={value:.{digits}g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in values.items()
@@ -186,14 +186,14 @@ def keep_numbers_whole(table: Table) -> None:
 
 
 def cut_to_width(text: str, style: str = "") -> Text:
-    """Return a cell of one line that is cut with a … at its column's width."""
+    """Return a cell of one line; at its column's width it is cut with a …."""
     from rich.text import Text
 
     return Text(" ".join(text.split()), style, no_wrap=True, overflow="ellipsis")
 
 
 def with_hint_where_cut(table: Table, hint: str) -> Fitting:
-    """Return a table with a hint below it, on where the full texts are, if it cuts cells."""
+    """Return a table; if the terminal cuts its cells, a hint on the full texts is below it."""
     from rich.console import Group
     from rich.text import Text
 
@@ -201,10 +201,10 @@ def with_hint_where_cut(table: Table, hint: str) -> Fitting:
 
 
 class Fitting:
-    """A table with all columns if the terminal is wide enough, otherwise a narrower one."""
+    """A table with all columns if the terminal is wide enough, otherwise a narrower table."""
 
     def __init__(self, table: Callable[[bool], RenderableType]) -> None:
-        """Take the function that makes the table, given whether all columns fit.
+        """Take the function that makes the table; its argument tells whether all columns fit.
 
         The narrower table may be a `Fitting` again.
         """
@@ -223,11 +223,12 @@ class Fitting:
 
 
 def keep_widths(table: Table, widths: dict[str, int]) -> None:
-    """Prevent all columns of a table except the first from becoming narrower than before.
+    """Keep a table's columns, except the first, at least as wide as in earlier calls.
 
     Args:
         table: the table with all of its rows; its first column has constant names.
-        widths: the greatest width of each column so far, by its title; updated.
+        widths: the greatest width of each column so far, by the column's title; the call updates
+            it.
     """
     for column in table.columns[1:]:
         title = str(column.header)

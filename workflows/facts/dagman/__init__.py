@@ -1,1 +1,1 @@
-"""HTCondor's facts about a run: its queue, its DAGMans' files, the slots of the pool."""
+"""HTCondor's facts about a run: its jobs in the queue, its DAGMans' files, and the pool's slots."""

@@ -1,4 +1,4 @@
-"""The access point's readiness for DAGMans, services and local jobs."""
+"""The access point's readiness to start DAGMans, services and local jobs."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _STARTS: dict[int, tuple[str, str, str]] = {
 
 
 def reasons_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
-    """Return why the access point starts no job of some universes now, a line each.
+    """Return a line for each of these universes whose jobs the access point doesn't start now.
 
     Raises:
-        PoolError: HTCondor is out of reach.
+        PoolError: HTCondor is unreachable.
     """
     if not (asked := [*universes]):
         return []
@@ -49,10 +49,10 @@ def reasons_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
 
 
 def reasons_jobs_wait(jobs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the same for a run's jobs that have waited for some time, by their ads.
+    """Return `reasons_closed` for the universes of a run's jobs that have waited for some time.
 
     Raises:
-        PoolError: HTCondor is out of reach.
+        PoolError: HTCondor is unreachable.
     """
     now = time.time()
     waiting = {
@@ -81,5 +81,5 @@ def _schedd_ad() -> ClassAd:
 
 
 def default_state() -> Path:
-    """Return the folder of this user's supervisor outside of an embedded pool."""
+    """Return the folder of this user's supervisor for pools that are not embedded."""
     return platformdirs.user_state_path("trialfleet") / "supervisor"

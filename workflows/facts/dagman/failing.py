@@ -1,7 +1,8 @@
-"""Scripts of a run's nodes that fail: the last error of each, kept until the script succeeds.
+"""Failing scripts of a run's nodes: the last error of each, kept until the script succeeds.
 
-The optimiser's service notes the errors of a region's scripts, publish and report note their own,
-and a client notes that the service does not answer. `status`, `why`, the page and alerts read them.
+The optimiser's service notes the errors of a region's scripts. Publish and report note their own
+errors. A client notes that the service does not answer. `status`, `why`, the page and alerts read
+these notes.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ class FailingScript:
     """A script that failed when it last ran.
 
     Attributes:
-        node: the DAG node whose script it is.
+        node: the DAG node that has the script.
         script: the operation, such as `ask`.
         error: why it failed.
-        cause: "storage" and "space" are waited for, without a limit; after `TRIES` other errors its
-            region has failed.
-        times: how often it has failed in a row.
-        since: when it first did, in ISO format.
+        cause: the kind of error. After "storage" or "space" the script is retried without a limit;
+            after `TRIES` other errors its region has failed.
+        times: the number of failures in a row.
+        since: the time of the first of these failures, in ISO format.
     """
 
     node: str
@@ -49,12 +50,12 @@ class FailingScript:
     since: str
 
     def __str__(self) -> str:
-        """Return the same words for each repetition of an error."""
+        """Return the failure in a line, which is the same for each repetition of an error."""
         return f"{self.script} of {self.node} fails: {self.error}; it will be retried"
 
 
 def words_of(error: BaseException) -> str:
-    """Return the reason of an error in one line."""
+    """Return an error's message in one line."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         words = f"{error.filename2 or error.filename}: {error.strerror}"  # 2: of a renaming
     elif isinstance(error, TrialfleetError):
@@ -65,7 +66,7 @@ def words_of(error: BaseException) -> str:
 
 
 def note_failure(file: Path, node: str, script: str, error: str, cause: Cause = "error") -> int:
-    """Note in a region's or run's record that a script failed; return its failures in a row."""
+    """Note that a script failed, in a region's or run's record; return its failures in a row."""
     noted = {each.node: each for each in failing_scripts(file)}
     before = noted.get(node)
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -79,7 +80,7 @@ def note_failure(file: Path, node: str, script: str, error: str, cause: Cause = 
 
 
 def note_success(file: Path, node: str) -> None:
-    """Forget the error of a node's scripts."""
+    """Remove the noted error of a node's scripts."""
     noted = failing_scripts(file)
     left = [asdict(each) for each in noted if each.node != node]
     if len(left) == len(noted):
@@ -90,7 +91,7 @@ def note_success(file: Path, node: str) -> None:
 
 @contextmanager
 def noting(file: Path, node: str, script: str) -> Iterator[None]:
-    """Note the error that ends the block, or its success."""
+    """Note the error that ends the block; without an error, note that the script succeeded."""
     try:
         yield
     except Exception as error:
@@ -100,7 +101,7 @@ def noting(file: Path, node: str, script: str) -> Iterator[None]:
 
 
 def failing_scripts(file: Path) -> tuple[FailingScript, ...]:
-    """Return the scripts that fail at present; none if the record is damaged."""
+    """Return the scripts that fail at present; empty if the record is damaged."""
     if not file.exists():
         return ()
     try:
@@ -111,9 +112,9 @@ def failing_scripts(file: Path) -> tuple[FailingScript, ...]:
 
 
 def service_trouble(folder: RunFolder) -> str:
-    """Return why the optimiser's service does not answer, as noted; empty if it does.
+    """Return the noted reason why the optimiser's service does not answer; empty without one.
 
-    What a client noted while it waited is outdated once the service has logged anything.
+    A note from a client that waits is outdated as soon as the service writes to its log.
     """
     try:
         noted = json.loads((folder.root / TROUBLE).read_text(encoding="utf-8"))

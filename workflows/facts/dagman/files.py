@@ -1,4 +1,4 @@
-"""DAGMan's files: its exit codes, and the states of its nodes."""
+"""Facts from DAGMan's files: its exit codes, and the states of its nodes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class NodeStatus:
     """A node's state, as DAGMan last wrote it.
 
     Attributes:
-        submitted: DAGMan waits for the end of its job.
-        in_pre: it waits for the end of its PRE script.
-        in_post: it waits for the end of its POST script.
-        failed: it failed for good.
-        details: why.
+        submitted: DAGMan waits for the end of the node's job.
+        in_pre: DAGMan waits for the end of the PRE script.
+        in_post: DAGMan waits for the end of the POST script.
+        failed: the node failed, and DAGMan does not retry it.
+        details: DAGMan's text about the state.
     """
 
     submitted: bool
@@ -48,17 +48,17 @@ class NodeStatus:
 
     @property
     def was_cut_off(self) -> bool:
-        """True if it failed only because its DAGMan was removed."""
+        """True if the node failed only because its DAGMan was removed."""
         return self.failed and self.details.startswith(_WAS)
 
 
 def exit_code(files: DagFiles) -> int | None:
-    """Return the exit code of the last DAGMan that ended by itself; None if none has."""
+    """Return the exit code of the last DAGMan that ended by itself; None if none did."""
     return _metric(files, "exitcode")
 
 
 def ended_by_error(files: DagFiles) -> bool:
-    """Return whether the last DAGMan gave up because of its own error, not a node's."""
+    """Return whether the last DAGMan ended because of its own error, not a node's."""
     return _metric(files, "DagStatus") == _ENDED_BY_ERROR
 
 
@@ -68,7 +68,7 @@ def ended_by_node(files: DagFiles) -> bool:
 
 
 def removal(files: DagFiles) -> str | None:
-    """Return the reason with which the DAGMan job was removed; None if it wasn't or restarted."""
+    """Return why the DAGMan job was removed; None if it wasn't, or was started again."""
     events = events_of(files.log)
     if not events or events[-1].type.name != "JOB_ABORTED":
         return None
@@ -80,9 +80,9 @@ def _metric(files: DagFiles, name: str) -> int | None:
 
 
 def read_node_status(path: Path) -> dict[str, NodeStatus]:
-    """Return the nodes of a node status file by name; empty while there is none.
+    """Return the nodes in a node status file by name; empty while there is no file.
 
-    DAGMan rewrites it every few seconds, most of it unchanged.
+    DAGMan rewrites the file every few seconds, mostly unchanged.
     """
     stamp = job_files.stamp_of(path)
     return _nodes_in(path, stamp) if any(stamp) else {}
@@ -101,7 +101,7 @@ def _nodes_in(path: Path, _changed: tuple[int, int]) -> dict[str, NodeStatus]:
 
 @lru_cache(maxsize=1 << 13)  # of all that a look at a large run reads
 def _node_of(ad: str) -> tuple[str, NodeStatus]:
-    """Return a node's name and state, by its ad."""
+    """Return a node's name and state from its ad."""
     import classad2
 
     found = plain(classad2.ClassAd(ad))
@@ -119,10 +119,10 @@ def _node(ad: Any) -> NodeStatus:
 
 
 def passed_over(nodes_log: Path, since: float) -> set[str]:
-    """Return the nodes whose POST script ended for a job that had already ended.
+    """Return the nodes whose POST script ended for a second time for the same job.
 
-    DAGMan ignores a second end (docs/dagman-recovery.md, 3). Its recovery has read the events of
-    its nodes' log before `since`, when it began.
+    DAGMan ignores the second end (docs/dagman-recovery.md, 3). Events before `since` don't count:
+    its recovery, which began then, has read them.
     """
     ended: dict[str, bytes] = {}  # a node's job whose POST script ended last
     found: set[str] = set()
@@ -144,5 +144,5 @@ def passed_over(nodes_log: Path, since: float) -> set[str]:
 
 
 def _unix(local: str) -> float:
-    """Return the Unix seconds of a log's local time; the later ones if the clock was put back."""
+    """Return the Unix seconds of a log's local time; the later of two if the clock was set back."""
     return datetime.fromisoformat(local).replace(fold=1).timestamp()

@@ -1,9 +1,9 @@
-"""A run in HTCondor's job queue: its DAGMan jobs and its trials' jobs, found by their attributes.
+"""A run's jobs in HTCondor's queue, found by their attributes: DAGMans, trials and others.
 
-Every job of a run carries `TrialfleetFolder`, the run's folder, so a run that was submitted by hand
-with condor_submit_dag is found like one that `trialfleet submit` started.
+Every job of a run has the attribute `TrialfleetFolder`, the run's folder. So a run that was
+submitted by hand with condor_submit_dag is found, too.
 
-All functions that contact the schedd raise PoolError if no HTCondor is reachable or it refuses.
+All functions that contact the schedd raise PoolError if HTCondor is unreachable or refuses.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ WAITS = f"(JobStatus == {JobStatus.IDLE} || JobStatus == {JobStatus.BLOCKED})"
 
 
 def is_dagman(ad: Ad) -> bool:
-    """Return whether a job of a run is one of its DAGMans, of the whole graph or a region."""
+    """Return whether a job is a DAGMan of its run, for the whole graph or for a region."""
     return ad["JobUniverse"] == Universe.SCHEDULER and (
         "DAGManJobId" not in ad or "TrialfleetRegion" in ad
     )
@@ -60,7 +60,7 @@ def is_dagman(ad: Ad) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldJob:
-    """A job that waits for a person."""
+    """A job on hold that waits for a person's action."""
 
     job: str
     node: str
@@ -72,14 +72,14 @@ class QueuedRun:
     """The jobs of a run in the queue.
 
     Attributes:
-        root: the job id of the DAGMan job that runs study.dag, or a region's DAG by itself.
-        root_held: its hold reason, if it is on hold.
-        running: nodes of trials (and full trainings) whose jobs run, or are just being ended. Which
-            trial of its own a node is at, `facts/jobs/current.py` says.
-        idle: nodes whose jobs wait for a slot, all of them.
-        held: jobs on hold that wait for a person, those of DAGMan and the optimiser among them.
+        root: the job id of the DAGMan that runs study.dag, or that runs only a region's DAG.
+        root_held: the hold reason of that DAGMan, if it is on hold.
+        running: nodes of trials and full trainings whose jobs run, or are just being ended.
+            `facts/jobs/current.py` tells which of its trials a node's job trains.
+        idle: nodes with a job that waits for a slot, and without a running job.
+        held: jobs on hold that wait for a person, including those of DAGMan and the optimiser.
         regions: slugs of the regions whose DAGMan job is in the queue.
-        ads: all of its jobs, as `health` and `running` read them.
+        ads: the ads of all of its jobs, for `health` and `running`.
     """
 
     root: str | None
@@ -92,13 +92,13 @@ class QueuedRun:
 
     @cached_property
     def running_ads(self) -> list[dict[str, Any]]:
-        """The ads of the jobs of `running`: of a gang, several."""
+        """The ads of the running jobs of `running`; a gang has several."""
         trials = (ad for ad in self.ads if ad.get("TrialfleetNode") in self.running)
         return [ad for ad in trials if ad["JobStatus"] == JobStatus.RUNNING]
 
     @cached_property
     def running_jobs(self) -> dict[str, dict[str, Any]]:
-        """The ad of the job of each of `running`, by node: of a gang, that which runs longest."""
+        """The ad of the running job of each node; for a gang, the job that has run longest."""
 
         def began(ad: dict[str, Any]) -> float:
             return float(ad.get("JobCurrentStartExecutingDate", math.inf))
@@ -109,7 +109,7 @@ class QueuedRun:
 
 
 def look_up(folder: RunFolder) -> QueuedRun:
-    """Return the jobs of a run in the queue."""
+    """Return a run's jobs that are in the queue."""
     ads = schedd.query(of_run(folder), [*PROJECTION, *SLOT_OF_JOB.values(), "ProcId"])
     dags = [ad for ad in ads if is_dagman(ad)]
     roots = [ad for ad in dags if "DAGManJobId" not in ad]
@@ -138,29 +138,29 @@ def of_run(folder: RunFolder) -> str:
 
 
 def one_idle(folder: RunFolder, node: str | None = None) -> Any:
-    """Return the full ad of a trial's waiting job, as HTCondor matches it; None if none waits.
+    """Return the full ad of a waiting job of trials, as HTCondor matches it; None if none waits.
 
-    It is a job of that node, or of any.
+    The job is that of `node`; without `node`, any waiting job of the run.
     """
     waits = f"{of_run(folder)} && {WAITS} && TrialfleetMode =!= undefined"
     return one_job(waits + (f" && TrialfleetNode == {classad_string(node)}" if node else ""))
 
 
 def one_job(constraint: str) -> Any:
-    """Return the full ad of a job that satisfies a constraint; None if none does."""
+    """Return the full ad of a job that satisfies a constraint; None without such a job."""
     with schedd.reach() as reached:
         return next(iter(reached.query(constraint=constraint, limit=1)), None)
 
 
 def running_by_run() -> Counter[str]:
-    """Return how many jobs each run has in slots, by its folder; those of no run under ""."""
+    """Return the number of running jobs of each run, by its folder; "" for jobs without a run."""
     constraint = f"JobStatus == {JobStatus.RUNNING} && JobUniverse == {Universe.VANILLA}"
     jobs = schedd.query(constraint, ["TrialfleetFolder"])
     return Counter(str(ad.get("TrialfleetFolder", "")) for ad in jobs)
 
 
 def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
-    """Return the folders of the runs in a pool's queue; none if the queue doesn't answer."""
+    """Return the folders of the runs in a pool's queue; empty if the queue doesn't answer."""
     dags = f"JobUniverse == {Universe.SCHEDULER} && TrialfleetFolder =!= undefined"
     tool = ["condor_q", "-allusers", "-json", "-attributes", "TrialfleetFolder", "-constraint"]
     ads = pool_status.ads_of([*tool, f"{dags} && DAGManJobId =?= undefined"], environment)
@@ -189,7 +189,7 @@ def hand_over(description: str) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep a library's output off standard output, which belongs to our caller."""
+    """Hide a library's output: standard output belongs to our caller."""
     sys.stdout.flush()
     kept = os.dup(1)
     try:
@@ -202,7 +202,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _node(ad: dict[str, Any]) -> str:
-    """Return the node of this job: a trial's, a region's DAGMan, or one of the run's own."""
+    """Return the name of a job's node: a trial's, a region's, or one of the whole run."""
     own = "study.dag" if is_dagman(ad) else "optimizer"
     return str(ad.get("TrialfleetNode") or ad.get("TrialfleetRegion") or own)
 

@@ -1,4 +1,4 @@
-"""The slots of the pool, as they are and as they would be without jobs."""
+"""The slots of the pool: as they are now, and as they would be without jobs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class PoolSlots(NamedTuple):
     """The pool's slots, without dynamic ones.
 
     Attributes:
-        whole: each as it is when no job runs on it.
-        free: those that no job has, as they are now.
+        whole: each slot as it is when no job runs on it.
+        free: the unclaimed slots, as they are now.
     """
 
     whole: list[ClassAd]
@@ -30,7 +30,7 @@ def pool_slots() -> PoolSlots:
     """Return the pool's slots.
 
     Raises:
-        PoolError: no HTCondor is reachable.
+        PoolError: HTCondor is unreachable.
     """
     slots = slot_ads('SlotType =!= "Dynamic"')
     free = [copy(slot) for slot in slots if slot.get("State") == "Unclaimed"]
@@ -38,10 +38,10 @@ def pool_slots() -> PoolSlots:
 
 
 def machines(requirements: str = "true") -> set[str]:
-    """Return the pool's machines whose slots satisfy an expression, with the slots' spelling.
+    """Return the machines with a slot that satisfies an expression, by the names in the slots' ads.
 
     Raises:
-        PoolError: no HTCondor is reachable.
+        PoolError: HTCondor is unreachable.
     """
     import classad2
 
@@ -51,7 +51,7 @@ def machines(requirements: str = "true") -> set[str]:
 
 
 def _whole(slot: ClassAd) -> ClassAd:
-    """Return a slot's ad with the resources that jobs have taken from it."""
+    """Return a slot's ad with all of its resources, including those that jobs use."""
     for name in RESOURCES:
         total = value(slot, f"TotalSlot{name}")
         if isinstance(total, int | float):
@@ -60,23 +60,23 @@ def _whole(slot: ClassAd) -> ClassAd:
 
 
 def has_gpu(slot: ClassAd) -> bool:
-    """Return whether a slot advertises a GPU by the attribute that trials ask for."""
+    """Return whether a slot has the attribute `HAS_GPU`, which trials ask for."""
     return "HAS_GPU" in slot and slot.eval("HAS_GPU") is True
 
 
 def gpus(slot: ClassAd) -> int:
-    """Return the number of GPUs of a slot, whatever it advertises."""
+    """Return the number of GPUs of a slot, with or without `HAS_GPU`."""
     return int(number_of(slot, "GPUs"))
 
 
 def holds(clause: str, job: ClassAd, slot: ClassAd) -> bool:
-    """Return whether an expression of a job is true of a slot."""
+    """Return whether an expression of a job is true for a slot."""
     import classad2
 
     return classad2.ExprTree(clause).eval(job, slot) is True
 
 
 def number_of(ad: ClassAd, name: str) -> float:
-    """Return a number of an ad; 0 if it has none of this name."""
+    """Return the number with this name in an ad; 0 without one."""
     found = value(ad, name)
     return float(found) if isinstance(found, int | float) else 0.0

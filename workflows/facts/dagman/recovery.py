@@ -1,8 +1,8 @@
-"""Recovery files of a DAGMan that is gone, and a start without them.
+"""The recovery files of a DAGMan that has ended, and a new start without them.
 
-A DAGMan that finds its lock file replays the log of its nodes' events. Where that can't work (see
-docs/dagman-recovery.md), the files are set aside and another DAGMan starts: it asks for every node
-again, and the study knows which trials are finished.
+A DAGMan that finds its lock file replays the log of its nodes' events. If that can't work (see
+docs/dagman-recovery.md), the files are set aside. The next DAGMan then starts every node again, and
+the study knows which trials are finished.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def end_holder(files: DagFiles) -> None:
 
 
 def _holder(files: DagFiles) -> int | None:
-    """Return the process that holds the lock; 0 for one that can't be seen from here."""
+    """Return the process that holds the lock; None if none, 0 if it can't be seen from here."""
     try:
         with files.lock.open("rb") as lock:
             wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0)
@@ -53,10 +53,10 @@ def _holder(files: DagFiles) -> int | None:
 
 
 def set_aside(files: DagFiles) -> Path | None:
-    """Move the recovery files to a separate folder; return it, None if there were none.
+    """Move the recovery files to a separate folder. Return the folder; None without such files.
 
-    The lock is moved last: after a crash midway it is still there, and the next call moves the
-    rest.
+    The lock is moved last. After a crash midway it is still in its place, and the next call moves
+    the rest.
     """
     left = [path for path in (files.nodes_log, files.node_status, files.lock) if path.exists()]
     if not left:

@@ -1,4 +1,4 @@
-"""PRE and POST scripts that have not ended: facts for `rules/hopeless_attempts.py`."""
+"""Facts about running PRE and POST scripts, for `rules/hopeless_attempts.py`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class ScriptFacts:
         region: the slug of its region.
         node: the DAG node.
         script: PRE or POST.
-        since: when a script of that region, or the node's job, last ended, in Unix seconds.
-        log: the path of the output of the region's scripts.
+        since: the last time that a script of the region, or the node's job, ended, in Unix seconds.
+        log: the path of the log of the region's scripts.
     """
 
     region: str
@@ -35,9 +35,9 @@ class ScriptFacts:
 def script_facts(
     folder: RunFolder, regions: Iterable[RegionGraph], queued: QueuedRun | None
 ) -> Iterator[ScriptFacts]:
-    """Yield for each region the first script of its nodes that has not ended.
+    """Yield the first running script of each region.
 
-    One service answers all scripts, so if one hangs, no other ends either.
+    One service answers all scripts. So if one script hangs, all do.
     """
     dagmans = {
         ad.get("TrialfleetRegion"): ad

@@ -1,1 +1,1 @@
-"""The jobs of a run: their event logs, their agents' messages, and their slots' costs."""
+"""Facts about a run's jobs: event logs, agents' messages, and costs of slots."""

@@ -1,4 +1,4 @@
-"""Messages of a trial's job's agent to the access point; docs/trial-jobs.md has the protocol."""
+"""Messages from a job's agent to the access point; docs/trial-jobs.md has the protocol."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _NONE = (OSError, LookupError, ValueError, TypeError, OverflowError, AttributeEr
 
 @dataclass(frozen=True)
 class Turn:
-    """The id of an agent's message that wants an answer.
+    """The id of an agent's message that needs an answer.
 
     Attributes:
-        token: names the agent's process.
-        number: of its message.
+        token: identifies the agent's process.
+        number: the number of the message.
     """
 
     token: str
@@ -30,13 +30,13 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """The end of a trial, as its agent reports it, in its package and in its message.
+    """The end of a trial, as the agent reports it in a package and in a message.
 
     Attributes:
-        code: the exit code, below 0 the signal's number.
-        cpu_seconds: processor time that it took.
-        memory_mb: the most memory that it had.
-        over: the limit for which the agent ended it.
+        code: the exit code, or minus the signal's number.
+        cpu_seconds: the trial's processor time.
+        memory_mb: the trial's maximum memory.
+        over: the exceeded limit for which the agent ended the trial.
     """
 
     code: int
@@ -46,7 +46,7 @@ class Ended:
 
     @staticmethod
     def from_json(plain: dict[str, Any]) -> Ended:
-        """Return the end in a JSON object; raise what `read_ended` ignores."""
+        """Return the end in a JSON object; raise errors that `read_ended` ignores."""
         return Ended(
             code=int(plain.get("code") or 0),
             cpu_seconds=_number(plain.get("cpu_seconds")),
@@ -61,13 +61,13 @@ class Said:
 
     Attributes:
         job: the HTCondor job, such as 12.0.
-        turn: names the agent's process and this message, which wants an answer.
-        say: what they are: that a trial has begun, or saved a checkpoint, or ended; or a question
-            for a trial.
-        trial: its name; empty in a question.
-        ended: how, of one that ended.
-        wants: whether the agent can train another one.
-        time: when they were said first, in Unix seconds, by the node's clock.
+        turn: the id of the message.
+        say: the kind of message: a trial has begun ("begun"), saved a checkpoint ("saved") or ended
+            ("told"), or the agent asks for a trial ("ask").
+        trial: the trial's name; empty in a question.
+        ended: how the trial ended, if it did.
+        wants: whether the agent can train another trial.
+        time: when the message was first sent, in Unix seconds, by the node's clock.
     """
 
     job: str
@@ -84,7 +84,7 @@ class Said:
 
 
 def read_said(place: TrialFolder) -> Said | None:
-    """Return the last message of a trial's job's agent; None if there is none."""
+    """Return the last message from the agent of a trial's job; None without a message."""
     try:
         plain = job_files.read_json(place.said, job_files.MOST_ORDER, place.node_root)
         return Said(
@@ -101,9 +101,9 @@ def read_said(place: TrialFolder) -> Said | None:
 
 
 def read_ended(place: TrialFolder) -> Ended | None:
-    """Return the end of a trial, by its package or its agent's message; None: not ended.
+    """Return the end of a trial from its package or the agent's message; None if it hasn't ended.
 
-    Its files are in its folder already.
+    The trial's files are already in its folder.
     """
     try:
         return Ended.from_json(job_files.read_json(place.ended, job_files.MOST_AGENT, place.root))
@@ -113,7 +113,7 @@ def read_ended(place: TrialFolder) -> Ended | None:
 
 
 def read_order(place: TrialFolder) -> Order | None:
-    """Return the last order for a job's agent; None if there is none."""
+    """Return the last order for a job's agent; None without an order."""
     stamp = job_files.stamp_of(place.order)
     return _order(place, stamp) if stamp[0] else None
 
@@ -134,7 +134,7 @@ def is_answered(said: Said, order: Order) -> bool:
 
 
 def asked_since(place: TrialFolder) -> float | None:
-    """Return since when an agent has waited for an answer, in Unix seconds; None if it hasn't."""
+    """Return since when an agent waits for an answer, in Unix seconds; None if it doesn't wait."""
     if job_files.stamp_of(place.said)[1] <= job_files.stamp_of(place.order)[1]:
         return None
     said, order = read_said(place), read_order(place)

@@ -6,10 +6,10 @@
 
     cost of the job, in USD = p · s · t / 3600
 
-A node is bought for its GPUs. So the share of a slot with GPUs is that of the node's GPUs: a trial
-that has the only GPU pays for all of the node, whatever cores it leaves. The share of a slot
-without GPUs is the mean of its shares of the cores and of the memory: both are full or nothing is.
-The shares of a node's slots never add up to more than 1 where all have GPUs, or none has.
+A node is bought for its GPUs. So the share of a slot with GPUs is its share of the node's GPUs. A
+trial with the only GPU costs as much as the whole node, however many cores it leaves free. The
+share of a slot without GPUs is the mean of its shares of the cores and of the memory. The shares of
+a node's slots add up to at most 1 if all slots have GPUs, or if none has.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SLOT_OF_JOB = {name: f"MachineAttr{name}0" for name in (*PRICED_BY, "Cpus")}
 
 
 class End(StrEnum):
-    """The end of an execution in a slot, as far as its cost depends on it."""
+    """The kind of end of an execution in a slot. It decides whether the cost is lost."""
 
     DONE = "done"  # it led to a result
     FAILED = "failed"  # its attempt did not: paid without result
@@ -39,13 +39,13 @@ class End(StrEnum):
 
     @property
     def is_lost(self) -> bool:
-        """True if the time was lost, except for what a checkpoint saved."""
+        """True if the work was lost, except for the part that a checkpoint saved."""
         return self == "failed" or self == "evicted"  # asked of each stay of each trial
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """The resources of a slot or of a whole node; memory in any unit, the same for both."""
+    """The resources of a slot or of a whole node; memory is in the same unit for both."""
 
     gpus: float
     cpus: float
@@ -53,7 +53,7 @@ class Resources:
 
 
 def share(slot: Resources, node: Resources) -> float:
-    """Return s, the share of a node's price that one of its slots pays."""
+    """Return s, a slot's share of its node."""
     if slot.gpus > 0 and node.gpus > 0:
         return _part(slot.gpus, node.gpus)
     return (_part(slot.cpus, node.cpus) + _part(slot.memory, node.memory)) / 2
@@ -76,7 +76,7 @@ def slot_price(ad: Mapping[str, Any], default: float | None = None) -> float | N
     Args:
         ad: the slot's `GPUs`, `Cpus` and `Memory`, the node's `TotalGPUs`, `TotalCpus` and
             `TotalMemory`, and its `TrialfleetPricePerHour`.
-        default: p of a node that doesn't say its price.
+        default: p of a node without a price in its ad.
     """
     price = _number(ad.get(PRICE))
     price = default if price is None else price
@@ -94,7 +94,7 @@ def _resources(ad: Mapping[str, Any], prefix: str) -> Resources | None:
 
 
 def _number(value: object) -> float | None:
-    """Return a number of an ad; booleans, which are ints in Python, are not numbers."""
+    """Return a number from an ad, else None. Booleans are ints in Python, but no numbers here."""
     if type(value) not in {int, float}:
         return None
     return float(value) if value >= 0 else None  # type: ignore[arg-type,operator]

@@ -1,4 +1,4 @@
-"""The current trial of jobs that train several, and whether it has a checkpoint."""
+"""The current trial of a job that trains several trials, and whether it has a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trialfleet.workflows.facts.run_folder.trial_names import is_lane, range_of
 
 
 def shared_nodes(files: RegionFolder) -> list[str]:
-    """Return the nodes of a region whose jobs train several trials, by their folders."""
+    """Return the nodes of a region whose jobs train several trials, from the names of folders."""
     try:
         names = sorted(os.listdir(files.trials))  # noqa: PTH208 - a Path of each takes longer
     except OSError:
@@ -25,14 +25,14 @@ def shared_nodes(files: RegionFolder) -> list[str]:
 
 
 def current_trial(files: RegionFolder, node: str, unfinished: Collection[str]) -> str | None:
-    """Return the unfinished trial that a node's job trains; None between two of them."""
+    """Return the unfinished trial that a node's job trains; None between two trials."""
     order, own = read_order(files.trial(node)), range_of(node)
     mine = [name for name in sorted(unfinished) if name == node or own.has(name)]
     return order.name if order and order.name in mine else next(iter(mine), None)
 
 
 def place_at(files: RegionFolder, node: str) -> TrialFolder:
-    """Return the folder that a node's job was last ordered to train; first the node's own."""
+    """Return the folder of a job's last ordered trial; before any order, the node's own folder."""
     place = files.of_node(node)
     order = read_order(place)
     if order is None or order.trial is None or not is_lane(node):
@@ -41,9 +41,9 @@ def place_at(files: RegionFolder, node: str) -> TrialFolder:
 
 
 def trained_by(files: RegionFolder, node: str, name: str) -> TrialFolder | None:
-    """Return the folder that a lane's job trains under a name; None if it is not one of its own.
+    """Return the folder of a training in a lane's job, by its name; None if it is another lane's.
 
-    A trial, the full training or the gate, named as its agent says it.
+    The name is the agent's name for a trial, the full training or the gate.
     """
     ends = (end for end in (files.best, files.gate) if end.root.name == name)
     if end := next(ends, None):
@@ -52,12 +52,12 @@ def trained_by(files: RegionFolder, node: str, name: str) -> TrialFolder | None:
 
 
 def in_lane(files: RegionFolder, end: TrialFolder, node: str) -> TrialFolder:
-    """Return the folder of a region's full training or gate, as trained by a lane's job."""
+    """Return the folder of a region's full training or gate that a lane's job executes."""
     return TrialFolder(end.root, files.trial(node).node_root)
 
 
 def lane_of(files: RegionFolder, end: TrialFolder) -> str | None:
-    """Return the lane whose job has or had a region's full training or gate; None if none."""
+    """Return the lane whose job executes or executed a full training or gate; None if none did."""
     if not os.path.lexists(end.by_lane):
         return None
     most = job_files.MOST_NOTES
@@ -66,13 +66,13 @@ def lane_of(files: RegionFolder, end: TrialFolder) -> str | None:
 
 
 def end_place(files: RegionFolder, end: TrialFolder) -> TrialFolder:
-    """Return the folder of a region's full training or gate, with the job that has it."""
+    """Return the folder of a region's full training or gate, with the job that executes it."""
     lane = lane_of(files, end)
     return in_lane(files, end, lane) if lane else end
 
 
 def has_checkpoint(place: TrialFolder) -> bool:
-    """Return whether a trial's last checkpoint has a file; reports alone are not enough."""
+    """Return whether a trial's last checkpoint has a file; one with only reports doesn't count."""
     try:
         with job_files.opened(place.saved) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             members = islice(tar, job_files.MOST_NAMES)

@@ -1,4 +1,4 @@
-"""Delivery of a trial's files: from its agent's package into the trial's folder."""
+"""Delivery of a trial's files from the agent's package into the trial's folder."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _MAY_LEAVE = ("out", "err", "progress.jsonl", "model", "losses", _RESULT, ENDED)
 
 
 def take_left(place: TrialFolder, package: Path, most: float = math.inf) -> None:
-    """Put a trial's files into its folder; a repetition changes nothing.
+    """Move a trial's files from a package into its folder; a second call changes nothing.
 
-    A package that can't be used becomes a result that says so; how the trial ended begins it. One
-    that is missing was taken before. Its files may have `most` bytes together.
+    A package that can't be used becomes a failed result with the reason; only the note on the
+    trial's end is kept. If the package is missing, an earlier call took it. The package's files may
+    have `most` bytes in total.
 
     Raises:
         OSError: for example, the disk is full.
@@ -50,7 +51,7 @@ def take_left(place: TrialFolder, package: Path, most: float = math.inf) -> None
 
 
 def _put(beside: Path, root: Path, names: Iterable[str]) -> None:
-    """Give each of these received files and folders its name in the trial's folder."""
+    """Move the received files and folders with these names into the trial's folder."""
     for path in beside.rglob("*"):
         if path.parent != beside or path.name not in _MAY_BE_LOST:
             sync(path)

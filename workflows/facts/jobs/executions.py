@@ -45,23 +45,24 @@ UNTOLD = "its shadow exited without logging an end"  # of the execution: it was 
 
 
 class Execution(NamedTuple):
-    """One execution in a slot.
+    """One execution of a job in a slot.
 
     Attributes:
-        slot: as HTCondor names it: `slot1_1@host`; empty if the job did not begin to execute.
+        slot: HTCondor's name of the slot: `slot1_1@host`; empty if the job did not begin to
+            execute.
         began: in Unix seconds.
-        ended: in Unix seconds; of the present one, the time of its last event.
+        ended: in Unix seconds; for the present execution, the time of its last event.
         cpu_seconds: processor time.
-        proc: of a gang's jobs, which one.
+        proc: the job's number among a gang's jobs.
         is_over: whether it has ended.
-        end: how.
+        end: how it ended.
         properties: the attributes of the slot and its node.
-        saved: when the last checkpoint of a trial arrived, or its result; None: neither did.
-        told: when a trial's result last arrived; None: none arrived.
-        memory_mb: the most memory that was used, where the trial's end says that.
-        ended_by: HTCondor's name of the event that ended it, such as JOB_EVICTED; empty before,
-            and if no event says so.
-        reason: why, in HTCondor's words.
+        saved: when a trial's last checkpoint or result arrived; None if neither arrived.
+        told: when a trial's last result arrived; None if none arrived.
+        memory_mb: the maximum memory, if the mark of the trial's end has it.
+        ended_by: HTCondor's name of the event that ended it, such as JOB_EVICTED; empty without
+            such an event.
+        reason: why it ended, in HTCondor's words.
     """
 
     slot: str
@@ -80,19 +81,19 @@ class Execution(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The execution's seconds, never negative, even if a clock was set back."""
+        """The duration in seconds; not negative, even if a clock was set back."""
         return max(0.0, self.ended - self.began)
 
     @property
     def machine(self) -> str:
-        """The host."""
+        """The host of the slot."""
         return self.slot.rpartition("@")[2]
 
 
 class MarkEvent:
-    """A mark in an event log, with the attributes of the bindings' `JobEvent` in use.
+    """A mark in an event log, with those attributes of the bindings' `JobEvent` that are used.
 
-    A log may have two for each of a thousand trials: they are parsed when they are asked for.
+    A log may have two marks for each of a thousand trials, so a mark is parsed on demand.
     """
 
     type = SimpleNamespace(name="GENERIC")
@@ -128,7 +129,7 @@ class MarkEvent:
 
     @cached_property
     def mark(self) -> Mark | None:
-        """The trial's mark; None if the text is no mark."""
+        """The mark of the trial; None if the event's text is not a mark."""
         return Mark.parsed(self["Info"])
 
     @cached_property
@@ -138,7 +139,7 @@ class MarkEvent:
 
 
 def events_of(log: Path) -> tuple[JobEvent, ...]:
-    """Return the events of a log; only the new part of a log that has grown is read."""
+    """Return the events of a log; if the log has grown, only its new part is read."""
     return _reader_of(log).events()
 
 
@@ -159,7 +160,7 @@ class _Reader:
         self._events: tuple[JobEvent, ...] = ()
 
     def events(self) -> tuple[JobEvent, ...]:
-        """Return the log's events up to unreadable text; none if it is no regular file."""
+        """Return the log's events up to unreadable text; empty if it is not a regular file."""
         if job_files.stamp_of(self._log) == self._stamp:
             return self._events
         try:
@@ -176,12 +177,12 @@ class _Reader:
             return ()
 
     def _last_of(self, file: BinaryIO, size: int) -> bytes:
-        """Return the end of a number of its first bytes."""
+        """Return the last bytes of the file's first `size` bytes."""
         file.seek(max(0, size - _COMPARED))
         return file.read(min(size, _COMPARED))
 
     def _read_on(self, file: BinaryIO) -> None:
-        """Read the complete events: one that is being written has no end yet."""
+        """Read the new complete events. An event that is being written has no end yet."""
         new = b""
         file.seek(self._at)
         while piece := file.read(_PIECE):
@@ -204,7 +205,7 @@ class _Reader:
 
 
 def _parsed_by_htcondor(texts: list[bytes]) -> Iterator[JobEvent]:
-    """Yield events as the bindings parse them, up to text that they can't parse."""
+    """Yield events as the bindings parse them, up to the first text that they can't parse."""
     import htcondor2
 
     with os.fdopen(os.memfd_create("events"), "wb") as file:
@@ -218,7 +219,7 @@ def _parsed_by_htcondor(texts: list[bytes]) -> Iterator[JobEvent]:
 
 
 def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
-    """Return the events of each attempt: of a gang, those of all its jobs."""
+    """Return the events of each attempt; an attempt of a gang has the events of all its jobs."""
     parts: list[list[JobEvent]] = [[]]
     submitted: set[tuple[int, int]] = set()
     for event in events:
@@ -233,9 +234,9 @@ def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
 
 
 def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
-    """Return the events that say when executions began and ended.
+    """Return the events that show when executions began and ended.
 
-    Of consecutive marks the last is included, as the execution was alive then.
+    The last of consecutive marks is included, because the execution was alive then.
     """
     return [
         event
@@ -245,7 +246,7 @@ def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
 
 
 def executions_of(events: Iterable[JobEvent]) -> list[Execution]:
-    """Return the executions of an attempt's jobs, in the order in which they began."""
+    """Return the executions of an attempt's jobs, oldest first."""
     found: list[Execution] = []
     latest: dict[int, int] = {}  # of each job, its place there
     for event in events:
@@ -268,12 +269,12 @@ def executions_of(events: Iterable[JobEvent]) -> list[Execution]:
 
 
 def _brings_input(event: JobEvent) -> bool:
-    """Return whether an event is of the transfer before an execution: no sign of the last."""
+    """Return whether an event belongs to an input transfer, and so to the next execution."""
     return event.type.name == "FILE_TRANSFER" and event.get("Type") in _INPUT
 
 
 def _continued(execution: Execution, event: JobEvent) -> Execution:
-    """Return an execution with the next event's facts."""
+    """Return an execution updated by its next event."""
     kind, now = event.type.name, time_of(event)
     is_over = kind in _ENDS
     return execution._replace(
@@ -287,7 +288,7 @@ def _continued(execution: Execution, event: JobEvent) -> Execution:
 
 
 def _marked(execution: Execution, event: JobEvent) -> Execution:
-    """Return an execution with the access point's notes of its trials, maybe after its end."""
+    """Return an execution updated by a trial's mark, which may come after the execution's end."""
     mark = mark_of(event)
     if mark is None or mark.kind is MarkKind.BEGINS:
         return execution
@@ -300,7 +301,7 @@ def _marked(execution: Execution, event: JobEvent) -> Execution:
 def cut_off_before(events: Iterable[JobEvent]) -> list[Execution]:
     """Return the starts that were interrupted before the job executed.
 
-    HTCondor may write two events of one cut, the second within a moment.
+    HTCondor may write two events for one interruption, shortly after each other.
     """
     found: list[Execution] = []
     executing: set[int] = set()
@@ -320,16 +321,16 @@ def cut_off_before(events: Iterable[JobEvent]) -> list[Execution]:
 
 
 def _reason(event: JobEvent) -> str:
-    """Return why an execution ended, in HTCondor's words, in one line."""
+    """Return why an execution ended, as one line in HTCondor's words."""
     words = event.get("Reason") or event.get("HoldReason") or event.get("Message") or ""
     code = event.get("ReasonCode")
     return " ".join(str(words).split()) or (f"code {code}" if code else "")
 
 
 def properties_of(event: JobEvent) -> Mapping[str, Any]:
-    """Return the slot's and node's attributes: `ulog_execute_attrs` of the submit file.
+    """Return the slot's and node's attributes that the submit file's `ulog_execute_attrs` names.
 
-    Without lists and nested ads, such as `AvailableGPUs`: nothing reads them, and JSON has none.
+    Lists and nested ads, such as `AvailableGPUs`, are left out: nothing reads them.
     """
     found = event.get("ExecuteProps")
     values = plain(found) if isinstance(found, Mapping) else {}
@@ -337,7 +338,7 @@ def properties_of(event: JobEvent) -> Mapping[str, Any]:
 
 
 def _end(event: JobEvent) -> End:
-    """Return the end of an execution by this event, its last so far."""
+    """Return how an execution ended, from its last event so far."""
     kind = event.type.name
     if kind in _CUTS:
         return End.EVICTED
@@ -347,7 +348,7 @@ def _end(event: JobEvent) -> End:
 
 
 def time_of(event: JobEvent) -> float:
-    """Return Unix seconds with the fraction that the bindings leave out of `timestamp`."""
+    """Return an event's time in Unix seconds, with the fraction that `timestamp` lacks."""
     return event.time if isinstance(event, MarkEvent) else _unix_seconds(str(event["EventTime"]))
 
 
@@ -356,12 +357,12 @@ def _unix_seconds(written: str) -> float:
 
 
 def mark_of(event: JobEvent) -> Mark | None:
-    """Return the mark that an event is; None of any other event."""
+    """Return the mark in an event; None if the event is not a mark."""
     return event.mark if isinstance(event, MarkEvent) else Mark.from_event(event)
 
 
 def _cpu_seconds(usage: str) -> float:
-    """Return the user and system time of `Usr 0 00:01:05, Sys 0 00:00:02`."""
+    """Return the sum of user and system time, given as `Usr 0 00:01:05, Sys 0 00:00:02`."""
     return float(
         sum(
             86400 * int(days) + 3600 * int(hours) + 60 * int(minutes) + int(seconds)

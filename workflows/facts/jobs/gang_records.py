@@ -1,4 +1,4 @@
-"""Facts about a gang without the queue: the roster in its trial's folder."""
+"""Facts about a gang from its roster in the trial's folder, without the queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_ROSTER = 1 << 20  # bytes; a hundred ranks are a hundredth of it
 
 
 def read_roster(place: TrialFolder) -> Roster | None:
-    """Return the roster of a node's gang; None if it has none, or it can't be read."""
+    """Return the roster of a node's gang; None if there is no roster, or it can't be read."""
     return unless_damaged(
         lambda: Roster.of_json(job_files.read_bytes(place.roster, _MOST_ROSTER, place.node_root)),
         None,
@@ -22,9 +22,9 @@ def read_roster(place: TrialFolder) -> Roster | None:
 
 
 def in_words(place: TrialFolder, slots: int, least: int) -> tuple[str, bool]:
-    """Return the progress of a gang and its missing slots; empty for a trial without one.
+    """Return a gang's progress in words, and whether it lacks slots; no words without a gang.
 
-    `slots` is the number of its jobs with a slot; it needs `least`.
+    `slots` is the number of the gang's jobs with a slot; the gang needs `least`.
     """
     roster = read_roster(place)
     if roster is None or roster.state == DONE or roster.code is not None:
@@ -39,7 +39,7 @@ def in_words(place: TrialFolder, slots: int, least: int) -> tuple[str, bool]:
 
 
 def _apart(roster: Roster) -> str:
-    """Return a text about the machines that are left out of a gang for now."""
+    """Return a text about machines that a gang leaves out for now."""
     now = time.time()
     return "".join(
         f"; {clean(each.host)} is left out for now: it and {clean(each.other)} "
@@ -50,10 +50,10 @@ def _apart(roster: Roster) -> str:
 
 
 def ranks_and_generation(place: TrialFolder) -> dict[str, int]:
-    """Return the number of ranks that train and their generation; else nothing.
+    """Return the number of ranks that train a trial, and their generation; empty if unknown.
 
-    While a generation forms, none trains. Of the trial that a gang trained last, it is what that
-    had at its end; of one before, nothing is known.
+    While a generation forms, no rank trains. For the gang's last trial, if it has ended, these are
+    the numbers at its end. For earlier trials they are unknown.
     """
     roster = read_roster(place)
     if roster is None or roster.trial != place.root.name:

@@ -1,7 +1,8 @@
-"""A gang's roster: the orders for its agents, and the jobs that it has.
+"""A gang's roster, with the orders for its agents, and the gang's jobs.
 
-A trial is over once its roster has a `code`. Which trial follows is for the run's optimiser to say
-(speaker.py): then `of_next` begins its first generation, or `finished` has all agents leave.
+A trial is over once its roster has a `code`. The run's optimiser then chooses the next trial
+(speaker.py). `of_next` begins that trial's first generation. Without a next trial, `finished` makes
+all agents leave.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ STARTING_SECONDS = 20.0  # a job whose agent hasn't spoken is waited for so long
 
 
 class Seat(NamedTuple):
-    """A member of a generation; its rank is its place in the roster."""
+    """A rank of a generation: its agent and address. The place in the roster is the rank."""
 
     proc: int
     token: str
@@ -29,14 +30,14 @@ class Seat(NamedTuple):
 
 
 class Apart(NamedTuple):
-    """A living agent that another one of the gang can't reach.
+    """A living agent that can't be reached by another agent of its gang.
 
     Attributes:
-        token: its own.
-        host: its machine's address.
-        other: the address of one from which it can't be reached, or which it can't reach.
-        until: when it may join again, in Unix seconds.
-        seconds: how long it has to wait this time: twice as long the next time.
+        token: the agent's token.
+        host: the address of the agent's machine.
+        other: the address of another agent with which it has no connection.
+        until: when the agent may join again, in Unix seconds.
+        seconds: how long the agent waits this time; the next time it waits twice as long.
     """
 
     token: str
@@ -51,23 +52,25 @@ class Roster:
     """The orders for the agents of a gang.
 
     Attributes:
-        cluster: the submission that it is for: agents of another have nothing to do with it.
+        cluster: the submission of the gang's jobs; the roster doesn't apply to agents of other
+            submissions.
         generation: counted from 1.
         state: form, run or done.
         since: when this state began, in Unix seconds.
-        trial: the name of its trial; empty while that is unknown.
-        turn: the number of the gang's message that the trial's order answers.
+        trial: the name of the trial; empty while it is unknown.
+        turn: the number of the gang's message to which the trial's order is the answer.
         first: the generation in which the trial began.
-        members: by rank; while one forms, those of the generation before it.
-        start: name of the checkpoint to start from; None: from the beginning.
-        kill: of a generation that forms: nothing is left to be saved, workers are to be killed.
-        short: of a generation that forms: fewer than `min` have a slot.
-        failures: workers that failed since the last checkpoint, their jobs living.
-        code: how the trial ended, as an exit code or minus a signal's number, None until then; of a
-            gang that is done, the agents' own exit code.
+        members: the seats by rank; while a generation forms, those of the previous generation.
+        start: the name of the checkpoint to start from; None: start from the beginning.
+        kill: while a generation forms: workers are killed, because nothing is left to be saved.
+        short: while a generation forms: fewer than `min` jobs have a slot.
+        failures: the number of workers that failed since the last checkpoint while their jobs
+            lived.
+        code: the trial's exit code, or minus the signal's number; None until the trial ends. In the
+            state "done" it is the exit code of the agents.
         over: the limit for which the trial was ended: memory, time or disk.
-        result: name of the package of the deciding rank.
-        apart: agents that are left out for a while, as the network keeps them from others.
+        result: the name of the package of the rank whose result counts.
+        apart: agents that are left out for a while, because the network separates them from others.
     """
 
     cluster: int
@@ -88,15 +91,15 @@ class Roster:
     apart: tuple[Apart, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the roster as plain data."""
         return {"schema": 1, **asdict(self)}
 
     @staticmethod
     def of_json(text: bytes) -> Roster:
-        """Return the roster of a text, which a job may have replaced.
+        """Return the roster in a JSON text, which a job may have changed.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the text is not a roster.
         """
         found: Roster = checker(Roster).validate_json(text, strict=True)
         return found
@@ -111,14 +114,14 @@ class Job:
     """A job of a gang, as the queue has it.
 
     Attributes:
-        proc: which of the cluster.
+        proc: the job's number in the cluster.
         status: its JobStatus.
         began: its JobCurrentStartDate.
-        said: what its agent said last.
-        silent: it has said nothing new for too long.
-        quiet_for: seconds since it said something new.
-        running_for: seconds since it got its slot.
-        hold_code: its HoldReasonCode, where it is on hold.
+        said: the last message of its agent.
+        silent: whether the agent has sent nothing new for too long.
+        quiet_for: seconds since the agent last sent something new.
+        running_for: seconds since the job got its slot.
+        hold_code: its HoldReasonCode, if it is on hold.
     """
 
     proc: int
@@ -132,28 +135,28 @@ class Job:
 
     @property
     def agent(self) -> Member | None:
-        """The last message of a living agent; None of one that is lost."""
+        """The last message of the job's agent; None if the agent is lost."""
         is_its = self.said is not None and self.said.began == self.began
         lives = self.status == JobStatus.RUNNING and is_its and not self.silent
         return self.said if lives else None
 
     @property
     def is_starting(self) -> bool:
-        """True if it has a slot and its agent is about to send a message."""
+        """True if the job has just got a slot and its agent has not sent a message yet."""
         has_spoken = self.said is not None and self.said.began == self.began
         is_late = has_spoken or self.running_for >= STARTING_SECONDS
         return self.status == JobStatus.RUNNING and not is_late
 
 
 class Size(NamedTuple):
-    """The number of jobs that a gang may have."""
+    """The least and the greatest number of jobs that a gang may have."""
 
     least: int
     most: int
 
 
 def of_next(roster: Roster, trial: str, turn: int, now: float) -> Roster:
-    """Return the roster of a trial's first generation, with the present agents."""
+    """Return the roster of the next trial's first generation, with the present agents."""
     if not roster.trial:  # they have waited for it
         return replace(roster, trial=trial, turn=turn)
     return Roster(
@@ -170,10 +173,10 @@ def of_next(roster: Roster, trial: str, turn: int, now: float) -> Roster:
 
 
 def finished(roster: Roster, code: int, now: float) -> Roster:
-    """Return the roster by which all agents leave with an exit code."""
+    """Return the roster that makes all agents leave with an exit code."""
     return replace(roster, state=DONE, since=now, code=code)
 
 
 def agents_of(jobs: Iterable[Job]) -> dict[int, Member]:
-    """Return the last messages of the living agents, by their jobs' procs."""
+    """Return the last message of each living agent, by its job's proc."""
     return {job.proc: job.agent for job in jobs if job.agent is not None}

@@ -1,4 +1,4 @@
-"""Facts about a run's jobs for the rule of troubles: from the queue and their logs."""
+"""Facts about a run's jobs from the queue and their logs, for `rules/hopeless_attempts.py`."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ ATTRIBUTES = [
 
 @dataclass(frozen=True, kw_only=True)
 class JobFacts:
-    """The job of a node in the queue.
+    """A node's job in the queue.
 
     Attributes:
         region: the slug of its region.
         node: its DAG node.
         job: its id.
         status: its JobStatus.
-        since: when it entered that, in Unix seconds.
+        since: when it entered that status, in Unix seconds.
         log: the path of its event log.
-        machine: where it is, or was last.
-        starts: those of this attempt; None: they were not read.
-        checkpointed: whether the trial that it is at has a checkpoint with files.
-        is_rank: whether it is one of a gang's, whose keeper counts its starts.
+        machine: its present or last machine.
+        starts: its starts in this attempt; None if they were not read.
+        checkpointed: whether its current trial has a checkpoint with files.
+        is_rank: whether it is a gang's job; then the gang's keeper counts its starts.
         input_mb: the size of its input.
         disk_mb: its disk usage.
-        asked: since when its agent has waited for an answer, in Unix seconds; None: it doesn't.
+        asked: since when its agent waits for an answer, in Unix seconds; None if it doesn't wait.
     """
 
     region: str
@@ -72,11 +72,11 @@ class JobFacts:
 
     @property
     def executing(self) -> Execution | None:
-        """The present execution."""
+        """The present execution; None without one."""
         return next((start for start in self.starts or () if not start.is_over), None)
 
     def kept(self, start: Execution) -> float:
-        """Return the seconds of an execution whose work was saved."""
+        """Return the seconds of an execution up to the last saved work."""
         saved = start.saved if self.checkpointed else start.told
         return 0.0 if saved is None else max(0.0, saved - start.began)
 
@@ -84,8 +84,8 @@ class JobFacts:
 def read_jobs(folder: RunFolder, ads: Iterable[Mapping[str, Any]]) -> list[JobFacts]:
     """Return the jobs of a run's trials, full trainings and gates.
 
-    A job's log is read if it can show trouble. The `ads` have `ATTRIBUTES` and those that
-    health.py reads.
+    A job's log is read only if it may show a problem. The `ads` have `ATTRIBUTES` and the
+    attributes that health.py reads.
     """
     own = (ad for ad in ads if ad["JobUniverse"] == Universe.VANILLA and "TrialfleetNode" in ad)
     return [_job(folder, ad) for ad in own]
@@ -120,7 +120,7 @@ def _job(folder: RunFolder, ad: Mapping[str, Any]) -> JobFacts:
 
 
 def may_fail(ad: Mapping[str, Any]) -> bool:
-    """Return whether a job's attempt may have to fail, by its ad alone."""
+    """Return whether a job's attempt may have to be failed, as far as the job's ad shows."""
     status, entered = ad["JobStatus"], ad["EnteredCurrentStatus"]
     is_late = status != JobStatus.IDLE and time.time() - entered > LONG
     # in the slot that it has; after a reconnection its ad doesn't say so
@@ -131,5 +131,5 @@ def may_fail(ad: Mapping[str, Any]) -> bool:
 
 
 def place_of(folder: RunFolder, ad: Mapping[str, Any]) -> TrialFolder:
-    """Return the folder of the node, full training or gate whose job has this ad."""
+    """Return the folder of the node, full training or gate to which a job's ad belongs."""
     return folder.region(str(ad["TrialfleetRegion"])).of_node(str(ad["TrialfleetNode"]))

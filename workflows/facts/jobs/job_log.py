@@ -1,7 +1,7 @@
 """HTCondor's facts about a trial's job, read from the job's own event log.
 
-The log is in the folder of the job's node, has all attempts and needs no query of a daemon. For a
-job that trains several trials, only the trial's own parts count: `parts.py` separates them.
+The log is in the folder of the job's node and has all attempts, so no daemon is queried. If a job
+trains several trials, only the trial's own parts count; `parts.py` separates them.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """HTCondor's facts about the job that trained a trial; None for those not recorded.
+    """HTCondor's facts about the job that trained a trial; a fact that is not recorded is None.
 
-    An attempt is one submission of the job. If it continues elsewhere from a checkpoint, that is
-    another execution of the same attempt; so is each rank of a gang.
+    An attempt is one submission of the job. A job that continues elsewhere from a checkpoint has
+    another execution in the same attempt. Each rank of a gang is an execution, too.
 
     Attributes:
-        started: when its first attempt began to execute, in Unix seconds.
-        ended: when its last attempt ended, in Unix seconds.
-        wall_seconds: how long it executed, over all attempts.
-        last_wall_seconds: how long the last attempt executed.
-        cpu_seconds: processor time in whole seconds, over all attempts; None where HTCondor says 0:
-            it hadn't measured yet when the job ended.
-        memory_mb: the most memory that HTCondor saw it use; what its processes share counts once
-            where HTCondor measures that.
+        started: when the first attempt began to execute, in Unix seconds.
+        ended: when the last attempt ended, in Unix seconds.
+        wall_seconds: the time that it executed, over all attempts.
+        last_wall_seconds: the time that the last attempt executed.
+        cpu_seconds: processor time in whole seconds, over all attempts; None if HTCondor reports 0,
+            because the job ended before the first measurement.
+        memory_mb: the maximum memory by HTCondor; memory that its processes share counts once if
+            HTCondor measures that.
         machine: the host of the last attempt.
-        slot: the slot of the last attempt, as HTCondor names it: `slot1_1@host`.
-        attempts: how often it was tried; 0 if unknown.
-        usd: what its time in slots cost, over all attempts, in USD; None if a price isn't known.
-        lost_usd: the part of that which was paid for attempts that failed, and for executions that
-            were cut off, whatever a checkpoint saved of them.
-        ranks: of a gang, how many trained last; who keeps its roster knows, not the log.
-        generations: of a gang, how often its ranks began to train.
+        slot: HTCondor's name of the last attempt's slot: `slot1_1@host`.
+        attempts: the number of attempts; 0 if unknown.
+        usd: the cost of its time in slots, over all attempts, in USD; None if a price is unknown.
+        lost_usd: the part of `usd` for failed attempts and interrupted executions, even if a
+            checkpoint saved some of their work.
+        ranks: for a gang, the number of ranks that trained last; from its roster, not from the log.
+        generations: for a gang, how often its ranks began to train.
     """
 
     started: float | None = None
@@ -72,12 +72,12 @@ class Stay:
 
     Attributes:
         machine: the host.
-        instance: the EC2 instance that this is; None on other machines.
+        instance: the EC2 instance; None on other machines.
         began: in Unix seconds.
-        ended: in Unix seconds; of the present one, the time of its last event, or `now`.
+        ended: in Unix seconds; for the present execution, the time of its last event, or `now`.
         end: how it ended.
-        usd: what it cost; None if the node's price isn't known.
-        saved: the time, in Unix seconds, up to which its work was saved; None: nothing was saved.
+        usd: the cost in USD; None if the node's price is unknown.
+        saved: the time up to which its work was saved, in Unix seconds; None if nothing was saved.
     """
 
     machine: str
@@ -90,12 +90,12 @@ class Stay:
 
     @property
     def seconds(self) -> float:
-        """The execution's seconds."""
+        """The duration in seconds."""
         return self.ended - self.began
 
     @property
     def lost_seconds(self) -> float:
-        """The seconds whose work was lost, without those that a checkpoint saved."""
+        """The seconds of lost work, without the part that a checkpoint saved."""
         if not self.end.is_lost:
             return 0.0
         saved = self.saved if self.end is End.EVICTED else None
@@ -104,20 +104,20 @@ class Stay:
 
 @dataclass(frozen=True, kw_only=True)
 class JobNotes(Job):
-    """The content of job.json, also kept in the study: a trial's job and its executions."""
+    """A trial's job and its executions: the content of job.json, which the study has, too."""
 
     stays: list[Stay] = field(default_factory=list)
 
 
 def read_job(place: TrialFolder, price: float | None = None, *, failed: bool = False) -> Job | None:
-    """Return the event log's facts about a trial's job; None if it never executed.
+    """Return the facts about a trial's job in its event log; None if the job never executed.
 
-    An unreadable or incomplete log counts up to that point.
+    An unreadable or incomplete log counts up to the point where reading fails.
 
     Args:
         place: the trial's folder.
-        price: USD per hour of a node that doesn't say its price.
-        failed: what the last attempt left is no result, whatever its exit code was.
+        price: the price of nodes without a price in their ads, in USD per hour.
+        failed: whether the last attempt has no result, whatever its exit code was.
     """
     attempts = attempts_of(place)
     if not attempts:
@@ -141,12 +141,12 @@ def read_job(place: TrialFolder, price: float | None = None, *, failed: bool = F
 
 
 def job_fields(noted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `Job` fields of a trial's notes; other releases may note more."""
+    """Return the `Job` fields in a trial's notes; notes of other releases may have more fields."""
     return {each.name: noted[each.name] for each in fields(Job) if each.name in noted}
 
 
 def stays_of(noted: Mapping[str, Any]) -> list[Stay]:
-    """Return the executions in a trial's notes of its job; none if they are not noted yet."""
+    """Return the executions in a trial's notes of its job; empty if none are noted yet."""
     return [Stay(**{**stay, "end": End(stay["end"])}) for stay in noted.get("stays", ())]
 
 
@@ -161,10 +161,10 @@ def read_stays(
 
     Args:
         place: the trial's folder.
-        price: USD per hour of a node that doesn't say its price.
-        failed: what the last attempt left is no result, whatever its exit code was.
-        now: the time, in Unix seconds, to which a job executes that may do so still; None: it is
-            known that none does.
+        price: the price of nodes without a price in their ads, in USD per hour.
+        failed: whether the last attempt has no result, whatever its exit code was.
+        now: the present time in Unix seconds, until which a job without an end executes; None if
+            no job executes.
     """
     attempts = attempts_of(place)
     if attempts and now is not None:
@@ -173,9 +173,9 @@ def read_stays(
 
 
 def read_between(log: Path, price: float | None = None, *, now: float | None = None) -> list[Stay]:
-    """Return when a shared job executed without a trial; `price` and `now` as in `read_stays`.
+    """Return the times when a shared job executed without a trial; arguments as in `read_stays`.
 
-    With the stays of its trials that is all that the job is to be paid for.
+    These and the stays of the job's trials together are the whole cost of the job.
     """
     found = list(parts_of(log).between)
     if found and now is not None:
@@ -187,9 +187,9 @@ def read_between(log: Path, price: float | None = None, *, now: float | None = N
 def read_job_stays(
     log: Path, price: float | None = None, *, now: float | None = None
 ) -> tuple[list[Stay], frozenset[str]]:
-    """Return when a shared job executed, with or without trials, and its `ENDS`.
+    """Return a shared job's executions, with or without trials, and which of `ENDS` it executed.
 
-    `price` and `now` are as of `read_stays`.
+    `price` and `now` are as in `read_stays`.
     """
     attempts, ends = whole_of(log)
     if attempts and now is not None:
@@ -198,7 +198,7 @@ def read_job_stays(
 
 
 def _until(now: float, executions: Sequence[Execution]) -> list[Execution]:
-    """Return the executions of an attempt; those that may continue last until now."""
+    """Return the executions of an attempt; executions without an end last until now."""
     last = _last_of_each(executions)
     return [
         each._replace(ended=now) if each in last and not each.is_over else each
@@ -207,16 +207,16 @@ def _until(now: float, executions: Sequence[Execution]) -> list[Execution]:
 
 
 def total(stays: Iterable[Stay]) -> float | None:
-    """Return the total cost of some executions in USD; None if one cost is unknown."""
+    """Return the total cost of executions in USD; None if any cost is unknown."""
     known = [stay.usd for stay in stays]
     return None if None in known else round(sum(each or 0.0 for each in known), 9)
 
 
 def read_executions(log: Path) -> list[tuple[float, float | None]]:
-    """Return when a log's job executed: from and to, in Unix seconds, oldest first.
+    """Return the begin and end of each execution in a log, in Unix seconds, oldest first.
 
-    Infinity is the end of the present one; None is an unknown end, for example if the access
-    point lost its power.
+    The end is infinity for the present execution. It is None if it is unknown, for example after a
+    power failure of the access point.
     """
     executions = [each for part in submissions(events_of(log)) for each in executions_of(part)]
     spans = [(each.began, each.ended if each.ended_by else None) for each in executions]
@@ -226,14 +226,14 @@ def read_executions(log: Path) -> list[tuple[float, float | None]]:
 
 
 def read_removals(log: Path) -> list[float]:
-    """Return when the job of an event log was removed, in Unix seconds, oldest first."""
+    """Return the times when an event log's job was removed, in Unix seconds, oldest first."""
     return [time_of(event) for event in events_of(log) if event.type.name == "JOB_ABORTED"]
 
 
 def first_failure(log: Path) -> int | None:
-    """Return the exit code of a node's first job, in its last attempt, that failed by itself.
+    """Return the exit code of the first job in a node's last attempt that failed by itself.
 
-    None if none did, as where all of them were removed.
+    None if no job failed by itself, for example if all were removed.
     """
     for event in submissions(events_of(log))[-1]:
         if event.type.name == "JOB_TERMINATED" and event.get("ReturnValue"):
@@ -242,7 +242,7 @@ def first_failure(log: Path) -> int | None:
 
 
 def last_job(log: Path) -> str:
-    """Return the job of the last attempt, such as 12.0; empty if there was none."""
+    """Return the id of the last attempt's job, such as 12.0; empty without an attempt."""
     events = submissions(events_of(log))[-1]
     return f"{events[0].cluster}.{events[0].proc}" if events else ""
 
@@ -250,8 +250,8 @@ def last_job(log: Path) -> str:
 def read_starts(place: TrialFolder) -> list[Execution]:
     """Return the starts of a trial in its last attempt, oldest first.
 
-    A start that was cut off before the job executed is one of no length, without a slot; of a
-    shared job it is not one of the trial's.
+    A start that was interrupted before the job executed has no slot, and a duration of 0. Such a
+    start of a shared job is not included: it belongs to no trial.
     """
     if place.is_shared:
         return (attempts_of(place) or [[]])[-1]
@@ -261,14 +261,14 @@ def read_starts(place: TrialFolder) -> list[Execution]:
 
 
 def is_executing(place: TrialFolder) -> bool:
-    """Return whether a trial's job executes, by its log, and trains this trial."""
+    """Return whether a trial's job executes and trains this trial, according to its log."""
     return any(not each.is_over for each in read_starts(place))
 
 
 def _stays(
     attempts: Sequence[Sequence[Execution]], price: float | None, *, failed: bool
 ) -> list[Stay]:
-    """Return the executions with their costs; only the last attempt may have a result."""
+    """Return executions with their costs; attempts before the last one have no result."""
     prices = _prices((each for attempt in attempts for each in attempt), price)
     stays = []
     for attempt in attempts:
@@ -283,7 +283,7 @@ def _stays(
 
 
 def _prices(executions: Iterable[Execution], price: float | None) -> dict[int, float | None]:
-    """Return the price of each slot, once for all executions there."""
+    """Return the price of each slot, computed once for all executions in the slot."""
     slots = {id(each.properties): each.properties for each in executions}
     return {slot: slot_price(properties, price) for slot, properties in slots.items()}
 
@@ -311,7 +311,7 @@ def _last_of_each(executions: Iterable[Execution]) -> list[Execution]:
 
 
 def _wall_seconds(executions: Sequence[Execution]) -> float:
-    """Return how long any of them lasted; a gang's ranks train at the same time."""
+    """Return the time in which at least one execution ran: a gang's ranks train simultaneously."""
     if len({execution.proc for execution in executions}) <= 1:
         return sum(execution.seconds for execution in executions)
     seconds, until = 0.0, -math.inf
@@ -322,9 +322,9 @@ def _wall_seconds(executions: Sequence[Execution]) -> float:
 
 
 def _most_memory(place: TrialFolder, executions: Iterable[Execution]) -> float | None:
-    """Return a trial's maximum memory: by its marks, or by HTCondor of its own job.
+    """Return a trial's maximum memory, from its marks; if it has a separate job, from HTCondor.
 
-    HTCondor's figure is the proportional set size if it was measured, else the resident set size.
+    HTCondor's figure is the proportional set size, or else the resident set size.
     """
     if place.is_shared:
         known = [each.memory_mb for each in executions if each.memory_mb is not None]

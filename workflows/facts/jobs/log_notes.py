@@ -1,7 +1,7 @@
-"""Notes of an event log's executions, written next to it once the job is over.
+"""Notes of the executions in an event log, written next to the log once the job is over.
 
-That is read in a fifth of the time that the log takes. The log stays the source: a note that isn't
-of the log as it is, or is damaged, is none.
+Reading a note takes a fifth of the time of reading the log. The log remains the source: a note is
+ignored if it is damaged, or if the log has changed since.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class WholeJob(NamedTuple):
     """A job's executions, with or without trials.
 
     Attributes:
-        attempts: those of each attempt, oldest first.
-        ends: which of a full training and a gate a shared job had.
+        attempts: the executions of each attempt, oldest first.
+        ends: "best" if a shared job executed the full training, "gate" if it executed the gate.
     """
 
     attempts: Sequence[Sequence[Execution]]
@@ -38,8 +38,8 @@ class JobParts(NamedTuple):
     """A shared job's executions, divided by trial.
 
     Attributes:
-        trials: of each trial, by name, the parts of each of its attempts.
-        between: the job's own time, oldest first; it is neither lost nor a trial's.
+        trials: the parts of each attempt at a trial, by the trial's name.
+        between: the job's time without a trial, oldest first; it is not lost time.
     """
 
     trials: dict[str, list[list[Execution]]]
@@ -47,7 +47,7 @@ class JobParts(NamedTuple):
 
 
 def write_note(log: Path, whole: WholeJob, parts: JobParts) -> None:
-    """Write a log's note: a line for the job, and one for its parts, which few readers need."""
+    """Write a log's note: one line for the job, and one for its parts, which few readers need."""
     slots: list[Any] = []
 
     def row(execution: Execution) -> list[Any]:
@@ -69,7 +69,7 @@ def write_note(log: Path, whole: WholeJob, parts: JobParts) -> None:
 
 
 def noted_whole(log: Path, stamp: tuple[int, int]) -> WholeJob | None:
-    """Return a job's noted executions; None if the log, with this stamp, has to be read."""
+    """Return a job's noted executions; None if no note fits the log's stamp."""
 
     def read() -> WholeJob | None:
         head, _ = _lines(log)
@@ -80,7 +80,7 @@ def noted_whole(log: Path, stamp: tuple[int, int]) -> WholeJob | None:
 
 
 def noted_parts(log: Path, stamp: tuple[int, int]) -> JobParts | None:
-    """Return a shared job's noted parts; None likewise."""
+    """Return a shared job's noted parts; None if no note fits the log's stamp."""
 
     def read() -> JobParts | None:
         head, divided = _lines(log)
@@ -92,13 +92,13 @@ def noted_parts(log: Path, stamp: tuple[int, int]) -> JobParts | None:
 
 
 def _lines(log: Path) -> tuple[Any, bytes]:
-    """Return the first line of a log's note, and the text of the second."""
+    """Return the parsed first line of a log's note, and the text of the second line."""
     head, _, divided = job_files.read_bytes(note_of(log), _MOST).partition(b"\n")
     return json.loads(head), divided
 
 
 def _slots(head: Any, stamp: tuple[int, int]) -> list[dict[str, Any]]:
-    """Return the slots' attributes in a note; ValueError: it is of another log or release."""
+    """Return the slots' attributes in a note; ValueError if another log or release wrote it."""
     if tuple(head["of"]) != stamp or tuple(head["fields"]) != Execution._fields:
         raise ValueError("the log has changed since")
     slots: list[dict[str, Any]] = head["slots"]

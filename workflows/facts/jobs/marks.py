@@ -1,8 +1,8 @@
 """Marks of trials in the event log of the job that trains them.
 
-HTCondor's log says when a job executes, not which trial it trains. So the access point adds when
-each trial began, saved a checkpoint and ended, as the agent reports it. These are generic events,
-which every reader of such logs ignores or understands:
+HTCondor's log has the times of a job's executions, but not the trials that the job trains. So the
+access point adds a mark when the agent reports that a trial began, saved a checkpoint or ended. The
+marks are generic events, which every reader of such logs ignores or understands:
 
     008 (012.000.000) 2026-11-25 09:18:36.842 trialfleet: A.l1.t02 ends code=0 cpu=11.9 memory=231.0
     ...
@@ -45,14 +45,14 @@ class MarkKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """The access point's note of a trial.
+    """A mark of a trial, written by the access point.
 
     Attributes:
-        trial: its name.
-        kind: what of it.
-        code: of its end, as a shell would say it: an exit code, or minus a signal's number.
-        cpu_seconds: processor time that it used; None if it was not measured.
-        memory_mb: the most memory that it used; None if it was not measured.
+        trial: the trial's name.
+        kind: what happened to the trial.
+        code: the trial's exit code, or minus the signal's number; only at its end.
+        cpu_seconds: the trial's processor time; None if it was not measured.
+        memory_mb: the trial's maximum memory; None if it was not measured.
     """
 
     trial: str
@@ -63,12 +63,12 @@ class Mark:
 
     @classmethod
     def from_event(cls, event: JobEvent) -> Self | None:
-        """Return the mark that an event is; None of any other event."""
+        """Return the mark in an event; None if the event is not a mark."""
         return cls.parsed(str(event.get("Info", ""))) if event.type.name == "GENERIC" else None
 
     @classmethod
     def parsed(cls, words: str) -> Self | None:
-        """Return the mark in an event's text; None of any other text."""
+        """Return the mark in an event's text; None if the text is not a mark."""
         found = _MARK.fullmatch(words.strip())
         if found is None:
             return None
@@ -82,7 +82,7 @@ class Mark:
         )
 
     def __str__(self) -> str:
-        """Return the text of its event."""
+        """Return the text of the mark's event."""
         figures = {"code": self.code, "cpu": self.cpu_seconds, "memory": self.memory_mb}
         known = [f" {name}={value}" for name, value in figures.items() if value is not None]
         return f"{_WORD} {self.trial} {self.kind}{''.join(known)}"
@@ -91,16 +91,16 @@ class Mark:
 def note(
     place: TrialFolder, job: str, when: float, kind: MarkKind, ended: Ended | None = None
 ) -> None:
-    """Note in a job's log that it started, continued, saved or ended a trial.
+    """Add a mark to a job's log: a trial began or continued, saved a checkpoint, or ended.
 
-    Nothing where a begin or an end is noted already.
+    A begin or an end that is already noted is not noted again.
 
     Args:
         place: the trial's folder.
         job: the job's id, such as `12.0`.
         when: in Unix seconds.
-        kind: which of the three.
-        ended: how, of an end.
+        kind: the kind of mark.
+        ended: how the trial ended, if it did.
 
     Raises:
         OSError: the job's log can't be written.
@@ -120,9 +120,10 @@ def note(
 
 
 def _last_kind(place: TrialFolder, trial: str, cluster: int) -> MarkKind | None:
-    """Return the log's last note of a trial in the present execution: its begin or its end.
+    """Return the kind of a trial's last mark in the present execution: its begin or its end.
 
-    A gang trains on while one of its jobs begins to execute again.
+    For a gang all executions of this submission count: it continues to train while one of its jobs
+    begins again.
     """
     content, _ = job_files.tail(place.log, _MOST_LOG)
     is_gang = b"%s%03d.001." % (_SUBMITTED, cluster) in content
@@ -136,7 +137,7 @@ def _last_kind(place: TrialFolder, trial: str, cluster: int) -> MarkKind | None:
 
 
 def _figure(value: float | None, digits: int) -> float | None:
-    """Return a number as it is noted; None if it measures nothing."""
+    """Return a number, rounded for a mark; None if it is no valid measurement."""
     known = value is not None and math.isfinite(value) and value >= 0
     return round(value, digits) if known and value is not None else None
 

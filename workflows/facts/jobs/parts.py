@@ -1,8 +1,8 @@
-"""The parts of a job's executions by trial, and the time between two trials.
+"""The parts of a job's executions that belong to each trial, and the time between trials.
 
 The job's event log has marks of its trials (marks.py). A trial's part of an execution lasts from
-its begin to its end, or to the execution's. The rest of the execution belongs to no trial: the
-agent starts, asks, sends results and waits for answers.
+the trial's begin to its end, or to the execution's end. The rest of the execution belongs to no
+trial: the agent starts, asks, sends results and waits for answers.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ KEPT_LOGS = 4096  # event logs whose division is kept: all that run in a pool, a
 def attempts_of(place: TrialFolder) -> list[list[Execution]]:
     """Return the executions of each attempt at a trial, oldest first.
 
-    A separate job is submitted for each attempt. In a shared job another attempt starts after one
-    ended, or after the job left the queue before the trial's end.
+    A trial with separate jobs has one attempt per job. In a shared job another attempt starts after
+    the last one ended, or after the job left the queue before the trial's end.
     """
     if place.is_shared:
         name = place.root.name
@@ -57,7 +57,7 @@ def attempts_of(place: TrialFolder) -> list[list[Execution]]:
 
 
 def parts_of(log: Path) -> JobParts:
-    """Return the parts of the executions in a shared job's event log."""
+    """Return the executions in a shared job's event log, divided by trial."""
     return _parts(log, job_files.stamp_of(log))
 
 
@@ -67,7 +67,7 @@ def _parts(log: Path, stamp: tuple[int, int]) -> JobParts:
 
 
 def whole_of(log: Path) -> WholeJob:
-    """Return the executions in a job's event log, with or without trials."""
+    """Return all executions in a job's event log, not divided by trial."""
     return _whole(log, job_files.stamp_of(log))
 
 
@@ -77,7 +77,7 @@ def _whole(log: Path, stamp: tuple[int, int]) -> WholeJob:
 
 
 def _whole_in(events: Sequence[JobEvent]) -> WholeJob:
-    """Return a job's executions, without parsing most marks."""
+    """Return a job's executions from its events, without parsing most marks."""
     executions = (executions_of(part) for part in submissions(without_marks(events)))
     marks = b"\n".join(event.raw for event in events if isinstance(event, MarkEvent))
     ends = {name for name in ENDS if b" %s " % name.encode() in marks}
@@ -85,7 +85,7 @@ def _whole_in(events: Sequence[JobEvent]) -> WholeJob:
 
 
 def note_log(log: Path) -> None:
-    """Write the note of a job's event log about what is over, for later readers."""
+    """Write the note of a job's event log, for later readers."""
     events = events_of(log)
     write_note(log, _whole_in(events), _parts_in(events))
 
@@ -103,7 +103,7 @@ def _parts_in(events: Iterable[JobEvent]) -> JobParts:
 
 
 def _marks_of(events: Iterable[JobEvent]) -> list[list[tuple[float, Mark]]]:
-    """Return the marks of each execution, some of which may have come after its end."""
+    """Return the marks of each execution; some may have come after its end."""
     found: list[list[tuple[float, Mark]]] = []
     for event in events:
         if event.type.name == "EXECUTE":
@@ -114,7 +114,7 @@ def _marks_of(events: Iterable[JobEvent]) -> list[list[tuple[float, Mark]]]:
 
 
 class _Division:
-    """The executions of one submission of a job, divided as `JobParts` has them."""
+    """The executions of one submission of a job, divided by trial as in `JobParts`."""
 
     def __init__(self, events: Sequence[JobEvent]) -> None:
         self.trials: dict[str, list[list[Execution]]] = {}
@@ -170,7 +170,7 @@ class _Span:
 
 
 class _GangDivision:
-    """The division of a gang: all of its jobs train one trial."""
+    """The executions of one submission of a gang, divided by trial; all jobs train one trial."""
 
     def __init__(self, events: Sequence[JobEvent]) -> None:
         self.between: list[Execution] = []
@@ -188,7 +188,7 @@ class _GangDivision:
 
     @property
     def trials(self) -> dict[str, list[list[Execution]]]:
-        """The parts of each attempt, by trial."""
+        """The parts of each attempt at a trial, by the trial's name."""
         found: dict[str, list[list[Execution]]] = {}
         for span in self._spans:
             if span.parts:
@@ -218,7 +218,7 @@ class _GangDivision:
 
 
 def _cut(execution: Execution, began: float, ended: float) -> Execution:
-    """Return the part of an execution between two times; an infinite end means it continues."""
+    """Return the part of an execution between two times; with an infinite end, up to now."""
     if ended == math.inf:
         return execution._replace(began=began, ended=max(began, execution.ended))
     is_whole = ended == execution.ended and execution.is_over
@@ -227,7 +227,7 @@ def _cut(execution: Execution, began: float, ended: float) -> Execution:
 
 
 def _ended(part: Execution, mark: Mark) -> Execution:
-    """Return a trial's part with the mark that ends it."""
+    """Return a trial's part of an execution, ended by a mark."""
     return part._replace(
         cpu_seconds=mark.cpu_seconds or 0.0,
         memory_mb=mark.memory_mb,

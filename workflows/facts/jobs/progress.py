@@ -1,4 +1,4 @@
-"""A trial's reports of its progress: the lines of `progress.jsonl`, whoever wrote them."""
+"""A trial's progress reports: the lines of `progress.jsonl`, from any trainer."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _LARGEST_STEP = 2**31 - 1  # what a database's integer holds
 
 
 def read_reports(path: Path, metric: str) -> dict[int, float]:
-    """Return the metric by step; NaN if its value was no number.
+    """Return the reported metric by step; NaN if a value is not a number.
 
-    The last report of a step counts, if a trainer that continues from a checkpoint repeats it.
-    Other lines are left out: a trainer may write anything.
+    A trainer that continues from a checkpoint may repeat a step; then the last report counts. Lines
+    that are not reports are ignored.
 
     Args:
-        path: the file; a missing one holds no report.
-        metric: the objective's.
+        path: the file; a missing file has no reports.
+        metric: the objective's metric.
     """
     return dict(_reports(_last_lines(path, job_files.MOST_REPORTS), metric))
 
 
 def last_report(path: Path, metric: str) -> tuple[int, float | None] | None:
-    """Return the last reported step, and its metric if that is a number."""
+    """Return the last reported step, and its metric, or None if that is not a number."""
     stamp = job_files.stamp_of(path)
     return _last_report(path, metric, stamp) if stamp[0] else None
 
@@ -47,7 +47,7 @@ def _last_report(
 
 
 def _last_lines(path: Path, most: int) -> list[bytes]:
-    """Return the lines within the last bytes of a file, without incomplete ones."""
+    """Return the complete lines in the last `most` bytes of a file."""
     return job_files.tail(path, most)[0].splitlines()
 
 
@@ -59,7 +59,7 @@ def _reports(lines: list[bytes], metric: str) -> Iterator[tuple[int, float]]:
 
 
 def _parsed(line: bytes) -> tuple[int, dict[str, Any]] | None:
-    """Return the step and the metrics of a line; None if it is no report."""
+    """Return the step and the metrics in a line; None if the line is not a report."""
     try:
         report = json.loads(line)
     except (ValueError, RecursionError):
@@ -75,7 +75,7 @@ def _parsed(line: bytes) -> tuple[int, dict[str, Any]] | None:
 
 
 def _number(value: Any) -> float:
-    """Return `value` as a float; NaN if it is no number: JSON writes NaN and infinity as null."""
+    """Return `value` as a float; NaN if it is not a number, such as null for an infinite value."""
     if not is_number(value):
         return math.nan
     try:

@@ -1,1 +1,1 @@
-"""The outcomes of a study's days and regions, and the events for its alerts."""
+"""The outcomes of regions on a study's days, and the events for the study's alerts."""

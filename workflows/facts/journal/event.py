@@ -1,4 +1,4 @@
-"""An event: something in a study that somebody may want to know."""
+"""An event in a study, about which a person may want an alert."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ TEST: Literal["test"] = "test"  # the kind of what `trialfleet notify test` send
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """One event.
+    """An event in a study, for alerts.
 
     Attributes:
-        id: the same whenever the same thing is found again, by any process.
-        kind: one of `notify`'s events; or `TEST`, which no channel can leave out.
+        id: the same each time that any process finds the same event.
+        kind: one of `notify`'s events, or `TEST`, which every channel gets.
         title: one line for people.
-        text: more lines: what, why, and the command that comes next.
-        data: the same for programs.
-        at: when it was found.
+        text: more lines: the event, its reason, and the next command.
+        data: the event's facts for programs.
+        at: when the event was found.
     """
 
     id: str
@@ -40,7 +40,7 @@ class Event:
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the event as programs get it."""
+        """Return the event as plain data, for programs."""
         return {
             "schema": 1,
             "id": self.id,
@@ -57,7 +57,7 @@ class Event:
 
     @staticmethod
     def read(content: dict[str, Any]) -> Event:
-        """Return the event with this content."""
+        """Return the event with the content that `to_json` returned."""
         return _EVENT.validate_python({**content, "kind": content["event"]})
 
 
@@ -65,15 +65,15 @@ _EVENT = TypeAdapter(Event)
 
 
 def event_id(*parts: object) -> str:
-    """Return the id of the event with these parts; letters and digits."""
+    """Return an event's id, made from these parts: letters and digits."""
     text = "\0".join(map(str, parts))
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:24]
 
 
 def cut_at_a_line(text: str, most: int) -> str:
-    """Return the first lines of a text that fit into a size, and the number of the others.
+    """Return a text's first lines that fit into `most` characters, and a line about the others.
 
-    A first line that is longer is cut itself.
+    If the first line is too long, it is cut.
     """
     if len(text) <= most:
         return text
@@ -88,11 +88,11 @@ def cut_at_a_line(text: str, most: int) -> str:
 
 
 def more_lines(count: int) -> str:
-    """Return the line that stands for others."""
+    """Return the line for lines that are not shown."""
     return f"… and {count:,} more line{'s' * (count > 1)}"
 
 
 def unshown(events: Sequence[Event]) -> list[str]:
-    """Return the line for events that a message doesn't show, if any."""
+    """Return the line for events that a message doesn't show; empty if it shows all."""
     more = len(events) - MOST_SHOWN
     return [f"… and {more} more"] if more > 0 else []

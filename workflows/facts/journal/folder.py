@@ -1,7 +1,7 @@
-"""Names of the files of a study's daily runs, all in this module.
+"""Names of all files of a study's daily runs.
 
-They are in runs/STUDY, next to the folders of the days' runs, which are named by the dates; DATE-2
-is another attempt at the failed regions.
+The files are in runs/STUDY, next to the folders of the days' runs. A run's folder is named by its
+date; DATE-2 is a second attempt, at the regions that failed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trialfleet.workflows.facts.run_folder.folder import file_in
 
 @dataclass(frozen=True)
 class DailyFolder:
-    """The folder of a study's runs. `root` is absolute."""
+    """The folder of a study's daily runs. `root` is absolute."""
 
     root: Path
 

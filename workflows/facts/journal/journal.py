@@ -1,9 +1,9 @@
 """The journal of a study's days: each region's outcome on each day, recorded once.
 
-A SQLite file that several processes may read and write. Records never change: a second record of
-the same region, day and attempt is ignored, and no region succeeds twice on one day. An attempt
-fixes the regions that it is for, its run and its deadline before anything is done for it; after a
-crash it continues unchanged.
+The journal is a SQLite file that several processes may read and write. Records never change: a
+second record of the same region, day and attempt is ignored, and no region succeeds twice on one
+day. An attempt's regions, run and deadline are recorded before its work begins, so after a crash it
+continues unchanged.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CREATE TRIGGER IF NOT EXISTS outcomes_stay BEFORE DELETE ON outcomes
 
 
 class Ending(StrEnum):
-    """The outcome word of a region's day."""
+    """The kind of a region's outcome on a day."""
 
     PUBLISHED = "published"  # its new model is the current one
     KEPT = "kept"  # a model was trained, but the previous one stays current
@@ -59,10 +59,10 @@ class Outcome:
     """The outcome of a region on a day.
 
     Attributes:
-        attempt: at the region's day, counted from 1.
-        why: of a kept or failed region; empty for the others.
-        run: the id of its run; None if none was made for it.
-        fingerprint: of its data, if known.
+        attempt: the number of the attempt at the day, from 1.
+        why: the reason, for a kept or failed region; empty for the others.
+        run: the id of the region's run; None without a run.
+        fingerprint: the fingerprint of its data, if known.
         settings: a fingerprint of everything else that affects the training.
     """
 
@@ -79,13 +79,13 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One attempt at a day: the first is for all regions, others for those that failed.
+    """One attempt at a day: the first is for all regions, later ones are for failed regions.
 
     Attributes:
-        run: the id of its run, if any region needs one; or of a previous attempt's run that was
-            resumed.
-        deadline: when its regions stop asking for trials; None: never.
-        ended: when each of its regions had an outcome; None until then.
+        run: the id of the attempt's run, if any region needs one. It may be a previous attempt's
+            run that was resumed.
+        deadline: when its regions stop asking for trials; None if there is no deadline.
+        ended: when its last region got an outcome; None until then.
     """
 
     date: date
@@ -106,13 +106,13 @@ _ATTEMPTS, _OUTCOMES = TypeAdapter(list[Attempt]), TypeAdapter(list[Outcome])
 
 
 class Journal:
-    """A study's journal; each call is independent, so several processes may share it."""
+    """A study's journal. Each call is independent, so several processes may share it."""
 
     def __init__(self, file: Path) -> None:
         """Open or create the journal.
 
         Raises:
-            TrialfleetError: the file can't be made or is not a journal.
+            TrialfleetError: the file can't be created or is not a journal.
         """
         self.file = file
         with self._open() as connection:
@@ -120,11 +120,11 @@ class Journal:
 
     @property
     def scope(self) -> str:
-        """The prefix that separates this journal's events from others'."""
+        """The prefix that separates this journal's events from those of other journals."""
         return str(self.file.parent)
 
     def begin(self, attempt: Attempt) -> Attempt:
-        """Record an attempt, or return the existing one of its date and number."""
+        """Record an attempt; return it, or the existing attempt with its date and number."""
         with self._open() as connection:
             connection.execute(
                 "INSERT INTO attempts (date, attempt, run, regions, started, deadline)"
@@ -141,7 +141,7 @@ class Journal:
         return next(a for a in self.attempts(attempt.date) if a.attempt == attempt.attempt)
 
     def end(self, attempt: Attempt, now: datetime) -> None:
-        """Record that each region of an attempt has an outcome."""
+        """Record that all regions of an attempt have outcomes."""
         with self._open() as connection:
             connection.execute(
                 "UPDATE attempts SET ended = ? WHERE date = ? AND attempt = ? AND ended IS NULL",
@@ -149,7 +149,7 @@ class Journal:
             )
 
     def record(self, outcomes: Iterable[Outcome], now: datetime) -> None:
-        """Record outcomes, all or none; an existing one stays."""
+        """Record all outcomes or none; an existing outcome stays."""
         with self._open() as connection:
             connection.executemany(
                 "INSERT INTO outcomes VALUES (:date, :region, :attempt, :ending, :why, :run,"
@@ -158,7 +158,7 @@ class Journal:
             )
 
     def attempts(self, day: date | None = None) -> list[Attempt]:
-        """Return the attempts at a day, or at all days, the oldest first."""
+        """Return the attempts at a day, or at all days, oldest first."""
         where, given = ("", ()) if day is None else ("WHERE date = ?", (str(day),))
         query = f"SELECT * FROM attempts {where} ORDER BY date, attempt"  # noqa: S608 - ours
         with self._open() as connection:
@@ -168,7 +168,7 @@ class Journal:
         )
 
     def outcomes(self, first: date | None = None, last: date | None = None) -> list[Outcome]:
-        """Return each region's outcomes between two days, both included, oldest first."""
+        """Return all regions' outcomes from one day to another, both included, oldest first."""
         between = (str(first or date.min), str(last or date.max))
         query = (
             "SELECT *, outcome AS ending FROM outcomes WHERE date BETWEEN ? AND ?"
@@ -178,7 +178,7 @@ class Journal:
             return _OUTCOMES.validate_python(map(dict, connection.execute(query, between)))
 
     def endings(self, first: date) -> list[tuple[date, str, Ending]]:
-        """Return each region's ending of each day since one, oldest first: the best one."""
+        """Return the best ending of each region on each day since `first`, oldest first."""
         query = (
             "SELECT date, region, COALESCE(MAX(NULLIF(outcome, 'failed')), 'failed') AS ending"
             " FROM outcomes WHERE date >= ? GROUP BY date, region ORDER BY date"
@@ -188,7 +188,7 @@ class Journal:
         return [(date.fromisoformat(day), region, Ending(word)) for day, region, word in rows]
 
     def last_models(self, before: date | None = None) -> dict[str, Outcome]:
-        """Return each region's last day, before this one if given, that trained a model."""
+        """Return each region's last outcome with a model, before a day if given."""
         endings = {Ending.PUBLISHED, Ending.KEPT}
         found = [o for o in self.outcomes(last=before) if before is None or o.date < before]
         return {o.region: o for o in found if o.ending in endings}
@@ -198,13 +198,13 @@ class Journal:
 
 
 def latest_of(outcomes: Iterable[Outcome]) -> dict[tuple[date, str], Outcome]:
-    """Return each region's outcome of each day that counts: the good one, else the last."""
+    """Return each region's valid outcome of each day: the successful one, else the last."""
     order = sorted(outcomes, key=lambda one: (one.ending is not Ending.FAILED, one.attempt))
     return {(one.date, one.region): one for one in order}
 
 
 def ending_with_model(files: RegionFolder) -> tuple[Ending, str]:
-    """Return the ending of a region that has published a model, and why it was kept."""
+    """Return the ending of a region with a published model, and why the previous one was kept."""
     verdict = read_verdict(files.verdict) if files.verdict.exists() else None
     if verdict and not verdict.promoted:
         return Ending.KEPT, verdict.why

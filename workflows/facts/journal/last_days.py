@@ -1,4 +1,4 @@
-"""A study's regions by their days: how the last one ended, and how many failed in a row."""
+"""Regions by their days: the last day's ending, and the number of failed days in a row."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _BACK = timedelta(days=31)  # a region that had no day for longer has left the s
 
 @dataclass(frozen=True)
 class RegionDays:
-    """A region's last day that has ended for it.
+    """A region's last day with an outcome.
 
     Attributes:
-        failed: days in a row that have failed, this one last; 0 if it ended well.
+        failed: the number of failed days in a row up to this one; 0 if this day succeeded.
     """
 
     date: date
@@ -35,15 +35,15 @@ class RegionDays:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyDays:
-    """A study's days.
+    """A study's state by its days.
 
     Attributes:
-        begun: the newest that has begun.
-        ended: when a day ended last; None before one has.
-        regions: by name, all that had a day within a month.
-        daily: when days begin; None if the study's file can't be read, or says so no more.
-        models: how new the current model of each region is, by name.
-        awaiting: since when a model of a region waits for approval, by name.
+        begun: the newest day that has begun.
+        ended: when a day last ended; None if no day has ended.
+        regions: by name, the regions with a day within the last month.
+        daily: when days begin; None if the study's file can't be read, or has no `daily:` any more.
+        models: the `as_of` of each region's current model, by the region's name.
+        awaiting: since when a region's model waits for approval, by the region's name.
     """
 
     study: str
@@ -56,7 +56,7 @@ class StudyDays:
 
 
 def study_days(folder: DailyFolder) -> StudyDays | None:
-    """Return a study's state by its days; None if none has begun or can be read."""
+    """Return a study's state by its days; None if no day has begun or the journal is unreadable."""
     if not folder.journal.exists():
         return None
     try:

@@ -1,4 +1,4 @@
-"""The lease of one of two managers on a study's days; see `SharedRows`."""
+"""The lease on a study's days, which one of two managers holds; see `SharedRows`."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from trialfleet.workflows.formatting import duration
 
 
 class LeaseLostError(TrialfleetError):
-    """Another manager works on the study's days; nothing was written."""
+    """The error that another manager works on the study's days; nothing was written."""
 
 
 @dataclass(frozen=True)
 class Lease:
-    """The lease on a study's days, held now or last.
+    """The lease on a study's days, with its present or last holder.
 
     Attributes:
-        token: how often it has changed hands, from 1.
-        host: the manager's name, for people.
-        folder: of the study's runs there.
-        is_ours: whether that is this manager.
-        age: seconds since it was renewed.
-        seconds: how long it lasts without that; 0: it was given back.
+        token: a number that counts the lease's holders, from 1.
+        host: the name of the holder's machine, for people.
+        folder: the folder of the study's runs on that machine.
+        is_ours: whether this manager is the holder.
+        age: seconds since the last renewal.
+        seconds: how long the lease lasts without a renewal; 0 if it was given back.
     """
 
     token: int

@@ -1,11 +1,11 @@
-"""The outbox: events and their deliveries, in a folder.
+"""The outbox: a folder with events and their deliveries.
 
 FOLDER/outbox.db   the events, and a line for each channel that wants one
 FOLDER/lock        locked by the process that sends
 
-An event is added with its deliveries in one step; existing ones stay. A delivery is noted as sent
-afterwards: after a crash between the two it is sent once more, with the same event id. So each
-arrives once, or rarely twice, as long as its channel works.
+An event is added together with its deliveries in one step; an existing event stays. A delivery is
+first sent and then noted as sent. After a crash between the two, it is sent again with the same
+event id. So each event arrives once, or rarely twice, as long as its channel works.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Delivery:
     Attributes:
         channel: the channel's key.
         tries: the number of failed tries.
-        due: when it is to be tried, in unix seconds.
-        first: when it was tried first; None before that.
-        error: of the last try.
+        due: when to try it next, in Unix seconds.
+        first: when it was first tried; None before that.
+        error: the error of the last try.
     """
 
     event: Event
@@ -72,13 +72,13 @@ _DELIVERY = TypeAdapter(Delivery)
 
 
 class Outbox:
-    """An outbox; each call is independent, so several processes may share it."""
+    """An outbox. Each call is independent, so several processes may share it."""
 
     def __init__(self, folder: Path) -> None:
         """Open or create the outbox of a folder.
 
         Raises:
-            TrialfleetError: the folder can't be made, or its content is not an outbox.
+            TrialfleetError: the folder can't be created, or its content is not an outbox.
         """
         self._folder = folder
         try:
@@ -89,7 +89,7 @@ class Outbox:
             connection.executescript(_SCHEMA)
 
     def put(self, events: Iterable[Event], channels: Sequence[Channel], *, is_daily: bool) -> None:
-        """Add events, each with its deliveries; an existing one stays."""
+        """Add events with their deliveries; an existing event stays."""
         now = _now()
         with self._open() as connection:
             for event in events:
@@ -111,7 +111,7 @@ class Outbox:
                     )
 
     def waiting(self) -> list[Delivery]:
-        """Return the deliveries to send, due or not, oldest event first."""
+        """Return the deliveries still to be sent, due or not, oldest event first."""
         return [one for one in self.deliveries() if one.state == "waiting"]
 
     def deliveries(self) -> list[Delivery]:
@@ -133,7 +133,7 @@ class Outbox:
             return connection.execute(query, (event,)).fetchone() is not None
 
     def skip(self, events: Iterable[str]) -> None:
-        """Never send events of these ids: another manager has."""
+        """Mark events that must never be sent, by their ids: another manager has sent them."""
         with self._open() as connection:
             connection.executemany(
                 "INSERT INTO events SELECT ?, '{}', COALESCE(MAX(number), 0) + 1 FROM events"
@@ -142,13 +142,13 @@ class Outbox:
             )
 
     def settled(self) -> list[str]:
-        """Return the ids of events without waiting deliveries: each was sent or given up."""
+        """Return the ids of events without waiting deliveries: all were sent or abandoned."""
         query = "SELECT event FROM deliveries GROUP BY event HAVING SUM(state = 'waiting') = 0"
         with self._open() as connection:
             return [row["event"] for row in connection.execute(query)]
 
     def sent(self, deliveries: Iterable[Delivery]) -> None:
-        """Note that these have arrived."""
+        """Note that these deliveries have arrived."""
         self._settle(deliveries, "sent", None)
 
     def give_up(self, deliveries: Iterable[Delivery], error: str) -> None:
@@ -156,7 +156,7 @@ class Outbox:
         self._settle(deliveries, "given up", error)
 
     def put_off(self, deliveries: Iterable[Delivery], error: str, now: float, due: float) -> None:
-        """Note that these deliveries failed, why, and when to try them again."""
+        """Note that these deliveries failed, with the error and the time of the next try."""
         with self._open() as connection:
             connection.executemany(
                 "UPDATE deliveries SET tries = tries + 1, due = ?, first = COALESCE(first, ?),"
@@ -165,7 +165,7 @@ class Outbox:
             )
 
     def hurry(self) -> None:
-        """Make waiting deliveries due now: their channel may work again."""
+        """Make waiting deliveries due now, because their channel may work again."""
         with self._open() as connection:
             connection.execute("UPDATE deliveries SET due = 0 WHERE state = 'waiting'")
 
@@ -178,7 +178,7 @@ class Outbox:
             )
 
     def hold_lock(self, *, wait: bool) -> AbstractContextManager[bool]:
-        """Give whether this process may send; no other one does until the block has ended."""
+        """Give whether this process may send. If so, no other process does during the block."""
         return locked(self._folder / "lock", wait=wait)
 
     def _open(self) -> AbstractContextManager[sqlite3.Connection]:
@@ -186,13 +186,13 @@ class Outbox:
 
 
 def key_of(channel: Channel) -> str:
-    """Return the key of a channel, which stays the same while the channel does."""
+    """Return a channel's key, which depends on all of its settings except its events."""
     kept = channel.model_dump_json(exclude={"events"})
     return hashlib.sha256(kept.encode()).hexdigest()[:16]
 
 
 def undelivered(folder: Path) -> tuple[str, ...]:
-    """Return what can't be delivered from a folder's outbox, a line per channel; no secret."""
+    """Return the delivery errors in a folder's outbox, a line per channel, without secrets."""
     if not (folder / "outbox.db").exists():
         return ()
     try:

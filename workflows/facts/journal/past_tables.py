@@ -1,4 +1,4 @@
-"""Profiles of a region's past tables, from the folders of their runs."""
+"""Profiles of regions' past tables, from the folders of past runs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _PROFILE = TypeAdapter(DayProfile)
 
 
 def past_tables(folder: DailyFolder, day: date, most: int) -> dict[str, list[DayProfile]]:
-    """Return the profiles of each region's last days with a model, oldest first.
+    """Return the profiles of the tables of each region's last days with a model, oldest first.
 
-    They are days before this one, no more than `most`; a day whose run has no note of its table, or
-    whose run is gone, doesn't count.
+    There are at most `most` days per region, all before `day`. A day without a run or without a
+    noted profile doesn't count.
 
     Raises:
         TrialfleetError: the journal can't be read.

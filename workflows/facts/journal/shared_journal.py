@@ -1,6 +1,6 @@
-"""The journal of a study with two managers: the database has it, the file is a copy.
+"""The journal of a study with two managers: it is in the database, and the file is a copy.
 
-Records are written to the database first, and count from then on; the views read only the file.
+Records are written to the database first; from then on they are valid. Views read only the file.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def _no_patience(error: OptimizerError) -> None:
 
 
 class SharedJournal(Journal):
-    """A journal that two managers write.
+    """A journal that two managers share.
 
-    Each write raises LeaseLostError where another manager works on the days.
+    Each write raises LeaseLostError if another manager works on the days.
     """
 
     def __init__(self, file: Path, rows: SharedRows, wait: Wait = _no_patience) -> None:
@@ -38,30 +38,31 @@ class SharedJournal(Journal):
 
         Args:
             file: the copy.
-            rows: the study's, in the database.
-            wait: called before a failed write is retried; raises to abandon it.
+            rows: the study's rows in the database.
+            wait: called before a failed write is retried; it raises an error if the write is to be
+                abandoned.
         """
         super().__init__(file)
         self._rows, self._wait = rows, wait
 
     @property
     def scope(self) -> str:
-        """The prefix that separates this journal's events from others', on both managers."""
+        """The prefix of this journal's events, the same on both managers."""
         return self._rows.study
 
     def begin(self, attempt: Attempt) -> Attempt:
-        """Record an attempt, or return the existing one of its date and number."""
+        """Record an attempt; return it, or the existing attempt with its date and number."""
         self._write([Row("attempt", _key(attempt), _ATTEMPT.dump_python(attempt, mode="json"))])
         return super().begin(attempt)
 
     def end(self, attempt: Attempt, now: datetime) -> None:
-        """Record that each region of an attempt has an outcome."""
+        """Record that all regions of an attempt have outcomes."""
         ended = replace(attempt, ended=now)
         self._write([Row("ended", _key(attempt), _ATTEMPT.dump_python(ended, mode="json"))])
         super().end(attempt, now)
 
     def record(self, outcomes: Iterable[Outcome], now: datetime) -> None:
-        """Record outcomes, all or none; an existing one stays."""
+        """Record all outcomes or none; an existing outcome stays."""
         given = list(outcomes)
         days = {one.date for one in given}
         known = {_key(one, one.region) for day in days for one in self.outcomes(day, day)}
@@ -74,7 +75,7 @@ class SharedJournal(Journal):
             super().record(new, now)
 
     def pull(self) -> list[str]:
-        """Copy new records; return the ids of events that people were alerted of.
+        """Copy new records from the database; return the ids of events that were sent as alerts.
 
         Raises:
             OptimizerError: the database can't be used.
@@ -105,7 +106,7 @@ class SharedJournal(Journal):
                     super().end(attempt, attempt.ended)
 
     def note_told(self, events: Iterable[str]) -> None:
-        """Share the ids of events that people have been alerted of."""
+        """Write the ids of events that were sent as alerts to the database."""
         self._rows.note(Row("told", event, {}) for event in events)
 
 

@@ -1,11 +1,11 @@
 """Shared rows of two managers in a study's PostgreSQL database: a lease and the journal.
 
-Only the manager that holds the lease works on the study's days. It renews the lease while it works;
-once that has not been renewed for as long as it lasts, the other manager may take it. Each change
-of hands counts the lease's token up, and a row is written only in a transaction that has seen the
-writer's own token there. So a manager that was cut off, or stood still, and comes back writes
-nothing: the token is another one by then (a fencing token, Kleppmann, "How to do distributed
-locking", 2016). Times are the database's, so the managers' clocks don't matter.
+Only the manager that holds the lease works on the study's days. It renews the lease while it works.
+When the lease has expired, the other manager may take it. Each change of the holder increases the
+lease's token by one. A row is written only in a transaction that finds the writer's own token in
+the lease. So a manager that comes back after an interruption writes nothing, because the token has
+changed (a fencing token, Kleppmann, "How to do distributed locking", 2016). Times are the
+database's, so the managers' clocks don't matter.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Row:
 
     Attributes:
         kind: attempt, ended, outcome or told.
-        key: unique among those of its kind.
+        key: unique among the rows of this kind.
         content: a JSON object.
     """
 
@@ -68,7 +68,7 @@ class Row:
 class SharedRows:
     """A study's lease and rows, for one manager. Not thread-safe.
 
-    Each method raises OptimizerError where the database can't be used.
+    Each method raises OptimizerError if the database can't be used.
     """
 
     def __init__(self, url: str, study: str, own: Owner, lasts: timedelta) -> None:
@@ -113,7 +113,7 @@ class SharedRows:
         return True
 
     def give_back(self) -> None:
-        """Let another manager take the lease at once."""
+        """Give the lease back, so that another manager may take it at once."""
         ours = (_LEASES.c.study == self.study) & (_LEASES.c.token == self._token)
         with self._errors(), self._engine.begin() as connection:
             given = sqlalchemy.update(_LEASES).where(ours).values(seconds=0.0)
@@ -121,7 +121,7 @@ class SharedRows:
         self._token = None
 
     def lease(self) -> Lease | None:
-        """Return the study's lease; None if nobody ever had it."""
+        """Return the study's lease; None if no manager ever held it."""
         age = func.extract("epoch", _NOW - _LEASES.c.renewed)
         query = sqlalchemy.select(_LEASES, age.label("age")).where(_LEASES.c.study == self.study)
         with self._errors(), self._engine.connect() as connection:
@@ -132,10 +132,10 @@ class SharedRows:
         return Lease(row.token, row.host, row.folder, is_ours, float(row.age), row.seconds)
 
     def write(self, rows: Iterable[Row]) -> None:
-        """Write rows, all or none; an existing one stays.
+        """Write all rows or none; an existing row stays.
 
         Raises:
-            LeaseLostError: another manager holds the lease, or held it in between.
+            LeaseLostError: another manager holds the lease, or held it since this one took it.
         """
         with self._errors(), self._engine.begin() as connection:
             lease = self._locked(connection)
@@ -145,7 +145,7 @@ class SharedRows:
             self._insert(connection, rows)
 
     def note(self, rows: Iterable[Row]) -> None:
-        """Write rows that need no lease, as `write` does."""
+        """Write rows like `write`, but without holding the lease."""
         with self._errors(), self._engine.begin() as connection:
             self._locked(connection)
             self._insert(connection, rows)
@@ -163,7 +163,8 @@ class SharedRows:
     def _locked(self, connection: sqlalchemy.Connection) -> Any:
         """Return the lease's row, locked for writes until the transaction ends.
 
-        So rows are committed in the order of their numbers, and `news` misses none.
+        The lock makes transactions commit in the order of their rows' numbers. So `news` misses no
+        row.
         """
         held = sqlalchemy.select(_LEASES.c.token, _LEASES.c.host)
         ours = held.where(_LEASES.c.study == self.study).with_for_update()

@@ -1,1 +1,1 @@
-"""The models in a region's folder, and why one is the current one."""
+"""The published models in a region's folder, and why one of them is current."""

@@ -1,7 +1,7 @@
-"""MODELS/STUDY/REGION/.awaiting.json: the model that passed the gate and waits for a person.
+"""MODELS/STUDY/REGION/.awaiting.json: the model that passed the gate and waits for approval.
 
-It exists for a study with `gate: {approve: true}`. A newer model replaces it. The file is never
-removed: `latest` and its history show whether the model still waits.
+The file exists only for a study with `gate: {approve: true}`. A newer model replaces the note. The
+file is never removed: `latest` and its history show whether the model still waits.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Awaiting:
     """A model that waits for a person's approval.
 
     Attributes:
-        run: whose model it is.
-        path: its folder.
+        run: the run that trained the model.
+        path: the model's folder.
         since: when it was published.
     """
 
@@ -46,9 +46,9 @@ class Awaiting:
 
 
 def note_awaiting(published: Path) -> None:
-    """Note that a model waits for approval from now on; an existing note stays.
+    """Note that a model waits for approval from now on; an existing note of it stays.
 
-    To be called with the folder's lock.
+    The caller must hold the folder's lock.
     """
     file = published.parent / AWAITING
     if object_or_empty(lambda: read_json(file)).get("run") != published.name:
@@ -57,10 +57,10 @@ def note_awaiting(published: Path) -> None:
 
 
 def awaiting(models_folder: Path) -> Awaiting | None:
-    """Return the model of a region that waits for approval; None if none does.
+    """Return the region's model that waits for approval; None if none waits.
 
-    A model no longer waits if it has been current, if its folder is gone, or if it is older than
-    the current one.
+    A model no longer waits if it has ever been current, if its folder is gone, or if it is older
+    than the current model.
     """
     noted = object_or_empty(lambda: read_json(models_folder / AWAITING))
     if not noted:
@@ -78,14 +78,14 @@ def awaiting(models_folder: Path) -> Awaiting | None:
 
 
 def awaiting_of(study: Study) -> dict[str, Awaiting]:
-    """Return the models of a study that wait for approval, by their regions' names, in order."""
+    """Return the study's models that wait for approval, by region, in their folders' order."""
     root = Path(study.publish) / study.name
     places = sorted(root.iterdir()) if study.publishes and root.is_dir() else ()
     return {region_of(place): found for place in places if (found := awaiting(place))}
 
 
 def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
-    """Return since when a region's model waits, by its `published.json`, if it does."""
+    """Return a region's published model, given `published.json`, if it waits for approval."""
     if "awaits_approval" not in published:
         return None
     path = Path(published["path"])
@@ -94,7 +94,7 @@ def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
 
 
 def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
-    """Return why a region's published model isn't the latest now, if it isn't."""
+    """Return why a region's published model isn't the current one now; None if it is."""
     why = reason_kept_out(published)
     if why is None or "awaits_approval" not in published:
         return why
@@ -110,7 +110,7 @@ def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
 
 
 def passed_words(published: Path, why: str) -> str:
-    """Return the text about a model that passed the gate and needs approval."""
+    """Return the reason that a model passed the gate and needs approval, with the command."""
     return (
         f"it passed the gate: {why}; with gate.approve a person promotes it: "
         f"{promote_command(published)}"
@@ -118,5 +118,5 @@ def passed_words(published: Path, why: str) -> str:
 
 
 def promote_command(published: Path) -> str:
-    """Return the command that promotes a model, for any working directory."""
+    """Return the command that promotes a model, valid in any working directory."""
     return f"trialfleet promote {shell_quoted_anywhere(published)}"

@@ -18,22 +18,22 @@ def card(
     gate: Verdict | None,
     report_metric: str,
 ) -> Any:
-    """Return the content of a model's card, with the gate's verdict if there is one."""
+    """Return the content of a model's card, with the gate's verdict or null."""
     verdict = gate and gate.to_json()
     return {**provenance, "metrics": metrics, "report_metric": report_metric, "gate": verdict}
 
 
 def identity_of(entry: dict[str, Any]) -> str:
-    """Return what identifies the content of an entry of a card's `data`."""
+    """Return the checksum, version or ETag of an entry in a card's `data`, else "unknown"."""
     return next((str(entry[key]) for key in _IDENTITIES if entry.get(key)), "unknown")
 
 
 def card_of(model: Path) -> dict[str, Any]:
-    """Return a published model's card; empty for a release that wrote none."""
+    """Return a published model's card; empty if an old release published it without a card."""
     return object_or_empty(lambda: read_json(model / CARD))
 
 
 def verdict_of(model: Path) -> Verdict | None:
-    """Return the gate's verdict on a published model; None if there was none."""
+    """Return the gate's verdict on a published model; None without a verdict."""
     gate = card_of(model).get("gate")
     return unless_damaged(lambda: Verdict.from_json(gate), None) if gate else None

@@ -1,4 +1,4 @@
-"""PUBLISH/STUDY/.export/: the settings and the state of a study's exports."""
+"""PUBLISH/STUDY/.export/: the settings and the state of the export of a study's models."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ class Targets(BaseModel):
     """The export targets of a study's models.
 
     Attributes:
-        export: the study's `export:`.
-        keep: the study's `keep:`.
-        s3: the files with the keys for S3; None: boto3 finds its own.
-        variables: of the environment, by which AWS is reached; a proxy's password may be in them.
+        export: the study's `export:` settings.
+        keep: the study's `keep:` settings.
+        s3: the files with the keys for S3; None if boto3 finds keys by itself.
+        variables: the environment variables for the access to AWS; they may contain a proxy's
+            password.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -45,7 +46,7 @@ class Targets(BaseModel):
 
 @dataclass(frozen=True)
 class ExportFolder:
-    """The names in the folder."""
+    """The names of the files in the export folder."""
 
     root: Path
 
@@ -61,7 +62,7 @@ class ExportFolder:
 
     @staticmethod
     def beside(models_folder: Path) -> ExportFolder:
-        """Return the export folder of a region, given the folder of its models."""
+        """Return the export folder of a region's study, given the folder of the region's models."""
         return ExportFolder(models_folder.parent / EXPORTS)
 
     @property
@@ -74,14 +75,14 @@ class ExportFolder:
         return [path for path in found if path.name[0] != "." and path.is_dir()]
 
     def signature(self) -> object:
-        """Return a value that changes with the models and the current one."""
+        """Return a value that changes when models are added or removed, or `latest` changes."""
         return [
             (place.name, place.stat().st_mtime_ns, history.target_of(place / LATEST))
             for place in self.models_folders
         ]
 
     def targets(self) -> Targets | None:
-        """Return the last export targets; None if there were none."""
+        """Return the stored export targets; None if there are none."""
         return unless_damaged(lambda: Targets.model_validate_json(self._targets.read_bytes()), None)
 
     def keep_targets(self, targets: Targets) -> None:
@@ -91,7 +92,7 @@ class ExportFolder:
             write_atomic(self._targets, text + "\n", mode=0o600)
 
     def problems(self) -> dict[str, str]:
-        """Return the present export problems by target."""
+        """Return the stored export problems, by target."""
         return object_or_empty(lambda: read_json(self._problems))
 
     def keep_problems(self, problems: Mapping[str, str]) -> None:
@@ -101,7 +102,7 @@ class ExportFolder:
 
     @contextmanager
     def hold_lock(self, *, wait: bool) -> Iterator[bool]:
-        """Give whether this process may export; no other one does until the block has ended."""
+        """Give whether this process may export. If so, no other process does during the block."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(self._lock, wait=wait) as ours:
             yield ours
@@ -123,5 +124,5 @@ def of_study(study: Study, variables: Mapping[str, str]) -> Targets | None:
 
 
 def read_variables(path: Path) -> dict[str, str]:
-    """Return the variables that were frozen with a run."""
+    """Return the environment variables that were stored when a run was planned."""
     return {str(name): str(value) for name, value in read_json(path)["variables"].items()}

@@ -1,4 +1,4 @@
-"""Folders of a region's models: one per run, and `latest`, in PUBLISH/STUDY/REGION."""
+"""The folders of a region's models in PUBLISH/STUDY/REGION: one per run, and `latest`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ BESIDE = ".publish-"  # how the name of a model that isn't whole yet begins
 
 
 def models_folder_of(study: Study, slug: str) -> Path:
-    """Return the folder of a region's models.
+    """Return the folder of a region's models, from its study.
 
     Raises:
-        InputError: a published model lies where the folder is to be.
+        InputError: there is a published model in the folder's place.
     """
     return models_folder_in(study.publish, study.name, slug)
 
@@ -36,7 +36,7 @@ def models_folder_in(publish: str, study: str, slug: str) -> Path:
     """Return the folder of a region's models, given the publish folder and study's name.
 
     Raises:
-        InputError: a published model lies where the folder is to be.
+        InputError: there is a published model in the folder's place.
     """
     models_folder = Path(publish) / study / slug
     for folder in (models_folder.parent, models_folder):
@@ -49,13 +49,13 @@ def models_folder_in(publish: str, study: str, slug: str) -> Path:
 
 
 def previous_champions(models_folder: Path) -> list[str]:
-    """Return the runs to whose models `rollback` can return, the next one last."""
+    """Return the runs whose models `rollback` can make current again; the next one is last."""
     previous = history.in_force(models_folder / LATEST)[:-1]
     return [run for run in previous if provenance_of(models_folder / run).get("run") == run]
 
 
 def models_in(models_folder: Path) -> list[Path]:
-    """Return the complete models of a region, by their runs' names."""
+    """Return the complete models of a region, in the order of their runs' names."""
     return [
         model
         for model in sorted(models_folder.iterdir())
@@ -65,10 +65,10 @@ def models_in(models_folder: Path) -> list[Path]:
 
 
 def check_published(model: Path) -> Path:
-    """Return the absolute path of a run's published model, also through a link.
+    """Return the absolute path of a run's published model; a link to it is resolved.
 
     Raises:
-        InputError: it is not such a folder.
+        InputError: the folder is not a run's published model.
     """
     place = model.parent.absolute() / model.name
     if provenance_of(place).get("run") != place.name:
@@ -80,7 +80,7 @@ def check_published(model: Path) -> Path:
 
 
 def champion_of(models_folder: Path, study: str) -> Path | None:
-    """Return the folder of the current model; None if this study has none."""
+    """Return the folder of a region's current model; None if this study has none."""
     run = history.target_of(models_folder / LATEST)
     if run is None:
         return None
@@ -89,10 +89,10 @@ def champion_of(models_folder: Path, study: str) -> Path | None:
 
 
 def reason_not_latest(record: Path) -> str | None:
-    """Return why a region's published model isn't the latest, by `published.json`, if so.
+    """Return why a published model isn't the current one, from `published.json`; None if it is.
 
     Raises:
-        InputError: that file is damaged.
+        InputError: `published.json` is damaged.
     """
     if not record.exists():
         return None
@@ -100,7 +100,7 @@ def reason_not_latest(record: Path) -> str | None:
 
 
 def reason_kept_out(published: Mapping[str, Any]) -> str | None:
-    """Return the same, given the file's content."""
+    """Return why a model isn't the current one, given the content of `published.json`."""
     path, why = Path(published["path"]), published.get("not_latest")
     if why is None or (path.parent / LATEST).resolve() == path.resolve():  # a person may have moved
         return None
@@ -108,13 +108,13 @@ def reason_kept_out(published: Mapping[str, Any]) -> str | None:
 
 
 def current_model(published: Path) -> Path | None:
-    """Return the target of a region's `latest`, given any of its models; None without one."""
+    """Return a region's current model, given any of its models; None without one."""
     link = published.parent / LATEST
     return published.parent / link.resolve().name if link.exists() else None
 
 
 def previous_model(published: Path) -> Path | None:
-    """Return the newest model of runs that were planned earlier; None without any.
+    """Return the newest of a region's models that are older than this one; None without any.
 
     Raises:
         OSError: the folder of the region's models can't be read.
@@ -127,15 +127,15 @@ def previous_model(published: Path) -> Path | None:
 
 
 def other_models(published: Path) -> dict[Path, datetime]:
-    """Return the region's other complete models, and when their runs were planned."""
+    """Return a region's other complete models, with the time of each (`as_of_model`)."""
     others = (model for model in models_in(published.parent) if model.name != published.name)
     return {model: time for model in others if (time := as_of_model(model)) is not None}
 
 
 def as_of_model(model: Path) -> datetime | None:
-    """Return how new a published model is; None if unknown.
+    """Return the time from which a published model's age counts; None if unknown.
 
-    That is when its run was planned, or the end of the run's day if that was earlier.
+    It is the time when its run was planned, or the end of the run's day if that was earlier.
     """
     return _moment(model, "as_of") or created_of(model)
 
@@ -151,12 +151,12 @@ def _moment(model: Path, key: str) -> datetime | None:
 
 
 def region_of(models_folder: Path) -> str:
-    """Return the name of the region whose models are in a folder, else the folder's name."""
+    """Return the name of the region whose models are in a folder; if unknown, the folder's name."""
     return _noted(models_folder, "region") or models_folder.name
 
 
 def display_name(models_folder: Path) -> str:
-    """Return STUDY/REGION of a folder of models: several studies may share a region's name."""
+    """Return STUDY/REGION for a folder of models, because studies may share a region's name."""
     study = _noted(models_folder, "study") or models_folder.parent.name
     return f"{study}/{region_of(models_folder)}"
 

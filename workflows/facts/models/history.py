@@ -1,8 +1,8 @@
-"""MODELS/STUDY/REGION/.history.json: the current models of a region, one after the other.
+"""MODELS/STUDY/REGION/.history.json: the changes of a region's current model.
 
-Only `latest` counts. The history is written first. If the process is killed between the two, the
-change did not happen: `latest` still is the model that the change names as `former`. Functions that
-write must be called with the folder's lock.
+Only `latest` counts. The history is written before `latest` changes. If the process is killed
+between the two, the change did not happen: `latest` is still the model that the change names as
+`former`. Callers of functions that write must hold the folder's lock.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Change:
     """A change of `latest` to another model.
 
     Attributes:
-        run: whose model it became.
-        former: the run of the previous model; None: there was none.
-        time: when, in ISO 8601; None: before there was a history.
-        by: what changed it: publish, promote, rollback, restore for what another manager had done,
-            or hand for a change that none of them made.
-        who: the account that promoted it or rolled it back; empty if unknown.
-        why: the reason that was given for it; empty if none was.
+        run: the run of the new current model.
+        former: the run of the previous model; None if there was none.
+        time: the time in ISO 8601; None if the change is not in the history.
+        by: the origin: publish, promote, rollback, restore (of a change by another manager), or
+            hand (none of these).
+        who: the account that promoted a model or rolled it back; empty if unknown.
+        why: the person's reason; empty without one.
     """
 
     run: str
@@ -50,9 +50,9 @@ class Change:
 
 
 def changes(link: Path) -> list[Change]:
-    """Return the changes of a region's `latest`, oldest first, up to the present one.
+    """Return the changes of a region's `latest` up to now, oldest first.
 
-    An unreadable history counts as none: models are published nevertheless.
+    An unreadable history counts as empty, so that models are still published.
     """
     found, current = _stored(link), target_of(link)
     if found and current == found[-1].former != found[-1].run:
@@ -64,13 +64,13 @@ def changes(link: Path) -> list[Change]:
 
 
 def last_move(link: Path, run: str) -> Change | None:
-    """Return the last change that made a run's model current, or replaced it; None: never."""
+    """Return the last change that made a run's model current or replaced it; None without one."""
     own = [change for change in changes(link) if run in {change.run, change.former}]
     return own[-1] if own else None
 
 
 def note(link: Path, run: str, by: str, *, why: str = "") -> None:
-    """Note that `latest` is about to become the model of a run, and who wants it."""
+    """Note that `latest` is about to change to a run's model, with the origin and the account."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     who = "" if by in {"publish", "restore"} else _account()
     new = Change(run=run, former=target_of(link), time=now, by=by, who=who, why=why)
@@ -79,10 +79,9 @@ def note(link: Path, run: str, by: str, *, why: str = "") -> None:
 
 
 def in_force(link: Path) -> list[str]:
-    """Return the champions to which a rollback can return, the present one last.
+    """Return the runs of the champions to which a rollback can return; the present one is last.
 
-    A model that was rolled back is not among them: two rollbacks go back two champions, not back
-    and forth.
+    Models that were rolled back are not among them. So two rollbacks go back by two champions.
     """
     stack: list[str] = []
     for change in changes(link):
@@ -95,9 +94,9 @@ def in_force(link: Path) -> list[str]:
 
 
 def target_of(link: Path) -> str | None:
-    """Return the run whose model a region's `latest` is; None if there is no such link.
+    """Return the run of the model to which `latest` links; None without a valid link.
 
-    A link that leads out of the region's folder does not count: it was made by mistake.
+    A link out of the region's folder is not valid: it was made by mistake.
     """
     if not link.is_symlink():
         return None
@@ -106,7 +105,7 @@ def target_of(link: Path) -> str | None:
 
 
 def _account() -> str:
-    """Return the present user, also behind sudo; empty for an account without a name."""
+    """Return the user's account name; with sudo, the caller's. Empty if it has no name."""
     if asks := os.environ.get("SUDO_USER"):
         return asks
     try:
@@ -116,7 +115,7 @@ def _account() -> str:
 
 
 def _write(models_folder: Path, content: object) -> None:
-    """Write the history through a temporary file of a fixed name, which the next write replaces."""
+    """Write the history atomically, through a temporary file with a fixed name."""
     beside = models_folder / f"{HISTORY}.new"
     beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     sync(beside)

@@ -1,4 +1,4 @@
-"""The models in a region's folder, oldest first, with the current one and its reasons."""
+"""The published models of a region, oldest first, with their relation to `latest`."""
 
 from __future__ import annotations
 
@@ -43,17 +43,18 @@ class PublishedModel:
     """A model in a region's folder of models.
 
     Attributes:
-        created: when its run was planned, also if its day was another; None if unknown.
-        as_of: how new it is: that, or the end of its day if that was earlier; None if unknown.
-        in_force: whether it is the latest.
-        standing: whether it is or was the current model, and what replaced it.
-        awaits_since: since when it waits for approval; None if it doesn't.
-        card: its card; the provenance alone where it has none.
-        verdict: the gate's; None in a study without a gate.
-        evaluations: the gate's metric of it each time that it was measured, oldest first, and the
-            run whose gate that was.
-        metric: of these; empty if no gate measured anything.
-        drift: how it left its past range when it was last measured; None if it didn't.
+        created: when its run was planned; None if unknown.
+        as_of: the time from which its age counts: `created`, or the end of its run's day if that
+            was earlier; None if unknown.
+        in_force: whether it is the current model.
+        standing: whether it is or was the current model, and how it was replaced.
+        awaits_since: since when it waits for approval; None if it doesn't wait.
+        card: its card; without a card, its provenance.
+        verdict: the gate's verdict on it; None in a study without a gate.
+        evaluations: its measurements by gates, oldest first: the run of the gate, and the value of
+            `metric`.
+        metric: the name of the gates' metric; empty if no gate measured anything.
+        drift: a text if its last measurement was outside its past range; otherwise None.
     """
 
     path: Path
@@ -70,7 +71,7 @@ class PublishedModel:
     drift: str | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the model as plain data."""
         return {
             "path": str(self.path),
             "run": self.run,
@@ -86,7 +87,7 @@ class PublishedModel:
 
 
 def models_on(models_folder: Path) -> list[PublishedModel]:
-    """Return the models in a region's folder of models, oldest first."""
+    """Return all models in a region's folder, oldest first."""
     runs = sorted(models_in(models_folder), key=lambda path: (_time(path), path.name))
     verdicts = [found for path in runs if (found := verdict_of(path))]
     standings, waits = _standings(models_folder / LATEST), awaiting(models_folder)
@@ -100,13 +101,13 @@ def models_on(models_folder: Path) -> list[PublishedModel]:
 
 
 def runs_with_models(models_folder: Path) -> list[str]:
-    """Return the runs that have a model in such a folder, newest first, for people."""
+    """Return the runs with a model in a region's folder, newest first, as text for people."""
     models = models_on(models_folder)[::-1]
     return [f"{one.run} (in force)" if one.in_force else one.run for one in models]
 
 
 def _standings(link: Path) -> dict[str, Standing]:
-    """Return the standing of each model that has been current, by its run."""
+    """Return the standing of each model that is or was current, by its run."""
     latest = target_of(link)
     found = {change.run: Standing.BEFORE for change in changes(link)}
     found |= {
@@ -118,14 +119,14 @@ def _standings(link: Path) -> dict[str, Standing]:
 
 
 def was_rolled_back(published: Path) -> str | None:
-    """Return the current run if a person rolled a published model back to it."""
+    """Return the run of the current model if a person rolled a published model back to it."""
     link = published.parent / LATEST
     standing = _standings(link).get(published.name)
     return target_of(link) if standing is Standing.ROLLED_BACK else None
 
 
 def drift_of(models_folder: Path, run: str | None) -> str | None:
-    """Return a model's drift out of its past range, with its metric; None if there is none."""
+    """Return a text about a model's drift, with the metric's name; None without drift."""
     found = [model for model in models_on(models_folder) if model.run == run]
     return found[0].drift if found else None
 
@@ -153,7 +154,7 @@ def _model(
 
 
 def _evaluations(run: str, verdicts: Sequence[Verdict], metric: str) -> list[tuple[str, float]]:
-    """Return each gate's run with its measurement of a model."""
+    """Return a model's measurements: the run of each gate, and the metric's value."""
     found = []
     for verdict in verdicts:
         sides = (side for side in (verdict.champion, verdict.challenger) if side)
@@ -170,22 +171,23 @@ def _time(model: Path) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """A value outside the range of those before it."""
+    """A value outside the range of earlier values."""
 
     value: float
     low: float
     high: float
 
     def __str__(self) -> str:
-        """Return the drift in one line, without the metric's name."""
+        """Return a line with the value and the past range, without the metric's name."""
         return f"{self.value:.4g}, outside its past range, {self.low:.4g} to {self.high:.4g}"
 
 
 def drift(values: Sequence[float]) -> Drift | None:
-    """Return how the last of some values left the range of the others; None if it didn't.
+    """Return the drift if the last value is outside the range of the others; None if it isn't.
 
-    The band is median ± 3 · 1.4826 · MAD, which one or two odd days among five don't widen, as they
-    would a standard deviation. With less than five values before the last nothing is said.
+    The range is median ± 3 · 1.4826 · MAD. Unlike a standard deviation, it doesn't grow by one or
+    two odd days among five. At least five values before the last are needed; otherwise the result
+    is None.
     """
     *past, last = values or [0.0]
     if len(past) < PAST:

@@ -1,4 +1,4 @@
-"""A gate's verdict on a region's new model, as in gate.json and in a model's card."""
+"""A gate's verdict on a region's new model, stored in gate.json and in the model's card."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ CHAMPION, CHALLENGER, BASELINE = "champion", "challenger", "baseline"
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The comparison with the constant prediction that a new model has to beat."""
+    """The measured metrics of the constant prediction that a new model has to beat."""
 
     metrics: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedModel(Compared):
-    """The measurement of a model, by its run; no metrics if it could not be measured."""
+    """A model's run and measured metrics; empty metrics if the model could not be measured."""
 
     run: str
 
@@ -30,14 +30,14 @@ class Verdict:
     """The gate's verdict: the content of gate.json.
 
     Attributes:
-        verdict: whether the challenger takes the champion's place.
-        why: in a line, for people.
-        metric: what decided; its name.
-        champion: the current model; None: there was none.
+        verdict: "promoted" if the challenger replaces the champion, otherwise "kept".
+        why: the reason in a line, for people.
+        metric: the name of the metric that decided.
+        champion: the current model; None if there was none.
         challenger: the new model.
-        baseline: None if it was not measured.
-        interval: of the mean difference of the losses, challenger - champion: the two ends of
-            one-sided intervals; None without losses.
+        baseline: the constant prediction; None if it was not measured.
+        interval: the ends of two one-sided intervals for the mean of the losses' differences,
+            challenger - champion; None without losses.
     """
 
     schema: int = 1
@@ -65,7 +65,7 @@ class Verdict:
 
     @staticmethod
     def from_json(noted: Any) -> Verdict:
-        """Return the verdict that `to_json` wrote; ValueError if it is none."""
+        """Return the verdict from the content of gate.json; ValueError if it is not a verdict."""
         found: Verdict = checker(Verdict).validate_python(noted)
         return found
 
@@ -74,6 +74,6 @@ def read_verdict(file: Path) -> Verdict:
     """Return the verdict in a region's gate.json.
 
     Raises:
-        InputError: it is damaged.
+        InputError: gate.json is damaged.
     """
     return Verdict.from_json(read_record(file, shape=Verdict))

@@ -1,1 +1,1 @@
-"""The names in a run's folder, and its graph."""
+"""The names of the files in a run's folder, and the run's graph."""

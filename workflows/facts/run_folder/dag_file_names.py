@@ -1,4 +1,4 @@
-"""A DAG file and HTCondor's files next to it, whose names HTCondor chooses."""
+"""A DAG file and HTCondor's files next to it. HTCondor chooses their names."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ class DagFiles:
 
     @cached_property
     def node_status(self) -> Path:
-        """The states of its nodes; DAGMan writes them every few seconds."""
+        """The file with the states of the nodes; DAGMan writes it every few seconds."""
         return self.dag.with_name("node.status")

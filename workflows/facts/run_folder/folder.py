@@ -20,25 +20,27 @@ FAILING = "failing.json"
 
 
 def file_in(name: str, *, of: str = "root") -> cached_property[Path]:
-    """Return a property for a path in a folder or in its named attribute; {} is the folder's name.
+    """Return a property for the path of a file in a folder.
 
-    It takes longer to make than to look at.
+    `of` is the attribute with that folder. In `name`, {} stands for the name of the root folder.
+
+    The path is cached, because making a path takes longer than using it.
     """
     return cached_property(lambda folder: getattr(folder, of) / name.format(folder.root.name))
 
 
 def note_of(log: Path) -> Path:
-    """Return the note of a job's event log, written once the job was over."""
+    """Return the path of the note of a job's event log, which is written once the job is over."""
     return log.with_name(f"{log.name}.json")
 
 
 @dataclass(frozen=True)
 class TrialFolder:
-    """A trial's files, and those of the job that trains it.
+    """The paths of a trial's files, and of the files of the job that trains it.
 
     Attributes:
         root: the trial's folder.
-        of_job: the folder of the DAG node whose job trains it; default: the trial's own.
+        of_job: the folder of the DAG node whose job trains the trial; default: the trial's folder.
     """
 
     root: Path
@@ -46,7 +48,7 @@ class TrialFolder:
 
     @property
     def node_root(self) -> Path:
-        """The folder of the DAG node: the job's initial directory."""
+        """The folder of the DAG node, which is the job's initial directory."""
         return self.of_job or self.root
 
     @property
@@ -67,36 +69,36 @@ class TrialFolder:
     # Why attempts at a full training failed, by their number; the study keeps a trial's.
     failures = file_in("failures.json")
     progress = file_in(nodes.PROGRESS)  # one JSON line per report of the trial; empty at the start
-    # By which a running job and its access point speak, and nothing else.
+    # The folder through which a running job and its access point communicate.
     words = file_in(nodes.WORDS, of="node_root")
     order = file_in(nodes.ORDER, of="words")  # the order for the job's agent
     said = file_in(nodes.SAID, of="words")  # the last message of the job's agent
     # The trial's last checkpoint, packed.
     saved = file_in(nodes.CHECKPOINT_PACKAGE, of="words")
     left = file_in(nodes.RESULT_PACKAGE, of="words")  # the trial's files at its end, packed
-    # What its job doesn't have and the trial needs, packed: a gate's models in a lane.
+    # Files that the trial needs and its job lacks, packed: a gate's models in a lane.
     given = file_in(nodes.GIVEN_PACKAGE, of="words")
-    ended = file_in(nodes.ENDED)  # how the trial ended, as its package said; absent until that came
-    reports = file_in(nodes.REPORTS, of="words")  # the trial's progress as it comes while it runs
-    # What it prints while it runs, behind a line with its name; at first the lane's trial before it
+    ended = file_in(nodes.ENDED)  # how the trial ended, from its package; absent until that came
+    reports = file_in(nodes.REPORTS, of="words")  # the trial's progress reports while it runs
+    # The running trial's output, after a line with its name; at first the previous trial's output.
     printed_out = file_in(nodes.PRINTED["out"], of="words")
     printed_err = file_in(nodes.PRINTED["err"], of="words")
     # The order to stop early, in a study with early stopping; empty until there is one.
     stop = file_in(nodes.STOP, of="words")
     # The folder of the trial's last checkpoint; empty at the start.
     checkpoint = file_in(nodes.CHECKPOINT)
-    # Which lane's job has the full training, or the gate; absent without one.
+    # The lane whose job executes the full training or the gate; absent without one.
     by_lane = file_in("lane.json")
     model = file_in(nodes.MODEL)  # the trained model's folder, of a full training
-    # The folder by which a gang's jobs and their keeper speak; there for gangs alone.
+    # The folder through which a gang's jobs and their keeper communicate; only for gangs.
     gang = file_in(nodes.GANG, of="words")
     # The keeper's decisions on a gang: its generation and ranks, and how it ended.
     roster = file_in("roster.json", of="gang")
-    # The place of a gang's checkpoints in S3; exists if its study wants them there.
+    # The place of a gang's checkpoints in S3; exists if its study stores them there.
     gang_store = file_in("store.json", of="gang")
 
     def agent_logs(self, jobs: int | None) -> list[Path]:
-        """Return the logs of the agents of a gang of this many jobs; None: of a single job."""
+        """Return the agents' logs of a gang with this number of jobs; None for a single job."""
         logs = [self.agent_log.with_suffix(f".log.{proc}") for proc in range(jobs or 0)]
         return logs or [self.agent_log]
 
@@ -108,7 +110,7 @@ class TrialFolder:
 
 @dataclass(frozen=True)
 class RegionFolder:
-    """A region's files."""
+    """The paths of a region's files."""
 
     root: Path
     _known: dict[str, TrialFolder] = field(
@@ -119,48 +121,48 @@ class RegionFolder:
 
     @cached_property
     def dag_files(self) -> DagFiles:
-        """The region's graph and HTCondor's files next to it."""
+        """The region's DAG file and HTCondor's files next to it."""
         return DagFiles(self.dag)
 
     scripts_log = file_in("scripts.log")  # output of the PRE and POST scripts
     failing = file_in(FAILING)  # the last error of each script that fails; absent until one has
     stopped = file_in("stopped.json")  # why the region stopped early; absent if it didn't
-    # Which budget in USD pays for no more of its trials; absent until one was refused.
+    # The budget in USD that is spent, so that no more of its trials start; absent until then.
     spent = file_in("spent.json")
-    # There while the region's DAGMan is being replaced by another, with the reason.
+    # The reason why the region's DAGMan is being replaced; exists only meanwhile.
     restart = file_in("restart.json")
     # The rows that its trials train on, of `trainer: tabular` with CSV or Parquet data.
     table = file_in("table.npz")
     # The description of its data when the run was planned; only of `trainer: tabular`.
     table_found = file_in("table.json")
-    # What its table is like, to compare other days' with; of a day of `trainer: tabular`.
+    # The profile of its table, to compare days; for daily runs of `trainer: tabular`.
     profile = file_in("profile.json")
     # The number of past days with which its table was compared, and the warnings of the checks.
     checks = file_in("checks.json")
     inputs = file_in(
         "inputs.json"
     )  # the states and checksums of its data when the run was submitted
-    # Which files of its data, or of the code, have changed since; absent until one has.
+    # The files of its data or of the code that have changed since; absent until one has.
     changed = file_in("changed.json")
     published = file_in(
         "published.json"
     )  # where the region's model was published; absent until then
-    # That its trials are done, in a study that publishes nothing; absent until then.
+    # The mark that its trials are done, in a study that publishes nothing; absent until then.
     tuned = file_in("tuned.json")
 
     @property
     def is_done(self) -> bool:
-        """True if the region has what the study asked for: nothing is left to do."""
+        """True if the region has everything that the study asked for."""
         return self.published.exists() or self.tuned.exists()
 
     @cached_property
     def best(self) -> TrialFolder:
-        """The full training of the best settings."""
+        """The files of the full training with the best settings."""
         return TrialFolder(self.root / "best")
 
     @cached_property
     def gate(self) -> TrialFolder:
-        """The job that measures the current model and the new one on the same rows."""
+        """The files of the gate, which measures the current and the new model on the same rows."""
         return TrialFolder(self.root / "gate")
 
     # Whether the new model replaces the current one; absent until that is known.
@@ -168,7 +170,7 @@ class RegionFolder:
     trials = file_in(TRIALS)  # the folder of the trials' folders
 
     def trial(self, name: str) -> TrialFolder:
-        """Return the folder of a trial by its name, or of a node, with its job's files."""
+        """Return the folder of a trial or of a node by its name, with its job's folder."""
         if (known := self._known.get(name)) is None:
             known = self._trial(name)
             if known.of_job is not None:  # else its node's folder may be to come
@@ -191,7 +193,7 @@ class RegionFolder:
 
     @cached_property
     def _ranges(self) -> dict[str, list[Path]]:
-        """The folders of nodes that run several trials of a lane each, by lane."""
+        """The folders of nodes that each run several trials of a lane, by lane."""
         found: dict[str, list[Path]] = {}
         for path in sorted(self.trials.glob("*.l*.t*-*")):
             found.setdefault(range_of(path.name).lane, []).append(path)
@@ -200,7 +202,7 @@ class RegionFolder:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run's files. `root` is absolute."""
+    """The paths of a run's files. `root` is absolute."""
 
     root: Path
     _known: dict[str, RegionFolder] = field(
@@ -212,11 +214,11 @@ class RunFolder:
 
     @cached_property
     def check(self) -> TrialFolder:
-        """The trial of the trainer's dry start; absent after a success."""
+        """The files of the trainer's dry start; absent after a success."""
         return TrialFolder(self.root / "check")
 
     study = file_in("study.yaml")  # the resolved study, frozen
-    # The same as JSON, which is read in a fraction of the time; of no account once that is changed.
+    # The same as JSON, which is read in less time; ignored once study.yaml has changed.
     study_copy = file_in("study.json")
     dag = file_in("study.dag")  # the whole graph
     database = file_in("study.db")  # Optuna's SQLite file, where the study names no other storage
@@ -225,7 +227,7 @@ class RunFolder:
     # The submit file of the gangs' keeper, the same for all regions.
     gang_submit = file_in("gang.sub")
     gang_lock = file_in("gang.lock")  # locked by the one process that keeps the run's gangs
-    gang_log = file_in("gang.log")  # what became of its gangs, generation by generation
+    gang_log = file_in("gang.log")  # the history of its gangs, generation by generation
     # The submit file that publishes a region's model, the same for all.
     publish_submit = file_in("publish.sub")
     report_submit = file_in("report.sub")  # the submit file that writes the report at the run's end
@@ -233,17 +235,17 @@ class RunFolder:
     fleet_submit = file_in("fleet.sub")
     # The last actions of the fleet's autoscaler, and the fleet's cost so far.
     fleet_state = file_in("fleet.json")
-    # Who stopped the run; absent unless a person did, and after a resume.
+    # Who stopped the run; absent unless a person did, and absent after a resume.
     stopped = file_in("stopped.json")
-    failing = file_in(FAILING)  # why the report can't be written; absent until it couldn't be
+    failing = file_in(FAILING)  # why the report can't be written; absent until a failure
     # Held by the process that submits, stops or repairs the run; the file's old name stays.
     run_lock = file_in("hand.lock")
-    repairs = file_in("mends.json")  # repairs of the run under way, with their times
+    repairs = file_in("mends.json")  # the repairs of the run, with their times
     # The checksums of the data files that were read so far, a JSON line each.
     checksums = file_in("checksums.jsonl")
-    # The AWS account of the fleet that the run scales, and the way to it; no secret.
+    # The AWS account of the fleet that the run scales, and how to reach it; no secret.
     aws = file_in("aws.json")
-    # The outbox of the run's events: there where the study wants to notify anybody.
+    # The outbox of the run's events; exists if the study has `notify`.
     alerts = file_in("alerts")
     # The settings of its models' export; exists if the study exports them.
     export = file_in("export")
@@ -255,9 +257,9 @@ class RunFolder:
     previous_results = file_in("former.json")
     # Why no more trials, or full trainings, start for lack of money; absent until then.
     unpaid = file_in("unpaid.json")
-    # That a full training left no model, and whose; absent until then.
+    # The mark that a region's full training left no model; absent until then.
     no_model = file_in("no-model.json")
-    # That the run is to be in the queue, from before it is handed over; `repair` writes it.
+    # The mark that the run should be in the queue, made before its submission by `repair`.
     submission = file_in("submission.json")
     study_config = file_in("study.conf")  # the configuration of the whole graph's DAGMan
     region_config = file_in("region.conf")  # the configuration of the regions' DAGMans
@@ -277,10 +279,10 @@ class RunFolder:
 
     @cached_property
     def dag_files(self) -> DagFiles:
-        """The whole graph and HTCondor's files next to it."""
+        """The whole graph's DAG file and HTCondor's files next to it."""
         return DagFiles(self.dag)
 
     def all_dags(self) -> list[DagFiles]:
-        """Return the whole graph's files, then each region's."""
+        """Return the DAG files of the whole graph and then of each region."""
         regions = sorted(path.name for path in self.regions.iterdir())
         return [self.dag_files, *(self.region(slug).dag_files for slug in regions)]

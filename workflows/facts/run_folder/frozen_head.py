@@ -1,7 +1,7 @@
-"""A run's place, day and models' place, from the head of its frozen study.
+"""A run's folder, its day and its publish folder, read from the head of its frozen study.
 
-They are read without the study's types: pydantic takes longer to import than all of `trialfleet
-rollback` takes.
+They are read without the study's types, because importing pydantic takes longer than all the rest
+of `trialfleet rollback`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class FrozenHead:
     """The facts in `RUN/study.yaml` about a run and its models.
 
     Attributes:
-        folder: where it was planned.
-        of_day: the day that its costs are put to, as `FrozenStudy` has it.
-        publish: its publish folder, or what stands for none.
+        folder: the run's folder when it was planned.
+        of_day: the day that its costs belong to, as in `FrozenStudy`.
+        publish: its publish folder, or `NO_MODELS`.
     """
 
     run: str
@@ -40,10 +40,10 @@ class FrozenHead:
 
 
 def check_place(found: Path, planned: Path) -> None:
-    """Refuse a run that was moved after it was planned; a link to it is the same run.
+    """Refuse a run that was moved after it was planned; a link to the run is allowed.
 
     Raises:
-        InputError: it was moved.
+        InputError: the run was moved.
     """
     if not planned.is_dir() or not planned.samefile(found):
         raise InputError(
@@ -54,7 +54,7 @@ def check_place(found: Path, planned: Path) -> None:
 
 
 def head_of(folder: RunFolder) -> FrozenHead:
-    """Return the known facts of a run without reading its study.
+    """Return the facts in the head of a run's frozen study.
 
     Raises:
         InputError: the folder holds no run, or was moved since it was planned.
@@ -65,7 +65,7 @@ def head_of(folder: RunFolder) -> FrozenHead:
 
 
 def read_head(path: Path) -> FrozenHead:
-    """Return the facts in a run's study.yaml, wherever it is, by its JSON copy if that is whole.
+    """Return the facts in a run's study.yaml, from its JSON copy if that is valid.
 
     Raises:
         InputError: the file is not a frozen study.

@@ -1,9 +1,9 @@
-"""The graph of a run as plain data: regions, their lanes, and the names of their nodes.
+"""A run's graph as plain data: the regions, their lanes, and the names of the nodes.
 
-A region's trials run in *lanes*, one per trial in parallel. A lane is one node, whose job trains
-one trial after another (`budget.trials_per_job: all`), or a chain of nodes whose jobs train a
-number of trials each. With more than one lane such a chain is a quarter longer than its share, so
-that the lanes on faster machines take over from the slower; nodes beyond the region's budget are
+A region's trials run in parallel *lanes*, one trial at a time in each. A lane is one node whose job
+trains one trial after another (`budget.trials_per_job: all`), or a chain of nodes whose jobs train
+some trials each. If there are several lanes, a chain is a quarter longer than its share of the
+trials. So lanes on faster machines can train more trials; nodes beyond the region's budget are
 skipped.
 """
 
@@ -36,7 +36,7 @@ SLACK = 1.25  # nodes of a lane / its share of the trials
 
 @dataclass(frozen=True, kw_only=True)
 class RegionGraph:
-    """A region's nodes."""
+    """The nodes of a region's graph."""
 
     name: str
     slug: str
@@ -56,7 +56,7 @@ class RegionGraph:
 
     @property
     def gate(self) -> str:
-        """The node that measures the new model and the current one, in a study with a gate."""
+        """The node that measures the new and the current model, in a study with a gate."""
         return f"{self.slug}.gate"
 
     @property
@@ -66,12 +66,12 @@ class RegionGraph:
 
     @property
     def tuned(self) -> str:
-        """The node that ends a region whose study publishes nothing; it never has a job."""
+        """The node that ends a region whose study publishes no models; the node never has a job."""
         return f"{self.slug}.tuned"
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """The nodes after the trials."""
+        """The nodes that run after the trials."""
         if not self.publishes:
             return (self.tuned,)
         return (self.best, self.gate, self.publish) if self.gated else (self.best, self.publish)
@@ -82,14 +82,14 @@ class RegionGraph:
         return [node for lane in self.lanes for node in lane]
 
     def next_trial(self, node: str, begun: Container[str]) -> str | None:
-        """Return the next trial that a node may start; None if it has run all."""
+        """Return the next trial that a node may start; None if the node has no more trials."""
         own = range_of(node)
         last = min(own.last, self.trials)
         names = (own.name(number, self.length) for number in range(own.first, last + 1))
         return next((name for name in names if name not in begun), None)
 
     def node_of(self, name: str) -> str | None:
-        """Return the node that runs a trial, or the node of this name; None if none."""
+        """Return the node with this name, or the node of the trial with this name; None if none."""
         if name in self._names:
             return name
         lane, _, number = name.rpartition(".t")
@@ -112,7 +112,7 @@ class RegionGraph:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyGraph:
-    """All regions of a run."""
+    """The graph of a run: all of its regions."""
 
     regions: tuple[RegionGraph, ...]
     parallel_regions: int | None
@@ -120,7 +120,7 @@ class StudyGraph:
 
     @property
     def node_count(self) -> int:
-        """The number of nodes of all graphs: regions, optimizer, report, fleet."""
+        """The number of nodes in all graphs: of regions, optimizer, report and fleet."""
         fleet = self.autoscale != "off"
         own = sum(
             1 + region.gangs + len(region.trial_nodes) + len(region.ends) for region in self.regions
@@ -129,7 +129,7 @@ class StudyGraph:
 
     @property
     def concurrency(self) -> int:
-        """The number of trials that run at once with enough slots."""
+        """The number of trials that run at once if there are enough slots."""
         lanes = sorted((len(region.lanes) for region in self.regions), reverse=True)
         return sum(lanes[: self.parallel_regions])
 
@@ -144,7 +144,7 @@ def graph_of(study: Study) -> StudyGraph:
 
 
 def autoscale_of(study: Study) -> str:
-    """Return the means of scaling the fleet during a run: off, service or provisioner."""
+    """Return the mode of fleet scaling during a run: off, service or provisioner."""
     return study.fleet.autoscale if study.fleet else "off"
 
 
@@ -168,7 +168,7 @@ def _region_graph(study: Study, name: str) -> RegionGraph:
 
 
 def _length(trials: int, lanes: int, per_job: int | None) -> int:
-    """Return the maximum number of trials of a lane."""
+    """Return the maximum number of trials in a lane."""
     if per_job is None or lanes == 1:
         return trials
     return min(trials, math.ceil(SLACK * trials / lanes))

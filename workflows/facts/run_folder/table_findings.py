@@ -1,4 +1,4 @@
-"""Findings in a region's data when the run was planned: regions/SLUG/table.json."""
+"""Findings in a region's data from the time of planning: regions/SLUG/table.json."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trialfleet.workflows.facts.run_folder.folder import RegionFolder
 
 
 def found_in(region: RegionFolder) -> dict[str, Any] | None:
-    """Return the findings, see `building.Description`; None if nothing was examined."""
+    """Return the findings (`building.Description`); None if the data was not examined."""
     if not region.table_found.exists():
         return None
     found: dict[str, Any] = read_json(region.table_found)["table"]
@@ -19,7 +19,7 @@ def found_in(region: RegionFolder) -> dict[str, Any] | None:
 def source_of_table(region: RegionFolder) -> list[dict[str, Any]] | None:
     """Return the file from which the region's table was made, with its checksum.
 
-    None where trials read the data itself.
+    None if trials read the data file itself.
     """
     if not region.table.exists():
         return None
@@ -28,9 +28,9 @@ def source_of_table(region: RegionFolder) -> list[dict[str, Any]] | None:
 
 
 def checks_in(region: RegionFolder) -> dict[str, Any] | None:
-    """Return the `days` compared with the table, and the `reason` for a warning or None.
+    """Return the results of a table's checks; None if nothing was checked.
 
-    None where nothing was checked.
+    `days` is the number of past days in the comparison, `reason` the text of the warnings or None.
     """
     found = object_or_empty(lambda: read_json(region.checks))
     return (
@@ -39,6 +39,6 @@ def checks_in(region: RegionFolder) -> dict[str, Any] | None:
 
 
 def warnings_of(region: RegionFolder) -> str | None:
-    """Return the warnings about the table of a region's day; None if there are none."""
+    """Return the warnings about a region's table on its day; None if there are none."""
     reason = (checks_in(region) or {}).get("reason")
     return None if reason is None else str(reason)

@@ -1,4 +1,4 @@
-"""The names of nodes and trials in a lane, and the node of each trial."""
+"""The names of a lane's nodes and trials, and the node of each trial."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _NAME = re.compile(r"(?P<lane>.+\.l\d+)(?:\.t(?P<first>\d+)(?:-(?P<last>\d+))?)?
 
 @dataclass(frozen=True)
 class TrialRange:
-    """The trials that a node runs, by their numbers in its lane.
+    """The trials that a node runs, by their numbers in the lane.
 
     Attributes:
         lane: the lane's name, such as `JFK.l1`.
         first: the first trial's number, from 1.
-        last: the last one's; `ALL` where the node runs all of its lane.
+        last: the last trial's number; `ALL` if the node runs all trials of its lane.
     """
 
     lane: str
@@ -26,10 +26,10 @@ class TrialRange:
     last: int
 
     def node(self, length: int) -> str:
-        """Return the node's name: the lane's, the trial's, or the first and last trial's.
+        """Return the node's name, made from its lane, its only trial, or its first and last trial.
 
         Args:
-            length: trials of the lane, for the digits of their numbers.
+            length: the number of trials in the lane, which sets the digits of their numbers.
         """
         if self.last == ALL:
             return self.lane
@@ -37,7 +37,7 @@ class TrialRange:
         return first if self.first == self.last else f"{first}-{self._digits(self.last, length)}"
 
     def name(self, number: int, length: int) -> str:
-        """Return the name of a trial by its number; `length` as for `node`."""
+        """Return the name of the trial with this number; `length` is as for `node`."""
         return f"{self.lane}.t{self._digits(number, length)}"
 
     def has(self, name: str) -> bool:
@@ -53,7 +53,7 @@ class TrialRange:
 
 @lru_cache(maxsize=1 << 16)  # who looks for a node's trials asks for all of its region
 def range_of(name: str) -> TrialRange:
-    """Return the trials of a node, or the one trial of this name; none of any other name."""
+    """Return the trials of the node with this name, or the trial with this name; else no trials."""
     found = _NAME.fullmatch(name)
     if found is None:
         return TrialRange(name, 1, 0)
@@ -64,12 +64,12 @@ def range_of(name: str) -> TrialRange:
 
 
 def is_trial(name: str) -> bool:
-    """Return whether a name is that of one trial."""
+    """Return whether a name is a trial's."""
     found = range_of(name)
     return found.first == found.last
 
 
 def is_lane(name: str) -> bool:
-    """Return whether a name is that of a node that runs several trials."""
+    """Return whether a name is that of a node with several trials."""
     found = range_of(name)
     return found.first < found.last

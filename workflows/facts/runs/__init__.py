@@ -1,1 +1,1 @@
-"""A run's records and storage: its regions, its money and its failures."""
+"""Facts about runs: their names, records, storage, costs and failures."""

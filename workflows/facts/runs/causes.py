@@ -1,7 +1,7 @@
-"""Causes of failed attempts at a region's trials: the most frequent, or the latest.
+"""Causes of failed attempts at a region's trials: the most frequent cause, or the latest.
 
-The study notes each failed attempt, also of a trial that is retried or completes later. Errors
-that differ in figures alone (a value, an address, a job's folder) are one cause.
+The study notes each failed attempt, even if the trial is retried or completes later. Errors that
+differ only in figures (a value, an address, a job's folder) have the same cause.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ENOUGH = 3  # attempts that all fail alike are no accident
 
 
 def log_hint(log: str) -> str:
-    """Return the end of a reason that names a log, quoted for a shell."""
+    """Return the end of a reason: the path of a log, quoted for a shell."""
     return f"{SEE}{shlex.quote(log)}"
 
 
@@ -48,7 +48,7 @@ def kind_of(error: str) -> str:
 
 
 class FailedAttempt(NamedTuple):
-    """One failed attempt: when, at which node, why, and whose fault it was."""
+    """One failed attempt: its time, node, error, and who is to blame."""
 
     time: str
     node: str
@@ -57,7 +57,7 @@ class FailedAttempt(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The key that attempts with the same failure share."""
+        """The key of the failure, the same for all attempts that fail alike."""
         return kind_of(self.error)
 
 
@@ -66,11 +66,11 @@ class Cause:
     """A cause of failed attempts.
 
     Attributes:
-        error: of the latest of those attempts.
-        attempts: how many failed so.
-        of: how many failed in all.
-        log: the standard error of the latest of them, or HTCondor's log of it.
-        blame: "node" where the latest was a machine's fault, which costs no retry; else empty.
+        error: the error of the latest attempt with this cause.
+        attempts: the number of attempts that failed for this cause.
+        of: the number of all failed attempts.
+        log: the path of that attempt's standard error, or of HTCondor's log of it.
+        blame: "node" if a machine made that attempt fail, which costs no retry; else empty.
     """
 
     error: str
@@ -81,7 +81,7 @@ class Cause:
 
     @property
     def kind(self) -> str:
-        """The key that attempts with the same failure share."""
+        """The key of the failure, the same for all attempts that fail alike."""
         return kind_of(self.error)
 
     def __str__(self) -> str:
@@ -92,21 +92,22 @@ class Cause:
 
     @property
     def short(self) -> str:
-        """The number of failed attempts and the cause, short enough for a table."""
+        """The number of failed attempts and the cause, shortened for a table."""
         some = "" if self.attempts == self.of else f"{self.attempts} of "
         return f"{some}{self.of} attempt{'s' if self.of > 1 else ''}: {in_short(self.error)}"
 
 
 def in_short(reason: str) -> str:
-    """Return the beginning of a reason for a table's cell: without log and exit code."""
+    """Return the beginning of a reason for a table's cell, without log and exit code."""
     words = _EXIT_CODE.sub("", " ".join(reason.partition(SEE)[0].split()))
     return first_clauses(words, _SHORT)
 
 
 def first_clauses(words: str, most: int) -> str:
-    """Return the beginning of a text in at most this many characters.
+    """Return the beginning of a text, at most `most` characters.
 
-    It ends with a clause if that leaves enough, else within a word, with a ….
+    It ends at the end of a clause if enough text is left. Otherwise it is cut anywhere and ends
+    with a ….
     """
     if len(words) <= most:
         return words
@@ -130,12 +131,13 @@ def _of(trial: AnyTrial) -> Iterable[FailedAttempt]:
 def cause_of(
     trials: Iterable[AnyTrial], folder: RegionFolder, *, failed: bool = False
 ) -> Cause | None:
-    """Return the cause of failed attempts at a region's trials; None if none failed.
+    """Return the cause of failed attempts at a region's trials; None without failed attempts.
 
     Args:
-        trials: the region's.
-        folder: its folder.
-        failed: the cause that most attempts had, the later one among equals; else the latest.
+        trials: the region's trials.
+        folder: the region's folder.
+        failed: whether the region failed. If so, return the most frequent cause, the later of
+            equals; otherwise the latest cause.
     """
     attempts = sorted([*failed_attempts(trials), *_of_final(folder)])
     if not attempts:
@@ -155,17 +157,17 @@ def cause_of(
 def note_final_failure(
     final: TrialFolder, node: str, *, attempt: int, error: str, **more: str
 ) -> dict[str, dict[str, str]]:
-    """Note why an attempt at a full training or a gate's job failed, once for each.
+    """Note why an attempt at a full training or a gate failed; each attempt is noted once.
 
     Args:
-        final: its folder.
+        final: the folder of the full training or gate.
         node: its DAG node.
-        attempt: its number.
+        attempt: the number of the attempt.
         error: why it failed.
-        more: what else is kept with it.
+        more: more facts for the note.
 
     Returns:
-        The notes of its attempts, by their numbers.
+        The notes of all failed attempts, by their numbers.
     """
     noted = noted_failures(final)
     known = noted.get(str(attempt), {})
@@ -185,16 +187,16 @@ def _of_final(folder: RegionFolder) -> list[FailedAttempt]:
 
 
 def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:
-    """Return the notes of failed attempts at a full training, by their numbers."""
+    """Return the notes of failed attempts at a full training or gate, by their numbers."""
     if not os.path.lexists(final.failures):
         return {}
     return job_files.read_record(final.failures, shape=Failures)
 
 
 def reason_all_fail(regions: Sequence[tuple[Sequence[AnyTrial], RegionFolder]]) -> str | None:
-    """Return why no trial of a run can succeed; None if one did or causes differ.
+    """Return why no trial of a run can succeed; None if one has succeeded, or if causes differ.
 
-    The first of them is quoted, so that the text stays the same while others follow.
+    The text has the first attempt's error, so that it stays the same while more attempts fail.
     """
     trials = [trial for own, _ in regions for trial in own]
     attempts = failed_attempts(trials)
@@ -209,10 +211,10 @@ def reason_all_fail(regions: Sequence[tuple[Sequence[AnyTrial], RegionFolder]]) 
 
 
 def all_alike(attempts: Sequence[FailedAttempt]) -> bool:
-    """Return whether enough attempts failed, all for the same cause."""
+    """Return whether at least `ENOUGH` attempts failed, all for the same cause."""
     return len(attempts) >= ENOUGH and len({attempt.kind for attempt in attempts}) == 1
 
 
 def log_of(trial: TrialFolder) -> str:
-    """Return the path of the standard error of a trial's last attempt; else of its log."""
+    """Return the path of a trial's last standard error, or of the job's log if that is empty."""
     return str(trial.err if job_files.size_of(trial.err) else trial.log)

@@ -1,4 +1,4 @@
-"""Runs in progress that use a fleet, by the queue and by their studies."""
+"""The runs in progress that use a fleet, from the queue and from their studies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DAGMANS = (
 
 
 def runs_on(fleet: str) -> list[Path]:
-    """Return the folders of queued runs whose study names a fleet, or that run on it.
+    """Return the folders of queued runs that use a fleet, by their study or by their machines.
 
     Raises:
         PoolError: the queue can't be asked.

@@ -1,4 +1,4 @@
-"""Costs of a run's jobs: as noted when they ended, else from their logs or the queue."""
+"""Executions and costs of a run's jobs, from notes made at their end, or else from their logs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _LOST = tuple(f'"{end}"' for end in End if end.is_lost)
 
 
 def noted_job(place: TrialFolder) -> dict[str, Any]:
-    """Return the notes of a full training's or a gate's job; nothing if they are damaged.
+    """Return the notes of a full training's or a gate's job; empty if they are damaged.
 
-    Its event log says the same.
+    The job's event log has the same facts.
     """
     try:
         return job_files.read_record(place.job, shape=JobNotes)
@@ -44,10 +44,10 @@ def trial_stays(
     """Return the executions of a trial.
 
     Args:
-        files: its region's.
-        trial: as the storage has it.
-        study: the run's.
-        now: until when a trial executes that may do so still; None: none does.
+        files: the files of its region.
+        trial: the trial in the storage.
+        study: the run's study.
+        now: the present time, until which a trial without an end executes; None if none executes.
     """
     is_over = trial.state.is_finished()
     if is_over and (noted := stays_of(trial.user_attrs.get("job") or {})):
@@ -58,10 +58,10 @@ def trial_stays(
 
 
 def has_lost_nothing(trial: AnyTrial) -> bool:
-    """Return whether a trial's notes have executions and none that was lost.
+    """Return whether a trial's notes have executions, none of them lost.
 
-    Searching their text takes a fraction of the time of parsing them. If this is false,
-    `trial_stays` gives the answer.
+    The notes' text is searched, which takes a fraction of the time of parsing. If the result is
+    False, only `trial_stays` tells whether work was lost.
     """
     notes = trial.user_attrs
     text = notes.text("job") if isinstance(notes, Attributes) else ""
@@ -71,9 +71,9 @@ def has_lost_nothing(trial: AnyTrial) -> bool:
 
 
 def between_stays(files: RegionFolder, study: Study, now: float | None) -> list[Stay]:
-    """Return when jobs that train several trials had none; the arguments are as above.
+    """Return the executions of shared jobs without a trial; arguments as in `trial_stays`.
 
-    With the stays of their trials that is all that these jobs are to be paid for.
+    These and the stays of the jobs' trials together are the whole cost of the jobs.
     """
     until = None if files.is_done else now
     logs = (files.trial(node).log for node in shared_nodes(files))
@@ -81,13 +81,13 @@ def between_stays(files: RegionFolder, study: Study, now: float | None) -> list[
 
 
 def end_stays(files: RegionFolder, end: TrialFolder, study: Study, now: float | None) -> list[Stay]:
-    """Return the executions of a full training or a gate: in a lane's job, its own, or both.
+    """Return the executions of a full training or a gate, in lanes' jobs and in a separate job.
 
     Args:
-        files: its region's.
-        end: its folder.
-        study: the run's.
-        now: as above.
+        files: the files of its region.
+        end: the folder of the full training or gate.
+        study: the run's study.
+        now: as in `trial_stays`.
     """
     nodes, lane = shared_nodes(files), lane_of(files, end)
     if not nodes:

@@ -1,7 +1,7 @@
-"""Runs and models by the names that people type: an id, the beginning of one, a study, a region.
+"""Runs and models by the names that people type: ids, their beginnings, studies and regions.
 
-Runs are looked for in `./runs`, by the names of their folders: no file of theirs is opened, so that
-a shell may ask at each Tab.
+Runs are searched in `./runs` by the names of their folders. No file of a run is opened, so that a
+shell's completion is fast.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ class FoundRun:
     """A run's folder below `./runs`.
 
     Attributes:
-        study: the folder above it, which has the study's name; empty if the run is in `./runs`.
-        run: its own name, the run's id.
-        planned: when its study was frozen, in unix seconds.
+        study: the name of the folder above, which is the study's name; empty if the run's folder is
+            directly in `./runs`.
+        run: the name of the run's folder, which is the run's id.
+        planned: when the run's study was frozen, in Unix seconds.
     """
 
     folder: Path
@@ -94,10 +95,10 @@ def find_run(name: str | None, *, planned: bool = False) -> Path:
     """Return the folder of a run.
 
     Args:
-        name: its folder, its id, STUDY/RUN-ID, or the name of a study, which stands for its newest
-            run; or a beginning that no other has; None for the newest of all.
-        planned: whether the newest is the newest that was planned and not submitted, where there
-            is one; else a run that was submitted comes before those.
+        name: the run's folder, its id, or STUDY/RUN-ID; or a unique beginning of these. The name of
+            a study means its newest run; None means the newest of all runs.
+        planned: whether to prefer runs that were planned but not submitted, when the newest run is
+            chosen; otherwise submitted runs are preferred.
 
     Raises:
         InputError: there is no such run, or more than one; the message names the existing ones.
@@ -124,18 +125,18 @@ def find_run(name: str | None, *, planned: bool = False) -> Path:
 
 
 def _is_place(name: str) -> bool:
-    """Return whether a name is certainly a run's folder, existing or not."""
+    """Return whether a name can only be the path of a run's folder, which may not exist."""
     place = Path(name)
     return place.is_absolute() or name.startswith(".") or RunFolder(place.absolute()).dag.exists()
 
 
 def _newest(runs: list[FoundRun], *, planned: bool) -> FoundRun:
-    """Return the newest of some runs, given newest first, that nobody has named."""
+    """Return the newest of some runs, which are given newest first; `planned` as in `find_run`."""
     return next((run for run in runs if run.submitted is not planned), runs[0])
 
 
 def _called(name: str, runs: list[FoundRun], *, planned: bool) -> list[FoundRun]:
-    """Return the runs that a name means: by id, else a study's newest, else by a beginning."""
+    """Return the runs that a name means: by id, else a study's newest run, else by a beginning."""
     of_study = [run for run in runs if run.study == name] or _of_one_study(name, runs)
     return (
         [run for run in runs if name in {run.run, run.name}]
@@ -145,7 +146,7 @@ def _called(name: str, runs: list[FoundRun], *, planned: bool) -> list[FoundRun]
 
 
 def _of_one_study(name: str, runs: list[FoundRun]) -> list[FoundRun]:
-    """Return the runs of the one study whose name begins so; none if a run's id does, too."""
+    """Return the runs of the only study whose name begins so; empty if a run's id does, too."""
     found = [run for run in runs if (run.study or "").startswith(name)]
     is_other = any(run.run.startswith(name) for run in runs) or len({r.study for r in found}) > 1
     return [] if is_other else found
@@ -177,10 +178,10 @@ def find_model(name: str) -> Path:
     """Return the folder of a published model.
 
     Args:
-        name: its folder, or a region's, which stands for its latest; the name of a region that one
-            study alone has, or STUDY/REGION, for the latest of those beside which the newest run
-            published its model; or RUN/REGION for the model of that run, RUN being an id or the
-            beginning of one.
+        name: the model's folder; or a region's folder of models, for the current model there. A
+            region's name, if only one study has it, or STUDY/REGION means the current model in the
+            folder to which the newest run published its model. RUN/REGION means the model of that
+            run; RUN is an id or its beginning.
 
     Raises:
         InputError: there is no such model, or several studies have one; the message names them.
@@ -216,14 +217,15 @@ def find_model(name: str) -> Path:
 
 
 def find_models_folder(region: str, study: str | None = None) -> Path:
-    """Return the folder of a region's models, which has its runs' models and `latest`.
+    """Return the folder of a region's models, with `latest` and the models of its runs.
 
     Args:
-        region: its name, or STUDY/REGION, or the folder; or what else `find_model` takes.
+        region: the region's name, STUDY/REGION, the folder, or another name that `find_model`
+            takes.
         study: only of this study.
 
     Raises:
-        InputError: there is none, or several are; names them.
+        InputError: no folder, or several, have this name; the message names them.
     """
     _check_here(region)
     if (Path(region) / LATEST).is_symlink():
@@ -262,10 +264,10 @@ def _check_here(name: str) -> None:
 def _folder_of_one_study(
     region: str, runs: list[FoundRun], *, elsewhere: bool = True
 ) -> Path | None:
-    """Return a region's folder of models, known to runs or to other studies `elsewhere`.
+    """Return a region's folder of models, from runs and, if `elsewhere`, from publish folders here.
 
     Raises:
-        InputError: several studies have such a region with models; names them.
+        InputError: several studies have such a region with models; the message names them.
     """
     found = _folders_by_study(region, runs)
     if elsewhere:
@@ -281,7 +283,7 @@ def _folder_of_one_study(
 
 
 def _folders_by_study(region: str, runs: list[FoundRun]) -> dict[str, Path]:
-    """Return a region's folder of models in each study, by the study's newest run."""
+    """Return a region's folder of models in each study, from the study's newest run."""
     slug = region_slug(region)
     found: dict[str, Path] = {}
     seen: set[str] = set()
@@ -300,9 +302,9 @@ def _folders_by_study(region: str, runs: list[FoundRun]) -> dict[str, Path]:
 
 
 def models_folders_here(study: str | None = None, region: str | None = None) -> list[Path]:
-    """Return the folders here with a latest model, of one study or region or of all.
+    """Return the regions' folders of models here, of one study, of one region or of all.
 
-    Also those whose first model waits for approval.
+    A folder without a current model is included if its first model waits for approval.
     """
     slug = glob.escape(region_slug(region)) if region else "*"
     marks = (
@@ -316,14 +318,14 @@ def models_folders_here(study: str | None = None, region: str | None = None) -> 
 
 
 def region_names_here(study: str | None = None) -> list[str]:
-    """Return the regions that have models here; STUDY/REGION if studies share a name."""
+    """Return the names of regions that have models here; STUDY/REGION if studies share a name."""
     found = [(folder.parent.name, region_of(folder)) for folder in models_folders_here(study)]
     count = Counter(region for _, region in found)
     return [region if count[region] == 1 else f"{of}/{region}" for of, region in found]
 
 
 def _model_alone(region: str) -> Path:
-    """Return the latest model of a region, by the publish folders here."""
+    """Return the current model of a region from the publish folders here."""
     found = models_folders_here(region=region)
     if len(found) == 1:
         return found[0] / LATEST
@@ -341,10 +343,11 @@ def _model_alone(region: str) -> Path:
 
 
 def models_of(name: str) -> list[Path]:
-    """Return a run's model, as `find_model` does, or all that a run published.
+    """Return the model that `find_model` finds for a name, or all models that a run published.
 
     Raises:
-        InputError: there is no such model or run; or it is a region, and not one run's model of it.
+        InputError: there is no such model or run; or the name means a region, not the model of a
+            run.
     """
     from trialfleet.workflows.facts.models.listing import runs_with_models
 
@@ -381,7 +384,7 @@ def _model_of_run(name: str, run: str, region: str) -> Path:
 
 
 def published_models(folder: Path) -> dict[str, Path]:
-    """Return the folder of each model that a run published, by region.
+    """Return the folders of the models that a run published, by region.
 
     Raises:
         InputError: the folder holds no run, was moved since it was planned, or is damaged.

@@ -1,4 +1,4 @@
-"""Folders of models for a name that may be a region's or a study's."""
+"""The folders of models for the name of a region or a study."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class RegionModels:
     """The published models of a region.
 
     Attributes:
-        folder: of the models and `latest`.
-        models: oldest first.
+        folder: the folder of the models, with `latest`.
+        models: the models, oldest first.
     """
 
     study: str
@@ -30,7 +30,7 @@ class RegionModels:
     models: tuple[PublishedModel, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the region's models as plain data."""
         return {
             "study": self.study,
             "region": self.region,
@@ -42,15 +42,16 @@ class RegionModels:
 def models(
     name: str | PathLike[str] | None = None, *, study: str | None = None
 ) -> list[RegionModels]:
-    """Return the published models here, or those of a region, or of all regions of a study.
+    """Return the published models of a region, of all regions of a study, or of all studies here.
 
     Args:
-        name: a region's name, STUDY/REGION, or the folder of its models; a study's name, the folder
-            of its models, or a publish folder stands for all regions there; default: all here.
+        name: a region's name, STUDY/REGION, or the folder of the region's models. A study's name,
+            the folder of its models, or a publish folder means all regions there. Default: all
+            models here.
         study: only of this study.
 
     Raises:
-        InputError: there is neither, or the folder of that name has no models.
+        InputError: there is no such region or study, or the folder has no models.
     """
     named = models_folders_named(os.fspath(name), study) if name else models_folders_here(study)
     return [
@@ -65,15 +66,15 @@ def models(
 
 
 def models_folders_named(name: str, study: str | None = None) -> list[Path]:
-    """Return the folder of a region's models, or those of a whole study or folder.
+    """Return the folder of a region's models, or all such folders of a study or a publish folder.
 
     Args:
-        name: a region, as `find_models_folder` takes it; or a study, the folder of its models, or
-            a publish folder, where no region is called so.
+        name: a region, as in `find_models_folder`. If no region has this name: a study, the folder
+            of its models, or a publish folder.
         study: only of this study.
 
     Raises:
-        InputError: there is neither, or the folder of that name has no models.
+        InputError: there is no such region or study, or the folder has no models.
     """
     try:
         return [_with_models(name, study)]
@@ -85,16 +86,16 @@ def models_folders_named(name: str, study: str | None = None) -> list[Path]:
 
 
 def by_region(models_folders: Iterable[Path]) -> list[Path]:
-    """Return folders of models by study, in the order of their regions' names.
+    """Return folders of models, sorted by study and then by the regions' names.
 
-    That of the folders' own names is another: a slug has no Å. A study made by `regions: {glob: …}`
-    has the regions' names in this order, too.
+    The folders' names have another order, because a slug has no Å. A study with `regions: {glob:
+    …}` has its regions in this order, too.
     """
     return sorted(models_folders, key=lambda folder: (folder.parent, region_of(folder)))
 
 
 def _in_folder(name: str) -> list[Path]:
-    """Return the regions' folders of models in a study's folder, or in a folder of studies."""
+    """Return the folders of regions' models in a study's folder, or in a folder of studies."""
     place = Path(name)
     links = [*place.glob(f"*/{LATEST}")] or [*place.glob(f"*/*/{LATEST}")]
     return [link.parent.absolute() for link in sorted(links) if link.is_symlink()]

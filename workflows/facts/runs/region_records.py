@@ -1,6 +1,6 @@
-"""The records in a region's folder, read at most once per look at its run.
+"""The records in a region's folder, read again only if the folder has changed.
 
-Records are renamed into the folder, so the folder's time says whether any has changed.
+Records are renamed into the folder, so the folder's modification time changes with them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from trialfleet.workflows.facts.run_folder.folder import RegionFolder
 
 @dataclass(frozen=True, kw_only=True)
 class RegionRecords:
-    """The records in a region's folder at one moment; None for those that don't exist.
+    """The records in a region's folder at one moment; a record that doesn't exist is None.
 
     Attributes:
-        is_done: whether the region has what the study asked for.
-        is_submitted: whether HTCondor ever got its graph.
-        stopped: why it ended early.
-        published: where its model is, and whether it is the current one.
-        verdict: the gate's on that model.
-        spent: which budget in USD pays for no more of its trials.
-        changed: which files of its data or code have changed.
-        restart: why another DAGMan takes over.
-        failing: the scripts of its nodes that fail.
+        is_done: whether the region has everything that the study asked for.
+        is_submitted: whether the region's graph was ever submitted to HTCondor.
+        stopped: why the region ended early.
+        published: the path of its model, and whether that is the current one.
+        verdict: the gate's verdict on that model.
+        spent: which budget in USD is spent, so that the region gets no more trials.
+        changed: the changed files of its data or code.
+        restart: why its DAGMan is being replaced.
+        failing: the failing scripts of its nodes.
     """
 
     is_done: bool = False
@@ -47,18 +47,18 @@ class RegionRecords:
 
     @property
     def gave_up(self) -> bool:
-        """True if it failed by itself; its DAGMan was not removed."""
+        """True if the region ended early by itself, not because its DAGMan was removed."""
         return self.stopped is not None and not self.stopped.get("removed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndFiles:
-    """The results of a region's full training and gate.
+    """The progress of a region's full training and gate, from their files.
 
     Attributes:
-        is_trained: the full training left a result, and a model.
-        is_measured: the gate has measured that, or has decided without.
-        gate_begins: the order of the gate's job is written.
+        is_trained: whether the full training left a result and a model.
+        is_measured: whether the gate has measured that model, or has decided without measuring.
+        gate_begins: whether the order for the gate's job is written.
     """
 
     is_trained: bool
@@ -67,7 +67,7 @@ class EndFiles:
 
 
 class RecordsReader:
-    """Reader of regions' records, which reads only folders that changed."""
+    """Reader of regions' records that reads a folder again only if it has changed."""
 
     def __init__(self) -> None:
         self._known: dict[Path, tuple[int, RegionRecords]] = {}
@@ -76,7 +76,7 @@ class RecordsReader:
         """Return a region's records.
 
         Raises:
-            InputError: one of them is damaged.
+            InputError: a record is damaged.
         """
         changed = folder_stamp(files.root)
         known = self._known.get(files.root)
@@ -92,7 +92,7 @@ def read_records(files: RegionFolder) -> RegionRecords:
     """Return a region's records.
 
     Raises:
-        InputError: one of them is damaged.
+        InputError: a record is damaged.
     """
     names = {path.name for path in files.root.iterdir()} if files.root.exists() else set()
 
@@ -118,7 +118,7 @@ def read_records(files: RegionFolder) -> RegionRecords:
 
 
 def read_end_files(files: RegionFolder) -> EndFiles:
-    """Return the results of a region's full training and gate."""
+    """Return the progress of a region's full training and gate, from their files."""
     return EndFiles(
         is_trained=job_files.size_of(files.best.result) > 0
         and (files.published.exists() or job_files.has_files(files.best.model)),
@@ -128,7 +128,7 @@ def read_end_files(files: RegionFolder) -> EndFiles:
 
 
 def noted(path: Path, key: str) -> str | None:
-    """Return the value of a key in a JSON file; None if there is none.
+    """Return the value of a key in a JSON file; None without the key or the file.
 
     Raises:
         InputError: the file is damaged.
@@ -141,7 +141,7 @@ def final_metrics(files: RegionFolder) -> dict[str, float] | None:
     """Return the metrics of a region's full training; None until its model is published.
 
     Raises:
-        InputError: the file of its result is damaged.
+        InputError: the full training's result file is damaged.
     """
     if not files.published.exists():
         return None

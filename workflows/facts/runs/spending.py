@@ -1,7 +1,8 @@
-"""A run's money: the cost of its fleet so far, and whether it pays for more trials.
+"""A run's money: the cost of its fleet so far, and whether the cap allows more trials.
 
-The fleet's autoscaler decides that, and says so by the reason with which it removes trials' jobs
-from the queue. The first that is found is noted in the run's folder, so that no other is begun.
+The fleet's autoscaler decides whether more trials may run. If not, it removes trials' jobs from the
+queue with that reason. The first such reason found is noted in the run's folder, so that no other
+trial begins.
 """
 
 from __future__ import annotations
@@ -32,36 +33,36 @@ Mode = Literal["tune", "final"]
 
 
 def note(folder: RunFolder, mode: Mode, reason: str) -> None:
-    """Note that nothing pays for a run's trials, or (`final`) for its full trainings, any more."""
+    """Note why a run's trials, or also its full trainings (`final`), have no more money."""
     noted = read_unpaid(folder)
     if mode not in noted and "final" not in noted:
         write_json(folder.unpaid, noted | {mode: reason})
 
 
 def read_unpaid(folder: RunFolder) -> dict[str, str]:
-    """Return why trials (`tune`) or full trainings (`final`) are no longer paid for, as noted."""
+    """Return why trials (`tune`) or full trainings (`final`) have no more money, as noted."""
     return read_record(folder.unpaid, shape=Reasons) if folder.unpaid.exists() else {}
 
 
 def unpaid_trials(folder: RunFolder) -> str | None:
-    """Return why no trial is paid for any more, if so."""
+    """Return why there is no more money for trials; None if there is."""
     refused = refusal("attempt", Facts(unpaid=read_unpaid(folder)))
     return refused.reason if refused else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spending:
-    """The cost of a run's fleet, by its autoscaler's last report.
+    """The cost of a run's fleet, from its autoscaler's last report.
 
     Attributes:
-        spent: USD of all its nodes since the run began.
-        cap: `price_cap.run`; None: there is none.
-        left: the rest of it; None without one.
-        reserve: the part of the cap for the full trainings, in USD; None without one.
-        ended: why trials, or also the full trainings, have ended for lack of money.
-        trouble: why the autoscaler makes no progress, if it doesn't.
-        nodes_left: which nodes live yet though the autoscaler has ended, until when and for how
-            much, in words; None if none does.
+        spent: the cost of all its nodes since the run began, in USD.
+        cap: `price_cap.run`; None without a cap.
+        left: the rest of the cap; None without a cap.
+        reserve: the part of the cap for the full trainings, in USD; None without a cap.
+        ended: why trials, or also full trainings, ended for lack of money; None if they didn't.
+        trouble: why the autoscaler makes no progress; None if it makes progress.
+        nodes_left: a text about nodes that still live after the autoscaler's end: their names, end
+            and price; None without such nodes.
     """
 
     spent: float
@@ -73,7 +74,7 @@ class Spending:
     nodes_left: str | None = None
 
     def __str__(self) -> str:
-        """Return the money in words."""
+        """Return the spent money and the rest of the cap in words."""
         of = f" of {usd(self.cap)}, {usd(self.left)} left" if self.cap is not None else ""
         return f"{usd(self.spent)} USD spent{of}"
 
@@ -81,10 +82,10 @@ class Spending:
 def read_spending(
     folder: RunFolder, run: str, fleet: Fleet | None, now: datetime | None = None
 ) -> Spending | None:
-    """Return the cost of a run's fleet; None until an autoscaler has reported any.
+    """Return the cost of a run's fleet; None until an autoscaler has reported it.
 
-    Its nodes cost money after the last report, too: until they end as `fleet down` noted, or until
-    their leases end.
+    Nodes cost money after the last report, too: until the end that `fleet down` noted, or until the
+    end of their leases.
     """
     report = run_report(folder.fleet_state, fleet.called, run) if fleet else None
     if fleet is None or report is None or report["run"] != run:  # of all trials: not its money
@@ -125,7 +126,7 @@ def _in_words(left: NodesLeft | None) -> str | None:
 
 
 def has_autoscaler_ended(folder: RunFolder, seconds: float = AUTOSCALER_SECONDS) -> bool:
-    """Wait until the autoscaler of a finished run releases its nodes; return whether it has."""
+    """Wait until a finished run's autoscaler has released its nodes; return whether it has."""
     deadline = time.monotonic() + seconds
     while (state := (read_report(folder.fleet_state) or {}).get("state")) in {"scaling", "failing"}:
         if time.monotonic() > deadline:
@@ -135,7 +136,7 @@ def has_autoscaler_ended(folder: RunFolder, seconds: float = AUTOSCALER_SECONDS)
 
 
 def scaling_notes(folder: RunFolder, run: str, fleet: Fleet) -> tuple[str, ...]:
-    """Return the autoscaler's last notes on trials that it can't give a node."""
+    """Return the autoscaler's last notes on trials for which it can't start a node."""
     report = run_report(folder.fleet_state, fleet.called, run) or {}
     return tuple(map(str, (report.get("step") or {}).get("notes") or ()))
 

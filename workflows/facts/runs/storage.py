@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 
 def storage_url(folder: RunFolder, study: Study) -> str:
-    """Return the RDB URL of a run's studies: the study's own, or a file in the run's folder."""
+    """Return the URL of the storage of a run's studies: `storage` in the study, or a file."""
     from trialfleet.optimizer.storage_url import sqlite_url
 
     return study.storage or sqlite_url(folder.database)
 
 
 def trials_reader(folder: RunFolder, study: Study, *, brief: bool = False) -> Reader:
-    """Return a reader of the trials of a run's studies, by a study's name."""
+    """Return a reader of trials, which takes the name of one of the run's studies."""
     if study.storage:
         return reader_of_url(study.storage, brief=brief)
     return _OwnFile(folder, brief=brief)
 
 
 class _OwnFile:
-    """The file in a run's folder; an emptied one differs from a study that has not started."""
+    """Reader of the storage file in a run's folder; it refuses an emptied file."""
 
     def __init__(self, folder: RunFolder, *, brief: bool) -> None:
         self._folder = folder
@@ -53,9 +53,10 @@ class _OwnFile:
 
 
 def check_not_emptied(folder: RunFolder) -> None:
-    """Refuse an empty file of studies if trials were asked for.
+    """Refuse an empty storage file if trials have been asked for.
 
-    A trial's files are written after it is in the study, so they show that there was one.
+    A trial's files are written after the trial is in the study. So a trial's files show that the
+    study had trials.
 
     Raises:
         OptimizerError: the file is empty.
@@ -82,14 +83,14 @@ def study_name(study: Study, run: str, region: str) -> str:
 
 
 def ownership_of(frozen: FrozenStudy, folder: RunFolder, storage: TrialStorage) -> Ownership:
-    """Return the right of this machine and the run's folder to write a run's studies."""
+    """Return the ownership of a run's studies, as seen from this machine and the run's folder."""
     from trialfleet.optimizer.ownership import Ownership, here
 
     return Ownership(storage, run_name(frozen.study, frozen.run), here(folder.root))
 
 
 def not_ours(frozen: FrozenStudy, folder: RunFolder, owner: Owner) -> str:
-    """Return the message for a person when another manager owns the run."""
+    """Return the error message for a run that another manager owns."""
     return (
         f"the studies of {run_name(frozen.study, frozen.run)!r} belong to another manager: "
         f"{owner}; if that one is gone for good: trialfleet takeover "
@@ -98,7 +99,7 @@ def not_ours(frozen: FrozenStudy, folder: RunFolder, owner: Owner) -> str:
 
 
 def check_ours(frozen: FrozenStudy, folder: RunFolder) -> None:
-    """Claim a run's studies in a storage that other machines use too.
+    """Claim a run's studies in a storage that other machines use, too.
 
     Raises:
         InputError: another manager owns them.
@@ -113,7 +114,7 @@ def check_ours(frozen: FrozenStudy, folder: RunFolder) -> None:
 
 
 def other_manager(frozen: FrozenStudy, folder: RunFolder) -> Owner | None:
-    """Return another owner of a run's studies in a shared storage; only reads.
+    """Return the owner of a run's studies if it is another manager; only reads the storage.
 
     Raises:
         OptimizerError: the storage can't be used.
@@ -125,9 +126,9 @@ def other_manager(frozen: FrozenStudy, folder: RunFolder) -> Owner | None:
 
 
 def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
-    """Return whether another manager continues a day's run.
+    """Return whether another manager has taken over a day's run.
 
-    It also returns True while the storage can't be asked.
+    Also return True if the storage can't be asked.
     """
     daily = frozen.study.daily
     if daily is None or daily.takeover_after is None:
@@ -142,7 +143,7 @@ def take_over(folder: RunFolder) -> Owner | None:
     """Make this machine and the run's folder the owner of a run's studies.
 
     Returns:
-        Who owned them before, None if nobody did.
+        The previous owner; None without one.
 
     Raises:
         OptimizerError: the storage can't be used.

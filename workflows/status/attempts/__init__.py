@@ -1,1 +1,1 @@
-"""Attempts at a trial: their outcome, their fault, and retries."""
+"""Attempts at a trial: their outcomes, who is to blame for failures, and retries."""

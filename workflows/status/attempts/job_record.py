@@ -1,4 +1,4 @@
-"""The execution of a trial in any outcome, which a tell stores beside the outcome."""
+"""The execution of a trial, which is stored in the study with the trial's outcome."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def execution_of(
 ) -> TrialExecution:
     """Return the execution of a trial from its job's files.
 
-    `attempts` is the count if the job's log has none: DAGMan forgets the attempts of a stopped run,
-    the log does not. `failed` marks a trial without a result.
+    `attempts` is the number of attempts if the job's log has none. The log comes first, because
+    DAGMan forgets the attempts of a stopped run. `failed` marks a trial without a result.
     """
     plain, metric = _plain(place, study, failed=failed), study.objective.metric
     # without files from its job, its agent's reports
@@ -31,7 +31,7 @@ def execution_of(
 
 
 def note_job(place: TrialFolder, study: Study, *, failed: bool) -> None:
-    """Store the execution of a full training or a gate in its folder, as no study has it."""
+    """Store the execution of a full training or a gate in its folder: no study stores it."""
     job_files.write_json(place.job, _plain(place, study, failed=failed))
 
 

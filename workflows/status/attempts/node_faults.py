@@ -1,8 +1,9 @@
-"""Attempts at a trial that a machine or HTCondor made fail: they cost no retry.
+"""Failed attempts for which a machine or HTCondor is to blame; they cost no retry.
 
 Three sources distinguish them from the user's own errors: HTCondor's hold code, the last line of
-the error, and the machine's state in the pool, from its probe and its agent. A machine that is
-detected late, after the third failed job, is also blamed for the failures before.
+the error, and the machine's state in the pool, which comes from its probe and its agent. A broken
+machine may be detected only after the third failed job. It is then also blamed for its earlier
+failures.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _FAILING_JOBS = "jobs failed here within"  # a node agent's text for repeatedly 
 
 
 def in_hold(code: int, reason: str) -> bool:
-    """Return whether a machine or HTCondor caused a hold, by its code and reason.
+    """Return whether a machine or HTCondor caused a hold, from the hold's code and reason.
 
     A missing file is the user's error.
     """
@@ -53,7 +54,7 @@ def in_hold(code: int, reason: str) -> bool:
 
 
 def in_words(message: str) -> bool:
-    """Return whether a trainer's last line indicates a broken machine."""
+    """Return whether a trainer's last line of output indicates a broken machine."""
     return _WORDS.search(message) is not None
 
 
@@ -66,7 +67,7 @@ def word_of(machine: str) -> bool:
 
 
 def own_errors(noted: Mapping[str, Mapping[str, str]]) -> int:
-    """Return the number of attempts that failed by the user's error, which `retries` limits."""
+    """Return the number of attempts that failed by the user's error; `retries` limits it."""
     others = [attempt for attempt in noted.values() if attempt.get("blame") != MACHINE]
     names = {attempt["machine"] for attempt in others if attempt.get("machine")}
     broken = {name for name in names if word_of(name)}
@@ -74,7 +75,7 @@ def own_errors(noted: Mapping[str, Mapping[str, str]]) -> int:
 
 
 def to_avoid(study: Study, noted: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
-    """Return the machines that another attempt should avoid, if there are others."""
+    """Return the machines that another attempt should avoid; empty if there are no others."""
     failed = {attempt["machine"] for attempt in noted.values() if attempt.get("machine")}
     return tuple(sorted(failed)) if failed and others_than(study, failed) else ()
 

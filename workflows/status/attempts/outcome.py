@@ -1,4 +1,4 @@
-"""The outcome of an attempt at a trial, from its exit, its result.json and its hold."""
+"""The outcome of an attempt at a trial, from its exit code, result.json and hold reason."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _SHOWN = 40  # characters of a value that isn't a number
 def outcome_of(
     folder: TrialFolder, return_code: int, metric: str, places: Mapping[str, str]
 ) -> Complete | Failed | Unpaid:
-    """Return the outcome of a job that ended.
+    """Return the outcome of an ended job.
 
     Args:
         folder: the trial's folder, with the job's files.
         return_code: DAGMan's return code for a POST script: the exit code, minus the signal's
             number, or a number below -999 for a removed job.
         metric: the objective's metric, which a result must have.
-        places: where the study sets a trial's limits, as in `FrozenStudy`.
+        places: the places of a trial's limits in the study, as in `FrozenStudy`.
     """
     ended = read_ended(folder)
     if ended and ended.over:
@@ -67,7 +67,7 @@ def outcome_of(
 
 
 def early_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
-    """Return the stop order of a trial with its results; None if it has no order."""
+    """Return a trial's order to stop early, and its results; None without an order."""
     order = read_stop(folder)
     if order is None:
         return None
@@ -79,7 +79,7 @@ def early_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
 
 
 def read_stop(folder: TrialFolder) -> dict[str, Any] | None:
-    """Return the order to stop a trial early; None without one."""
+    """Return the order to stop a trial early; None without an order."""
     try:
         order = job_files.parsed(job_files.read_bytes(folder.stop, job_files.MOST_ORDER) or b"null")
     except (OSError, ValueError):
@@ -89,7 +89,7 @@ def read_stop(folder: TrialFolder) -> dict[str, Any] | None:
 
 
 class _NoResultError(ValueError):
-    """JSON without the shape of a result."""
+    """The error that JSON does not have the shape of a result."""
 
 
 def _outcome_of_result(path: Path, metric: str) -> Complete | Failed:
@@ -119,10 +119,10 @@ def _figures(result: dict[str, Any], metric: str) -> dict[str, Any]:
 
 
 def load_result(path: Path) -> dict[str, Any]:
-    """Return a trial's result, with "metrics" as a dict; a job's file may contain anything.
+    """Return a trial's result, in which "metrics" is a dict.
 
     Raises:
-        ValueError: it can't be used; the message says why.
+        ValueError: the result can't be used; the message has the reason.
     """
     try:
         text = job_files.read_bytes(path, job_files.MOST_RESULT)
@@ -147,7 +147,7 @@ def load_result(path: Path) -> dict[str, Any]:
 
 
 def _check_count(result: dict[str, Any]) -> None:
-    """Refuse too many metrics: each is stored, shown and compared."""
+    """Refuse a result with too many metrics, because each is stored, shown and compared."""
     models = result.get("models")
     of_models = models.values() if isinstance(models, dict) else ()
     for part in (result, *(one for one in of_models if isinstance(one, dict))):
@@ -163,7 +163,7 @@ def _shape(metric: str) -> str:
 
 
 def _beside(result: dict[str, Any], metric: str) -> str:
-    """Return a note if the objective's number is beside "metrics" instead of in it."""
+    """Return a note if the objective's number is outside of "metrics"; otherwise empty."""
     found = is_finite(result.get(metric)) and metric not in result["metrics"]
     return f', and {metric!r} is beside "metrics" instead of in it' if found else ""
 
@@ -190,7 +190,7 @@ def _why_no_objective(result: dict[str, Any], metric: str) -> str:
 
 
 def wrong_type(given: Mapping[str, Any], metric: str) -> str:
-    """Return the type and value of a metric that isn't a number; empty for a number or none."""
+    """Return the type and value of a metric that isn't a number; empty for others."""
     value = given.get(metric)
     if metric not in given or is_number(value):
         return ""
@@ -202,7 +202,7 @@ def wrong_type(given: Mapping[str, Any], metric: str) -> str:
 
 
 def finite_metrics(given: dict[str, Any], objective: str | None = None) -> dict[str, float]:
-    """Return the finite metrics by their cleaned names; only the objective keeps its name."""
+    """Return the finite metrics by their cleaned names; the objective's name stays unchanged."""
     metrics = {}
     for name, value in given.items():
         key = name if name == objective else one_line(name)
@@ -236,7 +236,7 @@ def _clean(value: Any) -> str:
 
 
 def _own_words(folder: TrialFolder) -> str:
-    """Return the trainer's own error: from its result, or the last line of standard error."""
+    """Return the trainer's own error, from its result or from its last line of standard error."""
     try:
         error = load_result(folder.result).get("error")
     except ValueError:
@@ -254,7 +254,7 @@ def last_line(path: Path) -> str:
 
 
 def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid:
-    """Return the outcome of a removed job: after a hold, or removed by a person."""
+    """Return the outcome of a removed job, from its hold or from the reason of its removal."""
     hold, removal, evictions = "", "", 0
     code: int | None = None
     for event in submissions(events_of(log))[-1]:
@@ -279,7 +279,10 @@ def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid
 
 
 def _got_nowhere(removal: str, evictions: int) -> str:
-    """Return why a job without progress was removed, by the supervisor or its submit file."""
+    """Return why a job was removed for lack of progress; empty if it was removed otherwise.
+
+    The supervisor removes such jobs, or their submit file does.
+    """
     for beginning in (f"{EVICTED}: ", f"{STUCK}: "):
         if beginning in removal:
             return _BY_USER.sub("", removal[removal.index(beginning) :])

@@ -1,4 +1,4 @@
-"""The failed attempts at a DAG node, and whether it is retried."""
+"""The decision whether a failed DAG node is retried."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class JobEnd(NamedTuple):
 
 
 class Attempts:
-    """The attempts that a study's `retries` allow: only the user's errors count.
+    """The attempts at a node within the study's `retries`, which count only the user's errors.
 
     DAGMan's own limit applies to all attempts.
     """
@@ -49,10 +49,11 @@ class Attempts:
         self._study, self._retries = study, study.retries
 
     def with_machine(self, outcome: Failed, before: Noted) -> Failed:
-        """Return the outcome with the machine's fault; `before` has the earlier attempts.
+        """Return the outcome, marked if the machine is to blame; `before` has earlier attempts.
 
-        A command that could not be run is not final if only one machine has tried it and there are
-        others: Python may be broken there. The same holds for a job without progress.
+        If only one machine has tried a command that can't be run, and there are others, the failure
+        is not final: Python may be broken on that machine. The same holds for a job without
+        progress.
         """
         if not self._machine:
             return outcome
@@ -64,14 +65,14 @@ class Attempts:
         return replace(outcome, by_machine=True) if is_broken else outcome
 
     def kept(self, outcome: Failed) -> dict[str, str]:
-        """Return the record of a failed attempt, beside its error."""
+        """Return the machine and the blame of a failed attempt, for its record."""
         blame = {"blame": node_faults.MACHINE} if outcome.by_machine else {}
         return ({"machine": self._machine} if self._machine else {}) | blame
 
     def over(self, outcome: Failed, noted: Noted, job: JobEnd | None) -> bool:
-        """Return whether there is no retry.
+        """Return whether a failed attempt gets no retry.
 
-        `noted` has all failed attempts, including this one; `job` is None if it has not ended.
+        `noted` has all failed attempts, including this one; `job` is None if the job has not ended.
         """
         so_far, most = len(noted), self._retries + NODE_FAULTS + 1
         if job:
@@ -79,7 +80,7 @@ class Attempts:
         return outcome.final or so_far >= most or node_faults.own_errors(noted) > self._retries
 
     def another(self, node: str, outcome: Failed, job: JobEnd) -> Reply | None:
-        """Record a failed attempt at a full training or a gate; return the answer for a retry."""
+        """Record a failed attempt at a full training or gate; return the reply for a retry."""
         outcome = self.with_machine(outcome, noted_failures(self._place))
         kept = self.kept(outcome)
         noted = note_final_failure(
@@ -89,7 +90,7 @@ class Attempts:
         return None if is_over else self.try_again(node, outcome, noted)
 
     def try_again(self, node: str, outcome: Failed, noted: Noted) -> Reply:
-        """Return the answer for a retry, which starts without files of the failed attempt."""
+        """Return the reply for a retry, and remove the failed attempt's files."""
         for left in (self._place.saved, self._place.ended):
             job_files.remove(left)
         own = node_faults.own_errors(noted)

@@ -1,4 +1,4 @@
-"""The end of a training, from its agent or a gang's keeper, otherwise from its job."""
+"""The end of a training, from its agent or a gang's keeper, or else from its job."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 
 def settled(place: TrialFolder, return_code: int, most: float = math.inf) -> int:
-    """Return an attempt's return code, and move its files to their place.
+    """Return an attempt's return code, and move its files into the trial's folder.
 
-    `return_code` is from DAGMan, or from the agent of a job that continues. The files may have
-    `most` bytes.
+    `return_code` is DAGMan's, or the agent's if the job continues. The files may have `most` bytes.
 
     Raises:
         OSError: for example, the disk is full.

@@ -31,7 +31,7 @@ _LOST = {End.FAILED: Kind.FAILED, End.EVICTED: Kind.EVICTED}
 
 @dataclass(frozen=True)
 class BilledRun:
-    """A run and the study that it froze."""
+    """A run and its frozen study."""
 
     folder: RunFolder
     frozen: FrozenStudy
@@ -48,7 +48,7 @@ class BilledRun:
 
     @property
     def name(self) -> tuple[str, str]:
-        """Its study and id, as in its items."""
+        """The names of the run's study and of the run, as in its items."""
         return self.frozen.study.name, self.frozen.run
 
     @property
@@ -62,8 +62,8 @@ class Bill:
     """The bill of runs.
 
     Attributes:
-        items: the items of these runs, and of their nodes' time without a job.
-        notices: missing costs, with reasons.
+        items: the items of the runs' jobs, and of their nodes' time without a job.
+        notices: lines about missing costs, with reasons.
     """
 
     items: tuple[Item, ...]
@@ -74,7 +74,8 @@ def bill(runs: Iterable[BilledRun], lifetimes: Mapping[str, Lifetime], now: date
     """Return the costs of runs and of nodes.
 
     Args:
-        runs: all runs that may have used the nodes: each has a share of their time without a job.
+        runs: all runs that may have used the nodes: each pays a share of the nodes' time without a
+            job.
         lifetimes: the nodes' lifetimes, by instance.
         now: the end of the charged time of running nodes.
     """
@@ -91,7 +92,7 @@ def bill(runs: Iterable[BilledRun], lifetimes: Mapping[str, Lifetime], now: date
 
 
 def _placed(item: Item, runs: Sequence[BilledRun]) -> Item:
-    """Complete the item of a node without jobs: its tag has only the run's id."""
+    """Complete the item of a node without jobs, because the node's tag has only the run's id."""
     same = [run for run in runs if run.fleet and run.frozen.run == item.run]
     if item.study or len(same) != 1:
         return item
@@ -107,7 +108,7 @@ def run_items(run: BilledRun) -> list[Item]:
     """Return the costs of a run's jobs.
 
     Raises:
-        OptimizerError: its study can't be read.
+        OptimizerError: the run's study can't be read.
     """
     folder, frozen = run.folder, run.frozen
     is_under_way = StatusReader(folder).state() in {RunState.RUNNING, RunState.HELD}
@@ -155,8 +156,8 @@ def _item(whose: Item, kind: Kind, stay: Stay) -> Item:
 def overhead(place: RunFolder, now: datetime) -> CostSum | None:
     """Return the cost of a run's share of its fleet's nodes, from its autoscaler's last report.
 
-    AWS is not asked. Other runs on the same nodes are looked for beside the run: in the folder of
-    the study's runs and in those of other studies beside it.
+    AWS is not asked. Other runs on the same nodes are searched in the folder of the study's runs,
+    and in the folders of other studies next to it.
 
     Args:
         place: the run's folder.
@@ -184,7 +185,7 @@ def overhead(place: RunFolder, now: datetime) -> CostSum | None:
 
 
 def _beside(run: BilledRun, since: datetime) -> Iterator[BilledRun]:
-    """Yield the other runs with jobs at a moment or later."""
+    """Yield the other runs that had jobs at a moment or later."""
     root = run.folder.root
     are_by_study = root.parent.name == run.frozen.study.name  # runs/STUDY/RUN
     for place in root.parent.parent.glob("*/*") if are_by_study else root.parent.glob("*"):

@@ -1,4 +1,4 @@
-"""The costs of runs, by names as on the command line."""
+"""The costs of runs that are named as on the command line."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Costs:
     """The costs of runs, in USD.
 
     Attributes:
-        by: the keys that the rows are grouped by.
-        notices: unknown costs, one per line.
+        by: the keys by which the rows are grouped.
+        notices: lines about unknown costs.
     """
 
     by: tuple[str, ...]
@@ -38,7 +38,7 @@ class Costs:
     notices: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the costs as plain data."""
         return {
             "schema": 1,
             "currency": "USD",
@@ -53,8 +53,8 @@ def cost(*names: str | PathLike[str], by: Sequence[str] = ()) -> Costs:
     """Return the costs of runs: work, lost work, and nodes' time without a job.
 
     Args:
-        names: runs, their folders, or studies, for all of their runs; without names, all runs in
-            `./runs`, and the total cost of their fleets.
+        names: runs, runs' folders, or studies; a study means all of its runs. Without names: all
+            runs in `./runs`, and the total cost of their fleets.
         by: the keys to group by: study, run, day, team, region, kind; default: region for one run,
             otherwise run.
 
@@ -84,7 +84,7 @@ _CENT, _NEAR = 0.01, 0.02  # USD, and a part: two reads of running nodes are som
 
 
 def _slot_time(hours: float) -> str:
-    """Return hours of slots in words; short times in minutes, as hours would round to 0.00."""
+    """Return slot hours in words; short times are in minutes, because hours would round to 0.00."""
     return f"{hours:.2f} slot hours" if hours >= 0.1 else f"{hours * 60:.2g} slot minutes"
 
 
@@ -92,8 +92,8 @@ def read_costs(names: Sequence[str] = (), now: datetime | None = None) -> Bill:
     """Return the bill of runs.
 
     Args:
-        names: runs, as `find_run` takes them, or studies, for all of their runs; without names, all
-            runs in `./runs`, and the total cost of their fleets.
+        names: runs, named as in `find_run`, or studies; a study means all of its runs. Without
+            names: all runs in `./runs`, and the total cost of their fleets.
         now: the end of the charged time of running nodes; default: the present.
 
     Raises:
@@ -117,7 +117,7 @@ def read_costs(names: Sequence[str] = (), now: datetime | None = None) -> Bill:
 
 
 def _beside_the_status(run: BilledRun, items: Sequence[Item], now: datetime | None) -> list[str]:
-    """Return a notice if a run's cost differs from the fleet's cost in its status."""
+    """Return a notice if a run's cost differs from the fleet's cost that its status shows."""
     money = read_spending(run.folder, run.frozen.run, run.fleet, now)
     own = add(items).usd or 0.0
     if money is None or abs(money.spent - own) <= max(_CENT, _NEAR * own):

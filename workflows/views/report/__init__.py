@@ -1,4 +1,4 @@
-"""The report of a run: one page for people, one JSON file for programs, one table for a terminal.
+"""The report of a run: a page for people, a JSON file for programs, and a terminal table.
 
 reading.read_report(folder)         # looks at the run once; everything after this is pure
 page.render_page(report)            # report.html: one file, no network

@@ -1,4 +1,4 @@
-"""The analysis of a region's trials: best, comparison, failures."""
+"""The analysis of a region's trials: best settings, comparison with default ones, failures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AS_GOOD = 0.005  # of the value with default settings: a smaller difference is n
 def compare(
     metric: str, direction: Direction, baseline: Trial | None, best: Trial | None, objective: str
 ) -> Comparison:
-    """Return `metric` of the best trial compared with that of the default settings."""
+    """Return the comparison of the best trial with the default settings, by `metric`."""
 
     def value(trial: Trial | None) -> float | None:
         if trial is None or trial.state != "complete":
@@ -43,9 +43,9 @@ def compare(
 
 
 def worse_of(objective: Comparison, report: Comparison) -> str | None:
-    """Return how tuned settings are worse than default ones; None if they are not notably worse.
+    """Return a text if tuned settings are notably worse than default ones; otherwise None.
 
-    The best trial is never worse by the objective, only by another metric.
+    The best trial can't be worse by the objective, only by another metric.
     """
     if report.gain is None or report.gain >= 0:
         return None
@@ -73,7 +73,7 @@ def unreported(metric: str, regions: Sequence[RegionReport]) -> str:
 
 
 def advice_on_worse(metric: str, report_metric: str) -> str:
-    """Return advice for tuned settings that are worse than default ones."""
+    """Return advice about tuned settings that are worse than default ones."""
     return (
         f"{metric}, which chose the settings, and {report_metric} disagree. If both models are "
         "hardly better than a guess, check the data first: are the labels right? Otherwise there "
@@ -89,14 +89,14 @@ def next_step_on_worse(
     """Return the next step for a published model of settings that are worse than default ones.
 
     Args:
-        region: its region's name.
-        data: its region's files.
-        published: its folder.
+        region: the region's name.
+        data: the region's data files.
+        published: the published model's folder.
         in_force: the model that `latest` links to.
-        previous: a previous run's model that measured better; None without one.
+        previous: a previous run's model whose metric was better; None without one.
 
     Returns:
-        The step in words, and its command; None without a command.
+        The step in words, and its command or None.
     """
     if in_force != published:
         return f"The region's latest model is run {in_force.name}'s, not this one.", None
@@ -119,7 +119,7 @@ def why_command(region: str, run: Path) -> str:
 
 
 def failures_of(trials: Sequence[Trial]) -> tuple[Failure, ...]:
-    """Return the failed trials by error, most frequent first."""
+    """Return the failed trials, grouped by error, the most frequent error first."""
     groups: dict[str, list[int]] = {}
     for trial in trials:
         if trial.state == "failed" and trial.error is not None:
@@ -134,13 +134,13 @@ def settings_of(
     trials: Sequence[Trial],
     parameters: Mapping[str, Tunable],
 ) -> tuple[Setting, ...]:
-    """Return every parameter's default and best value: in the defaults' order, then by name.
+    """Return each parameter's default and best value: first in the defaults' order, then by name.
 
     Args:
         defaults: the default settings.
         best: the best trial.
-        trials: a range is given for the parameters that they had.
-        parameters: those of the search space.
+        trials: the trials; only parameters that they had get a range.
+        parameters: the parameters of the search space.
     """
     had = {name for trial in trials for name in trial.params}
     ranges = {name: _range(item) for name, item in parameters.items() if name in had}

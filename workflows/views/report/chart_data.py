@@ -1,7 +1,7 @@
-"""The data of the page's script, for charts and tables of trials, as plain JSON.
+"""The data for the page's script as plain JSON: for charts, and for tables of trials.
 
-One block per region; columns instead of rows and few digits keep hundreds of regions in a small
-file. The script adds everything else: colours, tooltips, axes.
+Each region has one block. Columns instead of rows, and few digits, keep the file small even with
+hundreds of regions. The script adds the rest: colours, tooltips and axes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CURVE_LEAST, CURVE_MOST = 8, 100  # of one curve
 
 @dataclass(frozen=True)
 class Pair:
-    """The chart of the two leading parameters: "contour", "scatter" or None."""
+    """The chart of the two most important parameters; its kind is "contour", "scatter" or None."""
 
     kind: str | None
     names: tuple[str, ...]
@@ -64,9 +64,9 @@ class Pair:
 
 
 def overview_data(report: Report) -> dict[str, Any]:
-    """Return the compared regions: places in the report, values, gains, and scales.
+    """Return the data of the chart that compares regions: places in the report, values and scales.
 
-    Gains also as text, as in the table of regions.
+    Gains are numbers and also texts as in the table of regions.
     """
     decimals = report_decimals(report)
     rows = [
@@ -96,25 +96,25 @@ def overview_data(report: Report) -> dict[str, Any]:
 
 
 def scale_of_overview(report: Report) -> Scale | None:
-    """Return the scale of tuned and default values; None without any."""
+    """Return the scale of tuned and default values; None without values."""
     pairs = [(row.report.default, row.report.tuned) for row in report.regions]
     values = [value for pair in pairs for value in pair if value is not None]
     return scale_of(values, median(values), FAR_REGION) if values else None
 
 
 def scale_of_gains(report: Report) -> Scale:
-    """Return the scale of gains around zero; never logarithmic, because they have a sign."""
+    """Return the scale of gains around zero; not logarithmic, because gains have a sign."""
     gains = [row.report.gain for row in report.regions if row.report.gain is not None]
     return scale_of([0.0, *gains], 0.0, FAR_REGION)
 
 
 class CostBar(NamedTuple):
-    """The cost of a region's jobs, or of the fleet's nodes without a job.
+    """A bar for the cost of a region's jobs, or of the fleet's nodes without a job.
 
     Attributes:
-        place: the region's place in the report; None: the fleet.
-        usd: the sum.
-        parts: its parts in USD, without zeros.
+        place: the region's place in the report; None for the fleet.
+        usd: the total cost.
+        parts: the parts of the cost in USD, without zeros.
     """
 
     place: int | None
@@ -123,12 +123,12 @@ class CostBar(NamedTuple):
 
     @property
     def parts_text(self) -> str:
-        """Its parts in words."""
+        """The parts of the cost in words."""
         return ", ".join(f"{name}: {usd(amount)}" for name, amount in self.parts.items())
 
 
 def cost_bars(report: Report) -> list[CostBar]:
-    """Return the cost of each region's jobs, greatest first, and of the fleet's idle nodes."""
+    """Return bars for the costs of regions' jobs, greatest first, and of the fleet's idle nodes."""
     regions = enumerate(report.regions)
     bars = [CostBar(at, row.usd, _parts_of_cost(row)) for at, row in regions if row.usd]
     bars.sort(key=lambda bar: -bar.usd)
@@ -142,9 +142,9 @@ def _known(parts: dict[str, float]) -> dict[str, float]:
 
 
 def _parts_of_cost(region: RegionReport) -> dict[str, float]:
-    """Return the cost of trials, of full training and gate, and of lost work.
+    """Return a region's cost in parts: trials, full training and gate, and lost work.
 
-    The time of jobs between their trials counts as the trials'.
+    Jobs' time between trials counts as trials' time.
     """
     jobs = [*region.trials, *([region.final_job] if region.final_job else [])]
     lost = sum(job.lost_usd or 0.0 for job in jobs)
@@ -155,7 +155,7 @@ def _parts_of_cost(region: RegionReport) -> dict[str, float]:
 
 
 def timeline_data(timeline: Timeline) -> dict[str, Any]:
-    """Return the machines' rows, jobs and pauses; times in seconds from `start`."""
+    """Return the timeline's rows, jobs and pauses; times are in seconds from `start`."""
     start = timeline.start
     states = sorted({bar.state for bar in timeline.bars})
     return {
@@ -179,7 +179,7 @@ def timeline_data(timeline: Timeline) -> dict[str, Any]:
 
 
 class Pictures:
-    """A region with shared data of its charts, each computed once."""
+    """A region with data that several of its charts share; each is computed once."""
 
     def __init__(self, region: RegionReport) -> None:
         self.region = region
@@ -194,13 +194,13 @@ class Pictures:
 
     @cached_property
     def drawn(self) -> list[str]:
-        """The parameters with a chart: up to twelve that completed trials had."""
+        """The parameters with a chart: at most twelve, which completed trials had."""
         having = {name for t in self.region.trials if t.value is not None for name in t.params}
         return [name for name in self.searched if name in having][:MOST_PARAMETERS]
 
     @cached_property
     def pair(self) -> Pair:
-        """The two leading parameters that enough trials have, and their chart."""
+        """The chart of the two most important parameters, if enough trials have both."""
         names = self.drawn[:2]
         if len(names) < 2:
             return Pair(None, (), 0)
@@ -216,17 +216,17 @@ class Pictures:
 
     @cached_property
     def curves(self) -> list[Trial]:
-        """The trials with a curve, which takes at least two reported steps."""
+        """The trials with a learning curve, which needs at least two reported steps."""
         return [trial for trial in self.region.trials if len(trial.curve) > 1]
 
     @cached_property
     def scale(self) -> Scale | None:
-        """The scale of the objective in all charts; None without any value."""
+        """The scale of the objective in all charts; None without values."""
         return self._anchored([t.value for t in self.region.trials if t.value is not None])
 
     @cached_property
     def curve_scale(self) -> Scale | None:
-        """The scale of the learning curves; None without any."""
+        """The scale of the learning curves; None without curves."""
         return self._anchored([value for trial in self.curves for _, value in trial.curve])
 
     def _anchored(self, values: Sequence[float]) -> Scale | None:
@@ -239,8 +239,8 @@ def region_data(report: Report, pictures: Pictures, points: int) -> dict[str, An
 
     Args:
         report: the run's report.
-        pictures: the region's shared data.
-        points: the number of points of each learning curve to keep.
+        pictures: the shared data of the region's charts.
+        points: the number of points to keep of each learning curve.
     """
     region, drawn = pictures.region, pictures.drawn
     known = {item.name: item for item in region.settings}
@@ -282,7 +282,7 @@ def region_data(report: Report, pictures: Pictures, points: int) -> dict[str, An
 
 
 def decimals_of(values: Sequence[float | None], comparison: Comparison) -> int | None:
-    """Return a column's decimals, as values near the best need them, without outliers."""
+    """Return the decimals for a column that values near the best need; outliers don't count."""
     known = [value for value in values if value is not None]
     anchor = comparison.tuned
     view = view_of(known, anchor) if known and anchor is not None else None
@@ -295,7 +295,7 @@ def _texts(values: Sequence[Any]) -> list[str]:
 
 
 def _jobs(trials: Sequence[Trial]) -> dict[str, list[Any]]:
-    """Return the data of trials' jobs by the page's columns, without empty columns."""
+    """Return the data of trials' jobs as columns, without empty columns."""
     columns: dict[str, list[Any]] = {
         "started": [t.started and round(t.started) for t in trials],
         "seconds": [t.compute_seconds and round(t.compute_seconds, 1) for t in trials],
@@ -314,7 +314,7 @@ def _jobs(trials: Sequence[Trial]) -> dict[str, list[Any]]:
 
 
 def _curves(trials: Sequence[Trial], points: int) -> dict[int, list[list[Any]]]:
-    """Return steps and values of the learning curves, rounded to thousandths of their range."""
+    """Return the learning curves' steps and values, rounded to thousandths of the values' range."""
     curves = {t.trial: thinned(t.curve, points) for t in trials}
     values = [value for curve in curves.values() for _, value in curve]
     reach = max(values) - min(values) if values else 0.0
@@ -357,7 +357,7 @@ def _parameter(item: Setting, trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 def _places(item: Setting, trials: Sequence[Trial]) -> list[float | None]:
-    """Return the trials' positions on a parameter's axis: the value, or the choice's index."""
+    """Return trials' positions on a parameter's axis: the value, or the index of the choice."""
     assert item.range is not None, item
     values = [trial.params.get(item.name) for trial in trials]
     if item.range.choices is None:
@@ -368,6 +368,6 @@ def _places(item: Setting, trials: Sequence[Trial]) -> list[float | None]:
 
 
 def curve_points(report: Report) -> int:
-    """Return the number of points to keep of each learning curve: fewer with many curves."""
+    """Return the number of points to keep of each learning curve; it is lower with many curves."""
     curves = sum(len(trial.curve) > 1 for region in report.regions for trial in region.trials)
     return max(CURVE_LEAST, min(CURVE_MOST, CURVE_POINTS // max(1, curves)))

@@ -1,4 +1,4 @@
-"""The days of a study by region, for the report and the page."""
+"""A study's days by region, for the report and the page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MARKS = {Ending.PUBLISHED: "✓", Ending.UNCHANGED: "=", Ending.KEPT: "·", Endi
 
 
 def days_of(folder: DailyFolder, last: date | None = None) -> tuple[DayView, ...]:
-    """Return the last days of a study, up to one if given; empty if it doesn't run daily."""
+    """Return a study's last days, up to the day `last` if given; empty if it doesn't run daily."""
     if not folder.journal.is_file():
         return ()
     try:
@@ -33,9 +33,9 @@ def days_of(folder: DailyFolder, last: date | None = None) -> tuple[DayView, ...
 def days_of_run(
     folder: DailyFolder, day: date, run: str, regions: Iterable[RegionStatus]
 ) -> tuple[DayView, ...]:
-    """Return the days up to a run's, including its failed regions.
+    """Return the days up to a run's day, which includes the run's failed regions.
 
-    The run writes the report before the day's journal records these regions.
+    The journal doesn't have these regions yet, because the run writes its report earlier.
     """
     found = [_clean(each) for each in days_of(folder, day)]
     if found and found[0].date == day:
@@ -72,21 +72,24 @@ def _clean(day: DayView) -> DayView:
 
 
 def share(day: DayView, ending: Ending) -> float:
-    """Return the percentage of a day's regions with an outcome."""
+    """Return the percentage of a day's regions with this outcome."""
     whole = sum(day.counts.values()) + day.open
     return round(100 * day.counts[ending] / whole, 1) if whole else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegionDays:
-    """A region's row of the matrix: an outcome or None for each day, oldest first."""
+    """A region's row in the matrix of days: an outcome or None for each day, oldest first."""
 
     region: str
     outcomes: tuple[Outcome | None, ...]
 
 
 def matrix(days: tuple[DayView, ...]) -> list[RegionDays]:
-    """Return a row for each region of some days, newest first: regions with problems first."""
+    """Return a row for each region of some days, which are given newest first.
+
+    Regions with problems come first.
+    """
     by_region: dict[str, dict[date, Outcome]] = defaultdict(dict)
     for day in days:
         for one in day.outcomes:
@@ -100,6 +103,6 @@ def matrix(days: tuple[DayView, ...]) -> list[RegionDays]:
 
 
 def _bad_days(row: RegionDays) -> tuple[int, ...]:
-    """Return a row's sort key: its outcomes, newest first, failed before kept before others."""
+    """Return a row's sort key from its outcomes, newest first: failed, then kept, then others."""
     order = {Ending.FAILED: 0, Ending.KEPT: 1}
     return tuple(order.get(one.ending, 2) if one else 2 for one in row.outcomes[::-1])

@@ -1,4 +1,4 @@
-"""Parameters whose best values are at the end of their ranges, and in how many regions."""
+"""Parameters whose best values are at an end of their ranges, with the number of regions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _ENDS = {"low": "lower", "high": "upper"}
 
 
 def edges_of(regions: Sequence[RegionReport]) -> str:
-    """Return a sentence on parameters whose best values are at an end in half of the regions.
+    """Return a sentence about parameters whose best value is at an end in half of the regions.
 
-    A best value that is the default doesn't count, because tuning didn't move it. Neither do those
-    of a region whose tuned settings are not better than its default ones: if all trials are about
-    equal, the best one is random, and a wider range would not help.
+    A best value that is the default doesn't count, because tuning didn't move it. A region doesn't
+    count if its tuned settings are not better than its default ones. If all trials are about equal,
+    the best one is random, and a wider range would not help.
     """
     tuned = [row for row in regions if row.complete >= LEAST_TRIALS]
     found = Counter(
@@ -44,9 +44,9 @@ def edges_of(regions: Sequence[RegionReport]) -> str:
 
 
 def _gained(row: RegionReport) -> bool:
-    """Return whether tuning helped, by the compared metric, otherwise by the objective.
+    """Return whether tuning helped, by the compared metric, or else by the objective.
 
-    True if no trial had the default settings, because it is unknown then.
+    Also return True if no trial had the default settings, because the gain is then unknown.
     """
     gains = (row.report.gain, row.objective.gain)
     return next((gain for gain in gains if gain is not None), 1.0) > 0

@@ -1,4 +1,4 @@
-"""Regions by their outcome, as the page groups and filters them."""
+"""Groups of regions with the same outcome; the page shows and filters regions by them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ BROKEN = {Stage.FAILED, Stage.STOPPED, Stage.LOST, Stage.HELD}
 
 @dataclass(frozen=True)
 class Group:
-    """Regions with one outcome, and their places in the report.
+    """The regions with one outcome, with their places in the report.
 
     Attributes:
-        key: one of `TITLES`.
-        title: its title.
-        tone: its CSS class.
-        regions: in the study's order.
+        key: the group's key in `TITLES`.
+        title: the group's title.
+        tone: the group's CSS class.
+        regions: the regions, in the study's order.
     """
 
     key: str
@@ -37,7 +37,7 @@ class Group:
 
 
 def groups_of(report: Report) -> list[Group]:
-    """Return the groups that have a region, in the order of `TITLES`."""
+    """Return the groups that aren't empty, in the order of `TITLES`."""
     placed = [(group_of(region), at, region) for at, region in enumerate(report.regions)]
     groups = [
         Group(key, title, tone, tuple((at, region) for own, at, region in placed if own == key))
@@ -47,7 +47,7 @@ def groups_of(report: Report) -> list[Group]:
 
 
 def group_of(region: RegionReport) -> str:
-    """Return the region's group: the first that applies."""
+    """Return the key of a region's group, the first one that applies."""
     if region.status in BROKEN:
         return "failed"
     if region.status == Stage.KEPT:
@@ -65,5 +65,5 @@ def tone_of(region: RegionReport) -> str:
 
 
 def outcome(region: RegionReport) -> str:
-    """Return the region's status, with a note if its tuned settings are worse."""
+    """Return a region's status, with a note if its tuned settings are worse than default ones."""
     return region.status if region.worse is None else f"{region.status}, worse than default"

@@ -1,4 +1,4 @@
-"""The importance of parameters by PED-ANOVA; empty with too few trials."""
+"""The importance of parameters by PED-ANOVA, if there are enough trials."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ IMPORTANCE_BEST = 1 / 3  # of the trials
 def importance_of(
     trials: Sequence[Trial], parameters: Mapping[str, Tunable], direction: Direction
 ) -> tuple[tuple[Importance, ...], str | None]:
-    """Return how much each parameter decided whether a trial was among the best third.
+    """Return each parameter's importance for being among the best third of trials.
 
-    By PED-ANOVA (`optimizer/ped_anova.py`), which also handles conditional parameters: it compares
-    the values in the best trials with those in all trials that had the parameter. Optuna's
-    documentation requires five of the best trials, so a parameter needs ten trials, five of the
-    best among them. In simulated studies of 20 to 60 trials, a parameter without any effect got up
-    to nine tenths of the total by chance if three to five trials had it, and seldom more than
-    three tenths by this rule.
+    PED-ANOVA (`optimizer/ped_anova.py`) compares a parameter's values in the best trials with those
+    in all trials that had the parameter, so it also handles conditional parameters. Optuna's
+    documentation requires five of the best trials. So a parameter needs ten trials, and five of the
+    best among them. Simulated studies of 20 to 60 trials had a parameter without any effect. If
+    three to five trials had that parameter, chance gave it up to nine tenths of the total
+    importance. With this rule it seldom got more than three tenths.
 
     Returns:
-        The importances, greatest first, and why there are none, or none of some parameters.
+        The importances, greatest first, and a note why all or some parameters have none.
     """
     complete = ranked(trials, direction, lambda trial: trial.value)
     had = Counter(name for trial in complete for name in trial.params if name in parameters)
@@ -75,7 +75,7 @@ def _why_no_importance(trials: Sequence[Trial], names: Sequence[str]) -> str | N
 def _weight(
     name: str, parameter: Tunable, best: Sequence[Trial], complete: Sequence[Trial]
 ) -> float:
-    """Return a parameter's importance up to a common factor."""
+    """Return a parameter's importance, up to a factor that all parameters share."""
     of_best, of_all = (
         [trial.params[name] for trial in trials if name in trial.params]
         for trials in (best, complete)

@@ -1,9 +1,9 @@
-"""The content of a report: plain frozen data from one snapshot of a run.
+"""The content of a report as plain frozen data, from one snapshot of a run.
 
-`Report.to_json` is the content of report.json, schema 2: the fields below by their names, after
-`"schema": 2`; trials have the names of `trialfleet trials --json`. Times of the run are ISO 8601 in
-UTC, paths are text, durations are seconds, numbers are finite, and unknown values are null. Gains
-are positive if tuning helped, in either direction of the metric.
+`Report.to_json` returns the content of report.json, schema 2: first `"schema": 2`, then the fields
+below by their names. Trials have the fields of `trialfleet trials --json`. Times of the run are ISO
+8601 in UTC, paths are text, durations are seconds, numbers are finite, and unknown values are null.
+A positive gain means that tuning helped, for either direction of the metric.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SCHEMA = 2
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterRange:
-    """The searched range of a parameter: `low` to `high`, or `choices`."""
+    """The searched range of a parameter: from `low` to `high`, or `choices`."""
 
     low: float | None
     high: float | None
@@ -35,11 +35,11 @@ class ParameterRange:
 
     @property
     def single(self) -> bool:
-        """True if the range has one value only."""
+        """True if the range has only one value."""
         return len(self.choices) < 2 if self.choices is not None else self.low == self.high
 
     def place(self, value: Any) -> float | None:
-        """Return a number's place between `low` (0) and `high` (1); None for other values."""
+        """Return a number's position between `low` (0) and `high` (1); None for other values."""
         if self.low is None or self.high is None or self.low >= self.high:
             return None
         if not is_number(value):
@@ -52,15 +52,15 @@ class ParameterRange:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One parameter's default and best value. `active` is false if the parameter is unused.
+    """One parameter's default and best value. A conditional parameter may be inactive.
 
     Attributes:
-        name: the parameter.
+        name: the parameter's name.
         default: its default value; None if inactive.
-        default_active: whether the default settings have it.
+        default_active: whether the default settings have the parameter.
         best: its value in the best trial; None if inactive.
-        best_active: whether the best trial has it.
-        range: its searched range; None if no trial had it.
+        best_active: whether the best trial has the parameter.
+        range: the searched range; None if no trial had the parameter.
         edge: "low" or "high" if the best value is at that end of the range.
     """
 
@@ -74,17 +74,17 @@ class Setting:
 
     @property
     def changed(self) -> bool:
-        """True if tuning changed it; true differs from 1, but 1 equals 1.0."""
+        """True if tuning changed the value. The value true differs from 1, but 1 equals 1.0."""
         default, best = (self.default_active, self.default), (self.best_active, self.best)
         return default != best or isinstance(self.default, bool) != isinstance(self.best, bool)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One metric of the tuned settings against the default ones.
+    """The comparison of tuned settings with default ones by one metric.
 
     Attributes:
-        metric: its name.
+        metric: the metric's name.
         direction: "minimize" or "maximize".
         default: the value of the trial with the default settings; None if unknown.
         tuned: the value of the best trial; None if unknown.
@@ -106,9 +106,9 @@ class Importance:
     """The importance of a parameter for being among the best trials.
 
     Attributes:
-        parameter: its name.
-        share: its share of the total of all judged parameters.
-        trials: the number of completed trials with the parameter, the basis of the share.
+        parameter: the parameter's name.
+        share: its share of the total importance of all judged parameters.
+        trials: the number of completed trials with the parameter, on which the share is based.
     """
 
     parameter: str
@@ -118,7 +118,7 @@ class Importance:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """One error and the numbers of all trials that ended with it."""
+    """One error, and the numbers of all trials that ended with this error."""
 
     error: str
     trials: tuple[int, ...]
@@ -136,43 +136,43 @@ class RegionReport:
         budget_trials: the maximum number of trials, including failed ones.
         final_job: HTCondor's data on the full training's job; None before its start.
         gate_job: HTCondor's data on the gate's job; None before its start.
-        not_latest: why `latest` is another run's model, if it is.
-        gate: the gate's result for a model that passed; None without a previous model, or a gate.
-        gate_worse: whether the passed model measured worse than the previous one.
-        usd: the cost of its jobs; None if their nodes have no price.
-        between_usd: the part of that for jobs between their trials; None if unknown.
-        holdout: how far the full training's validation and test losses are apart, if the number of
-            rows doesn't explain it.
+        not_latest: why `latest` is not the published model, if it isn't.
+        gate: the gate's message about a model that passed; None without a gate or a previous model.
+        gate_worse: whether the passed model's metric is worse than the previous model's.
+        usd: the cost of the region's jobs; None if their nodes have no price.
+        between_usd: the part of `usd` for jobs' time between trials; None if unknown.
+        holdout: a warning if the full training's validation and test losses differ by more than
+            chance explains.
         changed: the files of its data or code that have changed since the submission, if any.
         checks: the warnings of the checks of its day's table, if any.
         status: its stage, as in `states.Stage`.
         complete: the number of complete trials.
         failed: the number of permanently failed trials.
-        stopped_early: the number of trials stopped early, which would not have been the best.
+        stopped_early: the number of trials stopped early because they would not become the best.
         running: the number of running trials.
-        objective: best compared with default by the objective.
-        report: best compared with default by the report metric, both as tuning ran them.
-        worse: how the tuned settings are worse than the default ones by the report metric; None if
-            they aren't. `Report.advice` has advice.
-        next_step: what to do about the published model of such settings; None without a model.
-        next_command: the command for it, if there is one.
-        why_command: the `trialfleet why` command for it; None if the run has no folder.
-        final: metrics of the full training with the best settings.
-        final_stays: its executions over all attempts, oldest first; empty: unknown.
+        objective: the comparison of best and default settings by the objective.
+        report: the same by the report metric, both from the tuning's trials.
+        worse: a text if the tuned settings are worse than the default ones by the report metric;
+            otherwise None. `Report.advice` has advice.
+        next_step: what to do with the published model of worse settings; None without a model.
+        next_command: the command for `next_step`, if there is one.
+        why_command: the `trialfleet why` command for the region; None if the run has no folder.
+        final: the metrics of the full training with the best settings.
+        final_stays: the executions of the full training's job, oldest first; empty if unknown.
         published: the folder of the published model.
-        best_trial: number of the best trial.
-        baseline_trial: number of the trial with the default settings.
+        best_trial: the number of the best trial.
+        baseline_trial: the number of the trial with the default settings.
         compute_seconds: the total time that its trials and its full training used slots.
-        wall_seconds: from its first trial's start to its last trial's end, without pauses.
-        paused_seconds: the time of the run's pauses between the two.
-        importance: of its parameters, greatest first; empty: see `importance_note`.
-        importance_note: why there is no importance, or none of some parameters.
-        settings: best compared with default.
-        cause: why attempts failed, as in `RegionStatus`, and their log.
-        failures: most frequent first.
-        taught: the weights of previous tasks at the last trial that the optimiser's model chose,
-            by the name of their study, the greatest first.
-        trials: by number.
+        wall_seconds: the time from its first trial's start to its last trial's end, without pauses.
+        paused_seconds: the time of the run's pauses between that start and end.
+        importance: the importances of its parameters, greatest first.
+        importance_note: why all or some parameters have no importance.
+        settings: each parameter's default and best value.
+        cause: the cause of failed attempts, as in `RegionStatus`, and their log.
+        failures: the errors of failed trials, the most frequent first.
+        taught: the weights of previous tasks in the optimiser's model when it chose its last trial;
+            by the tasks' studies, greatest first.
+        trials: the trials in the order of their numbers.
     """
 
     name: str
@@ -235,24 +235,24 @@ class RegionReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """The facts of a whole run that don't come from its regions.
+    """The facts about a whole run that don't come from its regions.
 
     Attributes:
         study: the study's name.
         run: the run's id.
         metric: the objective's metric.
         direction: "minimize" or "maximize".
-        report_metric: the metric that compares tuned with default settings.
+        report_metric: the metric by which tuned and default settings are compared.
         created: when the run was planned, with a time zone.
         finished: when it ended, with a time zone; None while it runs.
-        boot_usd: the cost of its share of the fleet's nodes while they boot; None if no autoscaler
-            has reported nodes.
-        idle_usd: the cost of its share of nodes without a job; None likewise.
-        lost_share: the part of its jobs' time, from 0 to 1, that failed attempts and evictions
-            lost; None if unknown.
+        boot_usd: the run's share of the cost of the fleet's nodes while they boot; None if no
+            autoscaler has reported nodes.
+        idle_usd: the run's share of the cost of nodes without a job; None as for `boot_usd`.
+        lost_share: the part of its jobs' time that was lost by failed attempts and evictions, from
+            0 to 1; None if unknown.
         report_direction: the direction of the report metric.
-        notice: the most important notice, such as why trials ended early; empty without one.
-        days: for a run with a day, the study's days up to it, the newest first.
+        notice: the most important notices, such as why trials ended early; empty without one.
+        days: for a daily run, the study's days up to the run's day, newest first.
     """
 
     study: str
@@ -271,7 +271,7 @@ class Head:
 
     @property
     def is_apart(self) -> bool:
-        """True if regions are compared by another metric than the objective."""
+        """True if the report metric is not the objective."""
         return self.metric != self.report_metric
 
 
@@ -280,18 +280,19 @@ class Report(Head):
     """A run's outcome over all its regions.
 
     Attributes:
-        advice: advice on tuned settings that are worse than default ones; empty if there are none.
-        edges: a sentence on parameters whose best values are at an end of their ranges in many
-            regions, with advice; empty if there are none.
-        wall_seconds: between the two, without pauses and what was before its first DAGMan.
-        paused_seconds: sum of the pauses.
-        pauses: from and to, in Unix seconds: when it was stopped, and resumed later.
-        compute_seconds: sum over the regions.
-        usd: likewise; None where no region's is known.
-        complete: trials completed.
-        failed: trials failed permanently.
-        budget_trials: trials that the regions may spend.
-        regions: in the study's order.
+        advice: advice about tuned settings that are worse than default ones; empty if there are
+            none.
+        edges: a sentence with advice about parameters whose best values are at an end of their
+            ranges in many regions; empty if there are none.
+        wall_seconds: the time from its first DAGMan's start to its end, without pauses.
+        paused_seconds: the total time of the pauses.
+        pauses: the begin and end of each pause, in Unix seconds.
+        compute_seconds: the sum over the regions.
+        usd: the sum over the regions; None if no region's cost is known.
+        complete: the number of complete trials.
+        failed: the number of permanently failed trials.
+        budget_trials: the maximum number of trials of all regions.
+        regions: the regions, in the study's order.
     """
 
     advice: str
@@ -307,11 +308,11 @@ class Report(Head):
     regions: tuple[RegionReport, ...]
 
     def to_json(self) -> str:
-        """Return the content of report.json: see the module's docstring for its schema."""
+        """Return the content of report.json; the module's docstring describes it."""
         return "".join(self.json_parts())
 
     def json_parts(self) -> Iterator[str]:
-        """Yield the content in parts: one text of a large run takes much memory."""
+        """Yield the text of report.json in parts, because a large run's text needs much memory."""
         whole = _json({"schema": SCHEMA, **vars(self), "regions": ()})
         yield whole.removesuffix("]}")
         for at, region in enumerate(self.regions):
@@ -325,7 +326,7 @@ def _json(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return JSON types for a report's values: its parts are dataclasses."""
+    """Return a report's value as JSON types; parts of a report are dataclasses."""
     if isinstance(value, DayView):
         return {"date": str(value.date), "open": value.open, "regions": value.outcomes}
     if isinstance(value, Outcome):

@@ -1,8 +1,8 @@
-"""report.html: one file without network requests.
+"""The page of the report, report.html: one file without network requests.
 
-Each region's charts and tables are closed at first, and stay compressed until they are opened. The
-page is safe against all texts of a run, which come from users, trainers and machines: templates
-escape by default, JSON blocks contain no `<`, charts write text as text, and a content security
+Each region's charts and tables are closed at first; they stay compressed until they are opened.
+Texts of a run come from users, trainers and machines, so the page treats them as unsafe. Templates
+escape by default, JSON blocks contain no `<`, and charts write text as text. A content security
 policy allows only the page's own two scripts (by their hashes) and no requests.
 """
 
@@ -34,7 +34,7 @@ _LEVEL = 6  # of compression: 7 takes half more time for less than a hundredth o
 
 
 def render_page(report: Report) -> str:
-    """Return the whole page. The same report gives the same text."""
+    """Return the whole page as text. The same report always gives the same text."""
     timeline = timeline_of(report)
     scripts = [libraries(), own_script(_folder() / "scripts" / "report.js")]
     overview = chart_data.overview_data(report)
@@ -73,9 +73,9 @@ def render_page(report: Report) -> str:
 
 
 def _packed(blocks: Iterable[Any]) -> str:
-    """Return compressed JSON blocks, one per line, in base64, which can't end an element.
+    """Return JSON blocks, one per line, compressed and in base64, which can't end an element.
 
-    They are compressed together, because regions have much in common.
+    The blocks are compressed together, because regions have much in common.
     """
     packing = zlib.compressobj(_LEVEL)
     parts = bytearray()
@@ -86,7 +86,7 @@ def _packed(blocks: Iterable[Any]) -> str:
 
 
 def script_json(value: Any) -> Markup:
-    """Return `value` as JSON for a `<script type="application/json">` that no text can end."""
+    """Return `value` as JSON for a `<script>` element; no text in it can end the element."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -108,7 +108,7 @@ def _digest(script: str) -> str:
 
 @cache
 def libraries() -> str:
-    """Return Observable Plot and d3, after their licences, which every copy must include."""
+    """Return the code of Observable Plot and d3, after their licences, which every copy needs."""
     vendor = _folder() / "vendor"
     licenses = sorted(
         (file for file in vendor.iterdir() if file.name.endswith(".LICENSE")),
@@ -121,9 +121,9 @@ def libraries() -> str:
 
 
 def own_script(last: Traversable) -> str:
-    """Return a page's own script: the code of the charts, and then that page's part.
+    """Return a page's own script: the code for charts, and then the page's own part.
 
-    It is one function, so that its names are private.
+    The script is one function, so that its names are private.
     """
     parts = [_folder() / "scripts" / name for name in SCRIPTS]
     text = "\n".join(part.read_text(encoding="utf-8") for part in [*parts, last])

@@ -1,4 +1,4 @@
-"""Makes a run's `Report` from one snapshot; reads only, and creates no missing storage."""
+"""Reader that makes a run's `Report` from one snapshot; it creates no missing storage."""
 
 from __future__ import annotations
 
@@ -51,24 +51,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RegionFacts:
-    """The input of a region's report.
+    """The facts from which a region's report is made.
 
     Attributes:
         status: the region's status.
         study_name: the name of its study in the storage.
-        trials: as in every view.
+        trials: the region's trials, as in every view.
         taught: the weights of previous tasks, as in `RegionReport`.
-        span: when its first trial was asked, and its last result was recorded; None before that.
+        span: when its first trial was asked, and when its last result was recorded; None before.
         parameters: the tuned parameters of its search space.
         defaults: the default settings, without constants and inactive parameters.
-        data: its files.
-        final: metrics of the full training with the best settings; None before its end.
+        data: the region's data files.
+        final: the metrics of the full training with the best settings; None before its end.
         final_job: HTCondor's data on that training's job; None before its start.
-        final_stays: the executions of that job.
+        final_stays: the executions of the full training's job.
         gate_job: HTCondor's data on the gate's job; None before its start.
-        between_usd: the cost of jobs between their trials.
+        between_usd: the cost of jobs' time between trials.
         in_force: the model that `latest` links to; None without one.
-        previous: a previous run's model that measured better; None without one.
+        previous: a previous run's model whose metric was better; None without one.
     """
 
     status: RegionStatus
@@ -89,10 +89,10 @@ class RegionFacts:
 
 
 def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
-    """Return the report of a run in its present state, or as it `finished`.
+    """Return the report of a run in its present state; `finished` is its end, if it has ended.
 
     Raises:
-        OptimizerError: its studies can't be read, or are lost.
+        OptimizerError: the run's studies can't be read, or are lost.
     """
     snapshot = StatusReader(folder).snapshot()
     if snapshot.storage_away:
@@ -104,7 +104,7 @@ def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
 def report_of_region(
     folder: RunFolder, frozen: FrozenStudy, snapshot: RunSnapshot, slug: str
 ) -> Report:
-    """Return the report of one region of a run, from one snapshot."""
+    """Return a report of one region of a run, from one snapshot."""
     regions = [region for region in snapshot.status.regions if region.slug == slug]
     return _report(folder, frozen, snapshot, regions, None)
 
@@ -118,7 +118,7 @@ def _report(
     *,
     is_last: bool = False,
 ) -> Report:
-    """Return the report of some regions; with `is_last`, the snapshot's trials are freed."""
+    """Return a report of some regions; `is_last` frees the snapshot's trials."""
     study = frozen.study
     nodes = _overhead(folder, study, finished or datetime.now(UTC))
     head = Head(
@@ -152,7 +152,7 @@ def _report(
 
 
 def _overhead(folder: RunFolder, study: Study, now: datetime) -> CostSum | None:
-    """Return the cost of its share of the fleet's nodes; None without a fleet, or if unknown."""
+    """Return the run's share of its fleet's cost; None without a fleet, or if unknown."""
     if study.fleet is None:
         return None
     from trialfleet.workflows.status.costs.bill import overhead  # imports boto3
@@ -163,7 +163,7 @@ def _overhead(folder: RunFolder, study: Study, now: datetime) -> CostSum | None:
 def _days(
     folder: RunFolder, frozen: FrozenStudy, regions: Iterable[RegionStatus]
 ) -> tuple[DayView, ...]:
-    """Return the study's days up to the run's; empty for a run without a day."""
+    """Return the study's days up to the run's day; empty if the run is not a daily run."""
     if frozen.day is None:
         return ()
     return days_of_run(DailyFolder(folder.root.parent), frozen.day.date, frozen.run, regions)
@@ -172,8 +172,8 @@ def _days(
 def _notice(folder: RunFolder, day: RunsDay | None, regions: Iterable[RegionStatus]) -> str:
     """Return the notice at the top of the report.
 
-    It says why a lack of money ended trials early, which models have drifted, and which regions
-    failed the run's day and are not in the run.
+    It tells whether a lack of money ended trials early, which models have drifted, and which
+    regions are not in the run because they failed on its day.
     """
     unpaid = spending.unpaid_trials(folder)
     lines = [f"Trials ended early: {unpaid}."] if unpaid else []
@@ -214,7 +214,7 @@ def _facts_of(
 
 
 def _other_models(published: str | None, study: Study) -> tuple[Path | None, Path | None]:
-    """Return the region's current model and a previous one that measured better; None without."""
+    """Return the region's current model, and a previous model with a better metric, or None."""
     if published is None:
         return None, None
     try:
@@ -234,11 +234,11 @@ def build_report(
     """Return the report of a run from its facts.
 
     Args:
-        run: the facts of the whole run.
-        regions: the facts of each region.
-        root: its folder.
-        active: when its DAGMans executed, as in `read_executions`.
-        stops: when its own DAGMan was removed, in Unix seconds.
+        run: the facts about the whole run.
+        regions: the facts about each region.
+        root: the run's folder.
+        active: when the run's DAGMans executed, as in `read_executions`.
+        stops: when the run's own DAGMan was removed, in Unix seconds.
     """
     pauses = pauses_of(active, set(_signs(regions)), stops)
     made = tuple(_region(run, region, root, pauses) for region in regions)
@@ -343,7 +343,7 @@ def _cleaned(job: Job) -> Job:
 
 
 def _sum(known: Sequence[float | None]) -> float | None:
-    """Return the sum of the known values; None if there are none."""
+    """Return the sum of the known values; None if no value is known."""
     found = [each for each in known if each is not None]
     return sum(found) if found else None
 
@@ -356,7 +356,7 @@ def span_of(trials: Sequence[StoredTrial]) -> Span | None:
 
 
 def taught_of(trials: Sequence[StoredTrial]) -> dict[str, float]:
-    """Return the weights of previous tasks in the optimiser's last model, the greatest first."""
+    """Return the weights of previous tasks in the optimiser's last model, greatest first."""
     noted = (clean(trial.user_attrs.get("taught")) for trial in reversed(trials))
     found = next((kept for each in noted if each and (kept := finite(each))), {})
     return dict(sorted(found.items(), key=lambda item: -item[1]))

@@ -1,4 +1,4 @@
-"""The scales of charts, chosen so that an outlier doesn't flatten the other values."""
+"""The scales of charts. They are chosen so that an outlier doesn't flatten the other values."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ FLAT = 10.0  # times the median distance: beyond this, half of the values share 
 
 @dataclass(frozen=True)
 class Scale:
-    """The possible scales of values, and the default one.
+    """The possible scales for some values, and the default scale.
 
     Attributes:
-        chosen: "linear", "log" or "clipped": the first that flattens no values.
-        log: whether every value is positive.
+        chosen: the default: "linear", "log" or "clipped", the first that flattens no values.
+        log: whether every value is positive, so that a logarithmic scale is possible.
         view: the range of a clipped axis; None if no value is outside.
     """
 
@@ -26,10 +26,10 @@ class Scale:
 
 
 def scale_of(values: Sequence[float], anchor: float, flat: float = FLAT) -> Scale:
-    """Return the scale of `values`, for which those near `anchor` matter most.
+    """Return the scale for `values`; the values near `anchor` matter most.
 
-    If one is farther away than `flat` times the median distance, a clipped axis shows the values
-    up to half that distance.
+    If a value's distance from `anchor` is more than `flat` times the median distance, a clipped
+    axis shows only values up to half of that distance.
     """
     log, view = bool(values) and min(values) > 0, view_of(values, anchor, flat)
     if view is None:
@@ -41,7 +41,7 @@ def scale_of(values: Sequence[float], anchor: float, flat: float = FLAT) -> Scal
 def view_of(
     values: Sequence[float], anchor: float, flat: float = FLAT
 ) -> tuple[float, float] | None:
-    """Return the range of a clipped axis; None if no value is outside."""
+    """Return the range of a clipped axis; None if no value would be outside."""
     reach = _reach(values, anchor, flat)
     if reach is None:
         return None
@@ -50,7 +50,7 @@ def view_of(
 
 
 def _reach(values: Sequence[float], anchor: float, flat: float) -> float | None:
-    """Return the distance from `anchor` to show; None if all values fit without flattening."""
+    """Return the largest distance from `anchor` to show; None if no value flattens others."""
     distances = [abs(value - anchor) for value in values if value != anchor]
     if not distances or not math.isfinite(max(distances)):
         return None
@@ -59,7 +59,7 @@ def _reach(values: Sequence[float], anchor: float, flat: float) -> float | None:
 
 
 def short(value: float | None, digits: int = 6) -> float | None:
-    """Return a number with fewer significant digits: less than a pixel off, and half the bytes."""
+    """Return a number with few significant digits: less than a pixel off, with half the bytes."""
     if value is None or not math.isfinite(value):
         return None
     return value if isinstance(value, int) else float(f"{value:.{digits}g}")

@@ -24,21 +24,22 @@ _STYLES = {"worse": "red", "kept": "yellow"}
 
 
 def fitted_summary(report: Report) -> Fitting:
-    """Return the summary; a narrow terminal omits the objective's best, then times."""
+    """Return the summary table. A narrow terminal omits the objective's best, then also times."""
     narrow = partial(summary_table, report, with_best=False)
     without = Fitting(lambda room: narrow(with_time=room))
     return Fitting(lambda whole: summary_table(report) if whole else without)
 
 
 def summary_table(report: Report, *, with_best: bool = True, with_time: bool = True) -> Table:
-    """Return a table with one row per region: trials, tuned against default, gain, time, status.
+    """Return a table with a row per region: trials, tuned and default values, gain, time, status.
 
-    Trials are the completed ones; failed trials have their own column if there are any.
+    The column of trials counts complete trials. Failed trials have a separate column if there are
+    any.
 
-    Time is the region's own, from its first trial's start to its last trial's end. The title names
-    the compared metric. The caption has notes on regions whose tuned settings are worse than the
-    default ones or whose validation and test losses are far apart, and on best settings at the
-    ends of their ranges.
+    The time of a region is from its first trial's start to its last trial's end. The title names
+    the compared metric. The caption has notes on three kinds of problems: tuned settings that are
+    worse than the default ones, validation and test losses that are far apart, and best settings at
+    the ends of their ranges.
 
     Args:
         report: the run's report.
@@ -87,7 +88,7 @@ def summary_table(report: Report, *, with_best: bool = True, with_time: bool = T
 
 
 def _state(row: RegionReport) -> str:
-    """Return a region's outcome; for a failed one, the failed attempts and their cause in short."""
+    """Return a region's outcome; for a failed region, with its failed attempts and their cause."""
     is_failed = row.status == Stage.FAILED and row.cause
     return f"{row.status}: {in_short(row.cause or '')}" if is_failed else outcome(row)
 
@@ -119,7 +120,7 @@ def _caption(report: Report) -> Text | None:
 
 
 def _worse(rows: list[RegionReport]) -> list[str]:
-    """Return notes on regions whose tuned settings are worse, with advice."""
+    """Return notes with advice on regions whose tuned settings are worse than default ones."""
     if len(rows) > _IN_FULL:
         named = first_of([row.name for row in rows], _NAMED)
         where = f"Tuned is worse than default in {len(rows)} regions: {named}"
@@ -132,7 +133,7 @@ def _worse(rows: list[RegionReport]) -> list[str]:
 
 
 def report_decimals(report: Report) -> int | None:
-    """Return the decimals of all numbers of the report metric, so that columns can be compared."""
+    """Return the number of decimals that all columns with the report metric share."""
     return column_decimals(
         [
             value

@@ -25,7 +25,7 @@ EDGES = {"low": "at the lower end", "high": "at the upper end"}
 
 @dataclass(frozen=True)
 class Cell:
-    """A table's cell: its text, its sort key (None: last), and its tone (a CSS class)."""
+    """A table's cell: its text, its sort key (None sorts last), and its tone (a CSS class)."""
 
     text: str
     key: float | str | None = None
@@ -33,7 +33,7 @@ class Cell:
 
     @property
     def written_key(self) -> str | None:
-        """The key in the page; None without one, or if it equals the text."""
+        """The sort key in the page; None without a key, or if the key equals the text."""
         if self.key is None:
             return None
         key = f"{self.key:.9g}" if isinstance(self.key, float) else str(self.key)
@@ -44,7 +44,7 @@ class Cell:
 class Column:
     """A column of the overview: its title, its kind ("number" or "text"), and its cell function.
 
-    Phones show a column that is not `brief` only on demand; `hint` explains the title.
+    A phone shows a column that is not `brief` only on demand. `hint` explains the title.
     """
 
     title: str
@@ -55,7 +55,7 @@ class Column:
 
 
 def region_columns(report: Report) -> list[Column]:
-    """Return the overview's columns after the region's name, without empty columns."""
+    """Return the overview's columns after the region's name; empty columns are left out."""
     return [
         column
         for column in (*_compared_columns(report), *_course_columns(report))
@@ -110,7 +110,7 @@ def _failed(row: RegionReport) -> Cell:
 
 
 def _model(row: RegionReport) -> Cell:
-    """Return the last part of a published model's path, the run's id; its title has the rest."""
+    """Return a cell for a published model: the run's id, and the whole path as the cell's title."""
     name = f.NOTHING if row.published is None else PurePath(row.published).name
     return Cell(name, row.published or None, "path")
 
@@ -122,14 +122,14 @@ def region_rows(report: Report) -> list[tuple[RegionReport, list[Cell]]]:
 
 
 def gain_tone(comparison: Comparison) -> str:
-    """Return the tone of a gain."""
+    """Return the tone (a CSS class) of a gain."""
     gain = comparison.gain
     return "" if not gain else "good" if gain > 0 else "bad"
 
 
 @dataclass(frozen=True)
 class SettingRow:
-    """One parameter, best against default; places in percent of its range, None: not a number."""
+    """One parameter's best and default value. Places are in percent of its range, or None."""
 
     name: str
     default: str
@@ -166,7 +166,7 @@ def _setting_row(item: Setting, has_best: bool) -> SettingRow:
 
 
 def _text_of(item: Setting, values: Sequence[Any]) -> Callable[[Any], str]:
-    """Return the formatter of a parameter's values; choices as in the study."""
+    """Return the formatter of a parameter's values; choices are shown as in the study."""
     is_choice = item.range is not None and item.range.choices is not None
     return f.setting if is_choice else f.alike(values)
 

@@ -1,7 +1,8 @@
-"""The rows of the report's timeline: which machine ran which job, and when.
+"""The rows of the report's timeline, which shows the jobs of each machine over time.
 
 HTCondor creates a machine's slots for each job and reuses their names, so slots can't be counted by
-name. A row has one job at a time: a machine has as many rows as it ever ran jobs at once.
+name. Each row shows one job at a time. So a machine has as many rows as the largest number of jobs
+that it ran at once.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ OVERLAP = 1.0  # seconds that one job's end and the next one's start may overlap
 
 
 class Bar(NamedTuple):
-    """One execution of a job on its machine; times are Unix seconds.
+    """One execution of a job on a machine; times are Unix seconds.
 
     Attributes:
         region: the region's place in the report.
         trial: the trial's number; None for the full training and the gate.
-        state: the trial's state; for a lost execution, its kind (`LOST`).
+        state: the trial's state; for a lost execution, one of `LOST`.
         start: when it started.
         end: when it ended.
         machine: the machine.
-        row: its row in the timeline, once assigned.
+        row: the row in the timeline, once assigned.
     """
 
     region: int
@@ -50,13 +51,13 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """All executions of jobs with known times; without logs, each job's last attempt.
+    """All executions of jobs with known times; for jobs without logs, only the last attempt.
 
     Attributes:
-        rows: the machine of each row; rows of one machine are together.
+        rows: the machine of each row; the rows of a machine are together.
         bars: the executions, at most one at a time in a row.
-        pauses: from and to, in Unix seconds: when the run was stopped, and resumed later.
-        undrawn: the number of attempts with unknown times, before their jobs' last.
+        pauses: the begin and end of each pause of the run, in Unix seconds.
+        undrawn: the number of earlier attempts, whose times are unknown.
     """
 
     rows: tuple[str, ...]
@@ -86,28 +87,28 @@ class Timeline:
 
     @property
     def paused_seconds(self) -> float:
-        """The time of the run's pauses between the first job's start and the last one's end."""
+        """The time of the run's pauses between the first job's start and the last job's end."""
         return paused_within(self.pauses, self.start, self.end)
 
     @property
     def active_seconds(self) -> float:
-        """The time from the first job's start to the last one's end, without pauses."""
+        """The time from the first job's start to the last job's end, without pauses."""
         return self.end - self.start - self.paused_seconds
 
     @property
     def job_seconds(self) -> float:
-        """The total time of all jobs, as drawn."""
+        """The total drawn time of all jobs."""
         return sum(bar.end - bar.start for bar in self.bars)
 
     @property
     def busy(self) -> float | None:
-        """The part of all rows' active time in which a job ran; None without any time."""
+        """The part of all rows' active time in which jobs ran; None without any time."""
         whole = len(self.rows) * self.active_seconds
         return min(1.0, self.job_seconds / whole) if whole > 0 else None
 
     @cached_property
     def regions(self) -> set[int]:
-        """The places in the report of the regions that have jobs."""
+        """The places of the regions with jobs in the report."""
         return {bar.region for bar in self.bars}
 
 
@@ -130,7 +131,7 @@ def timeline_of(report: Report) -> Timeline:
 
 
 def lay_out(found: Iterable[Bar], pauses: tuple[Span, ...] = (), undrawn: int = 0) -> Timeline:
-    """Return jobs in the fewest rows per machine: each takes the first free row."""
+    """Return jobs in as few rows per machine as possible: each job takes the first free row."""
     machines: dict[str, _Rows] = defaultdict(_Rows)
     for each in sorted(found, key=lambda each: (each.start, each.end)):
         machines[each.machine].take(each)
@@ -144,7 +145,7 @@ def lay_out(found: Iterable[Bar], pauses: tuple[Span, ...] = (), undrawn: int = 
 
 
 class _Rows:
-    """The rows of a machine while they are filled, in order of the jobs' starts."""
+    """The rows of a machine while they are filled with jobs in the order of their starts."""
 
     def __init__(self) -> None:
         self.rows: list[list[Bar]] = []
@@ -152,7 +153,7 @@ class _Rows:
         self._free: list[int] = []
 
     def take(self, job: Bar) -> None:
-        """Put a job into the first free row, or into a new one."""
+        """Put a job into the first free row, or into a new row."""
         latest = job.start + min(OVERLAP, (job.end - job.start) / 2)
         while self._taken and self._taken[0][0] <= latest:
             heappush(self._free, heappop(self._taken)[1])
@@ -164,7 +165,7 @@ class _Rows:
 
 
 def _until(report: Report) -> float:
-    """Return the drawn end of running jobs."""
+    """Return the time at which bars of running jobs end."""
     if report.finished is not None:
         return report.finished.timestamp()
     jobs = [each for region in report.regions for each in _jobs(region)]
@@ -180,12 +181,12 @@ def bars_of(
     """Yield the bars of a job's executions.
 
     Args:
-        at: its region's place in the report.
-        number: its trial's number; None for a full training or a gate.
-        state: its trial's state, or "full training" or the gate's.
+        at: the region's place in the report.
+        number: the trial's number; None for a full training or a gate.
+        state: the trial's state, or the word for a full training or a gate.
         job: the job's data.
-        stays: its executions; empty: the last one is drawn from `job`.
-        until: the drawn end of a running job.
+        stays: the job's executions; if empty, the last execution is drawn from `job`.
+        until: the time at which the bar of a running job ends.
     """
     yield from _executions(at, number, state, stays, until)
     if job.started is None or stays:
@@ -204,7 +205,7 @@ def bars_of(
 def _executions(
     at: int, number: int | None, state: str, stays: Sequence[Stay], until: float
 ) -> Iterable[Bar]:
-    """Yield a bar per stay of a job in a slot: the last has the trial's state, others are lost."""
+    """Yield a bar for each execution of a job. The last has the trial's state, others are lost."""
     is_over = number is not None and TrialState(state).is_finished
     for stay in stays:
         counts = stay is stays[-1] and (is_over or not stay.end.is_lost)
@@ -223,6 +224,6 @@ def _jobs(region: RegionReport) -> Iterable[tuple[int | None, str, Job, Sequence
 
 
 def _natural(text: str) -> list[tuple[bool, int, str]]:
-    """Return a natural sort key: node-10 after node-2."""
+    """Return a natural sort key, so that node-10 sorts after node-2."""
     parts = re.split(r"([0-9]+)", text)
     return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]

@@ -1,6 +1,6 @@
-"""The texts and sort keys of the page's templates, which only lay them out.
+"""The texts and sort keys for the page's templates, which only lay them out.
 
-Nothing here is HTML: the templates escape every text.
+There is no HTML here, because the templates escape every text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LEAST_DEFAULT = 0.1  # of a value and its default: where that is nearer to zero,
 
 
 def header(report: Report) -> list[tuple[str, str, str]]:
-    """Return the tiles at the top: label, value, and the text below."""
+    """Return the tiles at the top of the page, each as label, value, and the text below."""
     regions = report.regions
     tuned = sum(row.status == Stage.TUNED for row in regions)
     published = sum(row.status == Stage.PUBLISHED for row in regions)
@@ -71,7 +71,7 @@ def header(report: Report) -> list[tuple[str, str, str]]:
 
 
 def _lost(report: Report) -> str:
-    """Return the lost part of the compute time, if it is at least one percent."""
+    """Return a text about the lost part of the compute time; empty if it is below one percent."""
     share = report.lost_share or 0.0
     return f" · {share:.0%} lost" if share >= 0.01 else ""
 
@@ -79,8 +79,8 @@ def _lost(report: Report) -> str:
 def _median_gain(report: Report) -> tuple[str, str]:
     """Return the median of the regions' gains, and its unit.
 
-    Values of regions may differ in size, so it is in percent of each region's value with default
-    settings, unless one of these is near zero.
+    Regions' values may differ in size. So gains are in percent of each region's value with default
+    settings, unless one of these values is near zero.
     """
     compared = [row.report for row in report.regions if row.report.gain is not None]
     shares = [share for each in compared if (share := _share(each)) is not None]
@@ -99,7 +99,7 @@ def _share(item: Comparison) -> float | None:
 
 
 def subtitle(report: Report) -> str:
-    """Return the line under the study's name: run, objective, time."""
+    """Return the line under the study's name, with the run, the objective and the time."""
     objective = f"{report.direction} {report.metric}"
     when = (
         f"finished {_moment(report.finished)}"
@@ -110,7 +110,7 @@ def subtitle(report: Report) -> str:
 
 
 def attention(report: Report) -> list[tuple[str, list[RegionReport]]]:
-    """Return the problems of regions and these regions, the most frequent problem first."""
+    """Return regions' problems, each with its regions, the most frequent problem first."""
     reasons: dict[str, list[RegionReport]] = {}
     for row in report.regions:
         reason, _ = _trouble(row)
@@ -125,9 +125,9 @@ def next_command(row: RegionReport) -> str | None:
 
 
 def _trouble(row: RegionReport) -> tuple[str, str | None]:
-    """Return a region's problem and the command for it; an empty problem if there is none.
+    """Return a region's problem and the command for it; the problem is empty if there is none.
 
-    `trialfleet why` explains a region's state, but not tuned settings that are worse.
+    `trialfleet why` explains a region's state, but not worse tuned settings.
     """
     if reason := _problem(row):
         return reason, row.why_command
@@ -150,7 +150,7 @@ def _problem(row: RegionReport) -> str:
 
 
 def lesson(row: RegionReport) -> str:
-    """Return the previous runs that the optimiser learned from; empty without any."""
+    """Return a sentence about previous runs from which the optimiser learned; empty without any."""
     if not row.taught:
         return ""
     named = list(row.taught.items())[:MOST_TEACHERS]
@@ -162,7 +162,7 @@ def lesson(row: RegionReport) -> str:
 
 
 def log_of(row: RegionReport) -> str:
-    """Return the first log to read of a region with failed trials; empty without one."""
+    """Return the log to read first, for a region with failed trials; empty for other regions."""
     if not row.failed and row.status != Stage.FAILED:
         return ""
     found = (each.partition(SEE)[2] for each in (row.stopped, row.cause) if each)
@@ -211,7 +211,7 @@ def _trial_counts(row: RegionReport) -> str:
 
 
 def early_stopping_note(report: Report) -> str:
-    """Return the effect of early stopping; empty if no trial was stopped."""
+    """Return a note on the effect of early stopping; empty if no trial was stopped early."""
     stopped = sum(row.stopped_early for row in report.regions)
     if not stopped:
         return ""
@@ -243,7 +243,7 @@ def _paused(seconds: float) -> str:
 
 
 def failure_rows(row: RegionReport) -> list[tuple[str, str, str]]:
-    """Return failures: the count, the trials and the error."""
+    """Return a row for each error: the number of trials, the trials, and the error."""
     return [
         (
             f"{len(item.trials)} {f.TIMES}",
@@ -268,7 +268,7 @@ def verdict(row: RegionReport) -> str:
 
 @dataclass(frozen=True)
 class Switch:
-    """A choice of an axis's layout: its kind, its options (value, text) and the chosen one."""
+    """A switch for the layout of an axis: its kind, its options (value, text), the chosen one."""
 
     kind: str
     legend: str
@@ -280,7 +280,10 @@ SHOW = Switch("show", "Show", (("value", "Values"), ("gain", "Gain")), "value")
 
 
 def switches(scale: Scale, of: str = "") -> list[Switch]:
-    """Return the choices: logarithmic for positive values, and a range without outliers."""
+    """Return the switches of an axis: one for a logarithmic scale, one for hiding outliers.
+
+    The first needs positive values, the second a clipped range.
+    """
     found = []
     if scale.log:
         options = (("linear", "Linear"), ("log", "Log"))
@@ -294,7 +297,7 @@ def switches(scale: Scale, of: str = "") -> list[Switch]:
 
 
 def costs_note(report: Report) -> str:
-    """Return the note below the chart of costs: what it includes."""
+    """Return the note below the chart of costs, about the costs that it includes."""
     lost = "lost: failed attempts and interrupted executions."
     if not report.boot_usd and not report.idle_usd:
         return f"Jobs only; {lost} A fleet's nodes also cost money while they boot and idle:"
@@ -305,7 +308,7 @@ def costs_note(report: Report) -> str:
 
 
 def timeline_note(timeline: Timeline) -> str:
-    """Return the note on the timeline: its rows, and how busy they were."""
+    """Return the note on the timeline: the meaning of its rows, and how busy they were."""
     jobs, rows = f.counted(timeline.jobs, "job"), f.counted(len(timeline.rows), "row")
     machines = f.counted(len(set(timeline.rows)), "machine")
     caption = f"{jobs} on {machines}: as many rows per machine as jobs ran on it at once."
@@ -330,12 +333,12 @@ def timeline_note(timeline: Timeline) -> str:
 
 
 def share(item: Importance) -> str:
-    """Return a parameter's importance, and the number of trials that it is based on."""
+    """Return a parameter's importance and the number of trials on which it is based."""
     return f"{item.share:.0%} · {f.counted(item.trials, 'trial')}"
 
 
 def importance_note(row: RegionReport) -> str:
-    """Return the basis of the importance, or why there is none."""
+    """Return a note on the basis of the importance, or on why there is none."""
     note = row.importance_note or ""
     why = f"{note[:1].upper()}{note[1:]}." if note else ""
     if not row.importance:
@@ -347,7 +350,7 @@ def importance_note(row: RegionReport) -> str:
 
 
 def pair_note(pair: Pair) -> str:
-    """Return the note on the chart of the two leading parameters, or why there is none."""
+    """Return the note on the chart of the two most important parameters, or why there is none."""
     if pair.kind == "contour":
         return (
             f"Smoothed over {pair.trials} trials; blank without a near trial. Ring: the best trial."

@@ -1,1 +1,1 @@
-"""The page: where runs, regions, trials and nodes stand, in a browser. It can change nothing."""
+"""The page: the state of runs, regions, trials and nodes in a browser. It is read-only."""

@@ -1,7 +1,7 @@
 """The page's URLs and their content.
 
-A page is a frame around a live part. The browser requests that part each second with its version,
-and gets an empty 204 while it is unchanged.
+A page is a frame around a live part. The browser requests the live part each second, with the
+version that it has. It gets an empty answer (204) while the part is unchanged.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ _TURN = 15.0  # seconds after which a part is rendered again, for ages and progr
 
 
 class Pages:
-    """Renderer of the pages of runs, each once for all readers.
+    """Renderer of the pages of runs. A page is rendered once for all readers.
 
     Args:
-        runs: the runs.
+        runs: the runs to show.
         dashboard: the folder of the run that optuna-dashboard shows, if it is served.
     """
 
@@ -70,9 +70,9 @@ class Pages:
         self._rendered: OrderedDict[tuple[object, ...], _Rendered] = OrderedDict()
 
     def warm_up(self) -> None:
-        """Render the first page once, so that no reader waits for slow first steps.
+        """Render the first page once in advance, so that no reader waits for slow first steps.
 
-        These are importing modules, compiling templates and fetching finished trials.
+        The slow steps are importing modules, compiling templates and fetching finished trials.
         """
         with suppress(TrialfleetError):  # the first request shows it
             self.newest(Request({"type": "http", "path": "/", "query_string": b"", "headers": []}))
@@ -141,7 +141,7 @@ class Pages:
         return FileResponse(run.folder.report_page, media_type="text/html", headers=headers)
 
     def metrics(self, request: Request) -> Response:
-        """Return the metrics of each study's newest run and days for Prometheus."""
+        """Return the metrics for Prometheus: of each study's newest run, and of its days."""
         snapshots = []
         for run in self.runs.newest_of_each():
             with suppress(TrialfleetError):  # an unreadable run has no metrics
@@ -205,14 +205,14 @@ class Pages:
         *,
         polls: bool = True,
     ) -> Response:
-        """Return a page, or only its live part if the browser names its version.
+        """Return a page, or only the live part if the browser sends the version that it has.
 
         Args:
             request: the browser's request.
-            key: the cache key of the part; None: don't cache it.
+            key: the cache key of the live part; None if it is not cached.
             title: the page's title.
-            render: renders the live part.
-            polls: whether the page requests the part again.
+            render: the function that renders the live part.
+            polls: whether the page requests the live part again.
         """
         found = self._part(key, partial(_Rendered.make, request.url.path, render, polls=polls))
         seen = request.query_params.get("seen")
@@ -240,14 +240,14 @@ class Pages:
 
 @dataclass(frozen=True)
 class _Rendered:
-    """The live part of a page, and its version."""
+    """The rendered live part of a page, and its version."""
 
     html: Markup
     version: str
 
     @staticmethod
     def make(path: str, render: Callable[[], str], *, polls: bool) -> _Rendered:
-        """Render the part of the page at a path."""
+        """Render the live part of the page at a path."""
         part = render()
         version = hashlib.sha256(part.encode()).hexdigest()[:16]
         html = render_template(
@@ -260,7 +260,7 @@ class _Rendered:
 
     @cached_property
     def packed(self) -> bytes:
-        """The compressed part, once for all readers."""
+        """The compressed live part, made once for all readers."""
         return gzip.compress(self.html.encode(), _PACKING)
 
 
@@ -293,7 +293,7 @@ def _region_part(snapshot: Snapshot, slug: str, key: str) -> str:
 
 
 def _tile(snapshot: Snapshot, tile: views.Tile, place: int, key: str) -> Markup:
-    """Return a region's tile, rendered after changes."""
+    """Return a region's tile, which is rendered again only after changes."""
 
     def made() -> Markup:
         path = views.region_path(key, tile.slug)
@@ -346,10 +346,10 @@ def application(
 
     Args:
         pages: the pages.
-        hosts: see `Guard`.
-        token: see `Guard`.
-        cookie: see `Guard`.
-        routes: more routes, such as those of optuna-dashboard.
+        hosts: as in `Guard`.
+        token: as in `Guard`.
+        cookie: as in `Guard`.
+        routes: further routes, such as those of optuna-dashboard.
     """
     app = Starlette(
         routes=[
@@ -399,6 +399,6 @@ def _text_of(name: str) -> str:
 
 @cache
 def _versions() -> dict[str, str]:
-    """Return the URL of each asset, which changes with its content."""
+    """Return the URL of each asset; the URL changes with the asset's content."""
     digests = {name: hashlib.sha256(_text_of(name).encode()).hexdigest()[:12] for name in _ASSETS}
     return {name: f"/assets/{name}?{digest}" for name, digest in digests.items()}

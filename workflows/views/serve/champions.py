@@ -18,8 +18,8 @@ class Champion:
     """The current model of a region.
 
     Attributes:
-        run: the run that published it.
-        as_of: the time that it represents; None if unknown.
+        run: the run that published the model.
+        as_of: the time from which its age counts; None if unknown.
         created: when that run was planned; None if unknown.
         metrics: the metrics of its full training.
     """
@@ -31,7 +31,7 @@ class Champion:
 
 
 class ChampionsReader:
-    """Reader of the current models that reads only changed folders again.
+    """Reader of the current models of a run's regions; it reads a folder again only after changes.
 
     Args:
         study: the study of the models.
@@ -66,5 +66,5 @@ class ChampionsReader:
 
 
 def models_folder(study: Study, slug: str) -> Path:
-    """Return the folder of a region's models, which may not exist."""
+    """Return the folder of a region's models; the folder may not exist."""
     return Path(study.publish) / study.name / slug

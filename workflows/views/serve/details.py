@@ -1,4 +1,4 @@
-"""The content of the pages of a region, a trial, the runs, and a study's days."""
+"""The content of four pages: a region, a trial, the list of runs, and a study's days."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class RegionPage:
     """The page of a region.
 
     Attributes:
-        report: the report of this region only.
-        facts: facts that the report doesn't have: label, text and tone.
+        report: the run's report, with this region only.
+        facts: more facts than in the report, each as label, text and tone.
         progress: the slots and the progress of its running trials, by node.
         models: its published models, the newest first.
     """
@@ -63,7 +63,7 @@ class RegionPage:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialPage:
-    """The page of a trial, a full training, or a node of several trials."""
+    """The page of a trial, a full training, or a DAG node with several trials."""
 
     node: str
     region: str
@@ -94,7 +94,7 @@ def _status_of(snapshot: Snapshot, slug: str) -> RegionStatus:
 def _facts(
     snapshot: Snapshot, region: RegionStatus, tile: views.Tile
 ) -> Iterable[tuple[str, str, str]]:
-    """Yield facts that the report doesn't have of a region: its models and its progress."""
+    """Yield facts about a region's models and progress, which its report doesn't have."""
     gain = tile.gain
     if gain.value is not None:
         yield f"Compared with {gain.over}", f"{gain.text} by {gain.metric}", gain.tone
@@ -146,7 +146,7 @@ def metrics_text(model: PublishedModel) -> str:
 
 
 def card_rows(model: PublishedModel) -> list[tuple[str, str, str]]:
-    """Return a model's card as label, text and tone."""
+    """Return the rows of a model's card, each as label, text and tone."""
 
     def text(value: object) -> str:
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
@@ -158,7 +158,7 @@ def card_rows(model: PublishedModel) -> list[tuple[str, str, str]]:
 
 
 def trial_page(snapshot: Snapshot, slug: str, node: str) -> TrialPage | None:
-    """Return the page of a region's trial or node; None if it has none of this name."""
+    """Return the page of the region's trial or node with this name; None without one."""
     graph, files = snapshot.graph[slug], snapshot.folder.region(slug)
     region = _status_of(snapshot, slug)
     trial = _trial_of(snapshot, region.name, node)
@@ -196,7 +196,7 @@ def _trial_of(snapshot: Snapshot, region: str, node: str) -> Trial | None:
 def _trial_facts(
     study: Study, region: RegionStatus, trial: Trial
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield label, text and tone of a trial's facts, except its settings and metrics."""
+    """Yield a trial's facts as label, text and tone, except its settings and metrics."""
     roles = ["best"] if trial.trial == region.best_trial else []
     roles += ["default settings"] if trial.baseline else []
     tone = "strong" if "best" in roles else ""
@@ -231,7 +231,7 @@ def _params_in(place: TrialFolder) -> dict[str, Any]:
 
 
 def _logs(place: TrialFolder) -> Iterable[tuple[str, str, str]]:
-    """Yield the title and the end of each log, and the number of omitted bytes."""
+    """Yield the title and the end of each log, and a note on omitted bytes."""
     for title, file in (
         ("Standard error", place.err),
         ("Standard output", place.out),
@@ -248,11 +248,11 @@ def _logs(place: TrialFolder) -> Iterable[tuple[str, str, str]]:
 
 
 def run_rows(runs: Runs) -> list[tuple[str, ListedRun]]:
-    """Return the newest runs, each with its name in URLs."""
+    """Return the newest runs, each with the run's name in URLs."""
     found = runs.all()[:_SHOWN_RUNS]
     return list(zip(map(key_of, found), list_runs(found), strict=True))
 
 
 def days_of(study: str) -> tuple[DayView, ...]:
-    """Return the last days of a study; empty if it doesn't run daily."""
+    """Return a study's last days; empty if it doesn't run daily."""
     return days.days_of(DailyFolder.for_study(study))

@@ -1,4 +1,4 @@
-"""The gain of a region: models compared with models, trials with trials."""
+"""The gain of a region. Models are compared with models, and trials with trials."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from trialfleet.workflows.views.serve.live import Snapshot
 
 @dataclass(frozen=True, kw_only=True)
 class Gain:
-    """The gain of a region's best settings over a reference: positive is better.
+    """The gain of a region's best settings over a reference. A positive gain is better.
 
     Attributes:
-        compared: the reference, as `default`, and the best settings, with the metric.
-        over: the reference: `the current model`, `the previous model`, or `default settings`.
-        is_rejected: whether the gate rejected it, so that a difference is not a gain.
+        compared: the comparison by a metric; its `default` has the reference's value.
+        over: the reference's name: `the current model`, `the previous model` or `default settings`.
+        is_rejected: whether the gate rejected the new model; then the difference is not a gain.
     """
 
     compared: Comparison
@@ -35,7 +35,7 @@ class Gain:
 
     @property
     def value(self) -> float | None:
-        """The difference; None without a comparison."""
+        """The gain as a number; None without a comparison."""
         return self.compared.gain
 
     @property
@@ -45,7 +45,7 @@ class Gain:
 
     @property
     def text(self) -> str:
-        """The difference in words: `0.01 better`."""
+        """The gain in words: `0.01 better`."""
         if self.value is None:
             return NOTHING
         if not self.value:
@@ -56,7 +56,7 @@ class Gain:
 
     @property
     def parts(self) -> tuple[str, str]:
-        """The figure, and the word better or worse."""
+        """The two parts of `text`: the figure, and the word better or worse."""
         figure, _, word = self.text.partition(" ")
         return figure, word
 
@@ -69,10 +69,11 @@ class Gain:
 def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
     """Return the gain of a region's best settings.
 
-    A gate's verdict counts first, because it measured both models on the same rows. Without a gate,
-    the full training is compared with that of another run's current model. Until there is one, the
-    best and default settings are compared, as tuning ran them: a trial isn't a model yet. All but
-    the gate compare by the report's metric.
+    A gate's verdict comes first, because the gate measured both models on the same rows. Without a
+    gate, the full training is compared with that of another run's current model. Before the full
+    training has ended, the best and the default settings are compared by their trials, because a
+    trial isn't a model yet. Only the gate has its own metric; the other comparisons use the
+    report's.
     """
     files, champion = snapshot.folder.region(region.slug), snapshot.champions.get(region.slug)
     words = job_files.stamp_of(files.verdict), job_files.stamp_of(files.best.result)
@@ -105,7 +106,7 @@ def _found(snapshot: Snapshot, region: RegionStatus) -> Gain:
 
 
 def _gain_of_trials(snapshot: Snapshot, region: RegionStatus) -> Gain:
-    """Return the gain of a region's best trial over the default settings, as in the report."""
+    """Return the gain of a region's best trial over the trial with default settings."""
     study = snapshot.frozen.study
     metric = study.compared_metric
     stored = snapshot.run.trials.get(region.name, ())

@@ -1,8 +1,8 @@
-"""Snapshots of a run for all pages that show it: one reader, and only while a page is open.
+"""Snapshots of a run for all pages that show it. They are made only while a page is open.
 
-Changes are detected often and cheaply: by the modification times of files, as every relevant file
-is renamed into its folder, and by the states of the run's jobs. Only a change causes the run to be
-read. Reading takes at most `_SHARE` of a core, however often the run changes.
+Changes are detected often and cheaply, from the modification times of files and from the states of
+the run's jobs. (Every relevant file is renamed into its folder.) The run is read only after a
+change. Reading takes at most `_SHARE` of a core, however often the run changes.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _UNWATCHED = 10.0  # seconds after the last request when watching stops
 
 
 class Kept:
-    """A cache of results, valid as long as their sources are unchanged."""
+    """A cache of results. A result is valid as long as its source is unchanged."""
 
     def __init__(self) -> None:
         self._made: dict[Hashable, tuple[object, Any]] = {}
         self._lately: dict[str, tuple[float, Any]] = {}
 
     def get(self, name: Hashable, source: object, make: Callable[[], T]) -> T:
-        """Return the result for a name if its source is equal; otherwise make it."""
+        """Return the cached result for a name if its source is equal; otherwise make the result."""
         known = self._made.get(name)
         if known is None or known[0] != source:
             known = self._made[name] = source, make()
@@ -61,7 +61,7 @@ class Kept:
         return known is not None and known[0] == source
 
     def lately(self, name: str, make: Callable[[], T]) -> T:
-        """Return a recent result, made again so rarely that it takes a small part of a core."""
+        """Return a recent result; it is made so rarely that this takes a small part of a core."""
         known = self._lately.get(name)
         if known is None or time.monotonic() >= known[0]:
             cpu = time.thread_time()
@@ -77,12 +77,12 @@ class Snapshot:
     """A run at one moment, for all pages.
 
     Attributes:
-        number: the number of snapshots before, which identifies results made from this one.
+        number: the number of earlier snapshots, which identifies this snapshot.
         frozen: the frozen study.
         graph: its regions.
         champions: the current model of each region, by slug.
         seconds: how long reading took.
-        kept: the cache of results from this and previous snapshots.
+        kept: the cache of results from this and earlier snapshots.
     """
 
     number: int
@@ -97,20 +97,20 @@ class Snapshot:
 
     @property
     def now(self) -> datetime:
-        """The present time, which may be later than the snapshot."""
+        """The present time, which may be later than the snapshot's."""
         return datetime.now(UTC)
 
     def turn(self, seconds: float) -> int:
-        """Return the number of the present time span, on which ages in the page depend.
+        """Return the number of the present time span. Ages in the page change with it.
 
-        Only ages change after a run's end: then spans last a minute.
+        After a run's end only ages change. Spans then last a minute.
         """
         return int(time.time() / (60.0 if self.run.status.ended else seconds))
 
 
 @dataclass
 class _Queue:
-    """Cheap queries of the states of a run's jobs."""
+    """Cheap, repeated query of the states of a run's jobs."""
 
     folder: RunFolder
     schedd: Any = None
@@ -119,7 +119,7 @@ class _Queue:
     last: object = None
 
     def stamp(self) -> object:
-        """Return a value that changes with the states of jobs, queried at intervals."""
+        """Return a value that changes with the states of jobs; they are queried at intervals."""
         if time.monotonic() - self.asked >= self.pause:
             self.asked = time.monotonic()
             try:
@@ -143,17 +143,17 @@ class _Queue:
 
 
 class LiveRun:
-    """A run with any number of pages."""
+    """A run that any number of pages show."""
 
     def __init__(self, folder: RunFolder, nodes: NodeReader) -> None:
-        """Open the run of a folder; its state is read at the first request.
+        """Open the run in a folder; the run's state is read at the first request.
 
         Args:
             folder: the run's folder.
             nodes: the reader of the pool's nodes, for all runs.
 
         Raises:
-            InputError: its study can't be read.
+            InputError: the run's study can't be read.
         """
         self.folder, self._nodes = folder, nodes
         self._frozen = load_frozen(folder.study)
@@ -172,12 +172,13 @@ class LiveRun:
         self._stamp: object = None
 
     def snapshot(self) -> Snapshot:
-        """Return the last snapshot; the first request waits for the first one.
+        """Return the last snapshot; the first request waits until there is one.
 
-        From then on the run is read after each change, until there are no requests for a while.
+        From then on, the run is read after each change, until there have been no requests for a
+        while.
 
         Raises:
-            TrialfleetError: it can't be read.
+            TrialfleetError: the run can't be read.
         """
         with self._changed:
             idle = time.monotonic() - self._watched > _UNWATCHED
@@ -199,9 +200,9 @@ class LiveRun:
         return self._snapshot is not None and self._stamp == self._look_for_change()
 
     def _watch(self) -> None:
-        """Read the run after each change while there are requests.
+        """Read the run after each change, as long as there are requests.
 
-        After its end, for any reason, the next request starts it again.
+        If this loop ends for any reason, the next request starts it again.
         """
         try:
             self._follow()
@@ -261,7 +262,7 @@ class LiveRun:
         )
 
     def _reports_in(self, run: RunSnapshot) -> Iterator[Path]:
-        """Yield the reports of running trials, which grow in place."""
+        """Yield the report files of running trials, which grow in place."""
         for region in run.status.regions:
             files = self.folder.region(region.slug)
             yield end_place(files, files.best).reports
@@ -284,7 +285,7 @@ class LiveRun:
 
 
 def _stamp(path: str) -> tuple[int, int]:
-    """Return a value that changes when a file is written, or renamed into a folder."""
+    """Return a value that changes when a file is written or a folder gets another file."""
     try:
         found = os.stat(path)  # noqa: PTH116 - a path of text is looked at in half the time
     except OSError:
@@ -293,10 +294,10 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 class LiveRuns:
-    """The runs of all pages, each read once.
+    """The runs of all pages; each run has one reader.
 
     Args:
-        most: the maximum number kept; the least recently used is dropped.
+        most: the maximum number of runs in memory; the least recently used one is dropped.
     """
 
     def __init__(self, most: int = 32) -> None:

@@ -1,4 +1,4 @@
-"""The live timeline of a run: which machine ran which job of all regions, and when."""
+"""The live timeline of a run, which shows all regions' jobs on each machine over time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _noted(at: int, number: int | None, state: str, job: dict[str, Any]) -> Iter
 
 
 def _under_way(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterator[Bar]:
-    """Yield the running jobs of a region, up to now."""
+    """Yield the bars of a region's running jobs, up to now."""
     graph, now = snapshot.graph[region.slug], snapshot.now.timestamp()
     trials: Sequence[StoredTrial] = snapshot.run.trials.get(region.name, ())
     numbers = {str(trial.user_attrs.get("node")): trial.number for trial in trials}

@@ -1,8 +1,8 @@
-"""/metrics for Prometheus: the newest run of each study, its days, and the nodes of the pool.
+"""The metrics for Prometheus: each study's newest run and days, and the pool's nodes.
 
-Names and units follow Prometheus' conventions. Labels are study, region and state, so that the
-number of series depends on regions, not on runs or trials. The series of days have every region,
-even one that the newest run lacks. `docs/assets/` has a Grafana dashboard and alert rules.
+Names and units follow Prometheus' conventions. Labels are study, region and state. So the number of
+series depends on the number of regions, but not on runs or trials. The series of days include
+regions that the newest run lacks. `docs/assets/` has a Grafana dashboard and alert rules.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _NODE_STATES: tuple[State, ...] = ("well", "sick", "draining")
 def exposition(
     snapshots: Iterable[Snapshot], days: Iterable[StudyDays], nodes: PoolNodes, accept: str
 ) -> tuple[bytes, str]:
-    """Return the metrics in a format that a scraper accepts, and the format's name.
+    """Return the metrics in a format that the scraper accepts, and the format's name.
 
     Args:
-        snapshots: the runs, one of each study.
-        days: the days of the studies that have some.
+        snapshots: the snapshots of runs, one of each study.
+        days: the days of studies that run daily.
         nodes: the nodes of the pool.
-        accept: the scraper's header.
+        accept: the scraper's `Accept` header.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Metrics(list(snapshots), list(days), nodes))
@@ -52,7 +52,7 @@ class _Metrics(Collector):
         self._snapshots, self._days, self._nodes = snapshots, days, nodes
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric; an unknown one has no samples."""
+        """Yield every metric; a metric with unknown values has no samples."""
         yield from self._of_runs()
         yield from self._of_regions()
         yield from self._of_days()
@@ -145,7 +145,7 @@ class _Metrics(Collector):
         yield from (ended, failed, missed, end)
 
     def _ages(self) -> Metric:
-        """Return the ages of current models: of the newest runs, and of their studies' days."""
+        """Return the age of each region's current model, from the newest runs and from days."""
 
         def made(snapshot: Snapshot, region: RegionStatus) -> datetime | None:
             champion = snapshot.champions.get(region.slug)
@@ -155,7 +155,7 @@ class _Metrics(Collector):
         return self._since("model_age_seconds", text, lambda days: days.models, made)
 
     def _approvals(self) -> Metric:
-        """Return how long models have waited for approval: of the newest runs, and of all days."""
+        """Return how long models have waited for approval, from the newest runs and from days."""
 
         def since(_: Snapshot, region: RegionStatus) -> datetime | None:
             waits = region.awaits_approval
@@ -171,7 +171,7 @@ class _Metrics(Collector):
         of_days: Callable[[StudyDays], Mapping[str, datetime]],
         of_region: Callable[[Snapshot, RegionStatus], datetime | None],
     ) -> Metric:
-        """Return the seconds since a time of each region, from newest runs, otherwise from days."""
+        """Return the seconds since a time of each region, from newest runs or else from days."""
         found = {
             (days.study, region): moment
             for days in self._days

@@ -1,4 +1,4 @@
-"""The machines of the pool, read once for all runs of a page."""
+"""The machines of the pool, read once for all runs."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _LOOK_EVERY = 10.0  # seconds; the slots of a large pool are megabytes
 
 @dataclass(frozen=True, kw_only=True)
 class PoolNodes:
-    """The nodes of a pool, or why they are unknown."""
+    """The nodes of a pool, or the reason why they are unknown."""
 
     nodes: tuple[Machine, ...] = ()
     notice: str = ""
 
     @property
     def price(self) -> float:
-        """USD per hour of all nodes with a known price."""
+        """The price in USD per hour of all nodes whose price is known."""
         return sum(node.price or 0.0 for node in self.nodes)
 
 
 class NodeReader:
-    """Reader of the collector's nodes, with a cache for all pages."""
+    """Reader of the nodes that the collector lists, with a cache for all pages."""
 
     def __init__(self) -> None:
         self._looked = float("-inf")
@@ -35,7 +35,7 @@ class NodeReader:
         self._lock = threading.Lock()
 
     def read(self) -> PoolNodes:
-        """Return the nodes, at most some seconds old."""
+        """Return the nodes as they were at most some seconds ago."""
         with self._lock:
             if time.monotonic() - self._looked >= _LOOK_EVERY:
                 try:

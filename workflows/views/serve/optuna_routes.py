@@ -1,7 +1,7 @@
-"""optuna-dashboard on a copy of a run's studies, beside the page or by itself.
+"""The routes of optuna-dashboard, which shows a copy of a run's studies, with or without the page.
 
-Its URLs are fixed: `/dashboard`, `/api` and `/static`. Beside the page it is read-only: the guard
-allows only GET and HEAD, which disables its routes that write.
+Its URLs are fixed: `/dashboard`, `/api` and `/static`. With the page it is read-only: the page's
+guard allows only GET and HEAD, so that routes that write don't work.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH"]
 
 @contextmanager
 def optuna_routes(folder: Path) -> Iterator[tuple[Route, ...]]:
-    """Give the routes of a run's dashboard, whose copy exists as long as the context.
+    """Give the routes of a run's dashboard. Its copy of the studies exists during the context.
 
     Raises:
         InputError: optuna-dashboard isn't installed, or the run has no trials.
@@ -46,7 +46,7 @@ def optuna_routes(folder: Path) -> Iterator[tuple[Route, ...]]:
 
 
 def _answering(application: Application) -> Callable[[Request], Awaitable[Response]]:
-    """Return a function that answers a request with a WSGI application."""
+    """Return a function that has a WSGI application answer a request."""
 
     def answer(environ: dict[str, Any]) -> Response:
         started: list[tuple[str, list[tuple[str, str]]]] = []

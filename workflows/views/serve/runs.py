@@ -1,4 +1,4 @@
-"""The runs of the page: those in `./runs`, or one named run."""
+"""The runs that the page shows: those in `./runs`, or one named run."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class KnownRun:
 
 
 class Runs:
-    """Finder of runs by their names in URLs; no other part of a URL becomes a path.
+    """Finder of runs by their names in URLs. Only the names of known runs become paths.
 
     Args:
-        named: the folder of the only run to show; None: all those in `./runs`.
+        named: the folder of the only run to show; None for all runs in `./runs`.
     """
 
     def __init__(self, named: Path | None = None) -> None:
@@ -45,7 +45,7 @@ class Runs:
         """Return the run that the first page shows.
 
         Raises:
-            InputError: there is none yet.
+            InputError: there is no run yet.
         """
         if self._only:
             return self._only
@@ -56,7 +56,7 @@ class Runs:
         return self._newest
 
     def find(self, key: str) -> KnownRun:
-        """Return the run of this name.
+        """Return the run with this name in URLs.
 
         Raises:
             InputError: there is none.
@@ -73,7 +73,7 @@ class Runs:
         raise InputError(f"the run {key!r} does not exist here")
 
     def newest_of_each(self) -> list[KnownRun]:
-        """Return the newest submitted run of each study, or a planned one if none was submitted."""
+        """Return each study's newest submitted run, or else its newest planned run."""
         if self._only:
             return [self._only]
         found: dict[str, FoundRun] = {}
@@ -88,7 +88,7 @@ class Runs:
         return runs
 
     def daily_folders(self) -> list[DailyFolder]:
-        """Return the folders of the studies that run daily: of all, or of the one run's study."""
+        """Return the folders of daily runs: of all studies, or of the named run's study."""
         if self._only:
             return [DailyFolder(self._only.folder.root.parent)]
         return [DailyFolder(place) for place in sorted(RUNS.absolute().glob("*"))]
@@ -99,7 +99,7 @@ class Runs:
 
 
 def key_of(run: FoundRun) -> str:
-    """Return a run's name in URLs, as one part: STUDY~RUN."""
+    """Return a run's name in URLs, which is one part of a path: STUDY~RUN."""
     return run.name.replace("/", "~")
 
 

@@ -1,10 +1,11 @@
-"""Access control of the page, before all other handling.
+"""The access control of the page, which comes before all other handling.
 
-- Only GET and HEAD: the page is read-only.
+- Only GET and HEAD are allowed: the page is read-only.
 - The Host header must name this machine, so that a web page whose name resolves here (DNS
   rebinding) can't read it. IP addresses are allowed, because they are not names.
-- Beyond the loopback, or if a token file is given, a token is required: once in the URL, then in a
-  cookie that scripts can't read and other sites can't send; programs send it as Bearer.
+- Beyond the loopback, or if a token file is given, a token is required. A browser sends it once in
+  the URL, and then in a cookie that scripts can't read and other sites can't send. Programs send it
+  as Bearer.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _METHODS = ("GET", "HEAD")
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address."""
+    """Return whether an address can be reached only from this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -50,7 +51,7 @@ def is_loopback(host: str) -> bool:
 
 
 def names_of_this_machine(also: Iterable[str] = ()) -> frozenset[str]:
-    """Return the host names that a browser may use, in lower case."""
+    """Return the names of this machine that a browser may use as host, in lower case."""
     names = {"localhost", socket.gethostname(), socket.getfqdn(), *also}
     return frozenset(name.lower().rstrip(".") for name in names)
 
@@ -59,7 +60,8 @@ def read_token(file: Path) -> str:
     """Return the token in a file.
 
     Raises:
-        InputError: the file can't be read, others than its owner can read it, or it is too short.
+        InputError: the file can't be read, not only its owner can read it, or the token is too
+            short.
     """
     try:
         mode, token = file.stat().st_mode, file.read_text(encoding="utf-8").strip()
@@ -83,13 +85,13 @@ def new_token() -> str:
 
 
 class Guard:
-    """Filter of requests that also sets the security headers of answers.
+    """The filter of requests, which also sets the security headers of answers.
 
     Args:
         app: the application that answers allowed requests.
-        hosts: the allowed host names of this machine, beside IP addresses.
-        token: the required token; None: no token is required.
-        cookie: the cookie's name; cookies ignore ports, so that two pages need two names.
+        hosts: the host names that are allowed in addition to IP addresses.
+        token: the required token; None if no token is required.
+        cookie: the cookie's name. Cookies ignore ports, so two pages need two names.
     """
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str], token: str | None, cookie: str) -> None:
@@ -116,7 +118,7 @@ class Guard:
         await (answer or self._app)(scope, receive, sent)
 
     def _refusal(self, request: Request) -> Response | None:
-        """Return the answer to a request that is refused; None for an allowed one."""
+        """Return the answer to a refused request; None for an allowed request."""
         if request.method not in _METHODS:
             text = "the page is read-only\n"
             return PlainTextResponse(text, 405, {"Allow": ", ".join(_METHODS)})
@@ -153,10 +155,10 @@ class Guard:
         return hmac.compare_digest(given.encode(), self._token.encode())
 
     def _welcome(self, request: Request) -> Response:
-        """Store the token in a cookie and leave the URL that contains it.
+        """Store the token in a cookie, and return a page that leads to the URL without the token.
 
-        Without a redirect: after a link on another site, the browser would not send a strict
-        cookie with it.
+        An HTTP redirect would not do: after a link on another site, the browser would not send a
+        strict cookie with it.
         """
         assert self._token is not None, "there is a token to keep"
         page = render_template("serve/welcome.html.j2", path=request.url.path)

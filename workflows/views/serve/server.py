@@ -42,14 +42,14 @@ def serve(
     """Serve the page until Ctrl-C.
 
     Args:
-        named: the folder of the only run to show; None: all runs in `./runs`, newest first.
+        named: the folder of the only run to show; None for all runs in `./runs`, newest first.
         host: the address to listen on.
-        port: its port; 0: any free one.
-        token_file: the file with the required token; without one, beyond the loopback, a new
-            token is made.
-        allowed: host names that browsers may use, beside this machine's own.
-        dashboard: whether to serve optuna-dashboard, too.
-        tell: is called with the page's URL once it answers.
+        port: the port to listen on; 0 for any free port.
+        token_file: the file with the required token. Without it, a new token is made if the address
+            is beyond the loopback.
+        allowed: further host names that browsers may use, in addition to this machine's.
+        dashboard: whether to serve also optuna-dashboard.
+        tell: called with the page's URL once the page answers.
 
     Raises:
         InputError: the address can't be used, the token can't be read, or there is no run.
@@ -83,7 +83,7 @@ def serve(
 def answer_requests(app: ASGIApp, socket: Socket, begin: Callable[[], None]) -> None:
     """Serve an application on a socket until Ctrl-C or SIGTERM.
 
-    `begin` is called once either of them can end it.
+    `begin` is called as soon as Ctrl-C or SIGTERM can end the server.
     """
     config = uvicorn.Config(
         app,
@@ -104,7 +104,7 @@ def answer_requests(app: ASGIApp, socket: Socket, begin: Callable[[], None]) -> 
 
 
 def listening(host: str, port: int) -> Socket:
-    """Return a socket that listens on a port of an address; 0: any free port.
+    """Return a socket that listens on a port of an address; 0 means any free port.
 
     Raises:
         InputError: the address or port can't be used.

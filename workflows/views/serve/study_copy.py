@@ -1,7 +1,7 @@
-"""A copy of a run's studies for optuna-dashboard, which may edit it without harm to the run.
+"""A copy of a run's studies for optuna-dashboard. Edits of the copy don't harm the run.
 
-A SQLite file is copied consistently (SQLite's backup), and again on a request after the run has
-changed it. The studies of another database are copied once.
+A SQLite file is copied consistently (with SQLite's backup). If the run has changed the file, the
+next request copies it again. Studies in another database are copied only once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class StudyCopy:
-    """A copy of a SQLite file."""
+    """A copy of a SQLite file, refreshed on demand."""
 
     def __init__(self, path: Path, source: Path | None) -> None:
         self.path = path
@@ -50,7 +50,7 @@ class StudyCopy:
 
 
 def _stamp(path: Path) -> list[tuple[int, int]]:
-    """Return a value that changes with the file or its write-ahead log."""
+    """Return a value that changes with a SQLite file or its write-ahead log."""
     files = (path, path.with_name(path.name + "-wal"))
     stats = [file.stat() for file in files if file.exists()]
     return [(stat.st_mtime_ns, stat.st_size) for stat in stats]
@@ -80,7 +80,7 @@ def copy_of(run: RunFolder, path: Path) -> StudyCopy:
 
 
 def optuna_dashboard(copy: StudyCopy) -> Application:
-    """Return the dashboard of a copy as a WSGI application; it may write into the copy.
+    """Return a dashboard of the copy as a WSGI application, which may write into the copy.
 
     Raises:
         InputError: optuna-dashboard isn't installed.

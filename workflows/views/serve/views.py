@@ -1,4 +1,4 @@
-"""The texts and positions of a run's page; the templates only lay them out."""
+"""The texts and positions for a run's page; the templates only lay them out."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _REASON = 160  # characters of a reason on a tile; its region's page has it whol
 
 @dataclass(frozen=True, kw_only=True)
 class Tile:
-    """A region at a glance.
+    """A region's tile, which shows the region at a glance.
 
     Attributes:
         tone: the CSS class of its state: good, busy, bad or idle.
         age: the age of the current model.
-        shares: completed, failed and running trials, in percent of its budget.
-        why: a note on a problem; empty without one.
+        shares: the complete, failed and running trials, in percent of the region's budget.
+        why: a note on a problem; empty without a problem.
     """
 
     name: str
@@ -58,9 +58,9 @@ class Concern:
 
     Attributes:
         why: the reason in one line.
-        what: its region, node or job; empty: the whole run.
-        region: the slug of its region; empty without one.
-        command: the command that explains or fixes it; empty without one.
+        what: the region, node or job with the problem; empty for the whole run.
+        region: the slug of the problem's region; empty without a region.
+        command: the command that explains or fixes the problem; empty without one.
     """
 
     why: str
@@ -70,22 +70,22 @@ class Concern:
 
 
 def run_path(key: str) -> str:
-    """Return the page of a run; every name in a path is percent-encoded."""
+    """Return the path of a run's page. Every name in a path is percent-encoded."""
     return f"/runs/{quote(key, safe='')}"
 
 
 def region_path(key: str, slug: str) -> str:
-    """Return the page of a region."""
+    """Return the path of a region's page."""
     return f"{run_path(key)}/regions/{quote(slug, safe='')}"
 
 
 def trial_path(key: str, slug: str, node: str) -> str:
-    """Return the page of a trial, or of a full training."""
+    """Return the path of the page of a trial or a full training."""
     return f"{region_path(key, slug)}/trials/{quote(node, safe='')}"
 
 
 def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
-    """Return the figures at the top: label, figure, and the note beside it."""
+    """Return the figures at the top of the page, each as label, figure and note."""
     status = snapshot.run.status
     regions = status.regions
     good = sum(region.stage.is_good for region in regions)
@@ -105,7 +105,7 @@ def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
 
 
 def not_in_run(snapshot: Snapshot) -> list[Outcome]:
-    """Return the regions that failed a run's day before planning, so that they are not in it."""
+    """Return the regions that are not in the run because they failed before it was planned."""
     day, place = snapshot.frozen.day, snapshot.folder.root
     if day is None:
         return []
@@ -147,13 +147,13 @@ def _nodes(snapshot: Snapshot) -> tuple[str, str, str]:
 
 
 def tiles(snapshot: Snapshot) -> list[Tile]:
-    """Return the tiles of the regions, those with problems first."""
+    """Return the tiles of the regions; regions with problems come first."""
     made = [tile_of(snapshot, region) for region in snapshot.run.status.regions]
     return sorted(made, key=lambda tile: tile.tone != "bad")
 
 
 def tile_of(snapshot: Snapshot, region: RegionStatus) -> Tile:
-    """Return a region at a glance."""
+    """Return the tile of a region."""
     under_way = [f"{region.running} running"] if region.running else []
     under_way += [f"{region.on_hold} on hold"] if region.on_hold else []
     under_way += [f"{region.failed} failed"] if region.failed else []
@@ -174,7 +174,7 @@ def tile_of(snapshot: Snapshot, region: RegionStatus) -> Tile:
 
 
 def _current_instead(snapshot: Snapshot, region: RegionStatus) -> str | None:
-    """Return the run whose model is current if the region's own was rolled back."""
+    """Return the run of the current model if this run's model was rolled back; else None."""
     champion = snapshot.champions.get(region.slug)
     if region.published is None or (champion and champion.run == snapshot.run.status.run):
         return None
@@ -189,9 +189,9 @@ def _age(snapshot: Snapshot, region: RegionStatus) -> str:
 
 
 def since(champion: Champion, now: datetime) -> str:
-    """Return a model's age: since its run's planning, or since the end of its day.
+    """Return a model's age in words, since its run's planning or since the end of its day.
 
-    Its publication doesn't count, because its data are those of the plan.
+    The time of publication doesn't count, because the data are from the time of planning.
     """
     if champion.as_of is None:
         return "of unknown age"
@@ -215,7 +215,7 @@ def counts(made: list[Tile]) -> list[tuple[str, int]]:
 
 
 def concerns(snapshot: Snapshot) -> list[Concern]:
-    """Return the problems that need attention, those of the whole run first."""
+    """Return the problems that need attention; problems of the whole run come first."""
     status = snapshot.run.status
     answers = Answers(snapshot.kept, str(snapshot.folder.root))
     found = [Concern(why=status.notice)] if status.notice else []
@@ -261,7 +261,7 @@ def concerns(snapshot: Snapshot) -> list[Concern]:
 
 
 def _explained(answers: Answers, concern: Concern, word: str, seen: object) -> Concern:
-    """Return a concern with the answer of `trialfleet why`, and the command that fixes it."""
+    """Return a concern with the reason from `trialfleet why`, and the command that fixes it."""
     answer = answers.answer_to(word, seen)
     if answer is None:
         return concern

@@ -1,7 +1,7 @@
-"""`trialfleet why` for the page: computed once for each stalled subject, and cached.
+"""The answers of `trialfleet why` for the page, computed once for each stalled subject.
 
-An answer takes tenths of a second, a hundred times as long as the rest of a page. Therefore one
-rendering computes at most two answers; the others follow at the next.
+An answer takes tenths of a second, a hundred times as long as the rest of a page. So one rendering
+computes at most two answers; the next renderings compute the others.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ class Answers:
 
     Args:
         kept: the cache of the run.
-        run: its folder.
-        ask: computes an answer.
+        run: the run's folder.
+        ask: the function that computes an answer.
     """
 
     def __init__(self, kept: Kept, run: str, ask: Callable[[str, str], Answer] = why) -> None:
         self._kept, self._run, self._ask, self._left = kept, run, ask, AT_ONCE
 
     def answer_to(self, word: str, seen: object) -> Answer | None:
-        """Return the reason for a region's or DAG node's state; None if not computed yet.
+        """Return the reason for a region's or DAG node's state; None if it is not computed yet.
 
-        It is computed again when `seen`, the visible state of the subject, changes.
+        The reason is computed again when `seen`, the visible state of the subject, changes.
         """
         name = "why", word
         if not self._left and not self._kept.has(name, seen):

@@ -1,1 +1,1 @@
-"""Runs, trials, models, days and costs as tables of a terminal."""
+"""Terminal tables of runs, trials, models, days and costs."""

@@ -19,7 +19,7 @@ _FIGURES = ("work", "lost", "boot", "idle")
 
 
 def costs_table(sums: Sequence[CostSum], total: CostSum, by: Sequence[str]) -> Table:
-    """Return a table with a row per sum and one for the total, without columns of only zeros."""
+    """Return a table with a row per sum and a row for the total, without all-zero columns."""
     from rich.table import Table
     from rich.text import Text
 

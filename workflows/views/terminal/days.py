@@ -1,4 +1,4 @@
-"""The view of `trialfleet daily status`: days and the results of their regions."""
+"""The view of `trialfleet daily status`: days, and the outcomes of their regions."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ _TO_COPY = {"; to change that: ": "to change that", SEE: "log"}
 
 @dataclass(frozen=True, kw_only=True)
 class DayView:
-    """A day.
+    """The view of a day.
 
     Attributes:
         counts: the number of regions by outcome.
         open: the number of regions without an outcome yet.
-        attempts: its attempts, oldest first.
-        runs: the planned runs of its attempts; empty if no region needs one.
-        outcomes: the outcomes of regions in order of their names.
-        checks: the warnings of the checks of tables, by region.
+        attempts: the attempts at the day, oldest first.
+        runs: the planned runs of the attempts; empty if no region needs a run.
+        outcomes: the outcomes of regions, in the order of the regions' names.
+        checks: the warnings of the table checks, by region.
     """
 
     date: date
@@ -61,15 +61,15 @@ class DaysOverview:
     """The days of a study.
 
     Attributes:
-        days: the newest first.
+        days: the days, newest first.
         newest: the outcomes of the regions on the newest day.
-        next_start: when the next day starts; None if the study has no `daily:` table any more.
-        clock: the installed schedule; None without one.
-        awaiting: the models that wait for approval now, by region.
-        awaited: the regions whose data the newest day waits for, and why it can't be used yet.
-        lease: which of two managers works on the days; None with one manager.
-        database_away: why their shared database is unreachable; empty if it answers.
-        undelivered: waiting or abandoned alerts of its days, a line per channel.
+        next_start: when the next day starts; None if the study no longer has a `daily:` table.
+        clock: the installed schedule; None without a schedule.
+        awaiting: the models that now wait for approval, by region.
+        awaited: the reasons why the newest day still waits for data, by region.
+        lease: the lease on the days, if there are two managers; None with one manager.
+        database_away: why the managers' shared database is unreachable; empty if it answers.
+        undelivered: the waiting or abandoned alerts of the days, a line per channel.
     """
 
     study: str
@@ -84,7 +84,7 @@ class DaysOverview:
     undelivered: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the days as plain data."""
         return {"schema": 1, **asdict(self)}
 
 
@@ -99,9 +99,9 @@ def overview(
     *,
     last: date | None = None,
 ) -> DaysOverview:
-    """Return a study's newest `most` days, with `awaited` and `awaiting` as in `DaysOverview`.
+    """Return a study's newest `most` days; the other arguments are as in `DaysOverview`.
 
-    Up to the day `last`, if given.
+    If `last` is given, later days are left out.
     """
     attempts = [one for one in journal.attempts() if last is None or one.date <= last]
     dates = sorted({attempt.date for attempt in attempts}, reverse=True)[:most]
@@ -161,7 +161,7 @@ def newest_table(shown: DaysOverview) -> Fitting:
 
 
 def reasons_table(shown: DaysOverview) -> Fitting | None:
-    """Return a table of rejections and failures on earlier days; None without any."""
+    """Return a table of the kept and failed regions of earlier days; None without any."""
     explained = [one for day in shown.days[1:] for one in day.outcomes if one.why]
     if not explained:
         return None
@@ -183,9 +183,9 @@ def _table(study: str, title: str, outcomes: Sequence[Outcome], *, with_days: bo
 
 
 def hint_of(study: str, outcomes: Iterable[Outcome]) -> str:
-    """Return where the full reasons of a table's rows are.
+    """Return a hint on where to read the full reasons of a table's rows.
 
-    A region's newest outcome may be another day's, so the command names the row's own run.
+    A region's newest outcome may be from another day, so the command names the row's own run.
     """
     runs = {one.run for one in outcomes if one.why and one.run}
     if not runs:
@@ -195,9 +195,9 @@ def hint_of(study: str, outcomes: Iterable[Outcome]) -> str:
 
 
 def to_copy(shown: DaysOverview) -> list[str]:
-    """Return the commands and paths of the reasons, one per line: a table would fold them.
+    """Return the commands and paths in reasons, one per line, because a table would fold them.
 
-    Only of each region's newest outcome: older ones are obsolete.
+    Only each region's newest outcome counts; older outcomes are obsolete.
     """
     newest: dict[str, Outcome] = {}
     for day in shown.days:
@@ -208,7 +208,7 @@ def to_copy(shown: DaysOverview) -> list[str]:
 
 
 def to_approve(shown: DaysOverview) -> list[str]:
-    """Return the models that wait for approval, one per line, with the command that approves."""
+    """Return a line for each model that waits for approval, with the command that approves it."""
     return [
         f"{region}: {one.run}'s model waits for approval since {local_time(one.since)}: "
         f"{shortened(promote_command(one.path))}"
@@ -217,7 +217,7 @@ def to_approve(shown: DaysOverview) -> list[str]:
 
 
 def _split(why: str) -> tuple[str, str, str]:
-    """Return a reason's words, the label of its command or path, and that; empty without one."""
+    """Return a reason's words, then its command or path after the label of that, if it has one."""
     for mark, label in _TO_COPY.items():
         words, found, text = why.partition(mark)
         if found:
@@ -226,7 +226,7 @@ def _split(why: str) -> tuple[str, str, str]:
 
 
 def _why(one: Outcome) -> str:
-    """Return the reason for a region's outcome in words, without checksums."""
+    """Return the reason for a region's outcome in words; there are no checksums in it."""
     if one.ending is Ending.UNCHANGED:
         return one.why or "its data and settings have not changed since its last model"
     return one.why or (f"its new model is run {one.run}'s" if one.run else "")

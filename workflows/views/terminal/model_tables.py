@@ -32,7 +32,7 @@ _CHECKSUM = 12  # digits of a SHA-256 that are shown
 
 
 def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> RenderableType:
-    """Return a table with a row per region: its current model, and the state of the newest."""
+    """Return a table with a row per region: its current model, and its newest model's state."""
     columns = ("study", "region", "current", "age", "metric", "newest")
     table = plain_table(*columns, right=("age", "metric"))
     now = datetime.now(UTC)
@@ -55,7 +55,8 @@ def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> 
 def history_table(models: Sequence[PublishedModel]) -> RenderableType:
     """Return a table with a row per model of a region, oldest first.
 
-    The last gate's measurements are on that gate's rows: only models of one gate can be compared.
+    The table has the last gate's measurements, which are on that gate's rows. So only models that
+    the same gate measured can be compared.
     """
     table = plain_table("run", "planned", "metric", "by the last gate", "state", right=("metric",))
     champion = next((model for model in models if model.in_force), None)
@@ -142,7 +143,7 @@ def _state(model: PublishedModel, champion: PublishedModel | None) -> str:
 
 
 def _by_whom(model: PublishedModel) -> str:
-    """Return who rolled a model back and why, if known."""
+    """Return who rolled a model back, and why, if known."""
     moved = last_move(model.path.parent / LATEST, model.run)
     return moved.how.removeprefix("rollback") if moved and moved.by == "rollback" else ""
 
@@ -152,14 +153,14 @@ def _drifts(models: Sequence[PublishedModel]) -> list[str]:
 
 
 def _metric(model: PublishedModel) -> str:
-    """Return the metric that its study compares models by, from its full training."""
+    """Return a model's metric from its full training, by which its study compares models."""
     name = str(model.card.get("report_metric"))
     value = (model.card.get("metrics") or {}).get(name)
     return result_text(name, value) if isinstance(value, int | float) else ""
 
 
 def _measured(model: PublishedModel) -> str:
-    """Return the last gate's measurement of it, and the run whose rows it used."""
+    """Return the last gate's measurement of a model, and the run whose rows the gate used."""
     if not model.evaluations or not model.metric:
         return ""
     run, value = model.evaluations[-1]

@@ -1,4 +1,4 @@
-"""The list of runs: the state, start and duration of each."""
+"""The list of runs, with each run's state, start and duration."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from trialfleet.workflows.views.terminal.status_view import state_text
 
 @dataclass(frozen=True, kw_only=True)
 class ListedRun:
-    """A run among others.
+    """A run in the list of runs.
 
     Attributes:
-        state: its state; None if it can't be read.
-        published: regions whose published model became the current one.
-        kept: regions whose published model was rejected.
-        began: when it was planned.
-        seconds: the time from then to its end, or until now if it is in progress; None without a
-            recorded end, or before its submission.
+        state: the run's state; None if the run can't be read.
+        published: the number of regions whose published model became the current one.
+        kept: the number of regions whose published model did not become the current one.
+        began: when the run was planned.
+        seconds: the time from planning to the run's end, or until now if it is in progress. None if
+            no end is recorded, or before its submission.
     """
 
     study: str
@@ -48,13 +48,13 @@ class ListedRun:
     trouble: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the run as plain data."""
         began = self.began.isoformat(timespec="seconds") if self.began else None
         return {**asdict(self), "began": began}
 
 
 def list_runs(found: Iterable[FoundRun]) -> list[ListedRun]:
-    """Return each run with its state; a run that can't be read has the reason."""
+    """Return each run with its state, or with the reason why it can't be read."""
     return [_listed(run) for run in found]
 
 

@@ -1,6 +1,7 @@
-"""Commands in recorded reasons, shortened for the current folder.
+"""Commands in recorded reasons, shortened so that they work in the current folder.
 
-Records name models by absolute paths, because jobs write them and commands in any folder read them.
+Records name models by absolute paths, because jobs write the records, and commands in any folder
+read them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _PROMOTE = re.compile(r"(?<=trialfleet promote )('/(?:[^']|'\"'\"')*'|/[^\s;]+)"
 
 
 def shortened(text: str) -> str:
-    """Return a reason whose `trialfleet promote PATH` names the model as RUN/REGION, if it can."""
+    """Return a reason in which `trialfleet promote PATH` has RUN/REGION for PATH, if possible."""
     return _PROMOTE.sub(lambda found: _short(found[0], str(Path.cwd())), text)
 
 

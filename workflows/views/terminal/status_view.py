@@ -48,9 +48,10 @@ _DIGITS = 5  # significant ones, of the greatest value in a column
 
 
 def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> RenderableType:
-    """Return the status of a run: a line, a table of its regions, and problems for a person.
+    """Return the view of a run's status: a line, a table of regions, and problems for a person.
 
-    Views that share `widths`, the previous widths of the table's columns, don't shift sideways.
+    `widths` has the previous widths of the table's columns. Views that share it don't shift
+    sideways.
     """
     title = Text.assemble(
         (status.study, "bold"),
@@ -85,7 +86,7 @@ def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> Rendera
 
 
 def _words_of(region: RegionStatus) -> Iterator[tuple[str, str]]:
-    """Yield notes on a region: the text after its name, and the name's colour."""
+    """Yield notes on a region, each as the text after the region's name and a colour."""
     if region.reason:
         by_whom = region.reason == BY_STOP
         yield (f" {BY_STOP}", "yellow") if by_whom else (f" {region.stage}: {region.reason}", "red")
@@ -103,10 +104,10 @@ def _words_of(region: RegionStatus) -> Iterator[tuple[str, str]]:
 def _alike(
     status: RunStatus, words_of: Callable[[RegionStatus], Iterable[tuple[str, str]]]
 ) -> dict[tuple[str, str], str]:
-    """Return notes on regions, once for all regions with the same note except paths and figures.
+    """Return notes on regions. Notes that differ only in paths and figures are one note.
 
     Returns:
-        The names of the regions, by the first region's note and its colour.
+        The names of a note's regions, by the note of the first region and its colour.
     """
     first: dict[str, tuple[str, str]] = {}
     regions: dict[str, list[str]] = {}
@@ -137,7 +138,7 @@ def _ask_why(status: RunStatus) -> list[str]:
 
 
 def next_steps(status: RunStatus) -> list[str]:
-    """Return the next steps for a run that can be resumed; resuming does not fix a trainer."""
+    """Return the next steps for a run that can be resumed. Resuming does not fix a trainer."""
     resume = f"trialfleet resume {shell_quoted(Path(status.folder))}"
     failed = any(region.cause and region.stage is Stage.FAILED for region in status.regions)
     left = [region for region in status.regions if not region.stage.is_good]
@@ -153,7 +154,7 @@ def next_steps(status: RunStatus) -> list[str]:
 
 
 def _anew(line: str, status: RunStatus, said: set[str]) -> str:
-    """Return a line with an already shown cause shortened; empty if it has nothing else."""
+    """Return a line; if its cause was shown before, a shorter line, or "" if nothing is left."""
     causes = {region.cause.kind for region in status.regions if region.cause}
     found = {cause for cause in causes if cause in kind_of(line)}
     if found and found <= said:
@@ -164,7 +165,7 @@ def _anew(line: str, status: RunStatus, said: set[str]) -> str:
 
 
 def _is_hopeless(region: RegionStatus) -> bool:
-    """Return whether the trainer blocks a region, so that resuming can't help."""
+    """Return whether a region's trainer is to blame, so that resuming can't help."""
     if LEFT_NO_MODEL in (region.reason or ""):
         return True
     cause = region.cause
@@ -172,7 +173,7 @@ def _is_hopeless(region: RegionStatus) -> bool:
 
 
 def state_text(state: RunState) -> Text:
-    """Return a state in its colour."""
+    """Return the text of a state in its colour."""
     return Text(state, _COLORS.get(state, "default"))
 
 
@@ -193,7 +194,7 @@ def _repaired(mend: dict[str, Any]) -> str:
 
 
 def money_lines(status: RunStatus) -> list[tuple[str, str]]:
-    """Return the costs and problems of the fleet: lines and their colours."""
+    """Return lines about the fleet's costs and problems, with their colours."""
     money = status.money
     if money is None:
         return []
@@ -226,7 +227,7 @@ def _region_table(status: RunStatus, widths: dict[str, int], *, bars: bool) -> T
 
 
 def _columns_without_news(status: RunStatus, *, bars: bool) -> set[str]:
-    """Return the columns that are empty for all regions."""
+    """Return the columns to leave out, because they are empty for all regions."""
     regions = status.regions
     has_news = {
         "": bars and not status.ended,
@@ -262,33 +263,33 @@ def _region_row(region: RegionStatus, decimals: int | None) -> list[RenderableTy
 
 
 def _why_broken(region: RegionStatus) -> str:
-    """Return how many attempts of a failed region failed and why, in short."""
+    """Return a short text for a failed region: the number of failed attempts, and their cause."""
     if region.stage is not Stage.FAILED:
         return ""
     return region.cause.short if region.cause else in_short(region.reason or "")
 
 
 def value_text(value: float | None, decimals: int | None) -> str:
-    """Return a metric's value as its column shows it; empty without a value."""
+    """Return a metric's value as text for its column; empty without a value."""
     return "" if value is None else fixed(value, decimals)
 
 
 def _steps(region: RegionStatus) -> str:
-    """Return the last steps that its running trials reported, if known."""
+    """Return the last steps that a region's running trials reported, if known."""
     steps = [str(trial.step) for trial in region.running_trials if trial.step is not None]
     more = " …" if len(steps) > _SHOWN_STEPS else ""
     return " ".join(steps[:_SHOWN_STEPS]) + more
 
 
 def _ranks(region: RegionStatus) -> str:
-    """Return the number of ranks of each training gang, and its generation after a "g"."""
+    """Return each training gang's number of ranks, and its generation after a "g"."""
     gangs = [each for each in region.running_trials if each.generation is not None]
     more = " …" if len(gangs) > _SHOWN_STEPS else ""
     return " ".join(f"{each.ranks}g{each.generation}" for each in gangs[:_SHOWN_STEPS]) + more
 
 
 def _failed(region: RegionStatus) -> int:
-    """Return the number of failed trials, including those that a failed region cut off."""
+    """Return the number of failed trials, including those that the region's failure cut off."""
     return region.failed + region.cut_off
 
 
@@ -297,10 +298,11 @@ def _count(number: int) -> str:
 
 
 def watch(wait: Callable[[Callable[[RunStatus], None]], RunStatus], console: Console) -> RunStatus:
-    """Show a run's status until it ends: live on a terminal, otherwise a line for each change.
+    """Show a run's status until its end: live on a terminal, else as a line for each change.
 
     Args:
-        wait: waits for the run's end, as `Run.wait` does, and calls its argument with each status.
+        wait: the function that waits for the run's end, as `Run.wait`; it calls its argument with
+            each status.
         console: the console to print to.
     """
     from rich.live import Live
@@ -335,7 +337,7 @@ def _line_printer(console: Console) -> Callable[[RunStatus], None]:
 
 
 def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
-    """Yield lines to print on a change: the key of a line, and the line."""
+    """Yield lines that are printed when they change, each after its key."""
     yield "run", f"{status.run}: {status.state}"
     if status.notice:
         yield "notice", status.notice
@@ -352,13 +354,13 @@ def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
 
 
 def _shortened(line: str) -> str:
-    """Return a reason shortened to a line, with its log; the table's view shows all of it."""
+    """Return a reason shortened to a line, with its log. The table's view shows it in full."""
     words, see, log = line.partition("; to change that: ")[0].partition(SEE)
     return f"{first_clauses(words, _LINE)}{see}{log}"
 
 
 def _once(status: RunStatus) -> Iterator[tuple[str, str]]:
-    """Yield lines to print once for the first region or trial of a kind: the kind, and the line."""
+    """Yield lines that are printed once for each kind of problem, each after its kind."""
     for trouble in status.job_troubles:
         yield kind_of(trouble.cause), str(trouble)
     for region in status.regions:

@@ -1,4 +1,4 @@
-"""The output of a trial: from its agent while it runs, afterwards from its result."""
+"""The output of a trial: from its agent while the trial runs, and then from its result."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _WAITS = {None, TrialState.QUEUED, TrialState.HELD, TrialState.UNKNOWN}
 
 @dataclass
 class _Stream:
-    """Standard output or error of a trial, and how much of it was shown.
+    """A trial's standard output or standard error, and how much of it was shown.
 
     Attributes:
-        live: the file with the output so far, after `head`, a line with the trial's name.
-        kept: the file with all output, once the trial has ended.
+        live: the file with the output so far. Its first line is `head`, which has the trial's name.
+        kept: the file with all output, which exists once the trial has ended.
         lines: the number of last lines shown at first.
     """
 
@@ -39,7 +39,7 @@ class _Stream:
     _half: bytes = field(default=b"", repr=False)
 
     def show(self, *, is_kept: bool) -> None:
-        """Show new output in whole lines; the last may be incomplete at the end."""
+        """Show new output in whole lines; after the trial's end, an incomplete line, too."""
         path, begin = (self.kept, 0) if is_kept else (self.live, len(self.head))
         try:
             with job_files.opened(path) as file:
@@ -69,8 +69,9 @@ class TrialOutput:
     Args:
         place: the trial's folder.
         lines: the number of last lines of each stream shown at first.
-        state: returns the trial's state; None if it has not started, or isn't a trial.
-        says: functions that print a line of standard output, and of standard error.
+        state: the function that returns the trial's state, or None if it has not started or isn't a
+            trial.
+        says: the functions that print a line of standard output and of standard error.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class TrialOutput:
         ]
 
     def show(self) -> str:
-        """Show the output so far; return a message if there is none."""
+        """Show the output so far; return a message if there is no output."""
         state = self._state()
         is_over = self._has_ended() or (state is not None and state.is_finished)
         self._show(is_kept=self._has_ended())
@@ -98,7 +99,7 @@ class TrialOutput:
         return "waits" if state in _WAITS else "has printed nothing yet"
 
     def follow(self, note: Say) -> None:
-        """Show the output until the trial has ended; `note` prints messages about the trial."""
+        """Show the output until the trial has ended. `note` prints messages about the trial."""
         looked, said, state = -_LOOK, "", None
         while True:
             is_kept, now = self._has_ended(), time.monotonic()
@@ -120,7 +121,7 @@ class TrialOutput:
             time.sleep(_POLL if not is_kept else _LOOK)
 
     def _show_rest(self) -> None:
-        """Show all output of an ended trial; without a result, the output that had arrived."""
+        """Show all output of an ended trial; without a result, only the output that had arrived."""
         if self._has_ended() or not self._has_shown():
             self._show(is_kept=True)
 

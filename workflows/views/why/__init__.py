@@ -1,1 +1,1 @@
-"""`trialfleet why`: the reason for the state of a run, region, node, job or instance."""
+"""The answers of `trialfleet why`: reasons for states of runs, regions, nodes, jobs, instances."""

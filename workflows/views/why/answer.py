@@ -1,4 +1,4 @@
-"""The answer to a `why`: the cause in a line, who is responsible, and how to fix it."""
+"""The answer of `trialfleet why`: the cause in a line, who is responsible, and the fix."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Blame(StrEnum):
-    """The responsible person, machine or service."""
+    """The person, machine or service that is responsible for a state."""
 
     NOBODY = "nobody"  # there is no problem, or it passes by itself
     USER = "user"  # the trainer, the study or the data: only this uses up `retries`
@@ -21,7 +21,7 @@ class Blame(StrEnum):
 
 
 class Kind(StrEnum):
-    """The kind of cause; docs/why.md has a line for each."""
+    """The kind of cause; docs/why.md has a line for each kind."""
 
     # no problem, or it passes by itself
     WELL = "well"
@@ -116,7 +116,7 @@ class Answer:
         kind: the kind of cause.
         blame: who or what is responsible.
         why: the cause in one line.
-        advice: the first step, in words; empty if the command is enough, or no step is needed.
+        advice: the first step in words; empty if the command is enough or no step is needed.
         command: the command to type; empty if there is none.
         evidence: lines of evidence.
         notes: lines of further information.
@@ -132,7 +132,7 @@ class Answer:
     notes: tuple[str, ...] = ()
 
     def with_evidence(self, *lines: str) -> Answer:
-        """Return the same answer with more evidence, each line once."""
+        """Return the same answer with more evidence; each line occurs once."""
         return replace(self, evidence=tuple(dict.fromkeys([*self.evidence, *filter(None, lines)])))
 
     def for_subject(self, subject: str) -> Answer:
@@ -140,12 +140,12 @@ class Answer:
         return replace(self, subject=subject)
 
     def lines(self) -> list[str]:
-        """Return the lines of the answer, its notes and the next step."""
+        """Return the lines to show: the answer, its notes and the next step."""
         parts = [f"{self.subject}: {' '.join(self.why.split())}", *self.notes]
         if self.advice or self.command:
             parts.append(f"next: {': '.join(filter(None, (self.advice, self.command)))}")
         return parts
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the answer as plain data."""
         return {"schema": 1, **asdict(self)}

@@ -1,7 +1,7 @@
 """Causes of failed attempts at a trial, from their recorded errors.
 
-The errors come from `outcome.py`, HTCondor's hold reasons and the trainer itself; a test produces
-each outcome and reads it here.
+The errors come from `outcome.py`, from HTCondor's hold reasons, and from the trainer itself. A test
+produces each outcome and checks its kind here.
 """
 
 from __future__ import annotations
@@ -66,22 +66,22 @@ _FIXES: Mapping[Kind, _Fix] = {
 def kind_of_attempt(error: str) -> Kind:
     """Return the kind of cause of an attempt's error.
 
-    An unknown error comes from the trainer: it rejected the parameters.
+    An unknown error is the trainer's, which rejected the parameters.
     """
     return next((kind for words, kind in _WORDS if re.search(words, error)), Kind.REJECTED)
 
 
 def blame_of(kind: Kind) -> Blame:
-    """Return who or what is responsible for a kind of failed attempt."""
+    """Return the person, machine or service that is responsible for a kind of failed attempt."""
     return _FIXES[kind].blame
 
 
 def advice_for(kind: Kind, places: Mapping[str, str]) -> str:
-    """Return advice on attempts that fail for one kind of cause.
+    """Return advice about attempts that fail for one kind of cause.
 
     Args:
         kind: the kind of cause.
-        places: where the study sets its keys, as in `FrozenStudy`.
+        places: the places of the study's keys, as in `FrozenStudy`.
     """
     fix = _FIXES[kind]
     place = places.get(fix.key, "")

@@ -1,4 +1,4 @@
-"""`why`: finds the subject, reads its facts, and applies the rules."""
+"""The function `why`, which finds the subject, reads its facts, and applies the rules."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def why(word: str | None, run: str | None = None) -> Answer:
 
     Args:
         word: a region, also as STUDY/REGION, a DAG node, a job's or an instance's id, or a run;
-            None: the run.
-        run: the run to look in; default: the newest that has it.
+            None means the run.
+        run: the run to search; default: the newest run that has the subject.
 
     Raises:
-        InputError: the word names nothing.
+        InputError: there is no subject with this name.
     """
     subject = find_subject(word, run)
     if subject.what == "instance":
@@ -68,7 +68,7 @@ def _of_region(reader: RunFactsReader, subject: Subject, graph: RegionGraph) -> 
 
 
 def _why_run(reader: RunFactsReader) -> Answer:
-    """Return the fault that blocks the run, otherwise the first of its regions with a problem."""
+    """Return the answer for the fault that blocks the run, or else for a region's problem."""
     run = reader.run()
     if run.state not in {RunState.DONE, RunState.FAILED} and (
         answer := blocked(run, run.snapshot.faults)
@@ -102,7 +102,7 @@ def _why_run(reader: RunFactsReader) -> Answer:
 
 
 def _which(unwell: list[Answer], of: int) -> str:
-    """Return how many regions of a run have a problem, and the name of the first."""
+    """Return a text with the number of regions with a problem, and the first one's name."""
     if of == 1:
         return ""
     first = unwell[0].subject
@@ -112,7 +112,7 @@ def _which(unwell: list[Answer], of: int) -> str:
 
 
 def _first(lines: list[str]) -> tuple[str, ...]:
-    """Return the first lines, as many as a person reads."""
+    """Return the first lines, at most `_SHOWN_NOTES`, and the number of the others."""
     more = len(lines) - _SHOWN_NOTES
     return (*lines[:_SHOWN_NOTES], *([f"… and {more} more"] if more > 0 else []))
 
@@ -121,7 +121,7 @@ def _first(lines: list[str]) -> tuple[str, ...]:
 
 
 def _with_day(region: RegionFacts, reader: RunFactsReader) -> RegionFacts:
-    """Return a region with its newest outcome in the journal, if newer than the run."""
+    """Return a region's facts, with its newest outcome in the journal if newer than the run."""
     folder, frozen = DailyFolder(reader.files.root.parent), reader.frozen
     if not folder.journal.exists() or frozen.day is None:
         return region
@@ -137,7 +137,7 @@ def _newest(folder: DailyFolder, region: str) -> Outcome | None:
 
 
 def _of_day(region: str, folder: Path) -> Answer:
-    """Return the answer for a region without a run here, from its study's journal."""
+    """Return the answer for a region that has no run here, from its study's journal."""
     newest = _newest(DailyFolder(folder), region)
     if newest is None:
         why_not = "its day has started; its run is not planned yet"

@@ -1,6 +1,6 @@
-"""The facts for a `why`: the data of each source, or why a source is unreachable.
+"""The facts for an answer of `trialfleet why`, from all sources, or why a source is unreachable.
 
-Plain data, so that the rules on it are pure functions.
+The facts are plain data, so that the rules can be pure functions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Scaling:
     """The last report of a run's autoscaler.
 
     Attributes:
-        report: its report; None: it never reported.
+        report: the report; None if the autoscaler never reported.
         wanted: whether the study has an autoscaler.
     """
 
@@ -45,7 +45,7 @@ class Scaling:
     wanted: bool
 
     def lines(self) -> tuple[str, ...]:
-        """Return the autoscaler's own reasons for not starting a node."""
+        """Return the autoscaler's reasons why it starts no node."""
         if not self.report:
             return ()
         step = self.report.get("step") or {}
@@ -60,7 +60,7 @@ class Scaling:
         return int((step.get("nodes") or {}).get("coming", 0))
 
     def silent_since(self, now: datetime) -> datetime | None:
-        """Return the time of its last report if that is too old, otherwise None."""
+        """Return the time of the last report if that is too old; otherwise None."""
         try:
             at = datetime.fromisoformat(str((self.report or {})["at"]))
         except (KeyError, ValueError):
@@ -73,15 +73,15 @@ class RunFacts:
     """The facts of a run.
 
     Attributes:
-        frozen: the study that it was planned with.
-        snapshot: its state and its trials.
+        frozen: the frozen study of the run.
+        snapshot: the run's status and trials.
         htcondor: whether the job queue answers.
         pool_up: the command that starts the pool.
-        is_supervised: whether a supervisor on this machine repairs its DAGMans; None: unknown.
+        is_supervised: whether a supervisor on this machine repairs its DAGMans; None if unknown.
         stopped_by: who stopped the run, and how.
         owner: the other machine that owns the run, if there is one.
-        closed: why the access point starts no local jobs.
-        unpaid: why no more trials (`tune`) or full trainings (`final`) are paid for.
+        closed: the reasons why the access point starts no local jobs.
+        unpaid: why there is no more money for trials (`tune`) or full trainings (`final`).
     """
 
     frozen: FrozenStudy
@@ -98,36 +98,36 @@ class RunFacts:
 
     @property
     def state(self) -> RunState:
-        """The state of the whole run."""
+        """The state of the run."""
         return self.snapshot.status.state
 
     @property
     def called(self) -> str:
-        """Its unique name: STUDY/RUN-ID."""
+        """The run's unique name: STUDY/RUN-ID."""
         return f"{self.frozen.study.name}/{self.frozen.run}"
 
     @property
     def name(self) -> str:
-        """Its folder, quoted for a shell."""
+        """The run's folder, quoted for a shell."""
         return shell_quoted(Path(self.snapshot.status.folder))
 
     @property
     def again(self) -> str:
-        """The command for another run after the study is fixed, without the name of a region."""
+        """The command for another run after the study is fixed; it names no region."""
         return self.frozen.again_for(None)
 
     @property
     def watch(self) -> str:
-        """The command that shows its progress."""
+        """The command that shows the run's progress."""
         return f"trialfleet status {self.name} --watch"
 
     @property
     def resume(self) -> str:
-        """The command that resumes it."""
+        """The command that resumes the run."""
         return f"trialfleet resume {self.name}"
 
     def how_to_install(self, error: str) -> str:
-        """Return how to install the modules that its trainer lacks, from an attempt's error."""
+        """Return how to install modules that the trainer lacks, from an attempt's error."""
         return how_to_install(error, self.frozen.study)
 
 
@@ -136,14 +136,14 @@ class Queued:
     """A waiting job of trials, and the pool's slots for it.
 
     Attributes:
-        job: the id of that job.
-        seconds: how long it has waited.
-        blocked: it has a slot whose machine is receiving files that jobs share.
-        prospects: the slots that can run it; None if the collector doesn't answer.
-        free: the number of free slots that accept it.
-        draining: why all suitable slots drain, one of the reasons; empty: some don't drain.
+        job: the job's id.
+        seconds: how long the job has waited.
+        blocked: whether the job has a slot on a machine that is still receiving common files.
+        prospects: the slots that can run the job; None if the collector doesn't answer.
+        free: the number of free slots that accept the job.
+        draining: a reason why suitable slots drain, if all of them do; otherwise empty.
         own: the number of running jobs of the same run.
-        foreign: the number of running jobs of others.
+        foreign: the number of running jobs of other runs and users.
     """
 
     job: str
@@ -161,13 +161,13 @@ class RegionFacts(RegionStatus):
     """The facts of a region of a run.
 
     Attributes:
-        records: the records in its folder.
-        hours_spent: hours since its first trial was asked.
+        records: the records in the region's folder.
+        hours_spent: the hours since its first trial was asked.
         held: its jobs on hold.
-        moved: the last change of `latest` to or from its model; None: it never was current, or
-            that is unknown.
-        waiting: the job that has waited longest; None if none waits.
-        day: its outcome in the journal of the study's days, if newer than the run.
+        moved: the last change of `latest` to or from its model; None if its model never was
+            current, or if unknown.
+        waiting: its job that has waited longest; None if no job waits.
+        day: its outcome in the journal of the study's days, if that is newer than the run.
     """
 
     records: RegionRecords
@@ -183,23 +183,23 @@ class NodeFacts:
     """The facts of a DAG node, or of one trial of a node that runs several.
 
     Attributes:
-        node: its name.
-        of_job: the node whose job trains it; empty: the node itself.
+        node: the name of the node or trial.
+        of_job: the node whose job trains the trial; empty if it is `node` itself.
         region: the name of its region.
         is_end: whether it is its region's full training or gate.
         state: the state of its trial; None without one.
         error: why its last attempt failed.
-        stopped: the numbers of the stop order, if it was stopped early.
-        blame: what the failure was blamed on when it ended.
+        stopped: the numbers of the order to stop early, if it was stopped early.
+        blame: the recorded blame for the failure.
         attempts: the number of failed attempts.
-        before: the unfinished node before it in its lane.
-        skipped: why it was skipped.
+        before: the unfinished node before this one.
+        skipped: why the node was skipped, if it was.
         held: the hold reason of its job, if it is on hold.
         job: the id of its job in the queue.
-        last: the last stay of its job in a slot, from its event log; None: it never had one.
-        leaving: why its last machine drains or is sick, in the machine's words.
-        gang: the progress of its ranks, if it has several.
-        lacks_slots: whether fewer ranks than the gang needs have a slot.
+        last: the last execution of its job, from its event log; None if it never had a slot.
+        leaving: why its last machine drains or is broken, in the machine's words.
+        gang: the progress of its gang in words, if it has one.
+        lacks_slots: whether fewer jobs have a slot than the gang needs.
     """
 
     node: str
@@ -224,7 +224,7 @@ class NodeFacts:
 
     @property
     def in_graph(self) -> str:
-        """The node that has the job and scripts."""
+        """The name of the DAG node that has the job and the scripts."""
         return self.of_job or self.node
 
 
@@ -234,11 +234,11 @@ class InstanceFacts:
 
     Attributes:
         instance: its id.
-        node: its status in `fleet status`; None: AWS doesn't list it, or is unreachable.
-        machine: its machine in the pool; None: the pool doesn't list it, or is unreachable.
+        node: its status in `fleet status`; None if AWS doesn't list it or is unreachable.
+        machine: its machine in the pool; None if the pool doesn't list it or is unreachable.
         aws_away: why AWS is unreachable.
         pool_away: why the pool is unreachable.
-        fleet_file: the study or file of its fleet.
+        fleet_file: the study's file or the fleet's file.
     """
 
     instance: str
@@ -251,7 +251,7 @@ class InstanceFacts:
 
     @property
     def stage(self) -> str:
-        """Its stage in `fleet status`, or in the pool if AWS is not asked."""
+        """The instance's stage in `fleet status`, or in the pool if AWS is not asked."""
         if self.node or not self.machine:
             return self.node.stage if self.node else ""
         state = self.machine.state()
@@ -259,20 +259,20 @@ class InstanceFacts:
 
     @property
     def why(self) -> str:
-        """Its explanation in `fleet status`."""
+        """The instance's explanation in `fleet status`."""
         return self.node.why if self.node else ""
 
     @property
     def state(self) -> str:
-        """Its state in AWS; empty: AWS doesn't list it."""
+        """The instance's state in AWS; empty if AWS doesn't list it."""
         return self.node.instance.state if self.node else ""
 
     @property
     def reason(self) -> str:
-        """AWS's reason and code for its end."""
+        """AWS's reason and code for the instance's end."""
         return self.node.instance.ended if self.node else ""
 
     @property
     def note(self) -> str:
-        """The reason given for draining it."""
+        """The reason that was given for draining the instance."""
         return self.machine.drain_explanation if self.machine else ""

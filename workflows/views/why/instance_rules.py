@@ -1,4 +1,4 @@
-"""The reason for the state of a fleet's instance, from AWS, the pool and its agent."""
+"""The reason for the state of a fleet's instance, from facts of AWS, the pool and its agent."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _ADVICE = {
 
 
 def kind_of_leaving(words: str) -> Kind | None:
-    """Return the kind of reason for which a node leaves the pool; None if it is unknown."""
+    """Return the kind of reason why a node leaves the pool; None if unknown."""
     return next((kind for pattern, kind in _LEAVING if re.search(pattern, words)), None)
 
 

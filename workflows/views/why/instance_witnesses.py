@@ -1,4 +1,4 @@
-"""The facts of one instance from AWS and the pool."""
+"""The facts about an instance, from AWS and the pool."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _FILES = ("study.yaml", "fleet.yaml")
 
 
 def instance_facts(instance: str, folder: Path | None) -> InstanceFacts:
-    """Return the facts of an instance from AWS and the pool.
+    """Return the facts about an instance, from AWS and the pool.
 
     Args:
-        instance: its id.
-        folder: a run whose study may have the fleet; None: use the file here.
+        instance: the instance's id.
+        folder: a run whose study may have the fleet; None to use the file here.
     """
     fleet, file = _fleet(folder)
     machine, pool_away = _in_pool(instance)
@@ -39,7 +39,7 @@ def instance_facts(instance: str, folder: Path | None) -> InstanceFacts:
 
 
 def _fleet(folder: Path | None) -> tuple[Fleet | None, str]:
-    """Return the fleet that may own an instance, and the fleet's file."""
+    """Return the fleet that an instance may belong to, and the fleet's file."""
     if folder is not None:
         frozen = load_frozen(RunFolder(folder).study)
         if frozen.study.fleet is not None:

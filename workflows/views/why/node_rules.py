@@ -66,7 +66,7 @@ def _over(run: RunFacts, node: NodeFacts) -> Answer | None:
 
 
 def _prediction(order: Mapping[str, Any]) -> str:
-    """Return the numbers of a stop order in words; empty if one is missing."""
+    """Return the numbers of an order to stop early, in words; empty if a number is missing."""
     try:
         step, end = int(order["step"]), int(order["max_steps"])
         predicted, best = (f"{float(order[name]):.6g}" for name in ("predicted", "best"))
@@ -100,7 +100,7 @@ def _no_progress(run: RunFacts, node: NodeFacts) -> Answer | None:
 
 
 def _lacks_slots(run: RunFacts, node: NodeFacts) -> Answer | None:
-    """Return the answer for a gang of which too few jobs have a slot."""
+    """Return the answer for a gang with too few jobs in slots."""
     if not node.lacks_slots or node.queued is None:
         return None
     waiting = explain_wait(node.node, run, node.queued)

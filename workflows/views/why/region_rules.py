@@ -1,7 +1,7 @@
-"""The reason for a region's state: the first rule that applies.
+"""The reason for a region's state, by the first rule that applies.
 
-Its own end comes first, because it is recorded even if sources are unreachable. Then faults that
-block the whole run, then faults that block this region's trials.
+Rules on the region's end come first, because its end is recorded even if sources are unreachable.
+Then come faults that block the whole run, and then faults that block the region's trials.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def explain_region(run: RunFacts, region: RegionFacts) -> Answer:
 
 
 def _no_more_trials(region: RegionFacts) -> str:
-    """Return a note that a budget in USD ended a region's trials, which its end doesn't mention."""
+    """Return a note that a budget in USD ended a region's trials; empty if none did."""
     if not region.records.spent:
         return ""
     return f"no trial starts after {region.finished} of {region.budget}: {region.records.spent}"
@@ -77,7 +77,7 @@ def _no_more_trials(region: RegionFacts) -> str:
 
 
 def of_its_day(region: str, day: Outcome, study_file: str) -> Answer:
-    """Return why a day ended for a region without a run; it is newer than the runs."""
+    """Return the answer for a region's newest day, on which the region had no run."""
     again = f"trialfleet daily backfill {study_file} --from {day.date} --to {day.date}"
     missing = f"{again} --only missing"
     if day.ending is Ending.UNCHANGED:
@@ -126,7 +126,7 @@ def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
 
 
 def _chosen_by_person(region: RegionFacts, moved: Change) -> Answer:
-    """Return the answer for a model that a person made current, whatever the gate decided."""
+    """Return the answer for a model that a person made current, even against the gate's verdict."""
     why = f"its model has been current {_since(moved)}: {region.published}{_had_kept(region)}"
     return Answer(region.name, Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
 
@@ -147,7 +147,7 @@ def _no_longer_current(run: RunFacts, region: RegionFacts, moved: Change) -> Ans
 
 
 def _since(moved: Change) -> str:
-    """Return when `latest` was moved, and how if not by a run's publication."""
+    """Return a text about when `latest` changed, and how if not by a run's publication."""
     time = datetime.fromisoformat(moved.time).astimezone() if moved.time else None
     since = f"since {time:%Y-%m-%d %H:%M}" if time else "since an unknown time"
     how = {"publish": "", "hand": ", by hand"}.get(moved.by, f", by hand ({moved.how})")
@@ -155,7 +155,7 @@ def _since(moved: Change) -> str:
 
 
 def _had_kept(region: RegionFacts) -> str:
-    """Return the gate's verdict on a model that a person made current against it."""
+    """Return a text about the gate's verdict if a person made the model current against it."""
     verdict = region.records.verdict
     if verdict is None or verdict.promoted:
         return ""
@@ -163,11 +163,11 @@ def _had_kept(region: RegionFacts) -> str:
 
 
 def notes_on(region: RegionFacts, answer: Answer) -> list[str]:
-    """Return notes on a region without a problem, such as one of a done run.
+    """Return notes on a region, which also regions without a problem may have.
 
     Args:
-        region: the region.
-        answer: the answer on its state.
+        region: the facts about the region.
+        answer: the answer for its state.
     """
     lines = [answer.why] if answer.kind in NOT_CURRENT else []
     lines += (
@@ -201,7 +201,7 @@ def _kept(run: RunFacts, region: RegionFacts, verdict: Verdict) -> Answer:
 
 
 def _on_columns(why: str) -> str:
-    """Return advice if today's data lack columns of the current model; otherwise empty."""
+    """Return advice if the new data lack columns that the current model needs; otherwise empty."""
     found = _NO_COLUMNS.search(why)
     if found is None:
         return ""
@@ -248,7 +248,7 @@ def _failed(run: RunFacts, region: RegionFacts) -> Answer | None:
 
 
 def _by_cause(run: RunFacts, region: RegionFacts, reason: str) -> Answer:
-    """Return the answer for the cause of most of its failed attempts."""
+    """Return the answer for the most frequent cause of a region's failed attempts."""
     cause = region.cause
     assert cause is not None, "a region whose attempts failed has a cause"
     kind = Kind.NODE if cause.blame else kind_of_attempt(cause.error)

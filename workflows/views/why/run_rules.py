@@ -1,4 +1,4 @@
-"""The first fault that blocks a whole run: pool, DAGMan, service, storage."""
+"""The reason for a blocked run: the first fault of pool, DAGMan, service or storage."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from trialfleet.workflows.views.why.facts import RunFacts
 def blocked(
     run: RunFacts, faults: Sequence[Fault], failing: Sequence[FailingScript] = ()
 ) -> Answer | None:
-    """Return the fault that blocks a run, or one of its regions; None if there is none.
+    """Return the answer for the fault that blocks a run or one of its regions; None without one.
 
     Args:
-        run: the run.
-        faults: faults of the DAGMans of the run, or of the region.
+        run: the facts about the run.
+        faults: the faults of the DAGMans of the run or the region.
         failing: the region's failing scripts.
     """
     rules: tuple[Callable[[], Answer | None], ...] = (
@@ -91,7 +91,7 @@ def _dagman(run: RunFacts, faults: Sequence[Fault]) -> Answer | None:
 
 
 def owned_elsewhere(run: RunFacts) -> Answer | None:
-    """Return the answer that another machine owns the run, which overrides all others."""
+    """Return the answer that another machine owns the run, which comes before all others."""
     if not run.owner:
         return None
     why = f"the run belongs to another manager: {run.owner}"
@@ -117,7 +117,7 @@ def _service(run: RunFacts) -> Answer | None:
 
 
 def _scripts(run: RunFacts, failing: Sequence[FailingScript]) -> Answer | None:
-    """Return the answer for scripts that fail: errors first, then those that wait."""
+    """Return the answer for failing scripts: errors come first, then scripts that wait."""
     for script in sorted(failing, key=lambda script: script.cause != "error"):
         since = datetime.fromisoformat(script.since).astimezone()
         sentence = f"{script} (failures in a row: {script.times}, since {since:%H:%M:%S})"

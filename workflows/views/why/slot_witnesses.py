@@ -1,4 +1,4 @@
-"""The pool's slots for a waiting job: free, busy or draining."""
+"""The facts about the pool's slots for a waiting job: free, busy or draining."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def queued_job(folder: RunFolder, node: str) -> Queued | None:
-    """Return the pool's slots for the waiting job of a node; None if it no longer waits."""
+    """Return the slot facts for the waiting job of a node; None if the job no longer waits."""
     try:
         job = job_queue.one_idle(folder, node)
     except PoolError:
@@ -29,11 +29,11 @@ def queued_job(folder: RunFolder, node: str) -> Queued | None:
 
 
 def waiting_job(job: Any, folder: str) -> Queued:
-    """Return the pool's slots for a waiting job.
+    """Return the slot facts for a waiting job.
 
     Args:
-        job: its whole ad.
-        folder: its run's folder, which distinguishes its running jobs from others.
+        job: the job's whole ad.
+        folder: the folder of the job's run, by which the run's jobs are told from others.
     """
     named = f"{job['ClusterId']}.{job['ProcId']}"
     seconds = max(0.0, time.time() - float(value(job, "EnteredCurrentStatus") or time.time()))
@@ -56,7 +56,7 @@ def waiting_job(job: Any, folder: str) -> Queued:
 
 
 def _draining(job: Any, slots: list[ClassAd]) -> str:
-    """Return why all slots that could run a job drain; empty if some don't."""
+    """Return a reason why the slots that could run a job drain; empty if not all drain."""
     stay = [slot for slot in slots if slot.get("Draining") is not True]
     if len(stay) == len(slots) or prospects(job, stay).fit or not prospects(job, slots).fit:
         return ""
@@ -65,16 +65,16 @@ def _draining(job: Any, slots: list[ClassAd]) -> str:
 
 
 def word_of_machine(machine: str) -> str:
-    """Return why a machine takes no trials, in its own words; empty if it takes them."""
+    """Return the reason of a machine that takes no trials, in its words; empty if it takes them."""
     found = machine_named(machine)
     return found.explanation() if found and found.state() != "well" else ""
 
 
 def job_ad(job: str) -> Any:
-    """Return the whole ad of a job in the queue, by its id; None if it isn't there.
+    """Return the whole ad of a job by its id; None if the job isn't in the queue.
 
     Raises:
-        PoolError: no HTCondor is reachable.
+        PoolError: HTCondor is unreachable.
     """
     cluster, _, proc = job.partition(".")
     return job_queue.one_job(f"ClusterId == {cluster} && ProcId == {proc or 0}")

@@ -1,4 +1,4 @@
-"""The subject of `trialfleet why`: a run, a region, a DAG node or trial, a job, and more."""
+"""The subject of `trialfleet why`: for example a run, region, DAG node, trial or job."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _SHOWN = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """The subject of a question.
+    """The subject of a question to `trialfleet why`.
 
     Attributes:
         word: the argument as typed.
-        what: its type. A `day` is a region whose newest outcome is in the journal of a study's
-            days, without a run.
+        what: the type of subject. A `day` is a region without a run whose newest outcome is in the
+            journal of a study's days.
         name: the region's name, for a `day`.
-        folder: its run's folder; for a day the folder of the study's runs.
+        folder: the run's folder; for a `day`, the folder of the study's runs.
         region: the region's graph.
-        node: the DAG node, or one of its trials.
-        job: the job's id, if typed.
-        newest: whether no run was named, so that a day without a run may have the newest outcome.
+        node: the DAG node or the trial.
+        job: the job's id, if the word is one.
+        newest: whether no run was named. If so, a day without a run may have the newest outcome.
     """
 
     word: str
@@ -57,13 +57,13 @@ def find_subject(word: str | None, run: str | None = None) -> Subject:
     """Return the subject that a word names.
 
     Args:
-        word: a region's name, STUDY/REGION or RUN/REGION, a trial's or DAG node's, a job's or an
-            instance's id, a run; None: the run.
-        run: the run to look in; default: the newest here that has such a region or node, unless
-            the journal of a study's days has a newer outcome of that region.
+        word: the name of a region (also STUDY/REGION or RUN/REGION), of a trial or of a DAG node;
+            the id of a job or an instance; or a run. None means the run.
+        run: the run to search; default: the newest run here with such a region or node. If the
+            journal of a study's days has a newer outcome of the region, the subject is that day.
 
     Raises:
-        InputError: the word names nothing; lists the possible names.
+        InputError: there is no subject with this name; the message lists the possible names.
     """
     if word is None:
         return Subject(word=str(find_run(run).name), what="run", folder=_opened(find_run(run)))
@@ -86,7 +86,7 @@ def _opened(folder: Path) -> Path:
 
 
 def _named(word: str, run: str | None) -> Subject | None:
-    """Return a region or node by its name, or by STUDY/NAME or RUN/NAME."""
+    """Return a region or node by its name, by STUDY/NAME or by RUN/NAME; None without one."""
     if found := _newest(word, word, run, None):
         return found
     before, _, name = word.partition("/")
@@ -106,9 +106,9 @@ def _studies() -> set[str]:
 
 
 def _newest(name: str, word: str, run: str | None, study: str | None) -> Subject | None:
-    """Return a region from its newest run, or from a newer day without a run; or a node.
+    """Return a node, or a region from its newest run or from a newer day without a run.
 
-    If several studies have such a region, its name is STUDY/REGION.
+    If several studies have a region of this name, the subject's word is STUDY/REGION.
     """
     if run is None:
         runs = [r for r in _submitted_first() if study in {None, r.study}]
@@ -142,7 +142,7 @@ def _may_have(name: str, run: FoundRun) -> bool:
 
 
 def _in_run(name: str, folder: Path, planned: float) -> tuple[float, Subject] | None:
-    """Return a region or node of a run, and the run's time of planning."""
+    """Return a region or node of a run, and when the run was planned."""
     slug, head = region_slug(name), name.partition(".")[0]
     regions = RunFolder(folder.absolute()).regions
     if not ((regions / slug).is_dir() or (_is_plain(head) and (regions / head).is_dir())):
@@ -203,7 +203,7 @@ def _of_job(word: str, folder: str, ad: dict[str, str]) -> Subject:
 
 
 def _in_logs(cluster: int, word: str, run: str | None) -> Subject | None:
-    """Return the subject of a job that has left the queue, from event logs of trials and DAGs."""
+    """Return the subject of a job that has left the queue, from trials' and DAGs' event logs."""
     event = re.compile(rb"^\d{3} \(%03d\." % cluster, re.MULTILINE)
     folders = [find_run(run)] if run else [found.folder for found in runs_here()]  # newest first
     for folder in folders:
@@ -222,7 +222,7 @@ def _in_logs(cluster: int, word: str, run: str | None) -> Subject | None:
 
 
 def _among_graphs(files: RunFolder, event: re.Pattern[bytes], word: str) -> Subject | None:
-    """Return the subject of a DAGMan job, or of one of the run's jobs beside its trials."""
+    """Return the subject of a DAGMan job, or of another job of a run that trains no trial."""
 
     def has(log: Path) -> bool:
         return log.is_file() and event.search(log.read_bytes()) is not None
@@ -236,13 +236,16 @@ def _among_graphs(files: RunFolder, event: re.Pattern[bytes], word: str) -> Subj
 
 
 def _days_here(study: str | None) -> list[Path]:
-    """Return the folders of the studies that have days here, of all or of one."""
+    """Return the folders of studies that have days here; with `study`, only that study's."""
     found = sorted(journal.parent for journal in RUNS.absolute().glob("*/daily.db"))
     return [folder for folder in found if study in {None, folder.name}]
 
 
 def _of_a_day(region: str, folder: Path) -> tuple[float, Path] | None:
-    """Return the time of a region's newest outcome in a study's journal, if it has no run."""
+    """Return the time of a region's newest outcome in a study's journal, and the folder.
+
+    The time is 0 if a run has the outcome. Return None if the region has no day there.
+    """
     from trialfleet.workflows.facts.journal.journal import Journal
 
     journal = Journal(DailyFolder(folder).journal)
@@ -288,6 +291,6 @@ def _unknown(word: str, run: str | None) -> str:
 
 
 def _node_like(word: str, graph: Sequence[RegionGraph]) -> str:
-    """Return a node of the region that a word begins with, otherwise of the first."""
+    """Return an example node: of the region that the word begins with, or of the first region."""
     meant = (one for one in graph if word.partition(".")[0] in {one.name, one.slug})
     return next(meant, graph[0]).trial_nodes[0]

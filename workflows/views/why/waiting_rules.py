@@ -1,4 +1,4 @@
-"""The reasons why queued jobs of trials don't run: the pool's slots, and AWS's refusals."""
+"""The reasons why queued jobs of trials don't run, from the pool's slots and AWS's refusals."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _FIXES: dict[Kind, tuple[Blame, str, str]] = {
 
 
 def explain_no_progress(subject: str, trouble: JobTrouble) -> Answer:
-    """Return why a trial makes no progress: its job is evicted repeatedly, or stays in a state.
+    """Return why a trial makes no progress: its job is evicted repeatedly, or is stuck.
 
     Args:
         subject: the subject of the answer.
@@ -76,7 +76,8 @@ def explain_wait(subject: str, run: RunFacts | None, queued: Queued) -> Answer:
 
     Args:
         subject: the subject of the answer.
-        run: its run; None: it is not a job of trialfleet, so that its commands don't apply.
+        run: the facts about the job's run. None for a job that is not trialfleet's, to which
+            trialfleet's commands don't apply.
         queued: the job and the pool's slots for it.
     """
     if queued.blocked:
@@ -166,7 +167,7 @@ def _jobs(queued: Queued) -> str:
 
 
 def _of_fleet(subject: str, run: RunFacts) -> Answer | None:
-    """Return why no node starts for it; None if the run has no autoscaler."""
+    """Return why no node starts for a job; None if the run has no autoscaler."""
     scaling = run.scaling
     if not scaling.wanted:
         return None
@@ -184,7 +185,7 @@ def _of_fleet(subject: str, run: RunFacts) -> Answer | None:
 
 
 def kind_of_refusal(line: str) -> Kind | None:
-    """Return the kind of refusal by AWS or the fleet's settings that a line reports."""
+    """Return the kind of refusal that a line reports, by AWS or by the fleet's settings."""
     return next((kind for words, kind in _OF_AWS if re.search(words, line)), None)
 
 
@@ -197,7 +198,7 @@ def _coming(subject: str, run: RunFacts, scaling: Scaling) -> Answer | None:
 
 
 def _silent(subject: str, run: RunFacts, scaling: Scaling) -> Answer | None:
-    """Return the answer for a fleet without a working autoscaler."""
+    """Return the answer for a fleet whose autoscaler doesn't work; None if it works."""
     since = scaling.silent_since(run.now)
     state = (scaling.report or {}).get("state")
     if scaling.report is None:

@@ -1,6 +1,6 @@
-"""The facts of a run from its sources: files, study, job queue, collector and fleet.
+"""The facts about a run, from files, the study, the job queue, the collector and the fleet.
 
-A source may be unreachable; that is a fact, too. Nothing is changed.
+If a source is unreachable, that is a fact, too. Reading changes nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _TAIL = 60_000  # bytes read of the log of a region's scripts
 
 
 class RunFactsReader:
-    """Reader of the facts of one run at one moment."""
+    """Reader of the facts about a run at one moment."""
 
     def __init__(self, folder: Path) -> None:
         self.files = RunFolder(folder)
@@ -65,7 +65,7 @@ class RunFactsReader:
     # -- the run ---------------------------------------------------------------------------------
 
     def run(self) -> RunFacts:
-        """Return the facts of the whole run."""
+        """Return the facts about the whole run."""
         return RunFacts(
             frozen=self.frozen,
             snapshot=self.snapshot,
@@ -90,7 +90,7 @@ class RunFactsReader:
     # -- a region --------------------------------------------------------------------------------
 
     def region(self, graph: RegionGraph) -> RegionFacts:
-        """Return the facts of a region."""
+        """Return the facts about a region."""
         status = next(r for r in self.snapshot.status.regions if r.slug == graph.slug)
         return RegionFacts(
             **vars(status),
@@ -114,9 +114,9 @@ class RunFactsReader:
     # -- a node ----------------------------------------------------------------------------------
 
     def node(self, graph: RegionGraph, name: str) -> NodeFacts:
-        """Return the facts of a DAG node, or of a trial.
+        """Return the facts about a DAG node or a trial.
 
-        For a node that runs several trials, these are the facts of its current trial.
+        For a node with several trials, these are the facts about its current trial.
         """
         files = self.files.region(graph.slug)
         end = {graph.best: files.best, graph.gate: files.gate}.get(name)
@@ -204,7 +204,7 @@ class RunFactsReader:
         return queued_job(self.files, node)
 
     def _before(self, graph: RegionGraph, node: str) -> str:
-        """Return the first unfinished node before it, of its lane or of the region's ends."""
+        """Return the first unfinished node before this one, in its lane or after the trials."""
         ended: dict[str | None, bool] = {}  # by node: whether all of its asked trials have ended
         for trial in self._trials[graph.name]:
             at = graph.node_of(_node_of(trial))
@@ -221,7 +221,7 @@ class RunFactsReader:
 
 
 def _htcondor(queued: QueuedRun | None) -> Htcondor:
-    """Return whether the job queue answered, otherwise the unreachable part of HTCondor."""
+    """Return whether the job queue answers; if not, which part of HTCondor is unreachable."""
     if queued is not None:
         return "answers"
     try:
@@ -243,7 +243,7 @@ def _stopped_by(files: RunFolder) -> str:
 
 
 def _is_supervised() -> bool | None:
-    """Return whether a supervisor of the embedded pool or of this user holds its lock."""
+    """Return whether the embedded pool's or this user's supervisor works; None if unknown."""
     config = os.environ.get("CONDOR_CONFIG", "")
     folders = [default_state(), *([Path(config).parent] if config else [])]
     found = [locked for folder in folders if (locked := _is_locked(folder)) is not None]
@@ -251,9 +251,9 @@ def _is_supervised() -> bool | None:
 
 
 def _is_locked(folder: Path) -> bool | None:
-    """Return whether a supervisor's lock is held; None if there never was a supervisor.
+    """Return whether a supervisor holds its lock; None if there never was a supervisor.
 
-    An embedded pool should have one, so that it is False there.
+    An embedded pool should have a supervisor, so for one the result is False instead of None.
     """
     try:
         with (folder / "supervisor.lock").open() as lock:
@@ -294,7 +294,7 @@ def _skipped(log: Path, *names: str) -> str:
 
 
 def _last_stay(place: TrialFolder) -> Execution | None:
-    """Return the last stay of a job in a slot."""
+    """Return the last execution of a job."""
     return next((start for start in reversed(read_starts(place)) if start.slot), None)
 
 
