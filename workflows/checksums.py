@@ -20,13 +20,14 @@ from trialfleet.files import open_lock
 
 Entries = list[dict[str, Any]]
 
-READS = 3  # of a file that changes while it is read
+READS = 3  # attempts to read a file that changes while it is read
 
 
 def read_copy(path: Path) -> dict[str, Any]:
-    """Return the content of a frozen study's JSON copy, which is stored next to its file.
+    """Return the content of the JSON copy of a frozen study; `path` is the study's file.
 
-    Raises one of `files.DAMAGED` if there is no copy of the present file.
+    The copy is stored next to that file. Raises one of `files.DAMAGED` if there is no copy, or if
+    the file was written after the copy was made.
     """
     copy = json.loads(path.with_suffix(".json").read_bytes())
     if copy["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest():
@@ -51,7 +52,9 @@ class FileState(NamedTuple):
 
 
 class Checksums:
-    """SHA-256 of files. Several processes may use one cache; one of them reads at a time."""
+    """The SHA-256 checksums of files, with a cache that several processes may share.
+
+    Only one of these processes reads files at a time."""
 
     def __init__(self, cache: Path, most: float = math.inf) -> None:
         """Take the cache, which is read with the first file.

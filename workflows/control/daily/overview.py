@@ -48,7 +48,7 @@ def read_overview(file: Path, most: int) -> tuple[Study, DailyFolder, DaysOvervi
 
 
 def _awaiting(file: Path) -> dict[str, Awaiting]:
-    """Return the models of a study that wait for approval, by region; none without its file."""
+    """Return the models that wait for approval, by region; empty if the study can't be read."""
     try:
         return awaiting_of(load_published(file))
     except (TrialfleetError, OSError):
