@@ -1,8 +1,8 @@
 """Names that are safe in DAG files, submit files and file systems, made from other names.
 
 A region may have almost any name that a person would write, such as São Paulo. DAGMan, HTCondor and
-the file system use its *slug*: at most 40 ASCII letters, digits, `-` and `_`. Different regions have
-different slugs, and a region always has the same slug.
+the file system use its *slug*: at most 40 ASCII letters, digits, `-` and `_`. Different regions
+have different slugs, and a region always has the same slug.
 """
 
 from __future__ import annotations
