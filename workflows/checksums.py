@@ -54,7 +54,8 @@ class FileState(NamedTuple):
 class Checksums:
     """The SHA-256 checksums of files, with a cache that several processes may share.
 
-    Only one of these processes reads files at a time."""
+    Only one of these processes reads files at a time.
+    """
 
     def __init__(self, cache: Path, most: float = math.inf) -> None:
         """Take the cache, which is read with the first file.
