@@ -19,7 +19,7 @@ from pydantic import (
 from trialfleet.sections import Section, matches, refusal, refuse, schema_of
 from trialfleet.spelling import did_you_mean
 
-DATE = "{date}"  # in data patterns
+DATE = "{date}"  # the placeholder in patterns of data
 EARLY = timedelta(minutes=5)  # another scheduler's clock may be ahead
 _TIME = r"([01]?[0-9]|2[0-3]):[0-5][0-9]"
 _NAME = r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,100}"
@@ -136,17 +136,17 @@ class Daily(Section):
         return now.astimezone(self.tzinfo).date()
 
     def due(self, now: datetime) -> date:
-        """Return the newest day that has started: yesterday until the time of day has come."""
+        """Return the newest day that has started: yesterday before the time `at`, then today."""
         today = self.today(now)
         return today if self.begins(today) <= now + EARLY else today - timedelta(days=1)
 
     @property
     def tzinfo(self) -> tzinfo | None:
-        """The study's zone; None is the machine's, as `astimezone` takes it."""
+        """The study's time zone for `astimezone`; None for the machine's zone."""
         return ZoneInfo(self.zone) if self.zone else None
 
     def ends(self, started: datetime) -> datetime | None:
-        """Return the deadline of a day that started at a time; None without one."""
+        """Return the deadline of a day from the time when it started; None without a deadline."""
         return started + lasting(self.deadline) if self.deadline else None
 
 
@@ -172,7 +172,7 @@ class Checks(Section):
     )
 
     def reaction(self, check: str) -> Reaction:
-        """Return the reaction to a check's finding."""
+        """Return the reaction to a finding of a check."""
         found: Reaction = getattr(self, check)
         return found
 
@@ -182,8 +182,9 @@ class RunsDay(BaseModel):
 
     Attributes:
         date: the date that replaces `{date}` in the study's data.
-        deadline: no trial starts after it; None: there is none.
-        settings: for each region, a fingerprint of all other settings that affect its training.
+        deadline: the time after which no trial starts; None: no deadline.
+        settings: for each region, a fingerprint of all settings, except data, that affect its
+            training.
     """
 
     date: date

@@ -114,7 +114,7 @@ class Work:
         self._record(attempt, Ending.FAILED, whys)
 
     def left(self, attempt: Attempt) -> list[str]:
-        """Return the regions of an attempt that have no outcome of it and no later attempt."""
+        """Return an attempt's regions that have no outcome in it and are in no later attempt."""
         found = self.journal.outcomes(attempt.date, attempt.date)
         gone = {one.region for one in found if one.attempt == attempt.attempt}
         for other in self.journal.attempts(attempt.date):

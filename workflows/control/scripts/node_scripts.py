@@ -1,8 +1,8 @@
 """Requests of the PRE and POST scripts of DAG nodes, which the run's service answers.
 
-The program `serve FOLDER [--wait]` is this service. It joins the optimiser,
-which knows parameters and values, to the run's folder with its DAG nodes and files. Every operation
-may be repeated, because DAGMan runs a script again after a crash.
+The program `serve FOLDER [--wait]` is this service. It joins the optimiser, which knows parameters
+and values, to the run's folder, which has DAG nodes and files. Every operation may be repeated,
+because DAGMan runs a script again after a crash.
 
 begin REGION                             prepare a new DAGMan of the region
 end REGION RETURN                        decide whether the region is over or needs another DAGMan
