@@ -1,8 +1,8 @@
-"""States of files and checksums of their content; each file is read once per state.
+"""States of files, and checksums of their content. A file is read again only after a change.
 
-A file's content is unchanged as long as its inode, size and both times are: programs can't set the
-time of an inode's last change. So a checksum is valid for the state that the file had both before
-and after it was read.
+A file's state is its inode, its size and two times. If the state is the same, the content is the
+same, because programs can't set the time of an inode's last change. So a checksum is valid for a
+state that the file had both before and after it was read.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class Checksums:
     """
 
     def __init__(self, cache: Path, most: float = math.inf) -> None:
-        """Take the cache, which is read with the first file.
+        """Store the path of the cache, which is opened with the first file.
 
         Args:
-            cache: a file of JSON lines, made when the first file is read.
-            most: bytes that may be read in all; larger files then have no checksum.
+            cache: a file of JSON lines; it is created if necessary.
+            most: the maximum number of bytes to read; files beyond it get no checksum.
         """
         self._cache, self._left = cache, most
         self._known: dict[tuple[str, FileState], str] = {}
@@ -84,7 +84,7 @@ class Checksums:
         return {"path": str(path), **state._asdict(), "sha256": checksum}
 
     def checksum(self, path: Path, state: FileState) -> str | None:
-        """Return the checksum of a file in a state; None if it is too large or in another state.
+        """Return the checksum of a file; None if it is not in the given state, or too large.
 
         Raises:
             OSError: the file can't be read.

@@ -19,7 +19,7 @@ _LARGEST = sys.float_info.max
 
 
 def clean(value: Any) -> Any:
-    """Return `value` with every text in it printable: no terminal colours, no control characters.
+    """Return `value` with all its texts made printable, without colours or control characters.
 
     A trainer's texts are shown on a page and in a terminal, and are stored in a UTF-8 file. Half a
     surrogate pair can't be stored in such a file.

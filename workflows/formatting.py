@@ -126,7 +126,7 @@ def alike_form(known: Sequence[float]) -> tuple[int | None, int]:
 
 
 def _needed(texts: Iterable[str], decimals: int) -> int:
-    """Return the number of decimals without those that are trailing zeros in all numbers."""
+    """Return the number of decimals after common trailing zeros of all numbers are dropped."""
     needed = 0
     for text in texts if decimals else ():
         needed = max(needed, decimals - (len(text) - len(text.rstrip("0"))))

@@ -1,4 +1,4 @@
-"""Names that are safe in DAG files, submit files and file systems, made from other names.
+"""Names of regions, and slugs made from them that are safe in DAG files and file systems.
 
 A region may have almost any name that a person would write, such as São Paulo. DAGMan, HTCondor and
 the file system use its *slug*: at most 40 ASCII letters, digits, `-` and `_`. Different regions

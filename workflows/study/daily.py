@@ -119,7 +119,7 @@ class Daily(Section):
 
     @property
     def time(self) -> time:
-        """The time of day."""
+        """The time of day when a day's run starts."""
         hour, minute = map(int, self.at.split(":"))
         return time(hour, minute)
 
@@ -178,7 +178,7 @@ class Checks(Section):
 
 
 class RunsDay(BaseModel):
-    """The day of a run, frozen with it.
+    """The day of a run, which the run freezes.
 
     Attributes:
         date: the date that replaces `{date}` in the study's data.
@@ -193,5 +193,5 @@ class RunsDay(BaseModel):
 
     @property
     def end(self) -> datetime:
-        """The end of its date, in UTC."""
+        """The end of the day's date, in UTC."""
         return datetime.combine(self.date + timedelta(days=1), time(), UTC)

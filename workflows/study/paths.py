@@ -273,7 +273,7 @@ def check_storage(url: str) -> str:
 
 
 def absolute_storage(url: str, folder: Path, keys: Keys) -> str:
-    """Return a storage's URL with an absolute path if it is a SQLite file.
+    """Return a storage's URL; the path of a SQLite file becomes absolute.
 
     Raises:
         UnusableStudyError: the folder of a SQLite file doesn't exist or can't be written to.

@@ -219,7 +219,7 @@ def _goal(
 
 
 def _where(values: pl.Series, numbered: Sequence[int]) -> str:
-    """Return a hint about a target with numbers in people's forms: where, or are they classes?"""
+    """Return the rest of an error about a target with unread numbers: a row, perhaps a hint."""
     found = cells.understood_as("number", values)
     row = f"row {numbered[found.row]} below the header"
     if found.are_most():

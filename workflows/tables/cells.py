@@ -137,7 +137,7 @@ def _is(values: pl.Series, *types: type[pl.DataType]) -> bool:
 
 
 class Understood(NamedTuple):
-    """Counts of the cells in a text column that are of one kind, such as number, and of the others.
+    """Counts for a text column: cells of one kind, such as number, and other cells.
 
     Attributes:
         kind: the kind.

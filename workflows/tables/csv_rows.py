@@ -1,4 +1,4 @@
-"""The rows of a CSV file as text, read like pandas does.
+"""The rows of a CSV file as text, read as pandas does.
 
 Training and prediction use the same reader, Python's csv. Polars, which is ten times as fast, reads
 an unambiguous file instead. In such a file each quote encloses a cell or is doubled within a cell,

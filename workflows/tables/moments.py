@@ -99,7 +99,7 @@ def moments(values: pl.Series) -> pl.Series:
 
 
 def by_form(values: pl.Series, form: str) -> pl.Series:
-    """Return a column's moments in UTC, read with the study's format, also from 20260102."""
+    """Return a column's moments in UTC, read with the study's format; numbers count as text."""
     whole = values.cast(pl.Int64, strict=False) if values.dtype.is_float() else values
     plain = whole.cast(pl.String).str.strip_chars()
     if "%Y" in form:  # so that a year of two digits is not read as one before 100

@@ -57,7 +57,7 @@ class _Repair:
 
 @dataclass
 class Supervisor:
-    """Decides when a fault has lasted too long and must be repaired. Not thread-safe.
+    """The decision to repair faults that have lasted too long. Not thread-safe.
 
     Attributes:
         repair: a function that repairs a fault.
@@ -120,7 +120,7 @@ class Supervisor:
         return {job for job, count in counts.items() if count - self._cool_downs[job][0] >= CRASHES}
 
     def _repair(self, run: RunFolder, fault: Fault, tick: float) -> bool:
-        """Repair a fault unless its last repair is too recent; return whether this was tried."""
+        """Repair a fault unless its last repair is too recent; return whether it was tried now."""
         if fault.remedy is Remedy.NONE:
             return False
         of = (run.root, fault.region, fault.node)

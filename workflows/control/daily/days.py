@@ -56,7 +56,7 @@ def daily_study(file: Path) -> tuple[Study, Daily]:
 
 
 def journal_of(file: Path) -> tuple[Study, DailyFolder, Journal]:
-    """Return a study, the folder of its days and their journal; the journal is only read.
+    """Return a study, the folder of its days and their journal, to read it.
 
     Raises:
         StudyError: the study can't be read, or it has neither a `daily:` table nor a journal.
@@ -361,7 +361,7 @@ class Days:
         return [region for region in self._regions(day) if region not in ended]
 
     def _still_absent(self, day: date, regions: list[str]) -> list[str]:
-        """Return the reasons, if all regions failed for missing data that is still missing."""
+        """Return the regions' reasons if all of them failed for data that is still missing."""
         absent = load_day(self._file, day).absent
         whys = [data_not_there(day, absent[name]) for name in regions if name in absent]
         ended = latest_of(self.journal.outcomes(day, day))

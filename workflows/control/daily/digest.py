@@ -178,9 +178,9 @@ def _measured(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, Bes
 
 
 def _moves(study: Study, journal: Journal, attempt: Attempt) -> list[tuple[str, Change]]:
-    """Return changes of the current model by people, with the region of each.
+    """Return the switches of current models that people made, with the region of each.
 
-    They are the changes between the end of the previous attempt and the end of this attempt.
+    They happened between the end of the previous attempt and the end of this attempt.
     """
     assert attempt.ended
     ends = [one.ended for one in journal.attempts() if one.ended and one.ended < attempt.ended]
@@ -327,7 +327,7 @@ def _money(amount: float | None, total: CostSum) -> str:
 
 
 def _spent(total: CostSum) -> str:
-    """Return the cost of the day, with the parts that were lost, for booting, and idle."""
+    """Return the cost of the day, and its parts for lost work, booting and idle nodes."""
     parts = [
         f"{_money(amount, total)} USD {what}"
         for what, amount in (("lost", total.lost), ("boot", total.boot), ("idle", total.idle))

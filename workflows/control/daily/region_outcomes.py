@@ -49,7 +49,7 @@ class RunsEndings:
         return [*self.published(status), *failed]
 
     def none(self, why: str) -> list[Outcome]:
-        """Return the outcomes if the run can't be started: all regions failed for this reason."""
+        """Return the outcomes if the run can't be started: all regions failed, because of `why`."""
         return [self._outcome(region, Ending.FAILED, why) for region in self._regions]
 
     def _own(self, status: RunStatus) -> list[RegionStatus]:
@@ -83,5 +83,5 @@ def _why_failed(region: RegionStatus, status: RunStatus) -> str:
 
 
 def data_not_there(day: date, path: str) -> str:
-    """Return the reason for the failure of a region whose data of a day is missing."""
+    """Return the reason for a region's failure if its data of a day is missing."""
     return f"data of {day} {ABSENT}: {path}"

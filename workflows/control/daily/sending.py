@@ -1,4 +1,4 @@
-"""Sending of day events: in a command's background, and then by a job for those that still wait.
+"""Sending of day events: by a thread of a command, and then by a job if some still wait.
 
 The job is in HTCondor's local universe: it runs on the access point, and HTCondor starts it again
 if it dies.

@@ -1,4 +1,4 @@
-"""Start programs: shell scripts that run a trialfleet command later, in the same place."""
+"""Shell scripts that run a trialfleet command later, in the same directory."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Units:
         return self.place / f"{self.name}.service"
 
     def can_be_used(self) -> bool:
-        """Return whether this systemd runs."""
+        """Return whether the systemd of these units runs."""
         try:
             self.run(self._systemctl("show-environment"))
         except PoolError:

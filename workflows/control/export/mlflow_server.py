@@ -1,4 +1,4 @@
-"""A study's models in MLflow: a run and a registered version for each, and the alias `champion`.
+"""A study's models in MLflow, and the alias `champion` of a region's current model.
 
 Each model becomes an MLflow run in the study's experiment, and a version of the registered model
 STUDY.REGION. The MLflow run has the tag `trialfleet.model` = STUDY/REGION/RUN. The export looks up
@@ -122,7 +122,7 @@ class MlflowServer:
     # -- a model -------------------------------------------------------------------------------
 
     def _add(self, study: str, name: str, region: str, model: LocalModel) -> tuple[str, str]:
-        """Return the registered version of a model, and a note about its trials (mostly empty).
+        """Return the registered version of a model, and a note about its trials (usually empty).
 
         The version is created if it is missing.
         """

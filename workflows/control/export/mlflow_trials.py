@@ -43,7 +43,7 @@ class RegionTrials(NamedTuple):
 
 
 def trials_of_model(provenance: Mapping[str, Any]) -> RegionTrials:
-    """Return the trials of the run and region of a model, whose provenance is given.
+    """Return the trials of the run and region that a model's provenance names.
 
     Raises:
         TrialfleetError: the run's folder was removed, or the folder or the storage can't be read.

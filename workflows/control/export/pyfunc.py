@@ -55,7 +55,7 @@ _NAMESPACE = uuid.UUID("5b7c3f8e-2f0e-4c62-9d43-6d3d9c1b7a11")  # for the models
 
 @dataclass(frozen=True, kw_only=True)
 class Pyfunc:
-    """A description of a model for MLflow, which loads the model with it.
+    """A description of a model, with which MLflow loads the model.
 
     Attributes:
         modules: modules of this library to copy with the model.

@@ -40,7 +40,7 @@ class _Tabular:
         self._model = load_model(folder)
 
     def predict(self, rows: pd.DataFrame) -> pd.Series[Any]:
-        """Predict rows as `trialfleet predict` does; the index stays."""
+        """Return the prediction for each row, with the index of `rows`; see `predict_frame`."""
         import pandas as pd
         import polars as pl
 

@@ -85,7 +85,7 @@ class Keeper:
         self._looked = time.monotonic()
 
     def step(self) -> bool:
-        """Check the queue once, and update the roster of each gang; return whether it has any."""
+        """Check the queue once and update each gang's roster; return whether there are gangs."""
         constraint = f"{job_queue.of_run(self._folder)} && TrialfleetGangMin =!= undefined"
         try:
             ads = schedd.query(constraint, _PROJECTION)

@@ -38,7 +38,7 @@ class Speaker:
         self.order: Order | None = read_order(place)
 
     def advance(self, roster: Roster, now: float) -> Roster:
-        """Return the roster with the next trial, or as ended, if the service has answered so.
+        """Return the roster after the service's answer: with the next trial, or ended.
 
         If the end of a trial was reported, the roster gets it, even if a killed keeper did not
         write it.

@@ -1,4 +1,4 @@
-"""Checks of a day's tables during the plan of its run, before anything is spent."""
+"""Checks of a day's tables when the day's run is planned, before anything is spent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ class DayChecks:
     def problems(
         self, region: str, files: RegionFolder, table: Table, found: Description
     ) -> list[str]:
-        """Note the profile of a region's table and its warnings; return what fails its day.
+        """Store the profile and the warnings of a region's table; return the problems.
+
+        With a problem, the region's day fails.
 
         Raises:
             OSError: the notes can't be written.

@@ -1,4 +1,4 @@
-"""The inputs of a run, noted when it is planned and submitted, and the inputs that changed later.
+"""The inputs of a run: their states before the run, and the inputs that changed later.
 
 RUN/inputs.json lists the files of the code, and has the study's origin.
 RUN/regions/SLUG/inputs.json lists the files of a region's data. Each entry has a file's path, state
@@ -45,7 +45,7 @@ def sif_of(study: Study) -> list[Path]:
 
 
 def freeze_code(folder: RunFolder, source: Mapping[str, Any], image: Iterable[Path]) -> None:
-    """Note the files of a run's code, and the study's origin, which is from `source_of`."""
+    """Note the files of a run's code, and the study's origin (from `source_of`)."""
     checksums = Checksums(folder.checksums, AT_ONCE)
     files = [folder.agent, *files_of(folder.code), *image]
     entries = [checksums.entry(file) for file in files]

@@ -26,7 +26,7 @@ from trialfleet.workflows.study.spec import Study
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 _OURS = re.compile(rf"{LATEST}|study\.yaml|daily\..*")  # a folder with study.yaml is a run's folder
 _CLAIMS = (
-    ".planned"  # next to a study's regions; has a file per id, as long as the id could recur
+    ".planned"  # next to a study's regions; has a file for each id, as long as this id could recur
 )
 _CLAIM_SECONDS = 86_400.0  # when summer time ends, the same hour comes twice
 

@@ -269,7 +269,7 @@ def _tell(place: TrialFolder, turn: Turn | None, **words: Any) -> None:
 
 
 def _prefix(path: Path) -> str:
-    """Return a path as an item of that list; it is cut at a character that is not allowed."""
+    """Return a path as an item of HTCondor's prefix list, cut at the first forbidden character."""
     return re.split(r"[,*\"\\$]", os.path.realpath(path), maxsplit=1)[0] + "*"
 
 

@@ -197,7 +197,7 @@ class _RunBefore:
 
 
 def _runs_before(study: str) -> Iterator[_RunBefore]:
-    """Return the newest runs of a study that have a complete trial."""
+    """Return a study's newest runs with a complete trial."""
     runs = (run for run in runs_here() if run.study in {study, ""})  # "": not in a study's folder
     return islice((run for each in runs if (run := _read(each, study))), _MOST_RUNS)
 

@@ -64,7 +64,7 @@ def _objective(study: Study) -> str:
 
 
 def _of_study(name: str, study: Study) -> list[PreviousTask] | None:
-    """Return the results of a study's newest run that has enough; None without any result.
+    """Return the results of a study's newest run with enough results; None without any result.
 
     A run has enough results if it has at least half of the number that the fullest run has.
     """
@@ -92,7 +92,7 @@ def _count(tasks: list[PreviousTask]) -> int:
 
 
 def _tasks(folder: Path, study: Study) -> list[PreviousTask]:
-    """Return the results of each region of a run that has any."""
+    """Return the results of a run, for each region that has results."""
     run = open_run(folder)
     frozen = load_frozen(run.study)
     reader = StatusReader(run)

@@ -37,7 +37,7 @@ def reopen(folder: DailyFolder, journal: Journal, now: datetime) -> list[Attempt
 
 
 def reopen_day_of(run: Path) -> None:
-    """Reopen the day of a resumed run; after an interruption the next day's start does so."""
+    """Reopen the day of a resumed run. If this is interrupted, the next start of days does so."""
     folder = DailyFolder(run.parent)
     if folder.journal.exists():
         with suppress(TrialfleetError):
@@ -69,7 +69,7 @@ def _failed_with_runs(journal: Journal) -> dict[tuple[date, str], list[Outcome]]
 
 
 def _back(folder: DailyFolder, run: str, failed: list[Outcome]) -> list[str]:
-    """Return those failed regions that their run, since resumed, works on or has finished."""
+    """Return the failed regions that a resumed run works on again or has finished since."""
     files = RunFolder(folder.run(run))
     if not _went_on(files, failed):
         return []

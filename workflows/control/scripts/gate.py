@@ -135,7 +135,7 @@ def _hand_out(
     lane: str,
     turn: Turn,
 ) -> str | None:
-    """Write the models and the order for a lane's job; return the reason if it can't measure."""
+    """Write the models and the order for a lane's job; return the reason if this is impossible."""
     place, models = in_lane(files, files.gate, lane), bytearray()
     try:
         pack(order.models.values(), place.root, models.extend, _MOST_IN_LANE)
@@ -174,7 +174,7 @@ def keep(frozen: FrozenStudy, files: RegionFolder, outcome: Failed | Unpaid) -> 
 
 
 def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | None:
-    """Return a region's verdict, which is found only once; None in a study without a gate.
+    """Return a region's verdict, which never changes; None in a study without a gate.
 
     Raises:
         InputError: the folder of the region's models is a published model.

@@ -148,7 +148,7 @@ def _why_kept(published: Path, study: Study, verdict: Verdict) -> str | None:
 
 
 def _put(published: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict | None) -> None:
-    """Make `published` complete in one step, unless a previous attempt did."""
+    """Create the complete folder `published` in one step, unless a previous attempt did."""
     beside = Path(tempfile.mkdtemp(prefix=BESIDE, dir=published.parent))
     try:
         _fill(beside, frozen, best, verdict)

@@ -57,7 +57,7 @@ class RegionStudies:
         self._opened.clear()
 
     def ask_ahead(self) -> bool:
-        """Suggest the next parameters of one region ahead; False if none is needed."""
+        """Suggest parameters for one region in advance; return False if no region needs this."""
         return any(study.ask_ahead() for study in self._opened.values())
 
     def of_region(self, slug: str) -> RegionStudy:

@@ -25,7 +25,7 @@ from trialfleet.workflows.views.report.reading import read_report
 
 
 def write_report(folder: RunFolder, finished: datetime | None) -> Report:
-    """Write a run's report as HTML and JSON, and return it; `finished` is None if the run goes on.
+    """Write a run's report as HTML and JSON, and return it; `finished` is None before its end.
 
     Raises:
         OptimizerError: see `read_report`; then an existing page stays as it is.

@@ -233,7 +233,7 @@ class TrialScripts:
         return Reply(EXITS["done"], f"{name}: {words}")
 
     def _after(self, slug: str, node: str) -> Reply:
-        """Return the reply for a DAG node after its trials are recorded: is another job needed?"""
+        """Return the reply for a DAG node whose asked trials are recorded: done, or another job."""
         study, files = self._studies.of_region(slug), self._folder.region(slug)
         if stopped := study.stopped():
             return self._studies.stop(slug, stopped.reason)

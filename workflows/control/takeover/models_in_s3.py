@@ -96,7 +96,7 @@ class ModelsInS3:
 
 
 def _is_news(pointer: Pointer, here: list[history.Change]) -> bool:
-    """Return whether `pointer` has another model than `latest` here, and a later switch."""
+    """Return whether `pointer` names another model than `latest` here, and was switched later."""
     if not here:
         return True
     last = here[-1]
