@@ -75,7 +75,7 @@ def _regions(ctx: click.Context, _: str) -> Iterable[str]:
 
 
 def _models(ctx: click.Context, _: str) -> Iterable[str]:
-    """Return the regions with models in `./models`, and those of the newest run with models."""
+    """Return the regions with models here, and those of the newest run that published models."""
     from trialfleet.workflows.facts.runs.lookup import region_names_here, runs_here
 
     study = ctx.params.get("study")

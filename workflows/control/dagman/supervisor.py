@@ -120,7 +120,7 @@ class Supervisor:
         return {job for job, count in counts.items() if count - self._cool_downs[job][0] >= CRASHES}
 
     def _repair(self, run: RunFolder, fault: Fault, tick: float) -> bool:
-        """Repair a fault unless its last repair is too recent; return whether it was tried now."""
+        """Try to repair a fault unless the last try is too recent; return whether it tried."""
         if fault.remedy is Remedy.NONE:
             return False
         of = (run.root, fault.region, fault.node)
