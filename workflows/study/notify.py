@@ -35,7 +35,7 @@ EventKind = Literal[
     "day-done",
 ]
 KINDS: tuple[EventKind, ...] = get_args(EventKind)
-SECRET_URLS = ("hooks.slack.com", "discord.com", "webhook.office.com")  # its path is a secret
+SECRET_URLS = ("hooks.slack.com", "discord.com", "webhook.office.com")  # their paths are secrets
 _ADDRESS = r"[^\s@<>,;:\"()\[\]\\]+@[^\s@<>,;:\"()\[\]\\]+"
 _SERVER = r"[A-Za-z0-9._-]+(:[0-9]{1,5})?"
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"

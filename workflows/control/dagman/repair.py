@@ -72,7 +72,7 @@ _ACTIONS = {Remedy.RELEASE: "Release", Remedy.KICK: "VacateFast"}
 
 
 def copy_files(fault: Fault) -> None:
-    """Restart a job that waits in vain for its region's files, and transfer the files with it.
+    """Restart a job that waits too long for its region's files, and send the files with the job.
 
     A hold removes the job from its machine; then the job is released. If this function is
     interrupted before the release, `health` recognizes the hold by its reason.

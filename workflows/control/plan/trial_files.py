@@ -29,7 +29,7 @@ from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 
 TRIAL_SCHEMA = 1
 MOST_STARTS = 1000  # a gang's job is removed after this number of starts
-MOST_VACATES, SHORT_SECONDS = 20, 120  # another job after this number of so short executions
+MOST_VACATES, SHORT_SECONDS = 20, 120  # any other job: after 20 executions below 120 s
 # Larger files are sent to a machine once, for all jobs there. HTCondor does so by a separate
 # transfer, and then no slot is reused by another region's job: this takes 3 s. Smaller files are
 # sent in 0.1 s.
@@ -50,7 +50,7 @@ class TrialOrder:
     Attributes:
         models: in mode "evaluate", the folders of the two models in the sandbox, by role: champion
             and challenger.
-        avoid: machines on which the job runs only if no other machine is free.
+        avoid: machines that the job avoids for `AVOID_SECONDS`.
         alone: True: one job trains it, even if the study's trials are gangs.
         until: a job that has not begun at this time never begins.
     """

@@ -63,7 +63,7 @@ class Budgets:
     def _of(self, slug: str) -> Spending:
         trials = self._studies.of_region(slug).trials()
         spent = region_spending(self._folder.region(slug), trials, self._study, time.time())
-        # The time of a region's first job so far never refuses the first trial.
+        # The cost of a region's first job so far must not refuse the region's first trial.
         return spent if trials else replace(spent, others=0.0)
 
     def _of_run(self) -> list[Spending]:

@@ -140,7 +140,7 @@ class TrialScripts:
         name = self.unfinished(slug, node) or (node if is_trial(node) else None)
         has_asked = job.code == 0 or read_said(self._folder.region(slug).trial(node)) is not None
         if name is None and not has_asked:
-            chosen = self.choose(slug, node)  # the trial to which the error counts
+            chosen = self.choose(slug, node)  # the trial for which the error counts
             name = chosen.name if isinstance(chosen, Chosen) else None
         if name is None:
             return self._after(slug, node)

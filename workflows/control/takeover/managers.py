@@ -53,7 +53,7 @@ class Managers:
         self.journal = SharedJournal(folder.journal, self._rows, self._wait)
         self.told = set(self._patiently(self.journal.pull))  # ids of events that were sent
         self._holder: Lease | None = None  # at the last check
-        self.has_worked = False  # held the lease once; only then it sends alerts
+        self.has_worked = False  # True once it held the lease; before, it sends no alerts
         self.taken_from: Lease | None = None  # the other manager's lease, if it expired
 
     @contextmanager
