@@ -1,8 +1,8 @@
-"""States of files, and checksums of their content. A file is read again only after a change.
+"""States of files and checksums of their content; each file is read once per state.
 
-A file's state is its inode, its size and two times. If the state is the same, the content is the
-same, because programs can't set the time of an inode's last change. So a checksum is valid for a
-state that the file had both before and after it was read.
+A file's content is unchanged as long as its inode, size and both times are: programs can't set the
+time of an inode's last change. So a checksum is valid for the state that the file had both before
+and after it was read.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from trialfleet.files import open_lock
 
 Entries = list[dict[str, Any]]
 
-READS = 3  # attempts to read a file that changes while it is read
+READS = 3  # of a file that changes while it is read
 
 
 def read_copy(path: Path) -> dict[str, Any]:
-    """Return the content of the JSON copy of a frozen study; `path` is the study's file.
+    """Return the content of a frozen study's JSON copy, which is stored next to its file.
 
-    The copy is stored next to that file. Raises one of `files.DAMAGED` if there is no copy, or if
-    the file was written after the copy was made.
+    Raises one of `files.DAMAGED` if there is no copy of the present file.
     """
     copy = json.loads(path.with_suffix(".json").read_bytes())
     if copy["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest():
@@ -52,17 +51,14 @@ class FileState(NamedTuple):
 
 
 class Checksums:
-    """The SHA-256 checksums of files, with a cache that several processes may share.
-
-    Only one of these processes reads files at a time.
-    """
+    """SHA-256 of files. Several processes may use one cache; one of them reads at a time."""
 
     def __init__(self, cache: Path, most: float = math.inf) -> None:
-        """Store the path of the cache, which is opened with the first file.
+        """Take the cache, which is read with the first file.
 
         Args:
-            cache: a file of JSON lines; it is created if necessary.
-            most: the maximum number of bytes to read; files beyond it get no checksum.
+            cache: a file of JSON lines, made when the first file is read.
+            most: bytes that may be read in all; larger files then have no checksum.
         """
         self._cache, self._left = cache, most
         self._known: dict[tuple[str, FileState], str] = {}
@@ -84,7 +80,7 @@ class Checksums:
         return {"path": str(path), **state._asdict(), "sha256": checksum}
 
     def checksum(self, path: Path, state: FileState) -> str | None:
-        """Return the checksum of a file; None if it is not in the given state, or too large.
+        """Return the checksum of a file in a state; None if it is too large or in another state.
 
         Raises:
             OSError: the file can't be read.

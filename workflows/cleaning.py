@@ -19,17 +19,17 @@ _LARGEST = sys.float_info.max
 
 
 def clean(value: Any) -> Any:
-    """Return `value` with all its texts made printable, without colours or control characters.
+    """Return `value` with every text in it printable: no terminal colours, no control characters.
 
-    A trainer's texts are shown on a page and in a terminal, and are stored in a UTF-8 file. Half a
-    surrogate pair can't be stored in such a file.
+    What trainers write ends in a page, a terminal and a UTF-8 file; half a surrogate pair can't
+    even be stored in the last.
     """
     if isinstance(value, str):
         if value.isprintable():
             return value
         text = TERMINAL_SEQUENCE.sub("", value.replace("\r\n", "\n"))
         return CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
-    if value is None or type(value) in _NUMBERS:  # most values are; the code below takes longer
+    if value is None or type(value) in _NUMBERS:  # most are; what follows takes longer
         return value
     if isinstance(value, Mapping):
         # interned: the names are the same in thousands of trials, and most items are numbers
@@ -43,10 +43,10 @@ def clean(value: Any) -> Any:
 
 
 def is_finite(value: Any) -> TypeGuard[int | float]:
-    """Return whether `value` is a number that a float can hold; a boolean is not a number here."""
+    """Return whether `value` is a number (no boolean) that a float can hold."""
     return (type(value) in _NUMBERS or is_number(value)) and abs(value) <= _LARGEST
 
 
 def finite(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return the items of `values` whose value is a finite number."""
+    """Return the finite numbers among some values."""
     return {name: value for name, value in values.items() if is_finite(value)}

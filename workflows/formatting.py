@@ -24,9 +24,9 @@ BETTER = {"maximize": "higher", "minimize": "lower"}  # is better
 
 
 def number(value: float | None, digits: int = DIGITS) -> str:
-    """Return `value` with `digits` significant digits; extreme values get a power of ten.
+    """Return `value` with `digits` significant digits, extreme ones with a power of ten.
 
-    Examples: 0.0013; 1,234,567. None and values that aren't finite become a dash.
+    0.0013; 1,234,567; None and what isn't finite are a dash.
     """
     if value is None or not is_finite(value):
         return NOTHING
@@ -42,12 +42,12 @@ def number(value: float | None, digits: int = DIGITS) -> str:
 
 
 def counted(many: int, noun: str) -> str:
-    """Return a count with its noun: 1 trial, 1,200 trials."""
+    """Return a number of things: 1 trial, 1,200 trials."""
     return f"{many:,} {noun}{'' if many == 1 else 's'}"
 
 
 def result_text(name: str, result: float) -> str:
-    """Return a result with its name, for use in a sentence: val_auc 0.91235."""
+    """Return a result for a sentence: val_auc 0.91235."""
     return f"{name} {result:.5g}"
 
 
@@ -57,10 +57,10 @@ def power_of_ten(exponent: int) -> str:
 
 
 def column_decimals(values: Sequence[float | None], digits: int = DIGITS) -> int | None:
-    """Return the number of decimals for all values of a column, so that they can be compared.
+    """Return the decimals for a comparable column; None: each number needs its own form.
 
-    The largest value gets `digits` significant digits. If the values differ only in later decimals,
-    these are shown, too. The result is None if one number of decimals doesn't suit all values.
+    As many decimals as the largest number's significant digits need, more if the values differ by
+    less.
     """
     sizes = [abs(value) for value in values if value]
     if not sizes:
@@ -78,14 +78,14 @@ def column_decimals(values: Sequence[float | None], digits: int = DIGITS) -> int
 
 
 def fixed(value: float | None, decimals: int | None) -> str:
-    """Return `value` with a column's number of decimals; a dash if `value` is None."""
+    """Return `value` with a column's decimals; None is a dash."""
     if value is None or decimals is None or not is_finite(value):
         return number(value)
     return _signs(f"{value:z,.{decimals}f}")
 
 
 def signed(value: float | None, decimals: int | None) -> str:
-    """Return a difference with its sign, such as +0.0123; zero has no sign."""
+    """Return a difference: +0.0123, or with a minus sign; no sign at zero."""
     if value is None or not is_finite(value):
         return NOTHING
     if value == 0:
@@ -97,12 +97,10 @@ def signed(value: float | None, decimals: int | None) -> str:
 
 
 def alike(values: Sequence[Any]) -> Callable[[Any], str]:
-    """Return a formatter for a column with values of one parameter.
+    """Return a formatter of a parameter's values in a column: as `setting`, floats alike.
 
-    It formats values as `setting` does, but all floats in the same form. They have the same number
-    of decimals if this shows at least three significant digits of each value. Otherwise they have
-    powers of ten with the same number of digits. Decimals or digits that no value needs are left
-    out.
+    They share their decimals if that leaves three significant digits of each, else the digits of
+    powers of ten; no more of either than one of them needs.
     """
     known = [value for value in values if is_finite(value)]
     if not any(isinstance(value, float) for value in known):
@@ -114,7 +112,7 @@ def alike(values: Sequence[Any]) -> Callable[[Any], str]:
 
 
 def alike_form(known: Sequence[float]) -> tuple[int | None, int]:
-    """Return the form of numbers in `alike`: (decimals, 0), or (None, significant digits)."""
+    """Return how `alike` writes numbers: their decimals, or None and significant digits."""
     sizes = [abs(value) for value in known if value]
     decimals = column_decimals(known)
     if decimals is not None and sizes:
@@ -126,7 +124,7 @@ def alike_form(known: Sequence[float]) -> tuple[int | None, int]:
 
 
 def _needed(texts: Iterable[str], decimals: int) -> int:
-    """Return the number of decimals after common trailing zeros of all numbers are dropped."""
+    """Return the number of decimals that are not only trailing zeros in all numbers."""
     needed = 0
     for text in texts if decimals else ():
         needed = max(needed, decimals - (len(text) - len(text.rstrip("0"))))
@@ -140,7 +138,7 @@ def _power(value: float, digits: int) -> str:
 
 
 def setting(value: Any) -> str:
-    """Return a parameter's value as text: a number as by `number`, a text unchanged, else JSON."""
+    """Return a parameter's value: numbers as `number`, text as it is, the rest as JSON."""
     if isinstance(value, str):
         return value if value.strip() else json.dumps(value)
     if not is_number(value):
@@ -149,13 +147,13 @@ def setting(value: Any) -> str:
 
 
 def usd(amount: float | None, decimals: int | None = None) -> str:
-    """Return an amount of money as text; empty if the amount is unknown.
+    """Return a sum of money; empty if unknown.
 
     A cost is never shown as zero: an amount below the last decimal is `<0.0001`.
 
     Args:
         amount: in USD.
-        decimals: number of decimals; default: two for 0 and for at least 1 USD, four otherwise.
+        decimals: how many; default: two of a dollar and more, and of nothing; four of less.
     """
     if amount is None:
         return ""
@@ -166,7 +164,7 @@ def usd(amount: float | None, decimals: int | None = None) -> str:
 
 
 def decimals_of(amount: float) -> int:
-    """Return the number of decimals for an amount: cents, or hundredths of a cent below 1 USD."""
+    """Return the number of decimals of a sum: cents, or hundredths of a cent."""
     return 2 if amount >= 1 or amount == 0 else 4
 
 
@@ -175,7 +173,7 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return NOTHING
     if seconds < 9.95:
-        return f"{max(0.0, seconds):.1f} s"  # it is negative if the clock was set back
+        return f"{max(0.0, seconds):.1f} s"  # less, if the clock was set back
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -186,7 +184,7 @@ def duration(seconds: float | None) -> str:
 
 
 def rough_duration(seconds: float | None) -> str:
-    """Return a time in whole minutes, hours or days: 119 min, 47 h, 3 days; "" for None."""
+    """Return a time in its nearest unit: 1 min, 119 min, 47 h, 3 days; empty of None."""
     if seconds is None:
         return ""
     minutes = max(1, round(seconds / 60))
@@ -197,18 +195,18 @@ def rough_duration(seconds: float | None) -> str:
 
 
 def local_time(moment: datetime | None) -> str:
-    """Return a moment in this machine's time zone: 2026-11-25 23:05; "" for None."""
+    """Return a moment by this machine's clock: 2026-11-25 23:05; empty of None."""
     return f"{moment.astimezone():%Y-%m-%d %H:%M}" if moment else ""
 
 
 def in_one_line(text: str, most: int = 200) -> str:
-    """Return a text as one printable line; a long line is cut off."""
+    """Return a text as a title: one printable line, cut if it is long."""
     line = " ".join(printable(text).split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def shortened(text: str, length: int) -> str:
-    """Return `text` in one line of at most `length` characters; the middle is left out."""
+    """Return `text` in one line, its middle left out beyond `length` characters."""
     line = " ".join(text.split())
     if len(line) <= length:
         return line
@@ -217,7 +215,7 @@ def shortened(text: str, length: int) -> str:
 
 
 def excerpt(text: str, length: int) -> str:
-    """Return `text` with its line breaks; beyond `length` characters the middle is left out."""
+    """Return `text` with its lines, the middle left out beyond `length`: both ends matter."""
     if len(text) <= length:
         return text
     head, tail = length // 3, length - length // 3

@@ -1,8 +1,8 @@
-"""Names of regions, and slugs made from them that are safe in DAG files and file systems.
+"""Names that are safe in DAG files, submit files and file systems, made from other names.
 
-A region may have almost any name that a person would write, such as São Paulo. DAGMan, HTCondor and
-the file system use its *slug*: at most 40 ASCII letters, digits, `-` and `_`. Different regions
-have different slugs, and a region always has the same slug.
+A region may be called anything a person would write (São Paulo, "the other" one). Its *slug* is
+what DAGMan, HTCondor and the file system see: ASCII letters, digits, `-` and `_`, at most 40
+characters, different for different regions, always the same for the same region.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import re
 import unicodedata
 
 MAX_REGION_NAME = 200
-NO_MODELS = "none"  # value of a study's `publish:`; write ./none for a folder named "none"
-# Control characters that make a terminal or a page show text in another order.
+NO_MODELS = "none"  # as a study's `publish`; a folder of that name is ./none
+# Marks after which a terminal or a page shows text in another order than it is written.
 TURNING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 _PLAIN_SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 # Reserved words of a DAG file (DAGMan ignores their case).
@@ -24,8 +24,7 @@ def check_region_name(name: str) -> str:
     """Return `name` if a region may have it.
 
     Raises:
-        ValueError: the name is empty or too long, starts or ends with a blank, or has characters
-            that don't print.
+        ValueError: it is empty, too long, has blanks at its ends or characters that don't print.
     """
     if not name or name != name.strip():
         raise ValueError(f"region name {name!r} must not be empty, nor begin or end with a blank")
@@ -40,7 +39,7 @@ def check_region_name(name: str) -> str:
 
 
 def region_slug(name: str) -> str:
-    """Return the slug of a region: `name` if it is a valid slug, else its ASCII form and a hash."""
+    """Return the slug of a region: `name` itself if it is plain, else its ASCII form and a hash."""
     if _PLAIN_SLUG.fullmatch(name) and name.lower() not in _RESERVED:
         return name
     ascii_form = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()

@@ -1,9 +1,8 @@
-"""The check that DAGMan can use the path of a run's folder.
+"""The check of a run's folder: a path that DAGMan can use.
 
     python3 -m trialfleet.workflows.run_place FOLDER
 
-prints the problem of a path. This works before anything is installed, because it only needs the
-standard library.
+says what is wrong with a path, before anything is installed: the standard library is enough.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def warning_about(place: Path) -> str | None:
 
 
 def main() -> None:
-    """Check a folder for the example's run; HTCondor also transfers the data from this folder."""
+    """Check the place for a run of the clone's example, whose data is sent from there."""
     place = usable_place(Path(sys.argv[1]))
     if not is_transferable(str(place)):
         raise InputError(

@@ -1,4 +1,4 @@
-"""A SQLite file that several processes may read and write; each call opens and closes it."""
+"""A SQLite file that several processes may read and write, each call by itself."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 
 from trialfleet.errors import TrialfleetError
 
-PATIENCE = 60.0  # seconds to wait until another process has written
+PATIENCE = 60.0  # seconds for another process's write to end
 
 
 @contextmanager
 def opened(file: Path, what: str) -> Iterator[sqlite3.Connection]:
-    """Open a connection; at the end of the block all its changes are saved, or none.
+    """Give a connection whose changes are on disk after the block, all or none.
 
     Args:
-        file: is created if it does not exist.
-        what: the name of the file in error messages.
+        file: made where it isn't there.
+        what: it is called in errors.
 
     Raises:
-        TrialfleetError: the file can't be created, or is not a SQLite file.
+        TrialfleetError: it can't be made, or is something else.
     """
     try:
         with closing(sqlite3.connect(file, timeout=PATIENCE)) as connection:
