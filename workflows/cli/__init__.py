@@ -1,1 +1,1 @@
-"""The command line: a module per group of commands, and what they print."""
+"""The command line: a module for each group of commands, and modules for their output."""

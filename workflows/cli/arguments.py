@@ -23,12 +23,12 @@ Names = Callable[[click.Context, str], Iterable[str]]
 
 
 def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = True) -> Run:
-    """Return the run of this name, or the newest; see `lookup.find_run`.
+    """Return the run with this name, or the newest run; see `lookup.find_run`.
 
     Args:
-        name: the argument, if given.
-        planned: whether to find a run that is not submitted yet.
-        quiet: whether to leave out a line on standard error with the run found without a name.
+        name: the command's argument; None if it was not given.
+        planned: True: find a run that is not yet submitted.
+        quiet: False: without a name, print the run that was found to standard error.
     """
     from trialfleet.workflows.control.run.run import Run
     from trialfleet.workflows.facts.runs.lookup import find_run
@@ -40,7 +40,7 @@ def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = Tru
 
 
 def _completed_by(names: Names) -> Complete:
-    """Return a completion of a word by names, or by files if no name matches."""
+    """Return a function that completes a word with names, or with files if no name matches."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:
@@ -49,7 +49,7 @@ def _completed_by(names: Names) -> Complete:
                 for name in names(ctx, incomplete)
                 if name.startswith(incomplete)
             ]
-        except (TrialfleetError, OSError):  # no message into the line that is being typed
+        except (TrialfleetError, OSError):  # no message while a person types
             words = []
         return words or [CompletionItem(incomplete, type="file")]
 
@@ -75,7 +75,7 @@ def _regions(ctx: click.Context, _: str) -> Iterable[str]:
 
 
 def _models(ctx: click.Context, _: str) -> Iterable[str]:
-    """Return regions with models: those here, and those of the newest run that published any."""
+    """Return the regions with models here, and those of the newest run that published models."""
     from trialfleet.workflows.facts.runs.lookup import region_names_here, runs_here
 
     study = ctx.params.get("study")
@@ -87,7 +87,7 @@ def _models(ctx: click.Context, _: str) -> Iterable[str]:
 
 
 def _published_by(folder: Path) -> list[str]:
-    """Return the regions whose models a run published; empty if it can't be read."""
+    """Return the regions whose models a run has published; empty if the run can't be read."""
     from trialfleet.workflows.facts.runs.lookup import published_models
 
     try:
@@ -97,7 +97,7 @@ def _published_by(folder: Path) -> list[str]:
 
 
 def _models_of_runs(_: click.Context, incomplete: str) -> Iterable[str]:
-    """Return runs, or RUN/REGION after a run and a slash."""
+    """Return names of runs; after a run's name and a slash, return RUN/REGION names."""
     from trialfleet.workflows.facts.runs.lookup import find_run
 
     ids = _run_ids()
@@ -119,7 +119,7 @@ def _runs_of_region(ctx: click.Context, _: str) -> Iterable[str]:
 
 
 def _subjects(ctx: click.Context, incomplete: str) -> list[str]:
-    """Return the regions of a run, their nodes and trials; STUDY/REGION after a study's name."""
+    """Return a run's regions, DAG nodes and trials; after a study's name, STUDY/REGION names."""
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.facts.run_folder.graph import graph_of
 
@@ -134,7 +134,7 @@ def _subjects(ctx: click.Context, incomplete: str) -> list[str]:
 
 
 def _cost_keys(_: click.Context, incomplete: str) -> list[str]:
-    """Return the keys of --by, also after other keys and a comma."""
+    """Return the keys for --by, also after other keys and a comma."""
     from trialfleet.workflows.rules.cost_sums import BY
 
     before, comma, _last = incomplete.rpartition(",")

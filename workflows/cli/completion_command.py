@@ -5,13 +5,13 @@ from __future__ import annotations
 import click
 from click.shell_completion import BashComplete, get_completion_class
 
-VARIABLE = "_TRIALFLEET_COMPLETE"  # by which click answers a shell's question
+VARIABLE = "_TRIALFLEET_COMPLETE"  # with which click answers a shell
 # Click's script needs zsh's own completion, which an empty .zshrc doesn't load.
 _FIRST = {"zsh": "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }\n"}
 
 
 class _Bash(BashComplete):
-    """Click's completion for bash, with quoted names: bash inserts them unchanged."""
+    """Click's completion for bash, with quoted names, because bash inserts names unchanged."""
 
     source_template = r"""
 %(complete_func)s() {

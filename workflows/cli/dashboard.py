@@ -1,4 +1,4 @@
-"""optuna-dashboard on a copy of a run's studies, which may be edited without harm."""
+"""optuna-dashboard for a copy of a run's studies; edits in it do not change the run."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ HOST = "127.0.0.1"
 
 
 def show(run: Run, port: int, tell: Callable[[str], None]) -> None:
-    """Serve the dashboard of a run on a port of 127.0.0.1 (0: any free one) until Ctrl-C.
+    """Serve the dashboard of a run on 127.0.0.1 until Ctrl-C; a `port` of 0 is any free port.
 
-    `tell` is called with its URL once it listens.
+    `tell` is called with the dashboard's URL when it can be opened.
 
     Raises:
         InputError: optuna-dashboard isn't installed, the port is taken, or the run has no trials.
-        OptimizerError: the storage can't be read.
+        OptimizerError: the run's storage can't be read.
     """
     pressed = Event()  # Ctrl-C during the copy, which is not interrupted
     with (

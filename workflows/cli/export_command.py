@@ -53,7 +53,7 @@ def export(run_or_study: str | None, as_json: bool) -> None:
 
 
 def print_unexported(problems: dict[str, str]) -> None:
-    """Print the models that are not exported yet, and how to retry."""
+    """Print which models are not yet exported, and how to retry."""
     for title, problem in problems.items():
         say(f"not exported yet to {title}: {problem}", err=True)
     if problems:
@@ -61,7 +61,7 @@ def print_unexported(problems: dict[str, str]) -> None:
 
 
 def _study_of(name: str | None) -> tuple[Study, dict[str, str]]:
-    """Return a study with absolute paths of its models, and its variables for access to AWS."""
+    """Return a study with absolute paths for its models, and environment variables for AWS."""
     from trialfleet.workflows.facts.models.export_folder import read_variables
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.facts.runs.lookup import find_run

@@ -1,4 +1,4 @@
-"""`trialfleet fleet …`, `trialfleet manager …`: each command calls one function."""
+"""The commands `trialfleet fleet …` and `trialfleet manager …`; each calls one function."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FILES = ("study.yaml", "fleet.yaml")
 Command = TypeVar("Command", bound=Callable[..., Any])
 ALL_POLICIES = "all"
-POLL = 2.0  # seconds between two queries of a fleet that starts
+POLL = 2.0  # seconds between two queries while a fleet starts
 
 file_argument = click.argument("file", type=click.Path(path_type=Path), required=False)
 
@@ -256,7 +256,7 @@ def fleet_down(file: Path | None, now: bool, yes: bool) -> None:
     _confirm_with_runs(spec.called, yes)
     note_down(spec.called)
     costs: list[float] = []
-    began = datetime.now(UTC) - timedelta(seconds=5)  # AWS's clock is its own
+    began = datetime.now(UTC) - timedelta(seconds=5)  # AWS's clock may differ
 
     def keep(instances: list[Instance]) -> None:
         costs.append(keep_record(aws, spec, instances, began))
@@ -391,7 +391,7 @@ def manager_token() -> None:
 
 
 def _print_policies(wanted: str, file: Path | None, account: str | None) -> None:
-    """Print all policies or one; a file after `--policy` is the fleet's file."""
+    """Print all policies, or the policy `wanted`; `--policy FILE` means all for this file."""
     from trialfleet.infra.fleet.commands.plan import POLICIES, policies
     from trialfleet.spelling import did_you_mean
 
@@ -439,7 +439,7 @@ def _file_argument(file: Path | None) -> str:
 def _show_until(
     aws: Aws, spec: Fleet, run: str, done: Callable[[FleetStatus], bool]
 ) -> FleetStatus:
-    """Show the fleet's status until `done`: live on a terminal, otherwise a line per change."""
+    """Show the fleet's status until `done` is true: on a terminal live, else a line per change."""
     from rich.live import Live
 
     from trialfleet.infra.fleet.commands.status import status

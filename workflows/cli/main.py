@@ -30,7 +30,7 @@ from trialfleet.workflows.views.output import say
 
 
 def _plain(error: click.UsageError) -> str:
-    """Return a usage error in the form of all other errors, with the command's --help."""
+    """Return a usage error in the form of other errors, with a hint to the command's --help."""
     message = error.format_message()
     where = f"; see: {error.ctx.command_path} --help" if error.ctx else ""
     return f"{message[:1].lower()}{message[1:].removesuffix('.')}{where}"
@@ -50,15 +50,15 @@ class _Group(click.Group):
         except click.UsageError as error:
             say(f"error: {_plain(error)}", err=True)
             sys.exit(error.exit_code)
-        except BrokenPipeError:  # the reader, `head` perhaps, has closed the pipe
+        except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
             sys.stderr.close()
             sys.exit(1)
-        except OSError as error:  # a full disk, a lack of permission, a name that is too long
+        except OSError as error:  # such as a full disk or a missing permission
             say(f"error: {error}", err=True)
             sys.exit(TrialfleetError.exit_code)
 
 
-# click keeps the lines of a paragraph that begins with a backspace
+# click keeps the line breaks of a paragraph that begins with a backspace
 _FIRST_STEPS = """\b
 First steps:
   trialfleet init first              write an example study

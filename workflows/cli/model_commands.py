@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trialfleet.workflows.facts.runs.models_named import RegionModels
 
 study_option = click.option("--study", help="Only models of this study.")
-_CURRENT = ""  # as --card's RUN
+_CURRENT = ""  # the value of --card without a RUN
 _why_option = click.option(
     "--why",
     default="",
@@ -81,7 +81,7 @@ def models(region: str | None, study: str | None, card_of: str | None, as_json: 
 
 
 def _chosen(region: RegionModels, run: str) -> PublishedModel:
-    """Return the model of a run, or the current model."""
+    """Return a region's model from a run, or its current model."""
     for model in region.models:
         if model.run == run or (run == _CURRENT and model.in_force):
             return model

@@ -1,4 +1,4 @@
-"""`trialfleet pool …`: each command calls one function and shows the result."""
+"""The commands `trialfleet pool …`; each calls one function and shows the result."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ pool_option = click.option(
 
 
 def _chosen_pool(folder: Path | None) -> Pool:
-    """Return the pool in a folder; without one, the pool of this shell's variables."""
+    """Return the pool in a folder; without a folder, the pool that this shell's variables name."""
     from trialfleet.infra.pool.embedded import Pool, meant_folder
 
     return Pool(folder or meant_folder())
 
 
 def _chosen_with_notice(folder: Path | None) -> Pool:
-    """Return the same pool, with a notice if `plan` and `run` would use another one."""
+    """Return the same pool as `_chosen_pool`; print a notice if `run` would use another pool."""
     from trialfleet.infra.pool.connection import named_configuration
 
     chosen, config = _chosen_pool(folder), named_configuration()
@@ -76,7 +76,7 @@ def pool_down(folder: Path | None, yes: bool) -> None:
 
 
 def _confirm_with_runs(named: Pool, yes: bool) -> None:
-    """List the runs in progress on a pool, and ask whether to stop it."""
+    """List the runs in progress on a pool, and ask whether to stop the pool."""
     from trialfleet.workflows.facts.dagman.job_queue import runs_in_progress
 
     runs = runs_in_progress(named.environment())

@@ -26,7 +26,7 @@ from trialfleet.workflows.cli.arguments import (
 )
 from trialfleet.workflows.views.output import console, json_option, print_json, say, show
 
-_PORT = 8642  # of the page
+_PORT = 8642  # port of the page
 
 
 @click.command()
@@ -47,7 +47,7 @@ def best(run: str | None, as_csv: bool, as_json: bool) -> None:
         write_best_csv(found, sys.stdout)
     elif found:
         show(best_table(found, opened.study.objective.metric))
-        for entry in found:  # paths to copy: a table would fold them
+        for entry in found:  # a table would fold the paths, which people copy
             if entry.published:
                 kept = "  (not the current model)" if entry.stage == Stage.KEPT else ""
                 say(f"model  {entry.region}  {entry.published}{kept}")
@@ -194,7 +194,7 @@ def serve(
 
 @contextmanager
 def _whole_to_stdout() -> Iterator[TextIO]:
-    """Give a file whose content goes to standard output if there is no error."""
+    """Yield a file; if there is no error, its content is written to standard output."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as kept:
         yield kept
         kept.seek(0)
@@ -223,7 +223,7 @@ def predict(model: str, rows: Path, output: Path | None, study: str | None) -> N
     if rows.exists() and not (rows.is_file() or rows.is_fifo()):
         raise InputError(f"{rows}: is a folder or a device; name a CSV or Parquet file")
     folder = find_models_folder(model, study) / LATEST if study else find_model(model)
-    if not Path(model).exists() and provenance_of(folder):  # found by name: of which study?
+    if not Path(model).exists() and provenance_of(folder):  # show which study's model was found
         say(f"{display_name(folder.parent)}: the model of run {folder.resolve().name}", err=True)
     unknown = UnknownCategories()
     try:

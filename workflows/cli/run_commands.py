@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _SHOWN_RUNS = 20
 _LAST_LINES = 50
-# click keeps the lines of a paragraph that begins with a backspace
+# click keeps the line breaks of a paragraph that begins with a backspace
 _EXIT_CODES = """\b
 Exit codes:
   0  the run is planned, running or done
@@ -95,7 +95,7 @@ def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
 
 
 def _left_out(folder: Path) -> list[str]:
-    """Return a line for each region that failed the run's day before the run was planned."""
+    """Return a line for each region that is not in a day's run, because it failed before."""
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.study.frozen import load_frozen
 
@@ -245,7 +245,7 @@ def remove(names: tuple[str, ...], planned: bool, yes: bool) -> None:
 
 
 def _ask(question: str) -> None:
-    """Ask a question; abort unless the answer is yes."""
+    """Ask a person for confirmation; abort unless the answer is yes."""
     try:
         agreed = click.confirm(question)
     except click.Abort:
@@ -278,7 +278,7 @@ def resume(run: str | None, keep_watching: bool) -> None:
 
 
 def _resumed(before: str | None, now: str) -> str:
-    """Return the result of a resume, from the run's DAGMan jobs before and after it."""
+    """Return the result of a resume in words; `before` and `now` are ids of DAGMan's job."""
     if before == now:
         return f"the run is already running as job {now}: nothing was resumed"
     return f"resumed as job {now}"

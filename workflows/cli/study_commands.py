@@ -51,14 +51,14 @@ def _one_name(ctx: click.Context, _: click.Parameter, out: Path | None) -> Path 
 
 
 def planning(command: Command) -> Command:
-    """Add the options of planning: the study's file, the run's folder and id, and a check."""
+    """Add the options for a plan: the study's file, the run's folder and id, and a check."""
     for option in (
         check_option,
         check_region_option,
         date_option,
         click.option(
             "--run-id",
-            is_eager=True,  # --out is compared with it
+            is_eager=True,  # --out's callback needs its value
             help="Name of the run (default: the name of --out, otherwise the time).",
         ),
         click.option(
@@ -102,7 +102,7 @@ def init(folder: Path, example: str) -> None:
 
 
 def _start_of_a_pool() -> str:
-    """Return the command that starts a pool; empty if a pool is up (takes about 30 ms)."""
+    """Return the command that starts a pool; empty if a pool is up. This takes about 30 ms."""
     from trialfleet.infra.pool.connection import connect, start_command
 
     try:
@@ -201,7 +201,7 @@ def run(
         _check(planned.check if there else planned.check_or_remove, check_region)
     try:
         job = submit_run(planned, partial(planned.submit, anyway=anyway))
-    except InputError:  # the plan was made only for this submission
+    except InputError:  # the run was planned only for this submission
         if not there:
             planned.remove()
         raise
@@ -259,5 +259,5 @@ def _show_again(there: Run) -> NoReturn:
 def _planned(study: Path, out: Path | None, run_id: str | None, day: date | None) -> Run:
     from trialfleet.workflows.control.run.new_run import plan as plan_run
 
-    with ctrl_c.postponed():  # the run's folder is complete or absent
+    with ctrl_c.postponed():  # so the run's folder is complete or absent
         return plan_run(study, run=run_id, out=out, notice=partial(say, err=True), day=day)

@@ -1,4 +1,4 @@
-"""Submitting a run and watching it until it has ended."""
+"""Functions that submit a run and watch it until it has ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def submit_run(run: Run, submit: Callable[[], str]) -> str:
-    """Submit a run and return its job; after that, Ctrl-C does not stop the run."""
+    """Submit a run and return its job's id. After the submission, Ctrl-C does not stop the run."""
     with ctrl_c.postponed():
         job = submit()
         ctrl_c.say(_after_ctrl_c(run))
@@ -43,7 +43,7 @@ def watch_to_the_end(run: Run) -> NoReturn:
 
 
 def show_end(run: Run, ended: RunStatus) -> NoReturn:
-    """Show the results of an ended run and their paths; exit with 1 if the run failed."""
+    """Show the results of an ended run, with their paths; exit with 1 if the run failed."""
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.facts.runs.spending import has_autoscaler_ended
     from trialfleet.workflows.rules.states import RunState
@@ -53,7 +53,7 @@ def show_end(run: Run, ended: RunStatus) -> NoReturn:
 
     terminal = console()
     if ended.money and has_autoscaler_ended(RunFolder(run.folder)):
-        ended = run.status()  # with its last report
+        ended = run.status()  # again, with the autoscaler's last report
     if run.report.exists():
         terminal.print(fitted_summary(read_report(RunFolder(run.folder))))
     if ended.state is not RunState.DONE:

@@ -1,1 +1,1 @@
-"""Actions on runs: plan, submit, answer scripts, repair, stop, publish, notify."""
+"""Actions on runs: plan, submit, answer the scripts, repair, stop, publish, send alerts."""

@@ -1,4 +1,4 @@
-"""Secrets that a study names by a file or an environment variable, read again each time."""
+"""Secrets, each from a file or an environment variable that a study names. They are not cached."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def secret(file: str | None, variable: str | None = None) -> str:
-    """Return the stripped first line of a file, or else of a variable.
+    """Return the first line of a file, or else of an environment variable, without blanks around.
 
     Raises:
-        ValueError: it can't be read, or is empty; the message has nothing of it.
+        ValueError: the secret can't be read, or is empty. The message has no part of the secret.
     """
     try:
         text = Path(file).read_text(encoding="utf-8") if file else os.environ.get(variable or "")

@@ -1,1 +1,1 @@
-"""The study file: its tables and their checks, its paths, its errors."""
+"""The study file: its tables and their checks, its paths, and its errors."""

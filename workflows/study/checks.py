@@ -1,4 +1,4 @@
-"""Validators of single values of a study file, with errors that a person can act on."""
+"""Validators for single values of a study file; their errors say what to change."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ S3_OBJECT = re.compile(r"s3://[^/]+/(.*[^/])")
 
 
 def transferable(value: str) -> str:
-    """Return `value` if HTCondor's list of files to transfer, which has no quoting, can hold it.
+    """Return `value` if HTCondor can transfer a file with this path: its list has no quoting.
 
     Raises:
-        ValueError: the list would be read differently.
+        ValueError: HTCondor would read the path differently.
     """
     if not is_transferable(value):
         raise ValueError(
@@ -81,12 +81,12 @@ def _in_quotes(value: Any) -> Any:
 
 
 def as_list(value: Any) -> Any:
-    """Return a text as a list of one entry."""
+    """Return a text as a list with one entry, and any other value unchanged."""
     return [value] if isinstance(value, str) else value
 
 
 def _as_words(value: Any) -> Any:
-    """Split a command given as one text into words as a shell does, without expansion."""
+    """Split a command that is given as one text into words, as a shell does without expansion."""
     if not isinstance(value, str):
         return value
     try:
@@ -101,8 +101,8 @@ def _nonempty(value: list[str]) -> list[str]:
     return value
 
 
-MOST_CORES = 100_000  # of a machine, or its GPUs; HTCondor reads a far larger number as 0
-MOST_RANKS = 1_000  # of a gang: one job each
+MOST_CORES = 100_000  # of cores or GPUs of a machine; HTCondor reads a far larger number as 0
+MOST_RANKS = 1_000  # ranks of a gang; each is a job
 _TEN_YEARS = 10 * 365 * 24 * 60  # minutes
 
 
@@ -115,12 +115,12 @@ def _time_for_a_trial(value: float) -> float:
 
 
 def _gpus(value: Any) -> int | float:
-    """Validate whole GPUs, or a share 1/N as text or as a rounded number."""
+    """Validate a whole number of GPUs, or a share 1/N, given as text or as a rounded number."""
     fraction = re.fullmatch(r"1 ?/ ?([1-9][0-9]?)", value) if isinstance(value, str) else None
     gpus = 1 / int(fraction[1]) if fraction else value
     if not is_number(gpus):
         raise refusal(GPUS)
-    if gpus > MOST_CORES:  # before float(): there are greater ints than floats
+    if gpus > MOST_CORES:  # before float(), which fails for a huge int
         raise refusal(f"must be at most {MOST_CORES:,}")
     if gpus >= 1 and float(gpus).is_integer():
         return int(gpus)
@@ -149,7 +149,7 @@ Command = Annotated[
 
 
 def _trials_per_job(value: Any) -> int | Literal["all"]:
-    """Validate a number of trials, or all."""
+    """Validate a number of trials, or "all"."""
     if value == "all":
         return "all"
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:

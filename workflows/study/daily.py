@@ -19,7 +19,7 @@ from pydantic import (
 from trialfleet.sections import Section, matches, refusal, refuse, schema_of
 from trialfleet.spelling import did_you_mean
 
-DATE = "{date}"  # in data patterns
+DATE = "{date}"  # the placeholder in patterns of data
 EARLY = timedelta(minutes=5)  # another scheduler's clock may be ahead
 _TIME = r"([01]?[0-9]|2[0-3]):[0-5][0-9]"
 _NAME = r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,100}"
@@ -119,7 +119,7 @@ class Daily(Section):
 
     @property
     def time(self) -> time:
-        """The time of day."""
+        """The time of day when a day's run starts."""
         hour, minute = map(int, self.at.split(":"))
         return time(hour, minute)
 
@@ -136,17 +136,17 @@ class Daily(Section):
         return now.astimezone(self.tzinfo).date()
 
     def due(self, now: datetime) -> date:
-        """Return the newest day that has started: yesterday until the time of day has come."""
+        """Return the newest day that has started: yesterday before the time `at`, then today."""
         today = self.today(now)
         return today if self.begins(today) <= now + EARLY else today - timedelta(days=1)
 
     @property
     def tzinfo(self) -> tzinfo | None:
-        """The study's zone; None is the machine's, as `astimezone` takes it."""
+        """The study's time zone for `astimezone`; None for the machine's zone."""
         return ZoneInfo(self.zone) if self.zone else None
 
     def ends(self, started: datetime) -> datetime | None:
-        """Return the deadline of a day that started at a time; None without one."""
+        """Return the deadline of a day from the time when it started; None without a deadline."""
         return started + lasting(self.deadline) if self.deadline else None
 
 
@@ -172,18 +172,19 @@ class Checks(Section):
     )
 
     def reaction(self, check: str) -> Reaction:
-        """Return the reaction to a check's finding."""
+        """Return the reaction to a finding of a check."""
         found: Reaction = getattr(self, check)
         return found
 
 
 class RunsDay(BaseModel):
-    """The day of a run, frozen with it.
+    """The day of a run, which the run freezes.
 
     Attributes:
         date: the date that replaces `{date}` in the study's data.
-        deadline: no trial starts after it; None: there is none.
-        settings: for each region, a fingerprint of all other settings that affect its training.
+        deadline: the time after which no trial starts; None: no deadline.
+        settings: for each region, a fingerprint of all settings, except data, that affect its
+            training.
     """
 
     date: date
@@ -192,5 +193,5 @@ class RunsDay(BaseModel):
 
     @property
     def end(self) -> datetime:
-        """The end of its date, in UTC."""
+        """The end of the day's date, in UTC."""
         return datetime.combine(self.date + timedelta(days=1), time(), UTC)

@@ -1,4 +1,4 @@
-"""Errors of a study file, with file, line, key, value and choices."""
+"""Error messages about a study file, with file, line, key and value."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trialfleet.workflows.study.text import read_yaml
 Model = TypeVar("Model", bound=BaseModel)
 
 _ABSENT = object()
-_WORDS = {  # for what pydantic says in Python's words
+_WORDS = {  # instead of pydantic's texts about Python's types
     "dict_type": "must be a table",
     "list_type": "must be a list",
     "string_type": "must be text; put a number, true or a date in quotes",
@@ -31,19 +31,19 @@ _WORDS = {  # for what pydantic says in Python's words
     "bool_type": "must be true or false",
     "too_short": "must have at least one entry",
 }
-_MOST_PROBLEMS = 20  # that are shown of one file
+_MOST_PROBLEMS = 20  # problems of a file to show
 _LONGEST, _LONGEST_VALUE = 500, 120  # characters of a line, and of a value in it
 
-# Errors that are shown without the value given.
+# Errors whose message does not show the value.
 _UNSHOWN = {"missing", "empty", "unknown_key", "storage_url", "secret_url"}
 
 
 @contextmanager
 def errors_with_lines(path: str | PathLike[str]) -> Iterator[None]:
-    """Add lines to the errors of a study that was read from a file, as `load_study` does.
+    """Add the file's line numbers to errors about a study that was read from a file.
 
     Raises:
-        StudyError: instead of an `UnusableStudyError`.
+        StudyError: for each `UnusableStudyError` of the block.
     """
     try:
         yield
@@ -54,7 +54,7 @@ def errors_with_lines(path: str | PathLike[str]) -> Iterator[None]:
 
 
 def places_of(path: str | PathLike[str], keys: Iterable[str]) -> dict[str, str]:
-    """Return where a study's file sets keys such as `resources.memory`, as in `FrozenStudy`."""
+    """Return `FILE:LINE` for keys such as `resources.memory`; see `FrozenStudy.places`."""
     file = Path(path).absolute()
     tree, places = read_table(file), {}
     for key in keys:
@@ -70,12 +70,12 @@ def validated(model: type[Model], path: Path, tree: Any) -> Model:
         return model.model_validate(tree, context=FROM_FILE)
     except ValidationError as error:
         problems = error.errors()
-    # outside of the except clause: pydantic's own text would repeat a password
+    # outside of the except clause, so that pydantic's text, perhaps with a password, is not shown
     raise _all_of([_explain(path, tree, problem, model) for problem in problems])
 
 
 def _all_of(problems: Sequence[str]) -> StudyError:
-    """Return the error with a file's problems, one per line."""
+    """Return an error with all problems of a file, one per line."""
     lines = dict.fromkeys(problems[:_MOST_PROBLEMS])
     shown = [line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…" for line in lines]
     if (more := len(problems) - _MOST_PROBLEMS) > 0:
@@ -84,11 +84,11 @@ def _all_of(problems: Sequence[str]) -> StudyError:
 
 
 def read_table(path: Path, what: str = "study") -> Any:
-    """Return the table of keys of a YAML file, such as a study, which knows their lines.
+    """Return the table of keys in a YAML file, such as a study, with line numbers.
 
     Raises:
-        StudyError: it is not YAML, or no table.
-        InputError: it can't be read.
+        StudyError: the file is not YAML, or no table of keys.
+        InputError: the file can't be read.
     """
     tree = read_yaml(path)
     if not isinstance(tree, Mapping):
@@ -107,7 +107,7 @@ def read_table(path: Path, what: str = "study") -> Any:
 
 
 def _explain(path: Path, tree: Any, detail: ErrorDetails, model: type[BaseModel]) -> str:
-    """Return one line: `file:line: key.key: problem (got value)`."""
+    """Return pydantic's error as one line: `file:line: key.key: problem (got value)`."""
     keys = _keys_in_file(tree, detail["loc"], missing=detail["type"] == "missing")
     context = detail.get("ctx", {})
     line = _line_of(tree, [*keys, context["at"]] if "at" in context else keys)
@@ -121,14 +121,14 @@ def _explain(path: Path, tree: Any, detail: ErrorDetails, model: type[BaseModel]
     shows_value = is_short and detail["type"] not in _UNSHOWN and repr(given) not in message
     value = f" (got {_plain(given)!r})" if shows_value else ""
     words = f"{'.'.join(map(str, keys)) or 'study'}: {message}{value}"
-    if not line:  # of no file
+    if not line:  # not from a file
         return words if words.startswith(f"{path}: ") else f"{path}: {words}"
     return f"{path}:{line}: {words}"
 
 
 @contextmanager
 def problems_with_lines(path: Path, tree: Any) -> Iterator[None]:
-    """Add lines in the study's file to the problems of a study that can't be used."""
+    """Add the file's line numbers to the problems of an `UnusableStudyError`."""
     try:
         yield
     except UnusableStudyError as error:
@@ -136,7 +136,7 @@ def problems_with_lines(path: Path, tree: Any) -> Iterator[None]:
 
 
 def _place(path: Path, tree: Any, problem: Problem) -> str:
-    """Return `file:line: key.key: problem`; a default value has no line."""
+    """Return a problem as `file:line: key.key: problem`; without the line for a default value."""
     keys = _keys_in_file(tree, problem.keys, missing=False)
     number = _line_of(tree, keys) if keys else 0
     line = f":{number}" if number else ""
@@ -144,7 +144,7 @@ def _place(path: Path, tree: Any, problem: Problem) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value as Python's own type: ruamel's keep the file's formatting in their repr."""
+    """Return a value in Python's own type, because ruamel's types have another repr."""
     for kind in (bool, int, float, str):
         if isinstance(value, kind):
             return kind(value)
@@ -152,7 +152,7 @@ def _plain(value: Any) -> Any:
 
 
 def _keys_in_file(tree: Any, location: Sequence[int | str], *, missing: bool) -> list[int | str]:
-    """Return the parts of a pydantic location that are keys of the file, without names of types."""
+    """Return the parts of pydantic's location that are keys in the file, not names of types."""
     keys: list[int | str] = []
     for position, part in enumerate(location):
         key, child = _child(tree, part)
@@ -161,12 +161,12 @@ def _keys_in_file(tree: Any, location: Sequence[int | str], *, missing: bool) ->
             keys.append(key)
         elif missing and position == len(location) - 1:
             keys.append(part)
-        # any other part is the name of a union's member, or the place in a list of a bare value
+        # other parts: the name of a union's member, or the index of a value given without a list
     return keys
 
 
 def _child(tree: Any, part: int | str) -> tuple[Any, Any]:
-    """Return the key as in the file (`1` where pydantic says `'1'`) and its value."""
+    """Return a key as it is in the file (`1` if pydantic has `'1'`), and its value."""
     if isinstance(tree, Mapping):
         found = (key for key in tree if key == part or str(key) == str(part))
         key = next(found, _ABSENT)
@@ -177,7 +177,7 @@ def _child(tree: Any, part: int | str) -> tuple[Any, Any]:
 
 
 def _line_of(tree: Any, keys: Sequence[int | str]) -> int:
-    """Return the line of a key, from 1; 0 in a table without a file."""
+    """Return the line of a key, from 1; 0 if the table is not from a file."""
     if not hasattr(tree, "lc"):
         return 0
     line: int = tree.lc.line

@@ -22,10 +22,10 @@ from trialfleet.workflows.study.paths import (
 )
 
 _BUCKET = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
-_PREFIX = r"[A-Za-z0-9!_.*'()=-]+"  # what S3's manual calls safe in names of objects
+_PREFIX = r"[A-Za-z0-9!_.*'()=-]+"  # characters that S3's manual calls safe in object names
 S3_FOLDER = rf"s3://{_BUCKET}(/{_PREFIX})*/?"
 DEFAULT_FOLDER = "models"
-NEEDED = "mlflow"  # the module's name; in mlflow-skinny, too
+NEEDED = "mlflow"  # the module, which mlflow-skinny has, too
 _INSTALL = "python3 -m pip install 'mlflow-skinny>=3.17' (or mlflow, 3.17 or newer)"
 
 S3Folder = Annotated[
@@ -36,7 +36,7 @@ S3Folder = Annotated[
 
 
 def check_publish(value: str) -> str:
-    """Return `publish` if it is a local folder, a folder in S3, or none."""
+    """Return a valid value of `publish`: a local folder, a folder in S3, or "none"."""
     scheme = SCHEME.match(value)
     if scheme and not re.fullmatch(S3_FOLDER, value):
         raise refusal(f"{value!r} is not a folder: write a path, s3://BUCKET/PREFIX, or none")
@@ -101,10 +101,10 @@ class Mlflow(Section):
         return self
 
     def resolve(self, folder: Path, keys: Keys) -> Mlflow:
-        """Return it with absolute paths.
+        """Return these settings with absolute paths.
 
         Raises:
-            UnusableStudyError: the package is missing, or a file isn't there or can't be read.
+            UnusableStudyError: the package mlflow is missing, or a file can't be read.
         """
         if importlib.util.find_spec(NEEDED) is None:
             text = f"needs the package mlflow-skinny on the manager: {_INSTALL}"
@@ -125,10 +125,10 @@ class Export(Section):
         return self
 
     def resolve(self, folder: Path) -> Export:
-        """Return it with absolute paths.
+        """Return these destinations with absolute paths.
 
         Raises:
-            UnusableStudyError: a part of it can't be used.
+            UnusableStudyError: a destination can't be used.
         """
         mlflow = self.mlflow and self.mlflow.resolve(folder, ("export", "mlflow"))
         return self.model_copy(update={"mlflow": mlflow})

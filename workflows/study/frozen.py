@@ -21,7 +21,7 @@ from trialfleet.workflows.checksums import read_copy
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.spec import Study
 
-# The frozen study that was read or written last, by its file: a command asks for one run's often.
+# The frozen study that was read or written last, by its file: a command often reads it again.
 _known: dict[Path, tuple[tuple[int, ...], FrozenStudy]] = {}
 
 
@@ -43,13 +43,14 @@ class FrozenStudy(BaseModel):
     """The content of `RUN/study.yaml`.
 
     Attributes:
-        folder: where the run was planned.
-        created: the time of planning; of two runs of a region, the later one's model is newer.
+        run: the run's id.
+        folder: the folder in which the run was planned.
+        created: the time of planning; the model of a later run counts as newer.
         day: the run's day, if the study or the user names one.
-        costs: the cost of previous jobs of its study, if a budget in USD needs it.
+        costs: the cost of the study's previous jobs, if a budget in USD needs it.
         notes: the choices made for the study at planning, and their reasons.
-        places: where the study's file sets keys that a person may want to change: `FILE:LINE` by
-            key; only the file for an omitted key.
+        places: `FILE:LINE` for each key that a person may want to change; for a key that the
+            study's file omits, only the file.
         study: the resolved study.
     """
 
@@ -66,14 +67,14 @@ class FrozenStudy(BaseModel):
 
     @property
     def of_day(self) -> date:
-        """The day that its costs are charged to: its own, otherwise the day of planning."""
+        """The day to which the run's costs belong: the run's day, or else the day of planning."""
         return self.day.date if self.day else self.created.astimezone().date()
 
     @property
     def as_of(self) -> datetime:
-        """The age of its models: the time of planning, or the end of its day if that is earlier.
+        """The time that decides which model is newer: the planning, or the end of the run's day.
 
-        A backfilled run is planned after the runs of later days.
+        The earlier of the two counts, because a backfill is planned after the runs of later days.
         """
         return min(self.created, self.day.end) if self.day else self.created
 
@@ -101,14 +102,14 @@ def run_again(study_file: str, day: date | None, region: str | None = None) -> s
 
 
 class NoRunError(InputError):
-    """A file that is not a planned run; the message says what it is."""
+    """A file is not a run's file; the message says what it is."""
 
 
 def load_frozen(path: Path) -> FrozenStudy:
-    """Read the study that a run froze; only once while its file is unchanged.
+    """Read the study that a run froze; an unchanged file is read only once.
 
     Raises:
-        NoRunError: it is a study that was never planned.
+        NoRunError: the file is a study file, not a run's file.
         InputError: the file can't be read or is no longer a study.
     """
     stamp = _stamp(path)
@@ -117,11 +118,11 @@ def load_frozen(path: Path) -> FrozenStudy:
     if stamp and (copied := _copied(path)):
         remember_frozen(path, copied)
         return copied
-    # ruamel.yaml is slow to import, and to parse
+    # imported here, because ruamel.yaml is slow to import and to parse
     from trialfleet.workflows.study.error_lines import validated
     from trialfleet.workflows.study.text import read_yaml
 
-    tree = read_yaml(path, largest=None)  # absolute paths may have made it large
+    tree = read_yaml(path, largest=None)  # absolute paths may make it large
     if not isinstance(tree, dict):
         what = "it is empty" if tree is None else "it does not contain a study"
         raise InputError(
@@ -130,7 +131,7 @@ def load_frozen(path: Path) -> FrozenStudy:
     if "study" not in tree and "search_space" in tree:
         raise NoRunError(f"{path} is a study, not a run")
     with suppress(LookupError, AttributeError, TypeError):  # validation reports it below
-        # before there was such a key, each trial was a job
+        # runs of old releases without this key have one job per trial
         tree["study"]["budget"].setdefault("trials_per_job", 1)
     frozen = validated(FrozenStudy, path, tree)
     _known.clear()
@@ -139,14 +140,14 @@ def load_frozen(path: Path) -> FrozenStudy:
 
 
 def _copied(path: Path) -> FrozenStudy | None:
-    """Return the study from its copy in JSON; None if the copy differs from the file."""
-    return unless_damaged(  # the file itself says what is wrong
+    """Return the study from its copy in JSON; None if there is no copy of the present file."""
+    return unless_damaged(  # errors are found in the file itself
         lambda: FrozenStudy.model_validate(read_copy(path), context=FROM_FILE), None
     )
 
 
 def remember_frozen(path: Path, frozen: FrozenStudy) -> None:
-    """Remember the content just written to `path`, so that this process needn't parse it."""
+    """Store the content that was just written to `path`, so that it needn't be parsed again."""
     _known.clear()
     _known[path] = _stamp(path), frozen
 
@@ -161,7 +162,7 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 
 def dump_copy(frozen: FrozenStudy, text: str) -> str:
-    """Return the text of `RUN/study.json`, the copy of a frozen study whose text is given."""
+    """Return the text of `RUN/study.json`, the copy of `RUN/study.yaml`, which has `text`."""
     plain = frozen.model_dump(mode="json", exclude_none=True)
     return json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "frozen": plain})
 

@@ -1,7 +1,7 @@
-"""The container image of trials: the forms in a study file and in the normal form.
+"""The container image of trials, in a study file and in the study's normal form.
 
-In the normal form, a reference to a registry begins with `docker://`; anything else is the absolute
-path of a SIF file on the access point, which HTCondor transfers.
+In the normal form, the image is either a reference to a registry, which begins with `docker://`, or
+the absolute path of a SIF file on the access point, which HTCondor transfers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trialfleet.workflows.study.paths import Keys, Problem, UnusableStudyError, 
 
 REGISTRY = "docker://"
 SIF = ".sif"
-_MAGIC = slice(32, 41), b"SIF_MAGIC"  # behind the line that lets a shell run the file
+_MAGIC = slice(32, 41), b"SIF_MAGIC"  # after the line that lets a shell run the file
 _HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?/)?"
 _PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 _REFERENCE = rf"{_HOST}{_PART}(?:/{_PART})*(?::\w[\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?"
@@ -43,7 +43,7 @@ def is_sif(image: str) -> bool:
 
 
 def resolved_image(image: str, folder: Path) -> str:
-    """Return an image as the normal form of a study has it.
+    """Return the form of an image in a study's normal form.
 
     Raises:
         UnusableStudyError: the file doesn't exist or isn't a SIF file.
@@ -56,7 +56,7 @@ def resolved_image(image: str, folder: Path) -> str:
     try:
         with Path(path).open("rb") as file:
             is_right = file.read(place.stop)[place] == magic
-    except OSError as error:  # a folder, say
+    except OSError as error:  # for example a folder
         raise UnusableStudyError(Problem(keys, f"{path!r} can't be read: {error}")) from error
     if not is_right:
         text = f"{path!r} is not a SIF file; make one with: apptainer build NAME.sif …"

@@ -1,4 +1,4 @@
-"""Readers of a study file, for all days or for one day, and of its fleet."""
+"""Functions that read a study file: for all days, for one day, or only its fleet."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class DaysStudy:
     """A study on one day.
 
     Attributes:
-        whole: the study as in its file, for every day.
-        study: its normal form with the regions whose data exists; None if there are none.
-        absent: the other regions, each with its absent path.
+        whole: the study as it is in its file, for all days.
+        study: the normal form with the regions whose data exists; None if there are none.
+        absent: the other regions, each with the path of data that doesn't exist.
     """
 
     whole: Study
@@ -39,10 +39,10 @@ class DaysStudy:
 
 
 def load_day(path: Path, day: date) -> DaysStudy:
-    """Read a study for a day on which some regions' data may be absent.
+    """Read a study for a day; some regions' data may be absent.
 
     Raises:
-        StudyError: as `load_study`, except for absent data.
+        StudyError: see `load_study`; absent data is no error.
         InputError: the file can't be read.
     """
     tree = read_table(path)
@@ -56,7 +56,7 @@ def load_day(path: Path, day: date) -> DaysStudy:
 
 
 def load_whole(path: Path) -> Study:
-    """Read and validate a study file, without its data and files.
+    """Read and validate a study file; its data and other files are not checked.
 
     Raises:
         StudyError: the file is not YAML, or not a study.
@@ -66,12 +66,12 @@ def load_whole(path: Path) -> Study:
 
 
 def load_published(path: Path) -> Study:
-    """Read a study file for the destinations of its models and their copies.
+    """Read a study file for access to its published models and their copies.
 
-    Its data is not checked: models exist on days without data, too.
+    The study's data is not checked, because models also exist on days without data.
 
     Raises:
-        StudyError: the file is not YAML, or not a study, or a file of keys can't be used.
+        StudyError: the file is not YAML or not a study, or a file with keys can't be used.
         InputError: the file can't be read.
     """
     tree = read_table(path)
@@ -88,17 +88,17 @@ def load_study(
     """Read, validate and resolve a study file, or its content; see `load_dated`.
 
     Args:
-        study: the file; or its content, as a dict.
-        day: as in `load_dated`.
-        folder: the base of relative paths in a dict; a file's start from its own folder.
+        study: the study's file, or its content as a dict.
+        day: see `load_dated`.
+        folder: the base of relative paths in a dict. For a file, the base is the file's folder.
 
     Raises:
-        StudyError: as `load_dated`.
+        StudyError: see `load_dated`.
         InputError: the file can't be read.
     """
     if not isinstance(study, Mapping):
         return load_dated(study, day)[0]
-    here = Path("study")  # what errors call it
+    here = Path("study")  # the name in error messages
     with problems_with_lines(here, study):
         return _resolved(validated(Study, here, study), day, Path(folder).absolute())[0]
 
@@ -107,12 +107,12 @@ def load_dated(path: str | PathLike[str], day: date | None = None) -> tuple[Stud
     """Read, validate and resolve a study file; return it and its day, if any.
 
     Args:
-        path: the file.
-        day: the date for `{date}` in its data; default: today in the study's zone.
+        path: the study's file.
+        day: the date for `{date}` in the study's data; default: today in the study's zone.
 
     Raises:
-        StudyError: the file is not YAML, or not a study, or names files that can't be used; one
-            line per problem.
+        StudyError: the file is not YAML or not a study, or it names files that can't be used. The
+            message has one line per problem.
         InputError: the file can't be read.
     """
     file = Path(path)
@@ -122,9 +122,9 @@ def load_dated(path: str | PathLike[str], day: date | None = None) -> tuple[Stud
 
 
 def _resolved(study: Study, day: date | None, folder: Path) -> tuple[Study, date | None]:
-    """Return the normal form of a study on a day, and that day.
+    """Return the normal form of a study on a day, and this day.
 
-    Errors about absent data state the date that replaced `{date}`.
+    Errors about absent data name the date that replaced `{date}`.
     """
     dated, of = study.dated(day)
     try:
@@ -153,7 +153,7 @@ class StudyWithFleet(BaseModel):
 
 
 def load_fleet(path: Path) -> Fleet:
-    """Read the fleet of a study file, or of a file with only a fleet, which needs a name.
+    """Read the fleet from a study file, or from a file with only a fleet, which must have a name.
 
     Raises:
         StudyError: the file is not YAML, or not a fleet; one line per problem.

@@ -35,7 +35,7 @@ EventKind = Literal[
     "day-done",
 ]
 KINDS: tuple[EventKind, ...] = get_args(EventKind)
-SECRET_URLS = ("hooks.slack.com", "discord.com", "webhook.office.com")  # the path is the password
+SECRET_URLS = ("hooks.slack.com", "discord.com", "webhook.office.com")  # their paths are secrets
 _ADDRESS = r"[^\s@<>,;:\"()\[\]\\]+@[^\s@<>,;:\"()\[\]\\]+"
 _SERVER = r"[A-Za-z0-9._-]+(:[0-9]{1,5})?"
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -43,7 +43,7 @@ _PORTS = {465: "tls", 587: "starttls"}
 
 
 def _url(value: Any) -> str:
-    """Validate a URL; its errors are shown without the value, which may be a password."""
+    """Validate a URL; errors omit the value, because it may be a secret."""
     problem = address_problem(value)
     if not problem and urlsplit(value).username is not None:
         problem = "contains a password; put the URL into a file, and give url_file"
@@ -176,7 +176,7 @@ class Channel(Section):
 
     @property
     def title(self) -> str:
-        """Its name in messages, without secrets."""
+        """The channel's name in messages, without secrets."""
         if self.webhook:
             host = urlsplit(self.webhook.url).hostname if self.webhook.url else ""
             return f"webhook {host or self.webhook.url_file or '$' + (self.webhook.url_env or '')}"
@@ -186,7 +186,7 @@ class Channel(Section):
 
     @property
     def secret_variable(self) -> str | None:
-        """The environment variable that the sending process needs; None if none is named."""
+        """The environment variable with the channel's secret; None if the study names none."""
         if self.webhook:
             return self.webhook.url_env
         return self.mail.password_env if self.mail else None
@@ -198,10 +198,10 @@ class Channel(Section):
         return tuple(kind for kind in KINDS if not (is_daily and kind == "run-done"))
 
     def resolve(self, folder: Path, keys: Keys) -> Channel:
-        """Return it with absolute paths.
+        """Return the channel with absolute paths.
 
         Raises:
-            UnusableStudyError: a file isn't there or can't be read, or a program can't be run.
+            UnusableStudyError: a file can't be read, or a program can't be run.
         """
         update: dict[str, Any] = {}
         if self.command:

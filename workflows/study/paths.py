@@ -1,6 +1,6 @@
-"""The paths of a study's files, data and results: made absolute and checked.
+"""Functions that make a study's paths absolute and check them: files, data and results.
 
-All functions take the study file's folder and raise `UnusableStudyError` with the key at fault.
+They take the study file's folder, and raise `UnusableStudyError` with the key at fault.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class UnusableStudyError(InputError):
 
 
 class AbsentError(UnusableStudyError):
-    """Files that a study names don't exist."""
+    """A file that a study names doesn't exist."""
 
 
 def existing(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
     """Return the absolute path of a file or folder to transfer; messages begin with `whose`.
 
     Raises:
-        AbsentError: it doesn't exist.
-        UnusableStudyError: it can't be read, or can't be sent under its name.
+        AbsentError: the file or folder doesn't exist.
+        UnusableStudyError: it can't be read, or HTCondor can't transfer a file with this name.
     """
     path = (folder / name).absolute()
     try:
@@ -73,9 +73,10 @@ def existing(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
 
 
 def with_absolute_files(part: Part, names: Iterable[str], folder: Path, keys: Keys) -> Part:
-    """Return a part of a study with absolute paths of the files that trialfleet itself reads.
+    """Return a part of a study with absolute paths of files that trialfleet itself reads.
 
-    They are the values of the keys `names` of the part, which is at `keys` in the study.
+    The paths are the values of the keys `names` in this part. `keys` is the part's place in the
+    study.
 
     Raises:
         UnusableStudyError: a file doesn't exist or can't be read.
@@ -94,11 +95,11 @@ def with_absolute_files(part: Part, names: Iterable[str], folder: Path, keys: Ke
 
 def sandbox_name(place: str) -> str:
     """Return the name that a data file or URL has in a trial's sandbox."""
-    return Path(place).name  # of a URL too: HTCondor keeps its last part as it is, %20 and all
+    return Path(place).name  # also for a URL: HTCondor doesn't decode its %20
 
 
 def named_program(name: str, folder: Path) -> str:
-    """Return a program as a trial calls it: an absolute path, or an unchanged name.
+    """Return the word with which a trial calls a program: an absolute path or an unchanged name.
 
     Links are kept, because a virtual environment is recognised by the link to its Python.
     """
@@ -118,11 +119,11 @@ def _fault(path: Path, folder: Path) -> str:
 def region_data(region: str, patterns: Sequence[str], folder: Path, keys: Keys) -> list[str]:
     """Return the paths and URLs of a region's data.
 
-    Its name stands for `{region}` in the patterns; percent-encoded in a URL.
+    The region's name replaces `{region}` in the patterns; in a URL it is percent-encoded.
 
     Raises:
         AbsentError: a file doesn't exist.
-        UnusableStudyError: it can't be used, or a URL has another placeholder.
+        UnusableStudyError: a file can't be used, or a URL has another placeholder.
     """
     return [
         _object_url(pattern.replace(PLACEHOLDER, quote(region, safe="")), (*keys, index))
@@ -138,7 +139,7 @@ def region_data(region: str, patterns: Sequence[str], folder: Path, keys: Keys) 
 
 
 def regions_with_data(pattern: str, folder: Path) -> list[str]:
-    """Return the names that `{region}` can have in a pattern of data, by the existing files."""
+    """Return the names for `{region}` with which a pattern of data matches an existing file."""
     if PLACEHOLDER not in pattern or pattern.startswith(URL_PREFIXES):
         return []
     whole = str((folder / pattern).absolute())
@@ -151,7 +152,7 @@ def regions_with_data(pattern: str, folder: Path) -> list[str]:
 def absent_data(region: str, patterns: Sequence[str], folder: Path) -> str | None:
     """Return the first path of a region's data that doesn't exist; URLs are not checked.
 
-    A path that can't be read counts as absent, so that the other regions' day continues.
+    A path that can't be read counts as absent. So the day continues for the other regions.
     """
     paths = [
         (folder / pattern.replace(PLACEHOLDER, region)).absolute()
@@ -164,7 +165,7 @@ def absent_data(region: str, patterns: Sequence[str], folder: Path) -> str | Non
 def _is_there(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # a name that is too long, a folder that may not be read
+    except OSError:  # the name is too long, or the folder is not readable
         return False
 
 
@@ -192,11 +193,11 @@ def too_many_regions(count: int) -> str | None:
 
 
 def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
-    """Return a data file per region, named after what the pattern's one `*` matched.
+    """Return the data file of each region; the part that matches the pattern's `*` is the name.
 
     Raises:
-        UnusableStudyError: the pattern doesn't have exactly one `*` or has no match, or a name is
-            invalid for a region.
+        UnusableStudyError: the pattern doesn't have exactly one `*`, has no match, or gives an
+            invalid name of a region.
     """
     if pattern.count("*") != 1:
         text = f"{pattern!r} needs exactly one '*': it names the region"
@@ -220,10 +221,10 @@ def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
 
 
 def writable_folder(name: str, folder: Path, keys: Keys) -> str:
-    """Return the absolute path of a folder that exists and is writable, or can be made.
+    """Return the absolute path of a folder that is writable or can be created.
 
     Raises:
-        UnusableStudyError: it is a file, in a file, or not writable.
+        UnusableStudyError: the path is a file, is in a file, or is not writable.
     """
     path = (folder / name).absolute()
     try:
@@ -249,10 +250,11 @@ def _exists(path: Path) -> bool:
 
 
 def check_storage(url: str) -> str:
-    """Return the URL of a storage that trialfleet uses.
+    """Return a storage's URL if trialfleet supports it.
 
     Raises:
-        ValueError: the URL is not supported; the message omits it, as it may contain a password.
+        ValueError: the URL is not supported. The message omits it, because it may contain a
+            password.
     """
     from trialfleet.optimizer.storage_url import STORAGE_FORMS, parse_storage
 
@@ -271,7 +273,7 @@ def check_storage(url: str) -> str:
 
 
 def absolute_storage(url: str, folder: Path, keys: Keys) -> str:
-    """Return a storage's URL with an absolute path, independent of the current folder.
+    """Return a storage's URL; the path of a SQLite file becomes absolute.
 
     Raises:
         UnusableStudyError: the folder of a SQLite file doesn't exist or can't be written to.

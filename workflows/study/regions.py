@@ -1,4 +1,4 @@
-"""The regions of a study file, in any of their three forms."""
+"""The key `regions` of a study file, which has three forms."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TABLE: TypeAdapter[dict[str, Region | None]] = TypeAdapter(RegionTable)
 
 
 def _regions(value: Any, _: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-    """Validate one of three forms, recognised by shape: a union would report errors of each."""
+    """Validate one of the three forms. Pydantic's union would report the errors of all forms."""
     if isinstance(value, RegionGlob):
         return value
     if not isinstance(value, list | Mapping) or not value:
@@ -43,9 +43,9 @@ def _regions(value: Any, _: ValidatorFunctionWrapHandler, info: ValidationInfo) 
 
 
 def _is_glob(table: Mapping[str, Any]) -> bool:
-    """Return whether a table is a glob, not a region named `glob`.
+    """Return whether a table is a glob, and not a table with a region named `glob`.
 
-    The value of such a region is a table, or null in a table with other regions.
+    The value of such a region is a table; it may be null if the table has other regions.
     """
     pattern = table.get("glob", {})
     return not isinstance(pattern, Mapping | Region) and (pattern is not None or len(table) == 1)
@@ -69,7 +69,7 @@ Regions = Annotated[
 
 
 def gangs_of(resources: Resources, regions: Regions | None) -> list[Gang]:
-    """Return the sizes of a study's gangs: the study's own, and those of its regions."""
+    """Return the sizes of gangs that a study sets, for all regions or for a region."""
     own = regions.values() if isinstance(regions, dict) else ()
     sizes = [resources.nodes, *(region.nodes for region in own if region)]
     return [size for size in sizes if size]

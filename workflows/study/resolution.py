@@ -1,4 +1,4 @@
-"""The normal form of a study: each region by name with its own data, every path absolute."""
+"""The normal form of a study: each region by name with its own data; all paths absolute."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from trialfleet.workflows.study.trainer_command import command_problems
 if TYPE_CHECKING:
     from trialfleet.workflows.study.spec import Study
 
-_SHOWN = 5  # names of regions in a message
+_SHOWN = 5  # number of regions to name in a message
 
 
 def resolved(study: Study, folder: Path) -> Study:
@@ -68,10 +68,10 @@ def resolved(study: Study, folder: Path) -> Study:
 
 
 def published(study: Study, folder: Path) -> dict[str, Any]:
-    """Return the destinations of a study's models and their copies, by key, with absolute paths.
+    """Return the study's keys `s3`, `publish` and `export` with absolute paths.
 
     Raises:
-        UnusableStudyError: a file of keys doesn't exist, or the destination is not writable.
+        UnusableStudyError: a file with S3 keys doesn't exist, or a destination can't be used.
     """
     keys = [(key, existing(file, folder, ("s3", key))) for key, file in study.s3 or ()]
     return {
@@ -108,7 +108,7 @@ def _regions(study: Study, folder: Path) -> dict[str, Region]:
 
 
 class _Absent(NamedTuple):
-    """A region without data: its patterns in the study, and the problem with one of them."""
+    """A region without data: its patterns of data, and the problem with one pattern."""
 
     region: str
     patterns: list[str]
@@ -121,9 +121,9 @@ class _Absent(NamedTuple):
 
 
 def _absent_problems(absent: list[_Absent], regions: list[str], folder: Path) -> Iterator[Problem]:
-    """Yield a problem for each region that may be misspelt, and one for all others together."""
+    """Yield a problem for each region that may be misspelt, and one for all others per key."""
     others: dict[Keys, list[_Absent]] = {}
-    spelt: dict[str, list[str]] = {}  # by pattern: the names that have data, and are no region
+    spelt: dict[str, list[str]] = {}  # by pattern: names with data that are no region
     for each in absent:
         keys = each.problem.keys
         pattern = each.patterns[int(keys[-1])]
@@ -167,7 +167,7 @@ def _trainer(study: Study, folder: Path) -> Literal["tabular"] | Trainer:
 
 
 def _check_s3_keys(study: Study, regions: Mapping[str, Region]) -> None:
-    """Refuse s3:// data without the keys with which HTCondor signs its URLs."""
+    """Refuse s3:// data if the study has no keys for HTCondor to sign the URLs."""
     if study.s3:
         return
     for name, region in regions.items():
@@ -188,7 +188,7 @@ def _data_keys(study: Study, region: str) -> Keys:
 
 
 def _check_command(study: Study, folder: Path) -> None:
-    """Refuse a trainer's command with files that a trial won't have in its sandbox."""
+    """Refuse a trainer's command that names files which will be missing in a trial's sandbox."""
     if not isinstance(study.trainer, Trainer):
         return
     data = {sandbox_name(place) for name in study.region_table for place in study.data_of(name)}
@@ -198,7 +198,7 @@ def _check_command(study: Study, folder: Path) -> None:
 
 
 def _with_startup(study: Study, name: str) -> Region:
-    """Return a region with its number of start-up trials: later releases may differ."""
+    """Return a region with its number of start-up trials, which other releases may change."""
     region, budget, space = study.region(name), study.budget_of(name), study.space_of(name)
     own = region.budget or BudgetOverride()
     if problem := startup_problem(own.startup_trials, budget.trials):
@@ -216,14 +216,14 @@ def studys_fleet(fleet: Fleet, study: str, shares: int | None, *, gangs: bool = 
     """Return a study's fleet, with defaults from the study.
 
     Args:
-        fleet: as the study has it.
-        study: its name, the default for the fleet's.
-        shares: the number of its trials that share a GPU; None: they need none.
-        gangs: whether some of its trainings use several jobs.
+        fleet: the study's `fleet:` table.
+        study: the study's name, the default for the fleet's name.
+        shares: the number of trials that share a GPU; None: trials need no GPU.
+        gangs: True if the study has gangs.
 
     Raises:
-        UnusableStudyError: the fleet divides GPUs differently from what the trials request, so
-            that they would wait for ever.
+        UnusableStudyError: the fleet doesn't divide GPUs as the trials request. The trials would
+            wait forever.
     """
     if shares and fleet.trials_per_gpu not in {None, shares}:
         text = (

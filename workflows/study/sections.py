@@ -94,20 +94,20 @@ class Budget(Section):
 
     @property
     def per_job(self) -> int | None:
-        """Trials per job; None: all of its lane's."""
+        """The number of trials per job; None: all trials of the job's lane."""
         return None if self.trials_per_job == "all" else self.trials_per_job
 
     @property
     def startup(self) -> int:
-        """Trials before the Gaussian process chooses; a resolved study states the number.
+        """The number of trials before the Gaussian process chooses; a resolved study has it.
 
-        A study that an earlier release froze does not: it continues with the old default.
+        A study that an earlier release froze may lack it. Then the old default is used.
         """
         return min(self.startup_trials or 10, self.trials)
 
     @property
     def failures_allowed(self) -> int:
-        """Trials that may fail permanently before the region stops."""
+        """The number of trials that may fail permanently before the region stops."""
         return max(3, self.trials // 4) if self.failures is None else self.failures
 
 
@@ -167,7 +167,7 @@ class Region(Section):
     )
 
     def data_or(self, studys: list[str]) -> list[str]:
-        """Return the patterns of its data: its own, otherwise the study's."""
+        """Return the region's patterns of data, or else the study's."""
         return studys if self.data is None else self.data
 
     def dated(self, day: str) -> Region:
@@ -294,7 +294,7 @@ class Resources(Section):
 
     @property
     def trials_per_gpu(self) -> int:
-        """The number of trials that share a GPU; 1 where each has its own."""
+        """The number of trials that share a GPU; 1 if each trial has its own GPUs."""
         return max(1, round(1 / self.gpus))
 
     @property

@@ -68,7 +68,7 @@ __all__ = ["URL_PREFIXES", "Budget", "Region", "RegionGlob", "Resources", "Study
 
 
 def _trainer(value: Any, _handler: ValidatorFunctionWrapHandler) -> Any:
-    """Validate `tabular` or a table: a union would report errors of both."""
+    """Validate `tabular` or a table. Pydantic's union would report the errors of both forms."""
     if value == "tabular":
         return value
     if not isinstance(value, Mapping | Trainer):
@@ -77,7 +77,7 @@ def _trainer(value: Any, _handler: ValidatorFunctionWrapHandler) -> Any:
 
 
 def _storage(value: Any) -> str:
-    """Validate a storage URL; its errors are shown without the value, which may hold a password."""
+    """Validate a storage's URL; errors omit the value, because it may contain a password."""
     try:
         return check_storage(str(value))
     except ValueError as error:
@@ -209,7 +209,7 @@ class Study(Section):
         return self
 
     def _of_metrics(self) -> Iterator[Refused]:
-        """Yield directions without a metric, and a second direction of the same metric."""
+        """Yield errors: a direction without a metric, and two directions for the same metric."""
         own, objective, gate = self.report_direction, self.objective, self.gate
         if own and self.report_metric is None:
             yield ("report_direction",), "requires report_metric", own
@@ -222,7 +222,7 @@ class Study(Section):
             yield ("gate", "direction"), "requires gate.metric", gate.direction
 
     def _of_absent_parts(self) -> Iterator[Refused]:
-        """Yield the parts that lack what they require, such as published models."""
+        """Yield errors: keys whose requirements are missing, such as published models."""
         if self.trainer != "tabular":
             text = "requires trainer: tabular; leave it out, your trainer reads its own data"
             yield from (((name,), text, {}) for name in self._given("target", "table", "checks"))
@@ -236,7 +236,7 @@ class Study(Section):
             yield ("publish",), text, self.publish
 
     def _of_pairs(self) -> Iterator[Refused]:
-        """Yield the values that exclude each other."""
+        """Yield errors: values that exclude each other."""
         if self.export and self.export.s3 and self.publish.startswith(URL_PREFIXES):
             text = "is in publish already; leave one of them out"
             yield ("export", "s3"), text, self.export.s3
@@ -254,7 +254,7 @@ class Study(Section):
             yield from self._of_two_managers(self.daily.takeover_after)
 
     def _of_two_managers(self, after: str) -> Iterator[Refused]:
-        """Yield what a second manager needs and the study lacks."""
+        """Yield errors: requirements of two managers that the study does not meet."""
         key = ("daily", "takeover_after")
         if not (self.storage or "").startswith("postgresql"):
             text = "requires storage: postgresql+psycopg://…, which both managers reach"
@@ -273,7 +273,7 @@ class Study(Section):
 
     @property
     def has_gangs(self) -> bool:
-        """True if a region trains its models on several slots."""
+        """True if some region trains each model on several slots."""
         return bool(gangs_of(self.resources, self.regions))
 
     @property
@@ -282,7 +282,7 @@ class Study(Section):
         return any(gang.checkpoints for gang in gangs_of(self.resources, self.regions))
 
     def nodes_of(self, region: str) -> Gang | None:
-        """Return the number of slots of a training of a region; None: it has one."""
+        """Return the number of slots for a region's training; None: a single slot."""
         return self.region(region).nodes or self.resources.nodes
 
     @property
@@ -292,7 +292,7 @@ class Study(Section):
 
     @property
     def listed_regions(self) -> dict[str, Region]:
-        """The regions that the file names; empty if it has a glob for them."""
+        """The regions that the study's file names; empty if they are given by a glob."""
         if isinstance(self.regions, RegionGlob):
             return {}
         return {name: region or Region() for name, region in self.regions.items()}
@@ -301,15 +301,15 @@ class Study(Section):
 
     @property
     def is_dated(self) -> bool:
-        """True if its data depends on the day."""
+        """True if the study's data depends on the day."""
         given = [self.data, *(region.data or [] for region in self.listed_regions.values())]
         return any(DATE in pattern for patterns in given for pattern in patterns)
 
     def dated(self, day: date | None) -> tuple[Study, date | None]:
-        """Return the study with `{date}` replaced by a day, and that day.
+        """Return the study with a day instead of `{date}`, and this day.
 
         Args:
-            day: None: today in the study's zone, or no day if no data contains `{date}`.
+            day: the day; None: today in the study's zone, or no day if no data contains `{date}`.
         """
         if not self.is_dated:
             return self, day
@@ -328,7 +328,7 @@ class Study(Section):
         return {name: path for name, path in found.items() if path}
 
     def without(self, names: Collection[str]) -> Study:
-        """Return the study without some of its regions."""
+        """Return the study without the regions `names`."""
         if isinstance(self.regions, RegionGlob):
             return self
         kept = {name: own for name, own in self.regions.items() if name not in names}
@@ -340,11 +340,11 @@ class Study(Section):
         """Return the normal form: regions by name, paths absolute.
 
         Args:
-            folder: the study file's folder, which relative paths start from.
+            folder: the study file's folder, the base of relative paths.
 
         Raises:
             InputError: a file doesn't exist or can't be used, a glob has no matches, or a
-                region's overrides contradict the study; names the key.
+                region's overrides contradict the study. The message names the key.
         """
         return resolution.resolved(self, folder)
 
@@ -368,8 +368,8 @@ class Study(Section):
     def compared_metric(self) -> str:
         """The metric that compares tuned with default settings.
 
-        The best of many trials looks better than it is on the rows that chose it. The reference
-        trainer therefore measures each trial on other rows, too.
+        On the rows that chose the best of many trials, this trial looks better than it is. So
+        `trainer: tabular` also measures each trial on other rows.
         """
         metric = self.objective.metric
         if self.trainer == "tabular" and metric.startswith("val_"):
@@ -387,14 +387,14 @@ class Study(Section):
         return self.regions[name] or Region()
 
     def data_of(self, region: str) -> list[str]:
-        """Return absolute paths and URLs of a region's data."""
+        """Return the absolute paths and the URLs of a region's data."""
         return self.region(region).data or []
 
     def space_of(self, region: str) -> SearchSpace:
-        """Return the search space of a region: the study's, with the region's entries replaced.
+        """Return a region's search space: the study's space, with the region's own entries.
 
         Raises:
-            InputError: the region's entries make a space that can't be searched; names the keys.
+            InputError: the region's entries make the space invalid. The message names the keys.
         """
         own = self.region(region).search_space
         if not own:
@@ -411,14 +411,14 @@ class Study(Section):
 
     @property
     def has_budget_in_usd(self) -> bool:
-        """True if a region of a resolved study, or all together, have a budget in USD."""
+        """True if a resolved study has a budget in USD, for a region or for all regions."""
         return any(self.budget_of(name).in_usd for name in self.region_table)
 
 
 def shares_of(accelerator: Accelerator, resources: Resources, fleet: Fleet | None) -> int | None:
     """Return the number of a study's trials that share a GPU; None for trials without a GPU.
 
-    With accelerator: auto, the study's fleet decides whether the pool has GPUs.
+    With `accelerator: auto`, trials have GPUs if the study's fleet has GPUs.
     """
     if accelerator == "auto":
         accelerator = "gpu" if fleet and fleet.brings_gpus else "cpu"
@@ -426,7 +426,7 @@ def shares_of(accelerator: Accelerator, resources: Resources, fleet: Fleet | Non
 
 
 def _space_problems(error: ValidationError, region: str, own: Mapping[str, Any]) -> list[Problem]:
-    """Return the problems of a region's space, each at its entry in the study's file."""
+    """Return the problems of a region's search space, each with the keys of its entry."""
     problems = []
     for detail in error.errors(include_url=False):
         place = detail["loc"]

@@ -1,4 +1,4 @@
-"""The study's `table:` section: how `trainer: tabular` reads the files of its regions."""
+"""The study's `table:` section, with which `trainer: tabular` reads the regions' files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEFAULT_SHARES = [0.7, 0.15, 0.15]
 NULL_VALUES = ["NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None"]
 _ROUNDING = 1e-6
 
-_PLAIN = re.compile(r"[^\W\d][\w ()/%€.-]*(?<! )")  # a key in YAML that needs no quotes
+_PLAIN = re.compile(r"[^\W\d][\w ()/%€.-]*(?<! )")  # a YAML key without quotes
 _NO_TEXTS = {"true", "false", "null", "yes", "no", "on", "off"}
 
 ColumnName = Annotated[str, AfterValidator(not_empty)]
@@ -25,12 +25,12 @@ _ROLES = ["numeric", "categorical", "ignore", "decimal_point", "decimal_comma"]
 
 
 def is_form(role: str | None) -> TypeGuard[str]:
-    """Return whether a column's role is a format of numbers or dates."""
+    """Return whether a column's role is a format: of numbers, or of dates."""
     return role is not None and (role.startswith("decimal_") or "%" in role)
 
 
 def line_for(name: str, roles: Iterable[str]) -> str:
-    """Return the line of a study that sets a column's role: valid YAML if there is one role."""
+    """Return a line for a study file that sets a column's role; several roles are alternatives."""
     is_plain = _PLAIN.fullmatch(name) and name.lower() not in _NO_TEXTS
     key = name if is_plain else json.dumps(name, ensure_ascii=False)
     return f"table: {{columns: {{{key}: {' or '.join(roles)}}}}}"

@@ -1,8 +1,8 @@
-"""The text of a study file as a tree, with limits on its size, depth and aliases.
+"""Parsing of a study file's text into a tree, with limits on its size, depth and aliases.
 
-YAML 1.2 (ruamel.yaml), so that the region `NO` is Norway and not `false`, and `1e-4` is a number.
-A study needs only tables, lists and values. Tags, and aliases that multiply, are refused during
-parsing, before their content is built.
+The text is YAML 1.2 (ruamel.yaml): the region `NO` is Norway and not `false`, and `1e-4` is a
+number. A study needs only tables, lists and values. The parser refuses tags and too many values
+behind aliases before it builds their content.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ from ruamel.yaml.reader import ReaderError
 from trialfleet import job_files
 from trialfleet.errors import InputError, StudyError, first_of
 
-LARGEST_STUDY = 2_000_000  # bytes; 10,000 regions with settings of their own
+LARGEST_STUDY = 2_000_000  # bytes; enough for 10,000 regions with their own settings
 DEEPEST = 32  # levels of tables and lists; a study has six
-_MOST_LOOKED_AT, _LOOKED_AT = 200, 65_536  # files that may be studies, bytes of each
+_MOST_LOOKED_AT, _LOOKED_AT = 200, 65_536  # files to search for studies, bytes of each
 _SHOWN_STUDIES = 10
-MOST_VALUES = 500_000  # values, those behind an alias counted wherever it stands
+MOST_VALUES = 500_000  # values; for each alias, the values behind it count again
 
-# What ruamel.yaml lets through of a text that it can't make sense of.
+# Other errors that ruamel.yaml raises for an invalid text.
 _PARSER_FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def read_yaml(path: Path, *, largest: int | None = LARGEST_STUDY) -> Any:
-    """Return the content of a YAML file, as ruamel.yaml's lists and tables, which know their lines.
+    """Return the content of a YAML file as ruamel.yaml's lists and tables, with line numbers.
 
     Args:
-        path: a regular file; others, which might never end, are not opened.
+        path: a regular file; other files might never end, so they are not opened.
         largest: the maximum size in bytes.
 
     Raises:
-        StudyError: it is not YAML, or has parts that a study may not have; names the line.
-        InputError: it can't be read.
+        StudyError: the file is not YAML, or has parts that a study may not have. The message names
+            the line.
+        InputError: the file can't be read.
     """
     text = _read(path, largest)
     yaml = YAML(typ="rt", pure=True)
@@ -87,7 +88,7 @@ def _read(path: Path, largest: int | None) -> str:
 
 
 def _studies_here() -> str:
-    """Return the files here and one folder deeper that look like studies, for a message."""
+    """Return a text that names the studies in the working directory and its subdirectories."""
     places = (place for pattern in ("*.y*ml", "*/*.y*ml") for place in sorted(Path().glob(pattern)))
     found = [str(place) for place in islice(places, _MOST_LOOKED_AT) if _looks_like_a_study(place)]
     return f"; studies here: {first_of(found, _SHOWN_STUDIES)}" if found else ""
@@ -104,20 +105,20 @@ def _looks_like_a_study(path: Path) -> bool:
 
 
 class _BeyondStudyError(ComposerError):
-    """YAML that a study may not have."""
+    """The text has YAML that is not allowed in a study."""
 
 
 class _Composer(Composer):
-    """Composer of the tree of nodes that refuses trees that are too large or too deep."""
+    """A YAML composer that refuses tags, and trees that are too large or too deep."""
 
     def __init__(self, loader: Any = None) -> None:
         super().__init__(loader=loader)
         self._depth = 0
         self._values = 0
-        self._behind: dict[int, int] = {}  # values of each whole node that has an anchor
+        self._behind: dict[int, int] = {}  # number of values in each node with an anchor
 
     def compose_node(self, parent: Node | None, index: Any) -> Node:
-        """Return the next node, counted."""
+        """Return the next node, and count its values."""
         event = self.parser.peek_event()
         if getattr(event, "tag", None) not in {None, "!"}:
             given = str(event.tag).replace("tag:yaml.org,2002:", "!!")

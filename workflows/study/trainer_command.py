@@ -1,7 +1,7 @@
 """Checks of a trainer's command before a trial runs.
 
-`command_problems` compares it with the transferred files: a trial's sandbox has no others.
-`check_program` looks for the program on the PATH of jobs.
+`command_problems` compares the command with the transferred files: a trial's sandbox has no other
+files. `check_program` looks for the command's program on the PATH of jobs.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ CONTRACT = (
 def command_problems(
     command: Sequence[str], files: Iterable[str], data: Iterable[str], folder: Path
 ) -> Iterator[tuple[int, str]]:
-    """Yield the words of a command that a trial won't find: the place of each, and the problem.
+    """Yield (index, problem) for each word of a command that names a file absent in the sandbox.
 
-    `files` are the paths of the transferred files, `data` the data's names in a sandbox.
+    `files` has the paths of the transferred files, `data` the names of data files in the sandbox.
     """
     sent = {Path(file).name: Path(file) for file in files}
     there = {*sent, *data, *CONTRACT}
@@ -69,7 +69,7 @@ def _of_program(word: str, sent: dict[str, Path], there: set[str], folder: Path)
 def _of_argument(
     word: str, sent: dict[str, Path], there: set[str], folder: Path, *, is_script: bool
 ) -> str:
-    """Return the problem with a word that may name a file; one without a suffix is not checked."""
+    """Return the problem with a word that may name a file; a word without a suffix is skipped."""
     place = PurePosixPath(word)
     if place.parts[:1] and place.parts[0] in there:
         file = _sent_file(word, sent)
@@ -99,20 +99,20 @@ def _of_module(word: str, there: set[str], folder: Path) -> str:
 
 
 def _sent_file(word: str, sent: dict[str, Path]) -> Path | None:
-    """Return the present path of the file that a word of the command names in a sandbox."""
+    """Return the path, on this machine, of the file that a word names in the sandbox."""
     place = PurePosixPath(word)
     top = sent.get(place.parts[0]) if place.parts else None
     return top.joinpath(*place.parts[1:]) if top else None
 
 
 def check_program(word: str, job_path: str) -> None:
-    """Look for a command's program as the jobs of an embedded pool do.
+    """Check that jobs of an embedded pool will find a command's program.
 
     Raises:
         UnusableStudyError: the program doesn't exist or isn't executable.
     """
     if "/" in word and not word.startswith("/"):
-        return  # of the sandbox
+        return  # a file in the sandbox
     if shutil.which(word, path=job_path):
         return
     if word.startswith("/"):

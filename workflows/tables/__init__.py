@@ -1,20 +1,18 @@
-"""Tables for `trainer: tabular`: from a CSV or Parquet file to the arrays for its trials.
+"""Tables for `trainer: tabular`: from a CSV or Parquet file to the arrays that trials read.
 
-    options        the study's `table:` section
-    fetching       a region's file, also from S3
     reading        a file's rows
-    csv_rows       those of CSV, for prediction too
+    csv_rows       the rows of a CSV file, also for predictions
     cells          the content of a column's cells: numbers, dates, times, booleans or text
     moments        dates as databases, tools and people write them
     amounts        numbers as people write them
     column_types   the role of a column: numeric, categorical or ignored
-    training_rows  why training rows teach nothing about a column
-    splits         which rows are to train, to validate, to test
-    encoding       rows as a model takes them
+    training_rows  columns that are useless because of their training rows
+    splits         the split of rows into training, validation and test
+    encoding       rows in a model's form
     building       a region's table and its description
-    day_profile    a profile of a day's table, for comparison with other days'
-    label_score    whether columns predict the labels
+    day_profile    a profile of a day's table, for comparison with other days
+    label_score    a score of how well columns predict the labels
 
-Only the manager reads such files, once, when a run is planned: every trial of the run gets the same
-arrays, and a node needs nothing but numpy and torch.
+Only the manager reads such files, once, when a run is planned. So every trial of the run gets the
+same arrays, and a node only needs NumPy and torch.
 """

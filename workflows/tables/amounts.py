@@ -1,6 +1,6 @@
-"""Numbers as people write them: 1.200,50 and 1,200.50, (3.50), € 4, 12%, 5K.
+"""Numbers in people's forms: 1.200,50 and 1,200.50, (3.50), € 4, 12%, 5K.
 
-None is read unless `table.columns` says which sign precedes decimals.
+Such numbers are only read if `table.columns` says whether a point or a comma precedes decimals.
 """
 
 from __future__ import annotations
@@ -17,18 +17,21 @@ _MONEY = (
 )
 _FACTORS = {"k": 1e3, "m": 1e6, "mn": 1e6, "mio": 1e6, "b": 1e9, "bn": 1e9, "mrd": 1e9}
 _FACTOR = rf"(?i)^(.*[0-9])({'|'.join(sorted(_FACTORS, key=len, reverse=True))})$"
-# With a unit, as an interval, out of bounds: 12 kg, 3 days 04:05:06, 27:15:00, PT1H30M, <5.
+# Numbers with a unit, durations and bounds: 12 kg, 3 days 04:05:06, 27:15:00, PT1H30M, <5.
 _MEASURE = (
     r"^[<>≤≥~+-]?\s?[0-9]+(?:[.,][0-9]{3})*(?:[.,][0-9]+)?"
     r"(?:[:/][0-9][0-9]\S*|\s?[^\W\d]{1,8}\b.*|\s?[°µ\x22'].*)?$"
     r"|^-?P[0-9.]*[0-9YMWDT][0-9.YMWDTHS]*[YMWDHS]$"
 )
-# With signs around it, perhaps a flag behind: 4.5*, ="4.5", [4.5], 4.5 p.
+# Numbers with signs around them, or a flag after them: 4.5*, ="4.5", [4.5], 4.5 p.
 _MARKED = r"^[^\w#]*[0-9]+(?:[.,][0-9]+)?[^\w\-.,/:]+[^\W\d]{0,2}[^\w\-.,/:]*$"
 
 
 def amounts(values: pl.Series, kind: str) -> pl.Series:
-    """Return a text column's numbers as Float64, null if a cell is none; see `DECIMAL_SIGNS`."""
+    """Return the numbers of a text column as Float64; null if a cell is not a number.
+
+    `kind` is a key of `DECIMAL_SIGNS`.
+    """
     decimal = DECIMAL_SIGNS[kind]
     thousands = "," if decimal == "." else "."
     bare = values.str.replace_all("\u2212", "-").str.replace_all(_MONEY, "")
@@ -50,9 +53,9 @@ def amounts(values: pl.Series, kind: str) -> pl.Series:
 
 
 def as_people_write_numbers(values: pl.Series) -> str:
-    """Return what to do if a text column holds numbers that aren't read.
+    """Return advice about a text column with numbers in people's forms, which are not read.
 
-    Empty if it holds something else.
+    Empty if the column has something else.
     """
     present = different_texts(values)
     other = present.filter(present.cast(pl.Float64, strict=False).is_null() & (present != ""))
@@ -71,9 +74,9 @@ def as_people_write_numbers(values: pl.Series) -> str:
 
 
 def with_units(values: pl.Series) -> str:
-    """Return what to do if many different texts are numbers with a unit or a mark.
+    """Return advice about a text column with many numbers that have a unit or a mark.
 
-    Empty otherwise. Plain numbers may be among those with a mark.
+    Empty for other columns. A column of marked numbers may also have plain numbers.
     """
     present = different_texts(values)
     is_plain = present.cast(pl.Float64, strict=False).is_not_null()

@@ -1,4 +1,4 @@
-"""A region's table from a file's rows, and its description."""
+"""Building of a region's table from a file's rows, and the table's description."""
 
 from __future__ import annotations
 
@@ -31,32 +31,35 @@ from trialfleet.workflows.tables.csv_rows import TableError
 from trialfleet.workflows.tables.encoding import encode, numbers_of
 from trialfleet.workflows.tables.splits import beginnings, split_rows
 
-_SHOWN = 30  # names of columns in a message
+_SHOWN = 30  # number of columns to name in a message
 _PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
-_MOST_LABELS = 0.5  # of the rows; more classes than this are ids, or a text
-_HALF = 0.5  # of the cells are numbers, so the rest can't be classes
+_MOST_LABELS = 0.5  # of the rows; with more classes, the target is an id or a text
+_HALF = 0.5  # if more of the cells are numbers, the others are mistakes
 _WAYS_OUT = "If it stands for a missing value, add it to table.null_values; else correct the file"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """The findings in a region's file.
+    """The description of a region's table.
 
     Attributes:
-        rows: those that have a target: the parts' together.
-        parts: rows to train, to validate, to test.
-        without_target: rows that were left out.
-        task: the task of learning, and whether it was inferred.
-        classes: rows of each class; empty for regression.
-        range: the least and the largest target; of a regression alone.
-        categorical: the categorical columns and the size of each one's vocabulary.
-        ignored: the columns that are not used, and why.
-        missing: the used columns in which cells are missing, and how many.
-        notes: what a person should know of a column.
-        one_class: the parts whose rows have one class only, or one value.
-        untaught: classes that no training row has.
-        begins: with a split by time: the earliest moment of validation and of test, as text.
-        in_no_cell: the study's own texts for a missing value that no cell holds.
+        rows: the number of rows with a target.
+        parts: the number of training, validation and test rows.
+        without_target: the number of rows without a target, which are left out.
+        target: the column to predict.
+        task: classification or regression.
+        task_inferred: True if the task was inferred, not given by the study.
+        classes: the number of rows of each class; empty for a regression.
+        range: the smallest and the largest target; empty for a classification.
+        numeric: the numeric columns.
+        categorical: the categorical columns, each with the size of its vocabulary.
+        ignored: the columns that are not used, each with the reason.
+        missing: the used columns with missing cells, each with their number.
+        notes: a note for people about a column, by column.
+        one_class: the parts whose rows all have the same class or value.
+        untaught: the classes that no training row has.
+        begins: for a split by time, the earliest time of validation and of test rows, as text.
+        in_no_cell: texts of the study's own null_values that no cell has.
     """
 
     rows: int
@@ -88,17 +91,17 @@ class Description:
 def build_table(
     frame: pl.DataFrame, target: str | None, options: TableOptions, seed: int
 ) -> tuple[Table, Description]:
-    """Return the table for trials.
+    """Return the table for trials, and its description.
 
     Raises:
-        TableError: there is no such table in these rows.
+        TableError: the rows can't be used as such a table.
     """
     target = _check_columns(frame.columns, target, options)
     own = [text for text in options.null_values if text not in NULL_VALUES]
     in_no_cell = cells.in_no_cell(frame, own)
     frame = cells.without_nulls(frame, options.null_values)
     present = frame[target].is_not_null()
-    if frame[target].dtype == pl.String:  # a blank is not a target
+    if frame[target].dtype == pl.String:  # blanks are no target
         present &= frame[target].str.strip_chars() != ""
     if not present.any():
         raise TableError(f"the target {target!r} is empty in every row")
@@ -126,7 +129,7 @@ def build_table(
 
 
 def describe(table: Table) -> Description:
-    """Return the description of a table that `write_table` wrote."""
+    """Return the description of a table, from the table alone."""
     table = table.used()
     columns, values = table.columns, table.target
     missing = np.isnan(table.numeric).sum(0)
@@ -156,7 +159,7 @@ def describe(table: Table) -> Description:
 def _read_by_forms(
     rows: pl.DataFrame, roles: Mapping[str, str], numbered: Sequence[int]
 ) -> pl.DataFrame:
-    """Return the rows with those columns parsed whose form the study gives."""
+    """Return the rows; columns for which the study gives a format are parsed."""
     forms = {name: role for name, role in roles.items() if is_form(role)}
     for name, form in forms.items():
         numbers_of(rows[name], form, numbered, _WAYS_OUT)
@@ -168,14 +171,14 @@ def _read_by_forms(
 
 @dataclass(frozen=True, kw_only=True)
 class _Goal:
-    """The target of learning: a value, or the number of a class, for each row."""
+    """The target column: for each row a value, or the number of a class."""
 
     task: Task
     inferred: bool
     kind: str
     values: Floats
     classes: list[str] = field(default_factory=list)
-    note: str = ""  # what a person should know who meant numbers
+    note: str = ""  # for a person who meant numbers
 
 
 def _goal(
@@ -216,7 +219,7 @@ def _goal(
 
 
 def _where(values: pl.Series, numbered: Sequence[int]) -> str:
-    """Return the hint for a target in people's number forms, which may be meant as classes."""
+    """Return the rest of an error about a target with unread numbers: a row, perhaps a hint."""
     found = cells.understood_as("number", values)
     row = f"row {numbered[found.row]} below the header"
     if found.are_most():
@@ -239,7 +242,7 @@ def _task_of(values: pl.Series, found: pl.Series, kind: str) -> Task:
 def _slip(
     values: pl.Series, kind: str, numbered: Sequence[int], least: float = cells.MOSTLY
 ) -> str:
-    """Return the cell that is no number if nearly all others are; empty if that isn't so."""
+    """Return a text about the first cell that is no number, if nearly all others are; else ""."""
     if kind != "text" or values.dtype != pl.String:
         return ""
     found = cells.understood_as("number", values)
@@ -277,7 +280,7 @@ def _check_parts(split: npt.NDArray[np.int8], goal: _Goal, target: str) -> None:
 
 
 def _check_columns(names: Sequence[str], target: str | None, options: TableOptions) -> str:
-    """Return the target, if it and all columns of the options exist."""
+    """Return the target; check that it and all columns of the options exist."""
     choices = ", ".join(map(repr, names[:_SHOWN])) + (", …" if len(names) > _SHOWN else "")
     if target is None:
         raise TableError(f"no column to predict is named: write target: COLUMN; it has {choices}")

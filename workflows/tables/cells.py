@@ -1,6 +1,6 @@
-"""The content of a column's cells, and its conversion to numbers or text.
+"""The kinds of a column's cells, and the conversion of cells to numbers or categories.
 
-Training and prediction read their cells here alone, so a value means the same in both.
+Training and prediction both use this module. So a value has the same meaning in both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trialfleet.workflows.tables.amounts import DECIMAL_SIGNS, amounts
 from trialfleet.workflows.tables.moments import FEW_TEXTS, by_form, moments
 
 _LARGEST = float(np.finfo(np.float32).max)
-_DAY, _HOUR = 86_400e6, 3_600e9  # in the units that polars keeps dates (µs) and times (ns) in
+_DAY, _HOUR = 86_400e6, 3_600e9  # in polars' units: µs for dates, ns for times
 _SAMPLE = 64  # cells; enough to decide for most columns
 _CODE = r"^0[0-9]"
 MOSTLY, _HALF = 0.9, 0.5  # of the cells
@@ -26,11 +26,11 @@ _DIGITS = r"^(0|-?[1-9][0-9]*)$"
 
 
 class CellError(ValueError):
-    """A cell that doesn't hold what its column does.
+    """A cell is not of its column's kind.
 
     Attributes:
-        row: its number, from 0.
-        why: the problem, with the value.
+        row: the row's number, from 0.
+        why: the problem, with the cell's value.
     """
 
     def __init__(self, row: int, why: str) -> None:
@@ -39,7 +39,7 @@ class CellError(ValueError):
 
 
 def without_nulls(frame: pl.DataFrame, null_values: Sequence[str]) -> pl.DataFrame:
-    """Return the frame with its missing values as nulls: the texts given, empty cells and NaN."""
+    """Return the frame with null for missing values: `null_values`, empty cells and NaN."""
     columns = []
     for column in frame.iter_columns():
         values = _plain(column)
@@ -50,7 +50,7 @@ def without_nulls(frame: pl.DataFrame, null_values: Sequence[str]) -> pl.DataFra
 
 
 def in_no_cell(frame: pl.DataFrame, null_values: Sequence[str]) -> list[str]:
-    """Return the texts for missing values that no cell holds."""
+    """Return those of `null_values` that no cell has."""
     columns = [_plain(column) for column in frame.iter_columns()]
     return [
         text for text in null_values if not any(_are_among(each, [text]).any() for each in columns)
@@ -62,9 +62,9 @@ def _plain(values: pl.Series) -> pl.Series:
 
 
 def _are_among(values: pl.Series, null_values: Sequence[str]) -> pl.Series:
-    """Return which cells hold one of the texts, or the same number, date or time.
+    """Return for each cell whether it is one of the texts, or the same number, date or time.
 
-    Blanks around them don't matter. A text that begins with 0, as codes do, is no number.
+    Blanks around a cell don't matter. A text with a leading zero is a code, not a number.
     """
     is_text = values.dtype == pl.String
     kind_of_type = None if is_text else _kind_of_type(values)
@@ -88,7 +88,7 @@ def _are_among(values: pl.Series, null_values: Sequence[str]) -> pl.Series:
 
 @lru_cache
 def _as_numbers(null_values: tuple[str, ...]) -> dict[str, pl.Series]:
-    """Return the numbers, dates and times among texts, by their kind."""
+    """Return the numbers, the dates and the times among texts, by kind."""
     texts = pl.Series(null_values, dtype=pl.String)
     found = {kind: _CONVERT[kind](texts) for kind in ("number", "date", "time")}
     read = {kind: numbers.fill_nan(None).drop_nulls() for kind, numbers in found.items()}
@@ -96,10 +96,10 @@ def _as_numbers(null_values: tuple[str, ...]) -> dict[str, pl.Series]:
 
 
 def recognise(values: pl.Series) -> tuple[str | None, pl.Series]:
-    """Return the kind of a column's cells, and the cells, converted to numbers if they are.
+    """Return the kind of a column's cells, and the cells; numbers, dates and times are converted.
 
-    Text is a number, a date, a time or a boolean if every cell is. The kind is None if no model
-    can use the column's type.
+    A text column has the kind number, date, time or boolean if all its cells have this kind. The
+    kind is None if no model can use the column's type.
     """
     if values.dtype != pl.String:
         return _kind_of_type(values), values
@@ -137,16 +137,16 @@ def _is(values: pl.Series, *types: type[pl.DataType]) -> bool:
 
 
 class Understood(NamedTuple):
-    """The number of cells in a text column that are of one kind, such as numbers.
+    """Counts for a text column: cells of one kind, such as number, and other cells.
 
     Attributes:
-        kind: which.
-        share: those that are, of all that are not missing.
-        others: how many are not.
-        different: how many different texts there are.
-        different_others: how many of them are not.
-        first: the first cell that is not; empty if there is none.
-        row: its number, from 0.
+        kind: the kind.
+        share: the share of cells of this kind, among cells that are not missing.
+        others: the number of other cells.
+        different: the number of different texts in the column.
+        different_others: the number of different texts that are not of this kind.
+        first: the first other cell; empty if there is none.
+        row: the row of this cell, from 0.
     """
 
     kind: str
@@ -158,13 +158,13 @@ class Understood(NamedTuple):
     row: int = 0
 
     def are_most(self, least: float = MOSTLY) -> bool:
-        """Return whether the column was meant so, with a few other cells or texts."""
+        """Return whether nearly all cells, or nearly all different texts, are of this kind."""
         few = self.different_others <= FEW_TEXTS * self.different
         return self.others > 0 and (self.share >= least or few)
 
     @property
     def words(self) -> str:
-        """The share of cells of the kind, in words: never 100% if another one exists."""
+        """The share of cells of this kind in words; at most 99%."""
         if self.share >= _HALF:
             return f"{min(99, round(100 * self.share))}% of its cells are {self.kind}s"
         count = self.different - self.different_others
@@ -172,7 +172,7 @@ class Understood(NamedTuple):
 
 
 def understood_as(kind: str, values: pl.Series) -> Understood:
-    """Return the number of a column's cells of a kind, and the first one that isn't."""
+    """Count a column's cells that are of a kind, and find the first cell that is not."""
     present = len(values) - values.null_count()
     different = values.drop_nulls().unique(maintain_order=True)
     others = different.filter(_unread(different, _CONVERT[kind](different)))
@@ -185,11 +185,11 @@ def understood_as(kind: str, values: pl.Series) -> Understood:
 
 
 def as_written(values: pl.Series, form: str) -> pl.Series:
-    """Return a column as numbers or moments; the form must fit all cells.
+    """Return a column as numbers or moments; all cells must have the given form.
 
     Args:
-        values: as `without_nulls` left them.
-        form: "decimal_point" or "decimal_comma"; or a date's, as strftime writes it.
+        values: the cells after `without_nulls`.
+        form: "decimal_point", "decimal_comma", or a strftime format of dates.
     """
     if form in DECIMAL_SIGNS:
         return numbers(values, form)
@@ -197,15 +197,16 @@ def as_written(values: pl.Series, form: str) -> pl.Series:
 
 
 def numbers(values: pl.Series, kind: str) -> pl.Series:
-    """Return a column's cells as Float64, null if they are missing.
+    """Return a column's cells as Float64; null for missing cells.
 
     Args:
-        values: as `without_nulls` left them.
-        kind: "number", "decimal_point" or "decimal_comma"; "date", or a date's form (days since
-            1970 began, in UTC); "time" (hours since midnight); "boolean" (0 or 1).
+        values: the cells after `without_nulls`.
+        kind: "number", "decimal_point" or "decimal_comma"; "date" or a strftime format, which give
+            days since the beginning of 1970 in UTC; "time", which gives hours since midnight; or
+            "boolean", which gives 0 or 1.
 
     Raises:
-        CellError: a cell is not such a thing.
+        CellError: a cell is not of this kind.
     """
     found = _CONVERT[kind](values) if kind in _CONVERT else _days(values, kind)
     _refuse(
@@ -217,14 +218,14 @@ def numbers(values: pl.Series, kind: str) -> pl.Series:
 
 
 def kind_now(values: pl.Series, kind: str) -> str:
-    """Return the kind of cells after `recognise` converted them to numbers, if it did."""
+    """Return the kind of cells after `recognise`, which may have converted them to numbers."""
     return "number" if values.dtype == pl.Float64 else kind
 
 
 def texts(values: pl.Series, kind: str) -> pl.Series:
-    """Return a column's cells as categories, null if they are missing.
+    """Return a column's cells as categories; null for missing cells.
 
-    A category has one spelling: whole numbers without a fraction, booleans in lower case.
+    A category has one spelling: whole numbers have no fraction, booleans are in lower case.
     """
     found = values.cast(pl.String)
     if kind == "boolean":
@@ -234,14 +235,15 @@ def texts(values: pl.Series, kind: str) -> pl.Series:
 
 
 def labels(values: pl.Series, kind: str) -> pl.Series:
-    """Return a target's cells as the names of classes: whole numbers without a fraction.
+    """Return a target's cells as names of classes; whole numbers have no fraction.
 
     Args:
-        values: as `without_nulls` left them: a float has no room for large whole numbers.
-        kind: what they hold.
+        values: the cells after `without_nulls`, not yet converted: a float can't represent all
+            large whole numbers.
+        kind: the kind of the cells.
 
     Raises:
-        CellError: a cell is no number.
+        CellError: the kind is "number", but a cell is no number.
     """
     if kind != "number":
         return texts(values, kind)
@@ -256,9 +258,9 @@ def labels(values: pl.Series, kind: str) -> pl.Series:
 
 
 def codes(values: pl.Series, vocabulary: Iterable[str]) -> pl.Series:
-    """Return texts as Int32: position in the vocabulary + 1; 0 for any other.
+    """Return texts as Int32 codes: the position in the vocabulary + 1, or 0 for any other text.
 
-    A missing one is 0 as well, unless the vocabulary has the empty text, as `write_table` may give.
+    A missing text is 0, too, unless the vocabulary has the empty text, which `write_table` allows.
     """
     known = codes_of([*vocabulary])
     if not known:
@@ -267,7 +269,7 @@ def codes(values: pl.Series, vocabulary: Iterable[str]) -> pl.Series:
 
 
 def _unread(values: pl.Series, found: pl.Series) -> pl.Series:
-    """Return which cells could not be read; blanks are no content."""
+    """Return for each cell whether it could not be read; a blank cell counts as missing."""
     unread = found.is_null() & values.is_not_null()
     if values.dtype == pl.String and unread.any():
         unread &= values.str.strip_chars() != ""
@@ -285,7 +287,7 @@ def _numbers(values: pl.Series) -> pl.Series:
         found = values.cast(pl.Float64, strict=False)
         if found.null_count() == values.null_count():
             return found
-        return values.str.strip_chars().cast(pl.Float64, strict=False)  # blanks, or no number
+        return values.str.strip_chars().cast(pl.Float64, strict=False)  # with blanks, or no number
     if values.dtype.is_numeric() or _is(values, pl.Boolean, pl.Null):
         return values.cast(pl.Float64)
     return _no_numbers(values)

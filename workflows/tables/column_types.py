@@ -14,8 +14,8 @@ from trialfleet.workflows.tables.csv_rows import UNNAMED
 from trialfleet.workflows.tables.moments import as_people_write_dates, perhaps_moments
 from trialfleet.workflows.tables.training_rows import reason_unused
 
-MOST_CLASSES = 10  # whole numbers with more different values are a regression's target
-_FEWEST = 3  # rows of which each has a value of its own say that a column is an id
+MOST_CLASSES = 10  # with more different whole numbers, the target is for regression
+_FEWEST = 3  # at least this number of rows, all different: the column is an id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +23,11 @@ class Feature:
     """The role of a column in the model.
 
     Attributes:
-        kind: what its cells hold, see `cells`.
-        values: its cells as they were understood: what turned out to be numbers, as numbers.
-        why: why a model does without it. If the role isn't ignore, the table keeps its values.
+        role: the column's role.
+        kind: the kind of its cells, see `cells`.
+        values: its cells, converted to numbers if they are numbers, dates or times.
+        why: the reason why a model doesn't use it; empty if a model does. If the role isn't
+            "ignore", the table has its values even so.
         note: a note for people if the study gives no role.
     """
 
@@ -37,12 +39,16 @@ class Feature:
 
     @property
     def is_used(self) -> bool:
-        """True if a model learns from it."""
+        """True if a model learns from the column."""
         return not self.why
 
 
 def feature_of(values: pl.Series, override: Role | None, trained: pl.Series) -> Feature:
-    """Return the role of a column; cells are as `without_nulls` or a form left them."""
+    """Return the role of a column.
+
+    `values` are the cells after `without_nulls`, or after a form of the study was applied.
+    `trained` is True for training rows.
+    """
     is_named = values.name and not UNNAMED.fullmatch(values.name)
     if values.null_count() == len(values) and override != "ignore" and is_named:
         return Feature(role="ignore", values=values, why="it has no values")
@@ -54,7 +60,7 @@ def feature_of(values: pl.Series, override: Role | None, trained: pl.Series) -> 
 
 
 def _feature_of(values: pl.Series, override: Role | None) -> Feature:
-    """Return the role of a column, by all of its rows."""
+    """Return the role of a column, based on all its rows."""
     if override == "ignore":
         return Feature(role="ignore", values=values, why="the study says so")
     kind, found = cells.recognise(values)
@@ -72,7 +78,7 @@ def _feature_of(values: pl.Series, override: Role | None) -> Feature:
 
 
 def _inferred(values: pl.Series, kind: str, found: pl.Series) -> Feature:
-    """Return the role of a column without one in the study, by its cells as understood."""
+    """Return the role of a column for which the study gives no role, based on its cells."""
     written = almost = ""
     if kind == "text":
         written = as_people_write_dates(values) or as_people_write_numbers(values)
@@ -91,7 +97,7 @@ def _inferred(values: pl.Series, kind: str, found: pl.Series) -> Feature:
 
 
 def _why_useless(values: pl.Series, kind: str) -> str:
-    """Return why a column says nothing about the target; empty if it may."""
+    """Return the reason why a column can't help to predict the target; empty if it may."""
     if not values.name or UNNAMED.fullmatch(values.name):
         return "it has no name"
     present = values.drop_nulls()
@@ -109,7 +115,7 @@ def _counts_rows(values: pl.Series) -> bool:
 
 
 def _almost_numbers(values: pl.Series) -> str:
-    """Return the texts that keep a column from being numbers, dates or times; or empty."""
+    """Return a note if nearly all cells of a text column are numbers, dates or times; else ""."""
     if values.dtype != pl.String:
         return ""
     for kind in ("number", "date", "time"):

@@ -1,8 +1,8 @@
-"""The rows of a CSV file as text, read as pandas reads them.
+"""The rows of a CSV file as text, read as pandas does.
 
-Training and prediction share one reader, Python's csv. Polars, ten times as fast, takes its place
-if the file is unambiguous: each quote encloses a cell or is doubled within one, lines
-end in LF or CR LF, and each row has as many cells as the header.
+Training and prediction use the same reader, Python's csv. Polars, which is ten times as fast, reads
+an unambiguous file instead. In such a file each quote encloses a cell or is doubled within a cell,
+lines end in LF or CR LF, and each row has as many cells as the header.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ import numpy as np
 import polars as pl
 from polars.exceptions import PolarsError
 
-BATCH = 65536  # rows in memory at once
-UNNAMED = re.compile(r"Unnamed: \d+")  # pandas' name for a column without one
+BATCH = 65536  # rows in memory at the same time
+UNNAMED = re.compile(r"Unnamed: \d+")  # pandas' name for a column without a name
 _GZIP = b"\x1f\x8b"
-_UTF8, _UTF16 = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")  # as byte order marks
-_NO_TEXT = {  # by a file's first bytes
+_UTF8, _UTF16 = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")  # byte order marks
+_NO_TEXT = {  # by the file's first bytes
     b"PK\x03\x04": "is a ZIP archive, as Excel workbooks are; save the table as CSV",
     b"PAR1": "is Parquet; its name has to end in .parquet",
     b"(\xb5/\xfd": "is compressed by zstd; unpack it, or compress it by gzip",
@@ -38,13 +38,13 @@ _NO_TEXT = {  # by a file's first bytes
 }
 _SEPARATORS = ",;\t|"
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)  # Excel writes it above the header
-_HEAD = 64  # lines that are looked at for the separator
+_HEAD = 64  # lines from which the separator is inferred
 _NUL = "\0"
 _NO_CHARACTER = re.compile("[\0\udc80-\udcff]")  # invalid UTF-8 bytes are read as the latter
 
 
 class TableError(ValueError):
-    """A file that is no table, or no training table; `problems` has no file name."""
+    """A file is no table, or no table for training; `problems` don't name the file."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -56,10 +56,10 @@ class CsvRows:
     """An open CSV file.
 
     Attributes:
-        header: its cells unchanged, a line break within one as LF.
-        names: the columns' names, each once.
+        header: the header's cells, unchanged except that line breaks in a cell become LF.
+        names: the columns' names, which are all different.
         separator: the character between the cells.
-        frames: the rows as text, a batch at a time; empty cells are null.
+        frames: the rows as text, in batches; empty cells are null.
     """
 
     header: list[str]
@@ -70,11 +70,11 @@ class CsvRows:
 
 @contextmanager
 def opened_csv(path: Path) -> Iterator[CsvRows]:
-    """Give the rows of a CSV file, which may be a pipe.
+    """Open a CSV file, which may be a pipe, and yield its rows.
 
     Raises:
-        TableError: it is not such a file; rows may raise it too.
-        OSError: it can't be read.
+        TableError: the file is not valid CSV; this may also be raised while rows are read.
+        OSError: the file can't be read.
     """
     with path.open("rb") as file:
         yield _parse(_unpacked(file))
@@ -84,8 +84,8 @@ def read_csv(path: Path) -> pl.DataFrame:
     """Return all rows of a CSV file.
 
     Raises:
-        TableError: it is not such a file.
-        OSError: it can't be read.
+        TableError: the file is not valid CSV.
+        OSError: the file can't be read.
     """
     with path.open("rb") as file:
         try:
@@ -142,7 +142,7 @@ def _why_no_text(found: str, where: str) -> str:
 
 
 def _parse(file: io.BufferedReader) -> CsvRows:
-    csv.field_size_limit(sys.maxsize)  # of the process: 128 KiB otherwise
+    csv.field_size_limit(sys.maxsize)  # for the whole process; the default is 128 KiB
     lines = _lines(file)
     head = list(itertools.islice(lines, _HEAD))
     declared = _SEPARATOR_LINE.fullmatch(head[0]) if head else None
@@ -152,14 +152,14 @@ def _parse(file: io.BufferedReader) -> CsvRows:
     header = next(records, None)
     if header is None:
         raise TableError("is empty")
-    cells = [cell.replace("\r\n", "\n") for cell in header.cells]  # one name in both kinds of file
+    cells = [cell.replace("\r\n", "\n") for cell in header.cells]  # same name for CR LF and LF
     names = _names(cells)
     frames = _frames(records, names)
     return CsvRows(header=cells, names=names, separator=separator, frames=frames)
 
 
 def _separator_of(head: list[str]) -> str:
-    """Return the separator by which most rows have as many cells as the header."""
+    """Return the separator with which most rows have as many cells as the header."""
 
     def score(mark: str) -> tuple[float, int, int]:
         header, *rows = [len(row) for row in csv.reader(head, delimiter=mark) if row] or [0]
@@ -171,7 +171,7 @@ def _separator_of(head: list[str]) -> str:
 
 @dataclass(frozen=True)
 class _Record:
-    """A row and its lines in the file."""
+    """A row, with the numbers of its first and last line in the file."""
 
     cells: list[str]
     first: int
@@ -181,7 +181,8 @@ class _Record:
 def _records(lines: Iterable[str], separator: str, skipped: int) -> Iterator[_Record]:
     """Yield the rows that aren't blank.
 
-    A last line that no file has shows whether a quote is still open there.
+    A special line is appended to the file's lines. It shows whether a quote is still open at the
+    end.
     """
     end = [_NUL, _NUL]
     reader = csv.reader(itertools.chain(lines, [separator.join(end)]), delimiter=separator)
@@ -199,7 +200,7 @@ def _records(lines: Iterable[str], separator: str, skipped: int) -> Iterator[_Re
 
 
 def _names(header: list[str]) -> list[str]:
-    """Return the columns' names; nameless ones get pandas' names."""
+    """Return the columns' names; columns without a name get the name that pandas gives them."""
     if not any(map(str.strip, header)):
         raise TableError("has no header: its first line must name the columns")
     names = [name if name.strip() else f"Unnamed: {i}" for i, name in enumerate(header)]
@@ -232,7 +233,7 @@ def _of_another_length(record: _Record, width: int) -> str:
 
 
 def _by_polars(data: bytes, rows: CsvRows) -> pl.DataFrame | None:
-    """Return the rows, or None if the file is doubtful; then the other reader says why."""
+    """Return the rows read by polars; None for an ambiguous file, which Python's csv must read."""
     data = data.removeprefix(_UTF8).strip(b"\r\n")
     has_separator_line = _SEPARATOR_LINE.match(data[:8].decode(errors="replace"))
     if has_separator_line or not _is_plain(data, rows.separator, len(rows.names)):
@@ -246,7 +247,7 @@ def _by_polars(data: bytes, rows: CsvRows) -> pl.DataFrame | None:
 
 
 def _is_plain(data: bytes, separator: str, width: int) -> bool:
-    """Return whether every row has the right number of cells, and quotes are in their places."""
+    """Return whether each row has the right number of cells, and all quotes are unambiguous."""
     if width < 2 or b"\0" in data or data.count(b"\r") != data.count(b"\r\n"):
         return False
     text = np.frombuffer(b"\n" + data + b"\n", np.uint8)

@@ -1,4 +1,4 @@
-"""A profile of a day's table in a few numbers, for comparison with the region's other days."""
+"""The profile of a day's table: a few numbers, for comparison with the region's other days."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from trialfleet.workflows.tables.label_score import LabelScore, label_score
 if TYPE_CHECKING:
     from trialfleet.workflows.tables.building import Description
 
-MOST_CATEGORIES = 1_000  # of a column; those of a column with more are not noted
-_LONGEST = 60  # characters of a category or class; of a longer one its beginning and a checksum
-_STEPS = 20  # between the least and the largest target
+MOST_CATEGORIES = 1_000  # of a column; with more, none are noted
+_LONGEST = 60  # characters; a longer category or class is cut and gets a checksum
+_STEPS = 20  # from the smallest to the largest target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,13 +25,14 @@ class DayProfile:
     """The profile of a day's table.
 
     Attributes:
+        rows: the number of rows with a target.
         target: the column to predict.
-        missing: the share of its rows in which a column's cell is missing, by column.
-        ignored: columns of the file without that share: no model uses them.
-        categories: the rows that each category has, by column; only of rows to train.
-        classes: the share of the rows that each class has; empty for a regression.
-        quantiles: of a regression's target, in twenty steps from the least to the largest.
-        labels: how well columns predict the target; None if unknown.
+        missing: the share of rows with a missing cell, by column.
+        ignored: the columns that no model uses; they are not in `missing`.
+        categories: the number of training rows of each category, by column.
+        classes: the share of rows of each class; empty for a regression.
+        quantiles: the quantiles of a regression's target, in twenty steps.
+        labels: the score for how well columns predict the target; None if unknown.
     """
 
     rows: int
@@ -45,7 +46,7 @@ class DayProfile:
 
 
 def profile_of(table: Table, found: Description, *, seed: int, labels: bool) -> DayProfile:
-    """Return the profile of a day's table, without a label score if not `labels`."""
+    """Return the profile of a day's table; the label score is only computed if `labels` is set."""
     rows, used = found.rows, table.used()
     missing = _missing(table, found)
     is_regression = found.task == "regression"
@@ -63,7 +64,7 @@ def profile_of(table: Table, found: Description, *, seed: int, labels: bool) -> 
 
 
 def _missing(table: Table, found: Description) -> dict[str, float]:
-    """Return the share of missing cells of each column that a model uses or might use."""
+    """Return the share of missing cells in each column that a model uses or could use."""
     rows, columns = found.rows, table.columns
     of_numbers = np.isnan(table.numeric).mean(0).tolist()
     categorical = {name: found.missing.get(name, 0) / rows for name in found.categorical}

@@ -19,10 +19,11 @@ def encode(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]:
     """Return rows in a model's form: numeric [n, d], categorical [n, k].
 
-    They are as `cells.without_nulls` left them, and called in messages as `numbered` says.
+    `rows` come from `cells.without_nulls`. `numbered` has the row numbers for messages.
 
     Raises:
-        TableError: cells of numeric columns are no numbers; names the first of each column.
+        TableError: numeric columns have cells that are no numbers. The message names the first such
+            cell of each column.
     """
     numeric: list[npt.NDArray[np.float64]] = []
     problems: list[str] = []
@@ -46,7 +47,7 @@ def encode(
 def numbers_of(
     values: pl.Series, kind: str, numbered: Sequence[int], ways_out: str = ""
 ) -> pl.Series:
-    """Return a column's cells as Float64; errors name row, column and the ways out."""
+    """Return a column's cells as Float64; an error names row and column, and says what to do."""
     try:
         return cells.numbers(values, kind)
     except cells.CellError as error:

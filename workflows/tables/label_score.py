@@ -1,9 +1,9 @@
-"""A test whether columns predict a table's labels better than shuffled labels.
+"""A test whether columns predict a table's labels better than they predict shuffled labels.
 
-A cheap model of a sample of the rows: each column's own correlations with the target, those of its
-ranks and of their distance from the middle, or of each of its categories. The score is the fourth
-root of the sum of their fourth powers: a single strong column counts as well as many weak ones.
-A pattern that needs several columns together is not found.
+It uses a cheap model on a sample of the rows: correlations of the target with each column. For a
+numeric column these are its ranks, their squares, and its missing cells; for a categorical column
+each category. The score is the fourth root of the sum of the correlations' fourth powers. So one
+strong column counts as well as many weak ones. A pattern of several columns together is not found.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from trialfleet.nodes.tabular.table import Table
 SHUFFLES = 99
 FEWEST_ROWS = 30
 _MOST_ROWS, _LEAST_ROWS = 4_000, 500
-_CELLS = 1_000_000  # of the sample, about
-_MOST_WORDS = 20  # the most frequent categories of a column, and classes
-_BLOCK = 256  # values of each row that are correlated at a time
+_CELLS = 1_000_000  # approximate size of the sample
+_MOST_WORDS = 20  # number of a column's most frequent categories, and of classes
+_BLOCK = 256  # values per row in one multiplication
 Floats = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
 class LabelScore:
-    """The score of the labels, and the best one of shuffled labels."""
+    """The score of the labels, and the best score of shuffled labels."""
 
     score: float
     shuffled: float
 
     @property
     def ratio(self) -> float:
-        """The labels' score divided by that of shuffled ones; up to 1 is no better."""
+        """The labels' score divided by that of shuffled labels; 1 or less is no better."""
         return self.score / self.shuffled
 
 
 def label_score(table: Table, seed: int) -> LabelScore | None:
-    """Return how well a table's columns predict its target; None if unknown.
+    """Return the score for how well a table's columns predict its target; None if unknown.
 
     The same table and seed give the same score.
     """
@@ -64,7 +64,7 @@ def label_score(table: Table, seed: int) -> LabelScore | None:
 
 
 def _goal(table: Table, rows: npt.NDArray[np.int64]) -> Floats:
-    """Return the target of some rows in columns: its ranks, or one column per class."""
+    """Return the target of some rows as columns: its ranks, or one column per class."""
     target = table.target[rows]
     if table.columns.task == "regression":
         return _standard(_ranks(target))[:, None]
@@ -72,7 +72,7 @@ def _goal(table: Table, rows: npt.NDArray[np.int64]) -> Floats:
 
 
 def _values(table: Table, rows: npt.NDArray[np.int64]) -> Iterator[Floats]:
-    """Yield a column's information on each row, in columns of mean 0 and variance 1."""
+    """Yield the values to correlate, for each column of a table, with mean 0 and variance 1."""
     for column in table.numeric.T:
         numbers = column[rows]
         is_missing = np.isnan(numbers)

@@ -1,7 +1,7 @@
-"""Dates and moments as databases, programs and people write them.
+"""Dates and times (moments) in the forms of databases, programs and people.
 
-An unambiguous form, in which month and day can't be confused, is read. Any other is reported, with
-the form that `table.columns` may give, as strftime writes it.
+A form is read if month and day can't be confused. Any other form is reported, with the strftime
+format to write in `table.columns`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DAY = "([0-9]{1,2})(?:st|nd|rd|th)?"
 _YEAR = "((?:19|20)[0-9][0-9])"
 _CLOCKS = ["", " %H:%M", " %H:%M:%S%.f", " %I:%M %p", " %I:%M:%S%.f %p"]
 _READ = [day + clock for day in ("%Y-%m-%d", "%Y-%B-%d") for clock in _CLOCKS]
-_REWRITTEN = [  # to a year, a month, a day and a time, from:
+_REWRITTEN = [  # patterns of other forms, each with its replacement
     (r"\s+", " "),
     (r"^(?:\[|ISODate\(\x22)(.*?)(?:\]|\x22\))$", "$1"),  # web servers' logs, MongoDB
     (r",? at ", " "),
@@ -46,7 +46,7 @@ _REWRITTEN = [  # to a year, a month, a day and a time, from:
     *((rf"^{_YEAR}[- ]?Q{n}$", f"$1-{3 * n - 2}-1") for n in (1, 2, 3, 4)),
     *((rf"^(?:Q{n}|{n}Q)[-/ ]?{_YEAR}$", f"$1-{3 * n - 2}-1") for n in (1, 2, 3, 4)),
     (r" ?([ap])[.]?m[.]?( |$)", " ${1}m$2"),
-    (r" ?(?:\[.*\]|\(.*\))$", ""),  # a zone's name behind its offset
+    (r" ?(?:\[.*\]|\(.*\))$", ""),  # a zone's name after its offset
     (r"^ +| +$", ""),
 ]
 _ZONED = (  # without a zone a moment is in UTC
@@ -55,7 +55,7 @@ _ZONED = (  # without a zone a moment is in UTC
 )
 _MINUTE = 60_000_000  # µs
 
-# What may be a date for people, and the forms that it may have.
+# Texts that people may mean as dates, and the possible formats.
 _MONTHS_ABROAD = "jan|feb|fév|mar|mär|mrz|apr|avr|abr|may|mai|maj|jun|juin|jul|juil|aug|aoû|ago"
 _MONTHS_ABROAD += "|sep|set|oct|okt|out|nov|dec|dez|déc|des|dic|ene|gen|mag|giu|lug|ott"
 _WORD = rf"(?:{_MONTHS_ABROAD})[^\W\d]*\.?"
@@ -80,16 +80,16 @@ _TO_OFFER = [
     day + clock
     for day, clock in itertools.product([*_ORDERS, "%Y-%m-%d"], [*_CLOCKS, " %H:%M:%S%.f %Z"])
 ]
-FEW_TEXTS = 0.2  # of a column's different ones are something else: placeholders
+FEW_TEXTS = 0.2  # share of a column's different texts that may be something else
 MANY_TEXTS = 20
-_PERHAPS = (  # a time of day; of .NET; a year before other numbers, without Latin letters
+_PERHAPS = (  # a time of day; .NET's forms; a year and other numbers without Latin letters
     r"(?:^|\D)\d{1,2}:\d\d(?:\D|$)|\d\.\d\d\.\d\d\.\d{3}|^/Date\("
     r"|^(?:19|20)\d\d(?:[^A-Za-z\d]+\d{1,3}){1,5}[^A-Za-z\d]*$"
 )
 
 
 def moments(values: pl.Series) -> pl.Series:
-    """Return a text column's moments in UTC, null if a cell is none."""
+    """Return the moments of a text column in UTC; null if a cell is not a moment."""
     found = _in_utc(values.str.strip_chars().str.replace("T", " ", literal=True))
     left = (found.is_null() & values.str.contains("[0-9]")).arg_true()
     sample = values.gather(left.head(_SAMPLE))
@@ -99,10 +99,10 @@ def moments(values: pl.Series) -> pl.Series:
 
 
 def by_form(values: pl.Series, form: str) -> pl.Series:
-    """Return a column's moments in UTC, read by the study's form; 20260102 too."""
+    """Return a column's moments in UTC, read with the study's format; numbers count as text."""
     whole = values.cast(pl.Int64, strict=False) if values.dtype.is_float() else values
     plain = whole.cast(pl.String).str.strip_chars()
-    if "%Y" in form:  # a year of two digits is not one of the first century
+    if "%Y" in form:  # so that a year of two digits is not read as one before 100
         plain = plain.set(~plain.str.contains("[0-9]{4}").fill_null(value=False), None)
     if "z" not in form:
         return plain.str.to_datetime(form, time_unit="us", strict=False)
@@ -111,9 +111,9 @@ def by_form(values: pl.Series, form: str) -> pl.Series:
 
 
 def as_people_write_dates(values: pl.Series) -> str:
-    """Return what to do if a text column holds dates in an unread form.
+    """Return advice about a text column with dates in a form that is not read.
 
-    Empty if it holds something else.
+    Empty if the column has something else.
     """
     present = different_texts(values)
     dates = present.filter(present.str.contains(_LIKE_DATES) & moments(present).is_null())
@@ -132,7 +132,7 @@ def as_people_write_dates(values: pl.Series) -> str:
 
 
 def perhaps_moments(values: pl.Series) -> str:
-    """Return what to do if many different texts may be moments; empty otherwise."""
+    """Return advice about a column with many texts that may be moments; empty for others."""
     present = different_texts(values)
     alike = present.filter(present.str.contains(_PERHAPS))
     if len(alike) < max(MANY_TEXTS, (1 - FEW_TEXTS) * len(present)):
@@ -141,7 +141,7 @@ def perhaps_moments(values: pl.Series) -> str:
 
 
 def different_texts(values: pl.Series) -> pl.Series:
-    """Return the different, stripped texts of a column; none if it has no text."""
+    """Return the different texts of a column, without blanks around; empty if it isn't text."""
     present = values.drop_nulls() if values.dtype == pl.String else pl.Series(dtype=pl.String)
     return present.str.strip_chars().unique(maintain_order=True)
 

@@ -15,10 +15,10 @@ NPZ = (".npz",)
 
 
 def format_of(name: str) -> str:
-    """Return "csv", "parquet" or "npz", by a file's name or URL.
+    """Return "csv", "parquet" or "npz", from the end of a file's name or URL.
 
     Raises:
-        TableError: it is none of them.
+        TableError: the name has none of these endings.
     """
     for form, endings in [("csv", CSV), ("parquet", PARQUET), ("npz", NPZ)]:
         if name.lower().endswith(endings):
@@ -29,11 +29,11 @@ def format_of(name: str) -> str:
 
 
 def read_rows(path: Path, form: str) -> pl.DataFrame:
-    """Return all rows of a file: of CSV as text, of Parquet as it has them.
+    """Return all rows of a file: for CSV as text, for Parquet with the file's types.
 
     Raises:
-        TableError: it is not such a file, or has no rows.
-        OSError: it can't be read.
+        TableError: the file has another format, or no rows.
+        OSError: the file can't be read.
     """
     frame = read_csv(path) if form == "csv" else _read_parquet(path)
     if not len(frame):

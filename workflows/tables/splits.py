@@ -23,7 +23,7 @@ PARTS = {
     "test": TEST,
 }
 _SHOWN = 5
-_HALF = 0.5  # of the cells are dates: the column was meant as such
+_HALF = 0.5  # if more of the cells are dates, the column is meant as dates
 _ISO = "year-month-day, such as 2024-11-01 or 2024-11-01 07:00"
 
 Codes = npt.NDArray[np.int8]
@@ -37,10 +37,11 @@ def split_rows(
     seed: int,
     numbered: Sequence[int],
 ) -> Codes:
-    """Return each row's part: TRAIN, VALIDATION or TEST.
+    """Return the part of each row: TRAIN, VALIDATION or TEST.
 
-    With `random` each class, whose numbers are in `classes` [rows], is split separately, so that
-    the parts have the same shares of it. `numbered` has the rows' numbers for messages.
+    With `random`, the rows of each class are split separately, so that each part has the same share
+    of the class. `classes` [rows] has each row's class; `numbered` has the row numbers for
+    messages.
 
     Raises:
         TableError: a value of the split's column can't be used.
@@ -65,7 +66,7 @@ def _by_chance(rows: int, classes: Numbers | None, shares: Sequence[float], seed
 
 
 def _by_time(values: pl.Series, shares: Sequence[float], numbered: Sequence[int]) -> Codes:
-    """Return the parts of rows by time; rows of the same time are in one part."""
+    """Return the parts of rows by time; rows with the same time are in the same part."""
     kind, found = cells.recognise(values)
     if kind not in {"date", "number", "time"}:
         raise _unusable(values, _why_no_times(values, numbered))
@@ -83,7 +84,7 @@ def _unusable(values: pl.Series, why: str) -> TableError:
 
 
 def _why_no_times(values: pl.Series, numbered: Sequence[int]) -> str:
-    """Return which cell is neither date nor number, and how to write a date."""
+    """Return a text about the first cell that is neither a date nor a number."""
     if values.null_count() == len(values):
         return "has no values"
     if values.dtype != pl.String:
@@ -101,7 +102,7 @@ def _why_no_times(values: pl.Series, numbered: Sequence[int]) -> str:
 
 
 def beginnings(values: pl.Series, parts: Codes) -> dict[str, str]:
-    """Return when validation and test begin, in a split by time, as text."""
+    """Return the earliest time of the validation rows and of the test rows, as text."""
     kind, found = cells.recognise(values)
     times = cells.numbers(found, cells.kind_now(found, str(kind)))
     first = {}

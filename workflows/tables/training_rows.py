@@ -1,4 +1,4 @@
-"""Columns from whose training rows a model can learn nothing, and why."""
+"""Detection of columns that are useless, because a model learns nothing from the training rows."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from trialfleet.nodes.tabular.table import spread_of
 from trialfleet.workflows.study.table_options import Role
 from trialfleet.workflows.tables import cells
 
-_NARROW = 0.01  # of the spread of other rows: training rows that vary less teach nothing
-_RARE = 0.05  # of the share of other rows: the same of values that training rows seldom have
-_ENOUGH = 20  # training rows; a value of only one of these teaches nothing
+_NARROW = 0.01  # least spread of the training rows, relative to the other rows
+_RARE = 0.05  # least share of unusual values, relative to the other rows
+_ENOUGH = 20  # with more training rows, a value of only one row teaches nothing
 
 
 def reason_unused(values: pl.Series, kind: str, role: Role, trained: pl.Series) -> str:
-    """Return why a model learns nothing of a column; empty if it may."""
+    """Return the reason why a model learns nothing from a column; empty if it may learn."""
     if role == "categorical":
         texts = cells.texts(values, kind)
         learned = texts.filter(trained)
@@ -25,7 +25,7 @@ def reason_unused(values: pl.Series, kind: str, role: Role, trained: pl.Series) 
     try:
         numbers = cells.numbers(values, cells.kind_now(values, kind))
     except cells.CellError:
-        return ""  # another check reports it with its row
+        return ""  # another check reports the cell
     learned, others = numbers.filter(trained), numbers.filter(~trained)
     is_constant = not spread_of(learned.drop_nulls().to_numpy())
     return _why_constant(numbers, learned, is_constant) or _why_unlike(learned, others)
@@ -42,7 +42,7 @@ def _why_constant(values: pl.Series, learned: pl.Series, is_constant: bool) -> s
 
 
 def _why_unlike(learned: pl.Series, others: pl.Series) -> str:
-    """Return why numbers of the training rows don't cover those of the others."""
+    """Return the reason if the training rows' numbers don't cover those of the others; else ""."""
     present, rest = (each.drop_nulls().to_numpy() for each in (learned, others))
     spread = spread_of(present)
     width = float(np.subtract(*np.quantile(rest, [0.9, 0.1]))) if len(rest) else 0.0

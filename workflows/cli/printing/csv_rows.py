@@ -18,14 +18,14 @@ _OF_BEST = ("region", "stage", "trial", "value", "published")
 def write_csv(trials: Sequence[Trial], study: Study, file: TextIO) -> None:
     """Write a header and a row per trial.
 
-    Columns are `COLUMNS`, then `params.NAME` of every parameter that the study tunes in any region,
-    in its order, then `metrics.NAME`: the objective, and the others by name. Times are Unix
-    seconds, as in `trialfleet trials --json`.
+    The columns are `COLUMNS`, then `params.NAME` for each parameter that the study tunes in any
+    region (in the study's order), then `metrics.NAME` (the objective first, the others by name).
+    Times are Unix seconds, as in `trialfleet trials --json`.
     """
     rows = [{**one.row(), "started": one.started, "ended": one.ended} for one in trials]
     spaces = [study.space_of(region) for region in study.region_table]
     tuned = [name for space in spaces for name in space.parameters]
-    given = [name for trial in trials for name in trial.params]  # by another version, perhaps
+    given = [name for trial in trials for name in trial.params]  # perhaps from another version
     params = [f"params.{name}" for name in dict.fromkeys([*tuned, *given])]
     objective = f"metrics.{study.objective.metric}"
     found = {f"metrics.{name}" for trial in trials for name in trial.metrics}
@@ -35,8 +35,8 @@ def write_csv(trials: Sequence[Trial], study: Study, file: TextIO) -> None:
 def write_best_csv(found: Sequence[BestSettings], file: TextIO) -> None:
     """Write the best settings: a header and a row per region.
 
-    Columns are the common ones, then `params.NAME`, and `final.NAME` for the metrics of the full
-    training, each in order of first appearance.
+    The columns are `_OF_BEST`, then `params.NAME`, then `final.NAME` for metrics of the full
+    training. Names are in the order of their first appearance.
     """
     rows = [
         {

@@ -1,4 +1,4 @@
-"""The terminal views of a fleet: its plan, its status, the doctor's findings."""
+"""The terminal views of a fleet: its plan, its status, and the doctor's findings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MARKS = {True: ("ok", "green"), False: ("wrong", "red"), None: ("unknown", "yel
 
 
 def plan_view(plan: FleetPlan) -> RenderableType:
-    """Return the view of what `up` would create and cost."""
+    """Return the view of a fleet's plan: what `up` would create, and its cost."""
     columns = ("type", "zone", "", "GPUs", "GPU", "USD/h", "on-demand", "interrupted", "trials/USD")
     table = plain_table(*columns, right=("USD/h", "on-demand", "trials/USD"))
     best = plan.candidates[0].cost
@@ -71,7 +71,7 @@ def plan_view(plan: FleetPlan) -> RenderableType:
 
 
 def _asked(plan: FleetPlan) -> str:
-    """Return the requests to AWS in words."""
+    """Return a text about the nodes that AWS will be asked for."""
     regions = len({one.aws_region for one in plan.candidates[: plan.first]})
     where = "one request" if regions == 1 else "one request for each AWS region"
     rest = len(plan.candidates) - plan.first
@@ -95,7 +95,7 @@ def _asked(plan: FleetPlan) -> str:
 
 
 def _interruptions(candidate: Candidate, seen: PoolHistory) -> str:
-    """Return the number of spot interruptions in a pool; older days count less."""
+    """Return a text with the number of spot interruptions in a spot pool; old ones count less."""
     if candidate.lifecycle != "spot" or not seen.hours:
         return ""
     return f"{seen.interruptions:.1f} in {seen.hours:.1f} h"
@@ -107,7 +107,7 @@ def _on_demand(plan: FleetPlan, candidate: Candidate) -> str:
 
 
 def partly_offered(plan: FleetPlan) -> list[str]:
-    """Return lines on types that only some of the fleet's AWS regions offer."""
+    """Return lines about types that only some of the fleet's AWS regions offer."""
     types: dict[tuple[str, str], list[str]] = {}
     for one in plan.offers:
         if one.others:
@@ -158,7 +158,7 @@ def gpus_view(found: GpuTypes) -> RenderableType:
 
 
 def status_view(status: FleetStatus) -> RenderableType:
-    """Return the view of a fleet: a line, its nodes, and problems for a person."""
+    """Return the view of a fleet: a summary line, the nodes, and problems for a person."""
     title = Text.assemble(
         (status.fleet, "bold"),
         f"  {_counts(status)}  {status.price_per_hour:.2f} USD/h, {usd(status.spent)} USD so far",
@@ -180,7 +180,7 @@ def status_view(status: FleetStatus) -> RenderableType:
 
 
 def status_line(status: FleetStatus) -> str:
-    """Return a fleet in one line, and what its nodes wait for."""
+    """Return a line about a fleet's state, and about what its nodes wait for."""
     waits = [
         f"{node.instance.id}: {node.why.split(';')[-1].strip()}"
         for node in status.nodes

@@ -66,7 +66,7 @@ _SHARED_ROWS = (
 
 
 def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any]:
-    """Return the summary of a planned run, with the pool's resources, as plain data."""
+    """Return the summary of a planned run, with the check of the pool, as plain data."""
     graph = graph_of(run.study)
     previous = read_previous(RunFolder(run.folder).previous_results)
     found = pool_check.prospects if pool_check else None
@@ -112,7 +112,7 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
 
 
 def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
-    """Return the summary of a planned run, with the pool's resources, in a few lines."""
+    """Return the summary of a planned run, with the check of the pool, in a few lines."""
     summary, study, here = plan_summary(run, pool_check), run.study, shell_quoted(run.folder)
     regions, expected, lessons = summary["regions"], summary["expected"], summary["learns_from"]
     names = ", ".join(r["name"] for r in regions[:6]) + (", …" if len(regions) > 6 else "")
@@ -147,7 +147,7 @@ def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
 
 
 def _below(folder: Path) -> str:
-    """Return the base of a run folder's relative path; empty for a folder elsewhere."""
+    """Return a text that names the base of a run folder's relative path; "" if it is absolute."""
     here = Path.cwd()
     return f", relative to {here}" if folder.is_relative_to(here) else ""
 
@@ -161,7 +161,7 @@ def _gate(study: Study) -> str:
 
 
 def _gate_on_columns(study: Study, tables: dict[str, Any]) -> list[str]:
-    """Return a line per column that the current models need and today's rows lack."""
+    """Return a line for each column that current models need but today's tables lack."""
     used = {name: [*table["numeric"], *table["categorical"]] for name, table in tables.items()}
     found: dict[str, list[str]] = {}
     for region, _, columns in lacking(study, used):
@@ -193,7 +193,7 @@ def _early_stopping(study: Study) -> str:
 
 
 def _warnings(run: Run) -> list[str]:
-    """Return warnings on functions that the trainer lacks, and on surprising settings."""
+    """Return warnings about functions that the trainer lacks, and about surprising settings."""
     study, stops = run.study, run.study.early_stopping
     never_reports = stops is not None and _never_mentions(run, _REPORTS)
     never_looks = stops is not None and not never_reports and _never_mentions(run, _LOOKS)
@@ -210,7 +210,7 @@ def _warnings(run: Run) -> list[str]:
 
 
 def shares_rows_with_champion(study: Study) -> bool:
-    """Return whether a gate's test rows may be rows that the previous model trained on."""
+    """Return whether the gate's test rows may be training rows of the current model."""
     if study.gate is None or isinstance(study.trainer, Trainer):
         return False
     if study.table and study.table.split.own_columns:
@@ -220,7 +220,7 @@ def shares_rows_with_champion(study: Study) -> bool:
 
 
 def _never_mentions(run: Run, pattern: re.Pattern[str]) -> bool:
-    """Return whether no part of the trainer contains a word; False if a part isn't text."""
+    """Return whether no file of the trainer matches `pattern`; False if a file isn't text."""
     trainer = run.study.trainer
     if not isinstance(trainer, Trainer) or not trainer.files:
         return False
@@ -244,7 +244,7 @@ def _learns_from(previous: Iterable[PreviousTask]) -> list[dict[str, Any]]:
 
 
 def _concurrency(study: Study, lanes: int, pool_check: PoolCheck | None) -> str:
-    """Return how many trials run in parallel, by the study and by the present pool."""
+    """Return a text with the number of parallel trials, for the study and for the pool."""
     gpus = f"{_gpus(study.resources)}, " if study.accelerator == "gpu" else ""
     size = f"{gpus}{study.resources.cpus} cpu(s), {study.resources.memory}"
     if gangs := [nodes for name in study.region_table if (nodes := study.nodes_of(name))]:
@@ -261,13 +261,13 @@ def _concurrency(study: Study, lanes: int, pool_check: PoolCheck | None) -> str:
 
 
 def _at_a_time(study: Study, jobs: int) -> int:
-    """Return how many trials run in parallel on a pool that runs a number of jobs."""
+    """Return the number of parallel trials on a pool that runs `jobs` jobs at the same time."""
     nodes = (study.nodes_of(name) for name in study.region_table)
     return jobs // max(each.min if each else 1 for each in nodes)
 
 
 def _time(expected: dict[str, Any], trials: int, regions: int) -> str:
-    """Return the estimated duration of the run and its parts."""
+    """Return a text with the estimated time of the run and of its parts."""
     full, gate = expected["full_seconds"], expected["gate_seconds"]
     parts = [_of_time(trials, "trial", expected["trial_seconds"])]
     parts += [_of_time(regions, "full training", full)] if full is not None else []
@@ -299,7 +299,7 @@ def _cost(study: Study) -> dict[str, Any] | None:
 
 
 def _bound(study: Study) -> tuple[float, str] | None:
-    """Return the lowest limit on a run's cost, and its key; None without a limit."""
+    """Return the lowest limit on a run's cost, and the key of this limit; None without a limit."""
     budgets = [study.budget_of(name) for name in study.region_table]
     of_regions = [budget.usd for budget in budgets if budget.usd is not None]
     bounds = [
@@ -327,7 +327,7 @@ def _cost_text(cost: dict[str, Any]) -> str:
 
 
 def _lessons(runs: list[dict[str, Any]]) -> list[str]:
-    """Return the runs that the optimiser learns from, and how to turn that off."""
+    """Return lines about the runs that the optimiser learns from, and how to turn this off."""
     lines = [
         f"from {each['run']}: {each['trials']} trials of {each['regions']} region(s)"
         for each in runs
@@ -336,7 +336,7 @@ def _lessons(runs: list[dict[str, Any]]) -> list[str]:
 
 
 def _model(regions: list[dict[str, Any]], *, has_previous: bool) -> str:
-    """Return the first trial that the sampler's model chooses, in words."""
+    """Return a text with the number of the first trial that the sampler's model chooses."""
     before = "good settings of previous runs" if has_previous else "space-filling start-up points"
     first = [r["model_leads_from"] for r in regions if r["model_leads_from"]]
     never = [r["name"] for r in regions if not r["model_leads_from"]]

@@ -17,7 +17,7 @@ def pool_view(status: PoolStatus) -> RenderableType:
     color = {"up": "green", "down": "dim", "failing": "red"}[status.state]
     version = (
         f"  HTCondor {status.version}" if status.version else ""
-    )  # unknown before the first start
+    )  # not known before the first start
     lines: list[RenderableType] = [
         Text.assemble((status.state, color), f"{version}  {status.folder}")
     ]

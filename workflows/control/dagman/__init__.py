@@ -1,1 +1,1 @@
-"""Repairs of a run in HTCondor: its DAGMans, its jobs and the processes beside them."""
+"""Repairs of a run in HTCondor: of its DAGMans, of its jobs and of its other processes."""

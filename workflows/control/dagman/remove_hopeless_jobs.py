@@ -1,7 +1,7 @@
-"""Removal of hopeless jobs, which HTCondor would start or keep forever.
+"""Removal of hopeless jobs, which HTCondor would restart or keep forever.
 
-The pool's supervisor decides by the job's event log. An expression in the submit file can't: no
-attribute of a job distinguishes a start that saved a checkpoint from one that kept nothing.
+The pool's supervisor recognizes such a job by its event log. An expression in the submit file can't
+do so: no attribute of a job tells whether an execution saved a checkpoint.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def fail_hopeless_attempts(runs: Iterable[RunFolder], ads: Iterable[Ad], now: float) -> None:
-    """Remove the jobs whose attempts must fail, with the reason for their POST scripts."""
+    """Remove the jobs whose attempts must fail; each job's POST script gets the reason."""
     known = {run.root: run for run in runs}
     for ad in ads:
         run = known.get(Path(ad["TrialfleetFolder"]))
@@ -31,7 +31,7 @@ def fail_hopeless_attempts(runs: Iterable[RunFolder], ads: Iterable[Ad], now: fl
             for trouble in job_troubles(read_jobs(run, [ad]), now):
                 if trouble.error:
                     _remove(trouble.job, trouble.error)
-        except (PoolError, OSError) as error:  # the next look may do better
+        except (PoolError, OSError) as error:  # the next check may succeed
             log.info("%s: %s", run.root, error)
 
 

@@ -1,6 +1,6 @@
 """Repair of a run: its DAGMans are replaced or submitted again, by one process at a time.
 
-All of it raises PoolError where HTCondor is out of reach or refuses.
+All functions raise PoolError if HTCondor is unreachable or refuses.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.status.common_files import OWN_COPY, REPAIR
 from trialfleet.workflows.status.health import Fault, Remedy, Submission, dag_files, read_repairs
 
-REMOVAL_SECONDS = 120.0  # for jobs to leave the queue: a trial has 60 to save its checkpoint
-ENDING_SECONDS = 20.0  # for a DAGMan's process to end after its job
-START_SECONDS = 30.0  # for a service to answer
-KEPT_REPAIRS = 100  # the newest repairs, which a run remembers
+REMOVAL_SECONDS = 120.0  # until jobs have left the queue; a trial may save its checkpoint for 60
+ENDING_SECONDS = 20.0  # until a DAGMan's process has ended after its job
+START_SECONDS = 30.0  # until a service must answer
+KEPT_REPAIRS = 100  # only the newest repairs are kept in the run's folder
 
 
 class BusyError(Exception):
@@ -39,10 +39,10 @@ class BusyError(Exception):
 
 @contextmanager
 def run_locked(folder: RunFolder, *, wait: bool = True) -> Iterator[None]:
-    """Keep other processes from stopping, submitting or repairing a run meanwhile.
+    """Hold the run lock, so that no other process stops, submits or repairs the run.
 
     Raises:
-        BusyError: another process does, and `wait` is not set.
+        BusyError: another process holds the lock, and `wait` is not set.
     """
     with locked(folder.run_lock, wait=wait) as ours:
         if not ours:
@@ -52,7 +52,7 @@ def run_locked(folder: RunFolder, *, wait: bool = True) -> Iterator[None]:
 
 
 def repair(folder: RunFolder, fault: Fault) -> None:
-    """Repair a fault and note it in the run's folder. Call it with `run_locked`."""
+    """Repair a fault and note the repair in the run's folder. The caller holds `run_locked`."""
     _note(folder, fault)
     if fault.remedy is Remedy.SUBMIT:
         submit(folder, fault.region)
@@ -72,10 +72,10 @@ _ACTIONS = {Remedy.RELEASE: "Release", Remedy.KICK: "VacateFast"}
 
 
 def copy_files(fault: Fault) -> None:
-    """Start a job that waits for its region's files in vain, by sending the files with it.
+    """Restart a job that waits too long for its region's files, and send the files with the job.
 
-    A hold removes the job from its machine. If this is interrupted before the release, `health`
-    finds the hold by its reason.
+    A hold removes the job from its machine; then the job is released. If this function is
+    interrupted before the release, `health` recognizes the hold by its reason.
     """
     of_job = f"ClusterId == {fault.job}"
     held = f"substr(HoldReason, 0, {len(REPAIR)}) == {classad_string(REPAIR)}"
@@ -85,10 +85,10 @@ def copy_files(fault: Fault) -> None:
 
 
 def serve(folder: RunFolder, fault: Fault) -> None:
-    """Let the run's client find that no service runs, and start one.
+    """Call the run's client, which starts the region's service if none is running.
 
     Raises:
-        PoolError: it can't, or not soon; the run's service.trouble.json says why.
+        PoolError: no service answers in time; the run's service.trouble.json has the reason.
     """
     words = [str(folder.client), "attend", str(fault.region)]
     try:
@@ -102,10 +102,10 @@ def serve(folder: RunFolder, fault: Fault) -> None:
 
 
 def replace(folder: RunFolder, fault: Fault) -> None:
-    """Replace the faulty DAGMan by another one, which recovers nothing.
+    """Replace the faulty DAGMan by a new DAGMan, which does not use the old one's files.
 
-    When a region's DAGMan is removed, the whole graph's DAGMan starts another one. A DAGMan without
-    such a parent is submitted again from here.
+    When a region's DAGMan is removed, the whole graph's DAGMan starts a new one. A DAGMan without
+    such a parent is submitted again by this function.
     """
     if fault.has_parent:
         _replace_region(folder, fault)
@@ -133,18 +133,18 @@ def _remove(fault: Fault) -> int:
 
 
 def submit(folder: RunFolder, region: str | None = None) -> str:
-    """Submit a run's graph, or only a region's, as if no DAGMan had run it before.
+    """Submit a run's graph, or only a region's, from its start; return the job's id.
 
-    The study knows which trials are finished. The submission is noted first, so that the supervisor
-    repeats it if it is interrupted. Returns the job's id.
+    Trials that are finished are not repeated: the study has their results. The submission is noted
+    first. If it is interrupted, the supervisor repeats it.
 
     Raises:
-        PoolError: a DAGMan of the run doesn't end.
+        PoolError: an old DAGMan of the run doesn't end.
     """
     own = dag_files(folder, region)
     _note_submission(folder, Submission(region, handed_over=False))
     folder.stopped.unlink(missing_ok=True)
-    if schedd.query(job_queue.of_run(folder), ["ClusterId"]):  # without a DAGMan that knows them
+    if schedd.query(job_queue.of_run(folder), ["ClusterId"]):  # no DAGMan knows these jobs
         schedd.act("Remove", job_queue.of_run(folder), "trialfleet submits the run again")
         _wait_until_gone(folder)
     _clear(folder.all_dags() if region is None else [own])
@@ -158,7 +158,7 @@ def _note_submission(folder: RunFolder, submission: Submission) -> None:
 
 
 def _clear(dags: Iterable[DagFiles]) -> None:
-    """Set aside the files of DAGMans without a job, once their processes have ended."""
+    """Wait until the processes of DAGMans without a job have ended; set aside their files."""
     deadline = time.monotonic() + ENDING_SECONDS
     for files in dags:
         while is_locked(files):
@@ -169,14 +169,14 @@ def _clear(dags: Iterable[DagFiles]) -> None:
 
 
 def stop(folder: RunFolder) -> None:
-    """Remove a run's jobs and wait until they are gone; nothing is left to recover.
+    """Remove a run's jobs, wait until they are gone, and set aside the files of its DAGMans.
 
     Raises:
         PoolError: jobs are still there after two minutes.
     """
     folder.submission.unlink(missing_ok=True)
     if ended_by_error(folder.dag_files) or ended_by_node(folder.dag_files):
-        folder.dag_files.metrics.unlink()  # it is not to be submitted again
+        folder.dag_files.metrics.unlink()  # else it would be submitted again
     own = f"{job_queue.of_run(folder)} && DAGManJobId =?= undefined"
     schedd.act("Remove", own, STOP_REASON)
     _wait_until_gone(folder)
@@ -187,7 +187,7 @@ def stop(folder: RunFolder) -> None:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # an account without a name
+    except (KeyError, OSError):  # the account has no name
         return f"user {os.getuid()}"
 
 

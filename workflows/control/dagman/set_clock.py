@@ -1,11 +1,11 @@
-"""Repair of a pool whose clock was set back: without it, HTCondor does nothing for that time.
+"""Repair of a pool whose clock was set back: HTCondor's timers are reset.
 
-HTCondor's daemons set their timers by the wall clock. If it is set back by ten minutes, they only
-answer requests for ten minutes: no job is matched or started, no DAGMan reads its log. A restarted
-schedd has new timers and restarts the DAGMans, and a restarted negotiator matches at once; running
-jobs continue meanwhile. The other daemons set their timers again when they re-read their
-configuration. For a daemon that had just died, the master's timer to start it is too late; a
-command makes the master start it now.
+HTCondor's daemons set their timers by the wall clock. If this clock is set back by ten minutes,
+they do nothing but answer requests for ten minutes: no job is matched or started, and no DAGMan
+reads its log. A restarted schedd has new timers and restarts the DAGMans. A restarted negotiator
+matches jobs at once. Running jobs continue meanwhile. The other daemons reset their timers when
+they re-read their configuration. If a daemon had just died, the master would start it again too
+late; a command makes the master start the daemon now.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trialfleet.errors import PoolError
 from trialfleet.files import read_json, unless_damaged
 from trialfleet.infra.pool.connection import connect, use
 
-NOTICED_SECONDS = 20.0  # after less, the daemons recover as fast by themselves
+NOTICED_SECONDS = 20.0  # after a smaller change, the daemons recover as fast by themselves
 _ANSWER_SECONDS = 60.0
 _DEAD = ("condor_on",)
 _SCHEDD = ("condor_restart", "-fast", "-schedd")
@@ -33,10 +33,10 @@ Command = Sequence[str]
 
 
 class ClockWatch:
-    """Detector of a wall clock that was set back, also between two supervisors."""
+    """Detector of a wall clock that was set back, even while no supervisor was running."""
 
     def __init__(self, file: Path) -> None:
-        """Continue from what the previous supervisor noted in this watch's file, if it did."""
+        """Read the times that a previous supervisor noted in `file`, if there was one."""
         self._file = file
         self._left: list[Command] = []
         self._until = 0.0
@@ -49,7 +49,7 @@ class ClockWatch:
 
         Args:
             wall: the time in unix seconds.
-            tick: seconds of a clock that can't be set: since the machine's start.
+            tick: seconds since the machine's start, from a clock that can't be set.
         """
         if back := self._set_back(wall, tick):
             if not self._left:
@@ -62,8 +62,8 @@ class ClockWatch:
         self._note(wall, tick)
 
     def _set_back(self, wall: float, tick: float) -> float:
-        """Return by how many seconds the clock was set back; 0 if it wasn't."""
-        if self._ahead is None or tick < self._tick:  # the machine was started since
+        """Return the number of seconds by which the clock was set back; 0 if it wasn't."""
+        if self._ahead is None or tick < self._tick:  # the machine was rebooted
             return 0.0
         back = self._ahead - (wall - tick)
         return back if back >= NOTICED_SECONDS else 0.0
@@ -78,8 +78,8 @@ class ClockWatch:
 
     def _note(self, wall: float, tick: float) -> None:
         self._ahead, self._tick = wall - tick, tick
-        with suppress(OSError):  # a full disk: this process remembers it
-            self._file.write_text(f"[{self._ahead!r}, {tick!r}]")  # torn, it counts as none
+        with suppress(OSError):  # a full disk: this process still has the values
+            self._file.write_text(f"[{self._ahead!r}, {tick!r}]")  # a half-written file is ignored
 
     def _read(self) -> tuple[float | None, float]:
         noted = unless_damaged(lambda: list(map(float, read_json(self._file))), [])
@@ -90,7 +90,7 @@ def _commands_here() -> list[Command]:
     """Return the commands that reset this machine's daemons."""
     import htcondor2
 
-    with suppress(PoolError):  # else what this process was started with tells
+    with suppress(PoolError):  # without it, this process's own configuration is used
         use(connect())
     daemons = str(htcondor2.param.get("DAEMON_LIST", "")).replace(",", " ").split()
     return [_DEAD, _SCHEDD, *([_NEGOTIATOR] if "NEGOTIATOR" in daemons else []), _OTHERS]

@@ -1,9 +1,9 @@
 """The supervisor of a pool's runs, which repairs stalled runs without a person.
 
-The program `supervise`, with `--state FOLDER`, checks the queue regularly, and every run that it
-once found there until the run is over. It may be killed at any moment: its only state is the list
-of runs. HTCondor's master runs it in an embedded pool, systemd on a manager, and `trialfleet
-supervise` anywhere else.
+The program `supervise --state FOLDER` checks the job queue regularly. It also checks every run that
+it once found there, until the run is over. It may be killed at any moment: its only state is the
+list of runs. In an embedded pool HTCondor's master starts this program, on a manager systemd, and
+anywhere else `trialfleet supervise`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.status.health import Fault, Remedy, faults
 
 LOOK_SECONDS = 5.0
-LONGEST_GAP = 3 * LOOK_SECONDS  # between two looks that show that a fault has lasted
-KICKS_PAUSE = 60.0  # seconds; repairs that follow faster replace the DAGMan
-CRASHES = 2  # of a DAGMan within CRASH_SECONDS are no accident
+LONGEST_GAP = 3 * LOOK_SECONDS  # between two checks; after a longer gap a fault counts as new
+KICKS_PAUSE = 60.0  # seconds; with this pause or a longer one, KICK becomes REPLACE
+CRASHES = 2  # a DAGMan with this number of crashes within CRASH_SECONDS is faulty
 CRASH_SECONDS = 300.0
 FIRST_PAUSE, LONGEST_PAUSE = 15.0, 600.0  # seconds between two repairs of a DAG; doubled
 
@@ -49,7 +49,7 @@ Repair = Callable[[RunFolder, Fault], None]
 
 @dataclass
 class _Repair:
-    """The last repair of a DAG or a trial, and how long to wait for its effect."""
+    """The last repair of a DAG or a trial, and the pause before the next repair."""
 
     at: float
     pause: float
@@ -57,10 +57,10 @@ class _Repair:
 
 @dataclass
 class Supervisor:
-    """The decision when a fault has lasted too long; `repair` acts. Not thread-safe.
+    """The decision to repair faults that have lasted too long. Not thread-safe.
 
     Attributes:
-        repair: repairs a fault.
+        repair: a function that repairs a fault.
     """
 
     repair: Repair
@@ -74,8 +74,8 @@ class Supervisor:
     ) -> list[RunFolder]:
         """Check the runs once and repair faults that have lasted.
 
-        Files and the queue have the time `now`, in unix seconds. Patience is measured by `tick`,
-        the seconds of a clock that can't be set.
+        `now` is the time, in Unix seconds, to compare with times in files and in the queue. `tick`
+        is in seconds of a clock that can't be set; it measures how long a fault has lasted.
 
         Returns:
             The runs that are not over.
@@ -86,7 +86,7 @@ class Supervisor:
         crashing = self._crashing([ad for run in of_run.values() for ad in run], tick)
         before, self._since = self._since, {}
         if tick - self._looked > LONGEST_GAP:
-            before = {}  # what happened in between is unknown
+            before = {}  # it is unknown whether the faults lasted all this time
         self._looked = tick
         going_on = []
         for run in runs:
@@ -101,7 +101,7 @@ class Supervisor:
         return going_on
 
     def _faults(self, run: RunFolder, ads: list[Ad], now: float) -> list[Fault] | None:
-        """Return the faults of a run; None if they can't be read at the moment."""
+        """Return the faults of a run; None if the run can't be read at the moment."""
         try:
             return faults(run, ads, now)
         except FileNotFoundError:  # the run's folder was removed
@@ -111,7 +111,7 @@ class Supervisor:
             return None
 
     def _crashing(self, ads: list[Ad], tick: float) -> set[int]:
-        """Return the DAGMan jobs that ended by themselves several times in a few minutes."""
+        """Return the DAGMan jobs that crashed several times within a few minutes."""
         counts = {ad["ClusterId"]: ad.get("NumJobCoolDowns", 0) for ad in ads if is_dagman(ad)}
         for job, count in counts.items():
             if tick - self._cool_downs.get(job, (0, -CRASH_SECONDS))[1] >= CRASH_SECONDS:
@@ -120,7 +120,7 @@ class Supervisor:
         return {job for job, count in counts.items() if count - self._cool_downs[job][0] >= CRASHES}
 
     def _repair(self, run: RunFolder, fault: Fault, tick: float) -> bool:
-        """Repair a fault unless that was just tried; return whether it was tried now."""
+        """Try to repair a fault unless the last try is too recent; return whether it tried."""
         if fault.remedy is Remedy.NONE:
             return False
         of = (run.root, fault.region, fault.node)
@@ -148,7 +148,7 @@ def repair_locked(run: RunFolder, fault: Fault) -> None:
     """Repair a fault unless another process stops, resumes or repairs the run.
 
     Raises:
-        BusyError: another process does, or did since the check: the fault is gone.
+        BusyError: another process is changing the run, or the fault no longer exists.
         PoolError: HTCondor is out of reach or refuses.
     """
     with run_locked(run, wait=False):
@@ -189,11 +189,11 @@ def supervise(state: Path) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return whether the folder that a job names is a run of this user."""
+    """Return whether a run's folder, which a job's ad names, belongs to this user."""
     try:
         return folder.is_absolute() and folder.stat().st_uid == os.geteuid()
     except FileNotFoundError:
-        return True  # gone, or about to be: it is forgotten
+        return True  # the run's folder was removed: its entry will be, too
     except OSError:
         return False
 
@@ -211,12 +211,12 @@ def _note(file: Path, folders: Iterable[Path]) -> None:
 
 
 def supervise_alone(state: Path) -> None:
-    """Supervise the runs of this pool; while another process does, wait for its end.
+    """Supervise the runs of this pool; first wait until no other process supervises them.
 
     Raises:
-        InputError: the folder can't be made or written.
+        InputError: the folder `state` can't be created or written.
     """
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # condor_master hands condor_reconfig on so
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # condor_reconfig: the master sends it to all
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )

@@ -1,7 +1,7 @@
-"""An unreachable schedd is ended, so that its master starts another.
+"""Repair of an unreachable schedd: it is killed, and its master starts another.
 
-A schedd that starts in the same second as the shared port may find no address of it, and tries
-again only a minute later, HTCondor's constant. Another schedd is ready within seconds.
+A schedd that starts in the same second as the shared port daemon may not find that daemon's
+address. HTCondor's schedd tries again only after a minute. A new schedd is ready within seconds.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ log = logging.getLogger(__name__)
 
 
 class UnreachableSchedd:
-    """Repair of a schedd of the same master that had no address at two checks.
+    """Repair of a schedd that had no address at two checks in a row.
 
-    If this process's parent is not the schedd's condor_master, as under systemd, no schedd is found
-    and the minute passes.
+    The schedd is only found if its condor_master also started this process. Under systemd this is
+    not so: then nothing is killed, and the schedd tries again after a minute.
     """
 
     def __init__(self) -> None:
         self._before: set[int] = set()
 
     def check(self) -> None:
-        """End the schedd if it was there before. Call it while the schedd has no address."""
+        """Kill the schedd if the last call also saw it. To be called while it has no address."""
         found = [p for p in processes.living() if p.parent == os.getppid() and p.name == NAME]
         for process in found:
             if process.pid in self._before:

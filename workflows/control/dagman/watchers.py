@@ -1,7 +1,7 @@
-"""Processes that the supervisor keeps running for each run: for alerts and for exports.
+"""The processes for alerts and for exports, which the supervisor keeps running for each run.
 
-Each has its own folder in the run's, with its lock and its log. A run has the folder only if its
-study needs the process.
+Each process has its own folder in the run's folder, with a lock and a log. The folder exists only
+if the run's study needs the process.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from trialfleet.errors import TrialfleetError
 from trialfleet.files import locked
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
-AGAIN_SECONDS = 30.0  # before one that died is started again
+AGAIN_SECONDS = 30.0  # before a process that died is started again
 
 
 def be_watcher(watch: Callable[[RunFolder], None], what: str | None) -> None:
-    """Run this process as a watcher of the run on the command line; `what` is its --help."""
+    """Run `watch` for the run that the command line names; `what` is the text of `--help`."""
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("run", type=Path, help="the run's folder")
     folder = RunFolder(parser.parse_args().run.absolute())
@@ -48,14 +48,14 @@ class Watcher(NamedTuple):
 
 
 class Watchers:
-    """Keeper of the processes of each run, until all work for the run is done."""
+    """Keeper that restarts each run's watchers until all their work for the run is done."""
 
     def __init__(self) -> None:
         self._processes: dict[Watcher, subprocess.Popen[bytes]] = {}
         self._started: dict[Watcher, float] = {}
 
     def check(self, runs: Iterable[RunFolder]) -> list[RunFolder]:
-        """Start missing processes; return the runs whose work is not done."""
+        """Start missing processes; return the runs whose watchers have not finished."""
         wanted = {run: list(_watchers_of(run)) for run in runs}
         unfinished = {
             run: [each for each in of if not self._is_done(each)] for run, of in wanted.items()
@@ -67,7 +67,7 @@ class Watchers:
         return [run for run, of in unfinished.items() if of]
 
     def _is_done(self, watcher: Watcher) -> bool:
-        """Return whether the last such process succeeded; start one if there is none."""
+        """Return whether a watcher has succeeded; start its process if none is running."""
         process, now = self._processes.get(watcher), time.monotonic()
         if process and process.poll() is None:
             return False
@@ -90,7 +90,7 @@ def _watchers_of(run: RunFolder) -> Iterator[Watcher]:
 
 
 def _is_at_work(watcher: Watcher) -> bool:
-    """Return whether the process of a previous supervisor still runs."""
+    """Return whether a process that a previous supervisor started is still running."""
     with locked(watcher.folder / "lock", wait=False) as ours:
         return not ours
 
@@ -102,5 +102,5 @@ def _start(watcher: Watcher) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            start_new_session=True,  # it ends by itself; the supervisor may die before it
+            start_new_session=True,  # it must survive the supervisor; it ends by itself
         )

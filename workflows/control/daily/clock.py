@@ -1,4 +1,4 @@
-"""Schedule of a study's days: by systemd if it runs, else by HTCondor."""
+"""The schedule of a study's days, by systemd if it runs, else by HTCondor."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ Say = Callable[[str], None]
 def install(file: Path, say: Say, *, system: bool = False) -> None:
     """Install the schedule of a study's days, or update it.
 
-    By the machine's systemd if `system`, else by the user's. `say` takes a line for each action.
+    It uses the machine's systemd if `system` is set, else the user's systemd, if this runs.
+    `say` gets a line for each action.
 
     Raises:
-        InputError: the study can't be used, or only root may do this.
-        PoolError: neither systemd nor HTCondor takes it.
+        InputError: the study can't be used, or only root may install this schedule.
+        PoolError: systemd or HTCondor refuses the schedule.
     """
     study, daily = daily_study(file)
     folder = DailyFolder.for_study(study.name)
@@ -46,7 +47,7 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
     else:
         job = install_job(study.name, daily, folder, text)
         say(f"systemd does not run here; HTCondor's job {job} starts {folder.start} each day")
-        # an embedded pool is started by nothing else
+        # nothing starts an embedded pool after a reboot
         is_embedded = embedded_folder(named_configuration()) is not None
         after_a_reboot = f": after a reboot, {start_command()}" if is_embedded else ""
         say(f"it does so only while HTCondor is up{after_a_reboot}")
@@ -54,7 +55,11 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
 
 
 def _owner(folder: DailyFolder) -> str:
-    """Return the account that runs the days: the present owner, else the caller (behind sudo)."""
+    """Return the account that runs the days.
+
+    It is the journal's owner. Without a journal it is the account that called sudo, or the owner of
+    the runs' folder.
+    """
     if not folder.journal.exists() and (asks := os.environ.get("SUDO_USER")):
         return asks
     places = (folder.journal, folder.root, *folder.root.parents)
@@ -62,9 +67,9 @@ def _owner(folder: DailyFolder) -> str:
 
 
 def _give(folder: DailyFolder, owner: str) -> None:
-    """Make the folder of the study's runs, if root does it for the account that runs the days.
+    """Create the folder of the study's runs; if root does so, make `owner` its owner.
 
-    A folder that an interrupted installation left to root is given to the account, too.
+    This also corrects the owner of a folder that an interrupted installation left to root.
     """
     missing = [place for place in folder.root.parents if not place.exists()]
     folder.root.mkdir(parents=True, exist_ok=True)
@@ -78,7 +83,7 @@ def remove(file: Path, say: Say) -> None:
     """Stop scheduling a study's days; a running day continues, and the journal stays.
 
     Raises:
-        InputError: the study can't be read. It needs no `daily:` table.
+        InputError: the study can't be read. A missing `daily:` table is no error.
         PoolError: systemd or HTCondor refuses.
     """
     study = load_whole(file)

@@ -1,8 +1,9 @@
-"""The schedule without systemd: a job of HTCondor's local universe with its cron keys.
+"""The schedule without systemd: a job in HTCondor's local universe, with HTCondor's cron keys.
 
-The schedd reads them by its machine's time, whatever the zone of the study. So the job starts each
-hour, at the minute at which days begin. `trialfleet daily run` determines the day and leaves days
-that have ended alone. Thus a start that a schedd missed while it was down is made up for, too.
+The schedd interprets these keys in its machine's time zone, not in the study's. So the job starts
+each hour, at the minute at which days begin. `trialfleet daily run` determines the day, and does
+nothing for a day that has ended. So a start that was missed while the schedd was down is made up
+for within an hour.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ _ATTRIBUTES = ["ClusterId", "TrialfleetDailyText"]
 
 
 def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str:
-    """Submit the job that starts the days, unless an identical one exists; return its id.
+    """Return the id of the job that starts the days; submit it unless an identical job exists.
 
-    `text` is the content of the program that it starts.
+    `text` is the content of the program that the job starts.
 
     Raises:
-        PoolError: no HTCondor is reachable, or it refuses.
+        PoolError: HTCondor is unreachable or refuses.
     """
     hours, minutes = cron_keys(daily, datetime.now(UTC))
     identity = hashlib.sha256(f"{hours} {minutes} {text}".encode()).hexdigest()
@@ -43,32 +44,32 @@ def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str
         minutes=minutes,
         text=identity,
     )
-    job = job_queue.hand_over(description)  # two clocks for a moment: two starts of a day are one
+    job = job_queue.hand_over(description)  # briefly two jobs; a day starts only once
     schedd.act("Remove", f"{_of(folder)} && ClusterId != {int(float(job))}", "another took over")
     return job
 
 
 def remove_job(folder: DailyFolder) -> bool:
-    """Remove the job; a running day continues. Return whether there was one.
+    """Remove the job and return whether it existed; a running day continues.
 
     Raises:
-        PoolError: no HTCondor is reachable, or it refuses.
+        PoolError: HTCondor is unreachable or refuses.
     """
     return schedd.act("Remove", _of(folder), "trialfleet daily remove") > 0
 
 
 def job_there(folder: DailyFolder) -> str | None:
-    """Return the job's id; None if there is none.
+    """Return the job's id; None without a job.
 
     Raises:
-        PoolError: no HTCondor is reachable.
+        PoolError: HTCondor is unreachable.
     """
     found = schedd.query(_of(folder), _ATTRIBUTES)
     return f"{found[0]['ClusterId']}.0" if found else None
 
 
 def cron_keys(daily: Daily, now: datetime) -> tuple[str, str]:
-    """Return the hours and minutes, in the machine's time, at which the job starts."""
+    """Return the hours and the minutes at which the job starts, in the machine's time zone."""
     starts = [daily.begins(day).astimezone() for day in coming_days(daily, now)]
     hours = {start.hour for start in starts}
     return (

@@ -1,8 +1,8 @@
 """One attempt at a day, from its record in the journal to an outcome of each region.
 
-It may be killed at any moment and started again. The journal has the decisions, the run's folder,
-which is created in one step, has the plan, and HTCondor has the jobs. Only one process may work on
-it at a time; see `day_lock`.
+The process may be killed at any moment and started again, because it keeps no state: decisions are
+in the journal, the plan is in the run's folder (created in one step), and jobs are in HTCondor's
+queue. Only one process may work on an attempt at a time; see `day_lock`.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from trialfleet.workflows.control.takeover.managers import Managers
 
 POLL_SECONDS = 2.0
-LATE_SECONDS = 15.0  # between two looks for data that comes late
-AWAY_SECONDS = 30.0  # between two tries while HTCondor or AWS is out of reach
-LOST_SECONDS = 60.0  # the pool's supervisor, if there is one, repairs a run sooner
+LATE_SECONDS = 15.0  # between two checks for late data
+AWAY_SECONDS = 30.0  # between two tries while HTCondor or AWS is unreachable
+LOST_SECONDS = 60.0  # a supervisor of the pool repairs a lost run sooner
 _UNDER_WAY = {RunState.RUNNING, RunState.HELD, RunState.UNKNOWN}
 _ANOTHER_DAY = "the study no longer has this region"
 
@@ -60,27 +60,27 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Work:
-    """The work on days: the study's file, the folder of its runs, and what follows a day."""
+    """The work on days, with the study's file, the folder of its runs and its callbacks."""
 
     file: Path
     folder: DailyFolder
     journal: Journal
-    clock: Clock  # returns the time, aware
+    clock: Clock  # returns the time, with a time zone
     say: Say  # takes a line for each event
     tell: Callable[[Attempt, Mapping[str, str]], None] = lambda _attempt, _awaited: None
-    # sends alerts once an attempt is planned, with the regions whose data it awaits
+    # sends alerts when an attempt is planned; its arguments include the regions without data
     managers: Managers | None = None  # if another manager may work on the days
 
     def steps(self, attempt: Attempt) -> Iterator[float]:
-        """Finish an attempt step by step: each of its regions gets its outcome.
+        """Finish an attempt step by step, until each of its regions has an outcome.
 
-        Regions whose data is awaited are left to another attempt: see `take_arrived`.
+        Regions that still wait for data move to another attempt: see `take_arrived`.
 
         Yields:
             Seconds until the next step.
 
         Raises:
-            StudyError: the study's file can't be used; the attempt stays as it is.
+            StudyError: the study's file can't be used; the attempt stays open.
         """
         if attempt.ended:
             return
@@ -89,7 +89,7 @@ class Work:
                 self.managers.take_over_run(run.folder)
             yield from self._watch(run, attempt)
             while self._not_in(run, attempt) and self._has_late_regions():
-                yield LATE_SECONDS  # until `come` has given them to another attempt
+                yield LATE_SECONDS  # until another attempt has taken them
         self.fail(
             attempt, dict.fromkeys(self.left(attempt), f"the run {attempt.run} does not have it")
         )
@@ -98,7 +98,7 @@ class Work:
     def take_arrived(self, attempt: Attempt) -> list[str]:
         """Return the regions of an attempt whose data arrived after its run was planned.
 
-        After the wait these are all regions whose data was awaited.
+        When the wait for data is over, return all regions that waited, with or without data.
         """
         place = RunFolder(self.folder.run(attempt.run))
         if attempt.ended or not place.study.exists():
@@ -114,7 +114,7 @@ class Work:
         self._record(attempt, Ending.FAILED, whys)
 
     def left(self, attempt: Attempt) -> list[str]:
-        """Return the regions of an attempt that have neither an outcome nor a later attempt."""
+        """Return an attempt's regions that have no outcome in it and are in no later attempt."""
         found = self.journal.outcomes(attempt.date, attempt.date)
         gone = {one.region for one in found if one.attempt == attempt.attempt}
         for other in self.journal.attempts(attempt.date):
@@ -127,18 +127,18 @@ class Work:
         return [region for region in self.left(attempt) if region not in planned]
 
     def _has_late_regions(self) -> bool:
-        """Return whether regions may be missing from the run because their data is late."""
+        """Return whether the study waits for late data, so that its run may lack regions."""
         daily = load_whole(self.file).daily
         return daily is not None and daily.wait_for_data is not None
 
     def _is_waiting(self, attempt: Attempt) -> bool:
-        """Return whether an attempt still waits for data; its run has all regions if not."""
+        """Return whether an attempt may still wait for data."""
         now = self.clock()
         is_over = attempt.deadline is not None and now >= attempt.deadline
         return not is_over and is_awaited(load_whole(self.file).daily, attempt.date, now)
 
     def _awaited(self, attempt: Attempt, regions: Iterable[str]) -> dict[str, str]:
-        """Return the given regions whose data can't be used yet, with the reasons."""
+        """Return those of `regions` whose data can't be used yet, with the reasons."""
         found = load_day(self.file, attempt.date)
         late = not_ready(found, attempt.date, found.whole.daily)
         return {region: late[region] for region in regions if region in late}
@@ -146,7 +146,7 @@ class Work:
     # -- the plan --------------------------------------------------------------------------------
 
     def _run_of(self, attempt: Attempt) -> Generator[float, None, Run | None]:
-        """Return the attempt's run, planned if it is missing; None if no region needs one."""
+        """Return the attempt's run; plan it if necessary. None if no region needs a run."""
         place = self.folder.run(attempt.run)
         while not RunFolder(place).study.exists():
             if not (left := self.left(attempt)):
@@ -165,12 +165,12 @@ class Work:
         return Run(place)
 
     def _plan(self, attempt: Attempt, left: list[str]) -> None:
-        """Record the outcomes that need no run, and plan a run of the other regions, if any."""
+        """Record outcomes of regions that need no run; plan a run for the others, if any."""
         study = self._to_train(attempt, left) if left else None
         if study is None:
             return
         try:
-            connect()  # what a study leaves to the pool is decided by it
+            connect()  # the pool decides settings that the study leaves open
             day = self._runs_day(attempt, study)
             study, out = stalest_first(study, self.clock()), self.folder.run(attempt.run)
             plan_day(study, attempt.run, out, day, self.file, self.say)
@@ -180,7 +180,7 @@ class Work:
             self.fail(attempt, dict.fromkeys(study.region_table, f"not planned: {error}"))
 
     def _to_train(self, attempt: Attempt, left: list[str]) -> Study | None:
-        """Return the study with the regions to train; record the outcomes of the others."""
+        """Return the study with only the regions to train; record outcomes of the others."""
         found = load_day(self.file, attempt.date)
         there = found.study.region_table if found.study else {}
         missing = absent(found, attempt.date, found.whole.daily)
@@ -194,13 +194,13 @@ class Work:
         return study.without(unchanged) if len(unchanged) < len(study.region_table) else None
 
     def _unchanged(self, attempt: Attempt, study: Study) -> list[str]:
-        """Record and return the regions whose models would be the same as their last ones."""
+        """Record and return the regions whose new model would equal their last model."""
         if study.daily is None or study.daily.unchanged == "train":
             return []
         checksums = Checksums(self.folder.checksums)
         data = {name: data_fingerprint(study, name, checksums) for name in study.region_table}
         settings = self._runs_day(attempt, study).settings
-        # without {date} the files are those of the newest day, whatever day is asked for
+        # without {date} in `data`, the files are always those of the newest day
         is_dated = load_whole(self.file).is_dated
         last = self.journal.last_models(attempt.date if is_dated else None)
         same = [
@@ -241,7 +241,7 @@ class Work:
     # -- the run ---------------------------------------------------------------------------------
 
     def _watch(self, run: Run, attempt: Attempt) -> Iterator[float]:
-        """Bring a run to its end from any state, and record how its regions ended."""
+        """Start or resume a run, wait for its end, and record the outcome of each region."""
         frozen = load_frozen(RunFolder(run.folder).study)
         endings = RunsEndings(attempt, RunFolder(run.folder), frozen)
         resumer = _Resumer(run, self.say)
@@ -255,7 +255,7 @@ class Work:
                 reporter.report(ended, status)
                 if resumer.is_over(status) and all(map(self._is_safe, endings.all(status))):
                     break
-            except InputError as error:  # it can't be started
+            except InputError as error:  # the run can't be started
                 if run.status().state not in _UNDER_WAY:  # another process just started it
                     self.journal.record(endings.none(str(error)), self.clock())
                     return
@@ -272,20 +272,20 @@ class Work:
         return self.managers is None or self.managers.is_safe(one)
 
     def _away(self, error: Exception) -> float:
-        """Say which service is out of reach; return the seconds until the next try."""
+        """Print why a service is unreachable; return the seconds until the next try."""
         self.say(f"retried in {AWAY_SECONDS:.0f} s: {error}")
         return AWAY_SECONDS
 
 
 class _OutcomeReporter:
-    """Reporter of each region's outcome and best trial, once per region."""
+    """Reporter of the outcome and best result of each region, once per region."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
         self._reported: set[str] = set()
 
     def report(self, outcomes: Iterable[Outcome], status: RunStatus) -> None:
-        """Report the outcomes that have not been reported."""
+        """Report those of `outcomes` that have not been reported before."""
         regions = {region.name: region for region in status.regions}
         for one in outcomes:
             if one.region not in self._reported:
@@ -299,14 +299,14 @@ class _OutcomeReporter:
 
 
 def _ended(one: Outcome, status: RunStatus) -> str:
-    """Return how a region ended, in words; a region that a person stopped did not fail."""
+    """Return a region's outcome in words; a region that a person stopped has not failed."""
     stopped = {r.name for r in status.regions if r.stage is Stage.STOPPED}
     is_stopped = one.ending is Ending.FAILED and one.region in stopped
     return "stopped before it had a model" if is_stopped else str(one.ending)
 
 
 class _Resumer:
-    """Starter of a run that is planned, that was stopped before, or that lost its DAGMan."""
+    """Starter of a planned run, of a run that was already stopped, and of a lost run."""
 
     def __init__(self, run: Run, say: Say) -> None:
         self._run = run
@@ -315,7 +315,7 @@ class _Resumer:
         self._lost_since: float | None = None
 
     def is_over(self, status: RunStatus) -> bool:
-        """Return whether the run has ended; start or resume it if necessary."""
+        """Start or resume the run if necessary; return whether it has ended."""
         is_first, self._is_first = self._is_first, False
         if status.state is not RunState.LOST:
             self._lost_since = None

@@ -1,4 +1,4 @@
-"""The lock of a study's days: its holder works on one day, and the file names the day."""
+"""The lock of a study's days. Its holder works on one day, and the lock file names this day."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ def day_lock(
 ) -> Iterator[bool]:
     """Wait until no other process works on a day of the study, then hold the lock.
 
-    `gives_up` is asked repeatedly, with the day that another process works on, while one does.
+    While another process holds the lock, `gives_up` is called repeatedly with the day that this
+    process works on. If it returns True, the wait ends.
 
     Yields:
-        Whether this process holds the lock; False if `gives_up` ended the wait.
+        True if this process holds the lock; False if `gives_up` ended the wait.
     """
-    with open_lock(folder.lock) as file:  # its end unlocks it, as any end of the process does
+    with open_lock(folder.lock) as file:  # closing it, or the end of the process, releases the lock
         descriptor = file.fileno()
         while not _taken(descriptor):
             if gives_up(_day_in(descriptor)):
@@ -49,5 +50,5 @@ def _taken(descriptor: int) -> bool:
 def _day_in(descriptor: int) -> date | None:
     try:
         return date.fromisoformat(os.pread(descriptor, 32, 0).decode())
-    except ValueError:  # it was just being written
+    except ValueError:  # another process is just writing it
         return None

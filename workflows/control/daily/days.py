@@ -39,8 +39,8 @@ from trialfleet.workflows.study.spec import Study
 if TYPE_CHECKING:
     from trialfleet.workflows.control.takeover.managers import Managers
 
-BATCH_SECONDS = 120.0  # between two looks for regions whose data came late: one run for several
-MANY_DAYS = 100  # a backfill of more is rather a slip of the keyboard
+BATCH_SECONDS = 120.0  # between two checks for late data: one run for several regions
+MANY_DAYS = 100  # a backfill of more days is probably a typing error
 
 
 def daily_study(file: Path) -> tuple[Study, Daily]:
@@ -56,10 +56,10 @@ def daily_study(file: Path) -> tuple[Study, Daily]:
 
 
 def journal_of(file: Path) -> tuple[Study, DailyFolder, Journal]:
-    """Return a study, the folder of its days and their journal, for reading.
+    """Return a study, the folder of its days and their journal, to read it.
 
     Raises:
-        StudyError: the study can't be read; or it has no `daily:` table, and never had a day.
+        StudyError: the study can't be read, or it has neither a `daily:` table nor a journal.
     """
     study = load_whole(file)
     folder = DailyFolder.for_study(study.name)
@@ -73,10 +73,10 @@ class Days:
     """The days of a study."""
 
     def __init__(self, file: Path, *, clock: Clock = real_time, say: Say = print) -> None:
-        """Open the journal of a study's days, beside its runs in the working directory.
+        """Open the journal of a study's days; it is next to the runs in the working directory.
 
         Raises:
-            StudyError: the study can't be read, or isn't a daily one.
+            StudyError: the study can't be read, or has no `daily:` table.
         """
         self._study, self._daily = daily_study(file)
         self._file, self._clock, self._say = file, clock, say
@@ -90,11 +90,11 @@ class Days:
         self._sender: Sender | None = None
 
     def run(self, day: date | None = None) -> list[date]:
-        """Run a day to its end, started or not; return the days that were worked on.
+        """Start or continue a day and work until its end; return the days that were worked on.
 
         Args:
-            day: default: today and, if the study says so, the days that were missed before; then a
-                day that has begun meanwhile.
+            day: default: today, with the days missed before if the study says so. If the next day
+                begins meanwhile, it follows.
 
         Raises:
             InputError: the study can't be used, or the day is in the future.
@@ -114,15 +114,15 @@ class Days:
     def backfill(
         self, first: date, last: date, *, only_missing: bool, however_many: bool = False
     ) -> list[date]:
-        """Backfill days, oldest first; return those that had something to do.
+        """Backfill days, oldest first; return the days on which regions were missing.
 
-        It trains only regions that have no outcome of the day or failed on it. Without
-        `only_missing` there must be no others, and without `however_many` at most `MANY_DAYS`
-        days.
+        A region is missing on a day if it has no outcome or failed. Only missing regions are
+        trained. Without `only_missing`, no region may have succeeded. Without `however_many`, at
+        most `MANY_DAYS` days are allowed.
 
         Raises:
-            InputError: the study can't be used, the days are in the future or too many, or some of
-                them have succeeded and `only_missing` is not set.
+            InputError: the study can't be used, a day is in the future, there are too many days, or
+                regions have succeeded and `only_missing` is not set.
         """
         self._check_past(last)
         if first > last:
@@ -145,10 +145,10 @@ class Days:
     def tell(
         self, planned: Attempt | None = None, awaited: Mapping[str, str] | None = None
     ) -> None:
-        """Send alerts to the people that the study names, in the background.
+        """Send alerts in the background to the channels that the study names.
 
-        This includes the regions of a new attempt whose data is `awaited`, with the reasons.
-        Failures are only reported.
+        One alert lists the regions of the attempt `planned` that still wait for data: `awaited`
+        has these regions with the reasons. A failure to send is only reported.
         """
         try:
             channels = self._study.channels(self._file.absolute().parent)
@@ -170,13 +170,13 @@ class Days:
             self._sender.start()
 
     def _share_alerts(self, outbox: Outbox) -> None:
-        """Skip alerts that another manager has sent, and share those sent here."""
+        """Skip alerts that another manager has sent, and tell it which alerts were sent here."""
         if self._managers:
             outbox.skip(self._managers.told)
             self._managers.note_told(outbox.settled())
 
     def finish_telling(self) -> None:
-        """Send the alerts; leave those that fail once to a job."""
+        """Send the alerts once more; a job continues with those that fail."""
         self.tell()
         if self._sender is None:
             return
@@ -215,7 +215,7 @@ class Days:
     # -- one day -----------------------------------------------------------------------------------
 
     def _finish_day(self, day: date) -> None:
-        """Work on a day's first attempt alone; a second process finds it done."""
+        """Work on a day's first attempt, or wait until another process has finished the day."""
         if self._managers is None:
             self._first_attempt(day)
             reopen(self.folder, self.journal, self._clock())
@@ -223,7 +223,7 @@ class Days:
 
         def gives_up(busy: date | None) -> bool:
             known = self.journal.attempts(day)
-            if _all_ended(known):  # nothing is left to do
+            if _all_ended(known):  # the day is finished
                 return True
             waits.update(busy)
             return bool(known) and self._is_over(known[0]) and busy not in {None, day}
@@ -237,7 +237,7 @@ class Days:
         self.tell()
 
     def _worked_on(self, day: date) -> bool:
-        """Work on a day or wait until another manager has; return False if one took over."""
+        """Work on a day, or wait until another manager has; False if one took over meanwhile."""
         try:
             with self._lease(day) as ours:
                 if not ours:
@@ -252,7 +252,7 @@ class Days:
         return True
 
     def _give_up(self, day: date, before: str) -> None:
-        """Record that a day's regions failed because its deadline was over before its turn."""
+        """Record that a day's regions failed: its deadline was over before the day could begin."""
         attempt = next(iter(self.journal.attempts(day)), None)
         if attempt and not attempt.ended and self._managers is None:
             why = f"its deadline was over before {before} ended"
@@ -264,9 +264,9 @@ class Days:
 
     @contextmanager
     def _lease(self, day: date, *, is_backfill: bool = False) -> Iterator[bool]:
-        """Wait until no other manager works on the days, and copy its results here.
+        """Wait until no other manager works on the days, then copy its results to this machine.
 
-        The wait ends once the day has ended, unless it is a backfill.
+        The wait also ends when the day has ended, except for a backfill.
         """
         managers = self._managers
         if managers is None:
@@ -295,7 +295,7 @@ class Days:
             self.tell()
 
     def _backfill_day(self, day: date, place: str) -> bool:
-        """Backfill the missing regions of a day, alone; return whether any were missing."""
+        """Backfill the missing regions of a day under its lock; return whether any were missing."""
         patient = _patient(BusyDayWatch(self._say))
         with day_lock(self.folder, day, patient), self._lease(day, is_backfill=True):
             self._finish_open()
@@ -314,16 +314,16 @@ class Days:
         return True
 
     def _finish_open(self) -> None:
-        """Finish the open attempts, oldest first: days never overlap."""
+        """Finish the open attempts day by day, oldest day first: days never overlap."""
         reopen(self.folder, self.journal, self._clock())
         while open_days := [one.date for one in self.journal.attempts() if not one.ended]:
             self._finish(min(open_days))
 
     def _finish(self, day: date) -> None:
-        """Finish the open attempts of a day together with its late data."""
+        """Finish the open attempts of a day, and begin another attempt when late data arrives."""
         steps: dict[int, Iterator[float]] = {}
         due: dict[int, float] = {}
-        begun = time.monotonic()  # the last attempt
+        begun = time.monotonic()  # when the last attempt began
         while True:
             open_ones = [one for one in self.journal.attempts(day) if not one.ended]
             if not open_ones:
@@ -341,7 +341,7 @@ class Days:
             time.sleep(max(0.0, min(due[one.attempt] for one in open_ones) - time.monotonic()))
 
     def _newly_arrived(self, day: date) -> list[str]:
-        """Return the regions that failed for lack of data and have new data now."""
+        """Return the regions that failed because of their data and have new data now."""
         found = load_day(self._file, day)
         late = not_ready(found, day, self._daily)
         ended = latest_of(self.journal.outcomes(day, day))
@@ -361,7 +361,7 @@ class Days:
         return [region for region in self._regions(day) if region not in ended]
 
     def _still_absent(self, day: date, regions: list[str]) -> list[str]:
-        """Return why regions of a day failed, if their data is still missing; else nothing."""
+        """Return the regions' reasons if all of them failed for data that is still missing."""
         absent = load_day(self._file, day).absent
         whys = [data_not_there(day, absent[name]) for name in regions if name in absent]
         ended = latest_of(self.journal.outcomes(day, day))
@@ -378,7 +378,7 @@ class Days:
         return known[0] if known else self._begin(day, self._regions(day))
 
     def _begin(self, day: date, regions: list[str]) -> Attempt:
-        """Record another attempt at a day; it shares the deadline of an open one."""
+        """Record another attempt at a day; it has the deadline of an open attempt, if any."""
         now, known = self._clock(), self.journal.attempts(day)
         number = max((one.attempt for one in known), default=0) + 1
         going_on = [one.deadline for one in known if not one.ended]
@@ -394,7 +394,7 @@ class Days:
         )
 
     def _free_run(self, day: date, number: int) -> str:
-        """Return the run's id: the date, with a number if that id is taken."""
+        """Return an unused id for a run: the date, with a number if necessary."""
         study = load_day(self._file, day).study
         taken = {attempt.run for attempt in self.journal.attempts()}
         while True:
@@ -411,7 +411,7 @@ def _all_ended(attempts: list[Attempt]) -> bool:
 
 
 def _patient(waits: BusyDayWatch) -> Callable[[date | None], bool]:
-    """Return a callback that never gives up waiting and says what it waits for."""
+    """Return a callback for `day_lock` that never ends the wait and prints the reason for it."""
 
     def gives_up(busy: date | None) -> bool:
         waits.update(busy)
@@ -421,7 +421,7 @@ def _patient(waits: BusyDayWatch) -> Callable[[date | None], bool]:
 
 
 def _has_other_data(one: Outcome, study: Study) -> bool:
-    """Return whether a region that failed by its data has new data: added or replaced."""
+    """Return whether data was added or replaced for a region that failed because of its data."""
     if one.why.startswith(f"data of {one.date} "):
         return True
     recorded = one.recorded.timestamp() if one.recorded else 0.0

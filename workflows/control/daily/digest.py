@@ -1,4 +1,4 @@
-"""Events of a study's days: a table of each day at its end, and regions without a run."""
+"""Events of a study's days: a table at the end of each day, and failed regions without a run."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from trialfleet.workflows.study.notify import Channel
 from trialfleet.workflows.study.spec import Study
 
 _BY_PEOPLE = {"promote", "rollback"}
-_NAMED = 5  # regions in a title
-_STILL_NEWS = timedelta(days=2)  # after a day's end, for people who just subscribed
+_NAMED = 5  # at most this number of regions in a title
+_STILL_NEWS = timedelta(days=2)  # older days give no event, even for a new channel
 
 
 def tell_days(
@@ -53,9 +53,9 @@ def tell_days(
     journal: Journal,
     now: datetime,
 ) -> None:
-    """Put the events of the days into their outbox, each once.
+    """Put each event of the days into the outbox, once.
 
-    They are of the days that have ended recently, and of failed regions of a day under way.
+    The events are about days that have ended recently, and about failed regions of a running day.
     """
     events = list(_events(study, folder, journal, now, outbox))
     outbox.put(events, channels, is_daily=True)
@@ -82,7 +82,7 @@ def awaited_event(
     awaited: Mapping[str, str],
     until: datetime | None,
 ) -> Event:
-    """Return the event that a day waits for the data of some regions, with the reasons."""
+    """Return the event for a day that waits for data; `awaited` has the regions and the reasons."""
     when = f" until {local_time(until)}" if until else ""
     title = f"{study} {attempt.date}: waits for the data of {first_of([*awaited], _NAMED)}{when}"
     return Event(
@@ -96,7 +96,7 @@ def awaited_event(
 
 
 def takeover_event(study: str, journal: Journal, day: date, previous: Lease) -> Event:
-    """Return the event that this manager continues a day of an unresponsive manager."""
+    """Return the event for a day that this manager takes over from an unresponsive manager."""
     host = socket.gethostname()
     silent = duration(previous.age)
     return Event(
@@ -118,9 +118,9 @@ def _without_run(
     attempt: Attempt,
     outcomes: list[Outcome],
 ) -> Iterator[Event]:
-    """Yield the events of regions that failed before a run existed.
+    """Yield the events for regions that failed without a run.
 
-    They name the run of the attempt's other regions, if there is one.
+    If the attempt's other regions have a run, the events name this run.
     """
     has_run = RunFolder(folder.run(attempt.run)).study.exists()
     for one in outcomes:
@@ -144,7 +144,7 @@ def _again(one: Outcome, folder: DailyFolder) -> str:
 
 @dataclass(frozen=True)
 class DaysCosts:
-    """The cost of a day's run, and by region where it belongs to one."""
+    """The cost of a day's run, in total and by region (as far as it belongs to a region)."""
 
     total: CostSum
     regions: Mapping[str, CostSum]
@@ -165,7 +165,7 @@ def _costs(folder: DailyFolder, attempt: Attempt) -> DaysCosts | None:
 
 
 def _measured(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, BesideEarlier]:
-    """Return the measurements of each region's new model and of its previous one."""
+    """Return the measurements of the new and the previous model of each region."""
     found = {}
     for one in outcomes:
         run = RunFolder(folder.run(one.run)) if one.run else None
@@ -178,7 +178,10 @@ def _measured(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, Bes
 
 
 def _moves(study: Study, journal: Journal, attempt: Attempt) -> list[tuple[str, Change]]:
-    """Return the models that people promoted since the attempt before this one ended, by region."""
+    """Return the switches of current models that people made, with the region of each.
+
+    They happened between the end of the previous attempt and the end of this attempt.
+    """
     assert attempt.ended
     ends = [one.ended for one in journal.attempts() if one.ended and one.ended < attempt.ended]
     since = max(ends, default=attempt.started)
@@ -257,7 +260,7 @@ def _digest(
 
 
 def _waits(study: Study, one: Outcome) -> bool:
-    """Return whether the model of a region's day waits for approval."""
+    """Return whether the model that a region got on this day waits for approval."""
     if one.ending is not Ending.KEPT or not study.publishes:
         return False
     found = awaiting(models_folder_of(study, region_slug(one.region)))
@@ -265,7 +268,7 @@ def _waits(study: Study, one: Outcome) -> bool:
 
 
 def _to_approve(study: Study, waiting: Iterable[Outcome]) -> Iterator[str]:
-    """Yield the commands that promote the models that wait for approval."""
+    """Yield a line with the command to promote each model that waits for approval."""
     for one in waiting:
         model = models_folder_of(study, region_slug(one.region)) / str(one.run)
         yield f"{one.region}: its new model waits for approval: {promote_command(model)}"
@@ -287,7 +290,7 @@ def digest_table(
     costs: DaysCosts | None = None,
     measured: Mapping[str, BesideEarlier] | None = None,
 ) -> str:
-    """Return the outcome of each region in columns, those that need attention first."""
+    """Return a table of the regions' outcomes; outcomes that need attention come first."""
     order = [Ending.FAILED, Ending.KEPT, Ending.PUBLISHED, Ending.UNCHANGED]
     rows = sorted(outcomes, key=lambda one: (order.index(one.ending), one.region))
     amounts = [_usd(costs, one.region) for one in rows]
@@ -303,7 +306,7 @@ def digest_table(
 
 
 def _beside(both: BesideEarlier | None) -> str:
-    """Return a new model's value and that of the previous one: `loss 0.21, before 0.24`."""
+    """Return the values of the new and the previous model: `loss 0.21, before 0.24`."""
     if both is None or both.value is None:
         return ""
     before = "" if both.value_before is None else f", before {number(both.value_before)}"
@@ -319,12 +322,12 @@ def _usd(costs: DaysCosts | None, region: str) -> str:
 
 
 def _money(amount: float | None, total: CostSum) -> str:
-    """Return an amount with as many decimals as all others of the day."""
+    """Return an amount with the number of decimals that all amounts of the day have."""
     return usd(amount or 0.0, decimals_of(total.usd or 0.0))
 
 
 def _spent(total: CostSum) -> str:
-    """Return the cost of the day, and the part of it that led to nothing."""
+    """Return the cost of the day, and its parts for lost work, booting and idle nodes."""
     parts = [
         f"{_money(amount, total)} USD {what}"
         for what, amount in (("lost", total.lost), ("boot", total.boot), ("idle", total.idle))

@@ -1,4 +1,4 @@
-"""Late data of a day: the regions whose data is missing or still being written."""
+"""Late data of a day: data of a region that is missing or still being written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trialfleet.workflows.study.checks import URL_PREFIXES
 from trialfleet.workflows.study.daily import Daily
 from trialfleet.workflows.study.loading import DaysStudy, load_day
 
-UNCHANGED_SECONDS = 60.0  # since data was written last, after which it counts as whole
+UNCHANGED_SECONDS = 60.0  # data that was not written for this time counts as complete
 
 
 def not_ready(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str]:
@@ -40,7 +40,7 @@ def absent(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str]:
 
 
 def awaited_now(file: Path, journal: Journal, now: datetime) -> dict[str, str]:
-    """Return the regions for whose data the newest day still waits, with the reasons."""
+    """Return the regions whose data the newest day still waits for, with the reasons."""
     newest = journal.attempts()[-1:]
     if not newest or newest[0].ended:
         return {}
@@ -70,7 +70,7 @@ def _why_not_whole(each: str, daily: Daily, in_s3: DataInS3) -> str:
 
 
 def _why_not_whole_in_s3(url: str, daily: Daily, in_s3: DataInS3) -> str:
-    """Return why data in S3 is incomplete; data of unknown state counts as complete."""
+    """Return why data in S3 is incomplete, else ""; data in an unknown state counts as complete."""
     objects = in_s3.written(url)
     if objects == {}:
         return f"{ABSENT}: {url}"
@@ -89,9 +89,9 @@ def _why_young(data: str, written_at: Iterable[float]) -> str:
 
 
 def written(place: Path) -> Iterator[float]:
-    """Yield when a file, or each file of a folder, was last written, in Unix seconds."""
+    """Yield the time of the last write of a file, or of each file of a folder, in Unix seconds."""
     for path in place.rglob("*") if place.is_dir() else (place,):
         try:
             yield path.stat().st_mtime
-        except OSError:  # replaced just now
+        except OSError:  # it was just replaced
             yield time.time()

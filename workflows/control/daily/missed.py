@@ -1,4 +1,4 @@
-"""The days that a start of the schedule is for."""
+"""The days on which a schedule starts, and the days that a start must work on."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from datetime import date, datetime, timedelta
 from trialfleet.workflows.study.daily import Daily
 
 DAY = timedelta(days=1)
-_COMING = 20 * 366  # days that a clock is installed for
+_COMING = 20 * 366  # number of days that an installed schedule covers
 
 
 def next_start(daily: Daily, now: datetime) -> datetime:
-    """Return when the next day begins, in UTC."""
+    """Return the time at which the next day begins, in UTC."""
     today = daily.today(now)
     return next(begins for n in (0, 1, 2) if (begins := daily.begins(today + n * DAY)) > now)
 
 
 def next_start_text(daily: Daily, now: datetime) -> str:
-    """Return when the next day begins, in the study's zone."""
+    """Return the time at which the next day begins, as text in the study's zone."""
     return f"{next_start(daily, now).astimezone(daily.tzinfo):%Y-%m-%d %H:%M %Z}"
 
 
 def waits_until_text(daily: Daily | None, day: date) -> str:
-    """Return until when a day waits for data, in the study's zone; empty if it doesn't."""
+    """Return the time until which a day waits for data, in the study's zone; "" if it doesn't."""
     until = daily.waits_until(day) if daily else None
     return f"{until.astimezone(daily.tzinfo):%Y-%m-%d %H:%M %Z}" if until and daily else ""
 

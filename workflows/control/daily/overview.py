@@ -23,14 +23,15 @@ from trialfleet.workflows.views.terminal.days import DaysOverview, overview
 def days(study: str | PathLike[str], *, most: int = 14) -> DaysOverview:
     """Return the outcomes of a study's days and of their regions.
 
-    A study's days are stored below the folder in which they are run; this looks in the present one.
+    A study's days are stored below the working directory in which they are run. Call this function
+    in the same directory.
 
     Args:
-        study: its file.
-        most: the number of days, the newest ones.
+        study: the study's file.
+        most: the maximum number of days; the newest days are returned.
 
     Raises:
-        StudyError: the study can't be read; or it has no `daily:` table, and never had a day.
+        StudyError: the study can't be read, or it has neither a `daily:` table nor a past day.
     """
     return read_overview(Path(study), most)[2]
 
@@ -48,7 +49,7 @@ def read_overview(file: Path, most: int) -> tuple[Study, DailyFolder, DaysOvervi
 
 
 def _awaiting(file: Path) -> dict[str, Awaiting]:
-    """Return the models of a study that wait for approval, by region; none without its file."""
+    """Return the models that wait for approval, by region; empty if the study can't be read."""
     try:
         return awaiting_of(load_published(file))
     except (TrialfleetError, OSError):

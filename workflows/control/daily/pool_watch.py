@@ -1,4 +1,4 @@
-"""Messages on what a day waits for: HTCondor out of reach, or another day."""
+"""Messages while a day waits for an unreachable HTCondor or for another day."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOOK_EVERY = 10.0  # seconds
 
 
 class PoolWatch:
-    """Messages, each once, that HTCondor is out of reach and that it answers again."""
+    """Messages that HTCondor is unreachable and that it answers again, once per change."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -27,7 +27,7 @@ class PoolWatch:
         self.note_outage((status.notice or "the job queue can't be read") if is_away else "")
 
     def note_outage(self, why_away: str) -> None:
-        """Report a change; an empty reason means that HTCondor answers."""
+        """Report a change; an empty `why_away` means that HTCondor answers."""
         if why_away and not self._is_away:
             up = start_command()
             self._say(f"the day waits for HTCondor ({why_away}); if it is down: {up}")
@@ -37,7 +37,7 @@ class PoolWatch:
 
 
 class BusyDayWatch:
-    """Messages, each once, on the day that is waited for and on what blocks it."""
+    """Messages about the day that this day waits for, and about an unreachable HTCondor."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -46,7 +46,7 @@ class BusyDayWatch:
         self.busy: date | None = None
 
     def update(self, busy: date | None) -> None:
-        """Report a change, given the day that another process works on."""
+        """Report a change; `busy` is the day that another process works on."""
         if busy and self.busy is None:
             self._say(f"waits until the day {busy} has ended")
         self.busy = busy

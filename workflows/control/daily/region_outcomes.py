@@ -1,4 +1,4 @@
-"""Outcomes of the regions of a day's run, from the run's records."""
+"""The outcomes of regions, from the records of a day's run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DURING = {  # the phases of `RegionStatus`
 
 
 class RunsEndings:
-    """The outcomes of one attempt's regions, from its run."""
+    """The outcomes of an attempt's regions, from the attempt's run."""
 
     def __init__(self, attempt: Attempt, files: RunFolder, frozen: FrozenStudy) -> None:
         self._attempt = attempt
@@ -36,7 +36,7 @@ class RunsEndings:
         self._day = frozen.day or RunsDay(date=attempt.date)
 
     def published(self, status: RunStatus) -> list[Outcome]:
-        """Return the outcomes of the regions that have published, while others continue."""
+        """Return the outcomes of the regions that have published; others may still run."""
         return [self._with_model(r) for r in self._own(status) if r.stage.has_model]
 
     def all(self, status: RunStatus) -> list[Outcome]:
@@ -49,11 +49,11 @@ class RunsEndings:
         return [*self.published(status), *failed]
 
     def none(self, why: str) -> list[Outcome]:
-        """Return the outcomes of a run that can't be started."""
+        """Return the outcomes if the run can't be started: all regions failed, because of `why`."""
         return [self._outcome(region, Ending.FAILED, why) for region in self._regions]
 
     def _own(self, status: RunStatus) -> list[RegionStatus]:
-        """Return the attempt's regions; a resumed run also has regions that ended the day."""
+        """Return the attempt's regions; a resumed run may have other regions, too."""
         return [region for region in status.regions if region.name in self._regions]
 
     def _with_model(self, region: RegionStatus) -> Outcome:
@@ -83,5 +83,5 @@ def _why_failed(region: RegionStatus, status: RunStatus) -> str:
 
 
 def data_not_there(day: date, path: str) -> str:
-    """Return why a region failed whose data of a day is missing."""
+    """Return the reason for a region's failure if its data of a day is missing."""
     return f"data of {day} {ABSENT}: {path}"

@@ -1,7 +1,7 @@
-"""Sending of day events: in the background, then by a job while any are waiting.
+"""Sending of day events: by a thread of a command, and then by a job if some still wait.
 
-The job is of HTCondor's local universe: it runs on the access point, and is started again if it
-dies.
+The job is in HTCondor's local universe: it runs on the access point, and HTCondor starts it again
+if it dies.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Sender(threading.Thread):
                     is_last |= ours and not deliver(self.outbox, self._channels)
             except TrialfleetError as error:
                 log.warning("alerts: %s", error)
-            except OSError as error:  # its folder is gone, say: the end of the command retries
+            except OSError as error:  # such as a missing folder; the end of the command tries again
                 log.info("alerts: %s", error)
                 return
             if is_last:
@@ -52,17 +52,17 @@ class Sender(threading.Thread):
             self._ends.wait(LOOK_SECONDS)
 
     def finish(self) -> None:
-        """Try due alerts once more, within the time of one try."""
+        """Try due alerts once more; this takes no longer than one try."""
         self._ends.set()
         self.join(SECONDS)
 
 
 def keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
-    """Submit a job that sends waiting alerts, unless there is one; return its id.
+    """Return the id of the job that sends waiting alerts; submit it if there is none.
 
     Raises:
         InputError: a path can't be written into a submit file.
-        PoolError: no HTCondor is reachable, or it refuses.
+        PoolError: HTCondor is unreachable or refuses.
     """
     text = start_text(folder, study, "notify", "send", file.absolute())
     ours = f"TrialfleetAlerts =?= {classad_string(folder.root)}"
@@ -75,7 +75,7 @@ def keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
 
 
 def left_over(outbox: Outbox, study: str, file: Path, folder: DailyFolder) -> str:
-    """Let a job send what still waits; return a line about it, empty if nothing waits."""
+    """Let a job send the alerts that still wait; return a line about it, or "" without any."""
     waiting = len(outbox.waiting())
     if not waiting:
         return ""

@@ -10,14 +10,14 @@ from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.spec import Study
 
 _HOUR = 3600.0
-_LEAST, _MOST = -100_000, 100_000  # of a region's priority
+_LEAST, _MOST = -100_000, 100_000  # bounds of a region's priority
 
 
 def stalest_first(study: Study, now: datetime) -> Study:
-    """Return a resolved study with the models' ages added to its regions' priorities.
+    """Return a resolved study in which the age of each region's model is added to its priority.
 
-    An hour of age counts as one of the study's own priority: a region that comes after others
-    overtakes them in the end, so none starves. One without a model comes before all with one.
+    One hour of age adds 1 to the priority that the study sets. So a region with a low priority
+    overtakes the others in the end. Regions without a model get more than any model's age.
     """
     ages = {region: model_age(study, region, now) for region in study.region_table}
     points = age_points(ages)
@@ -31,7 +31,10 @@ def stalest_first(study: Study, now: datetime) -> Study:
 
 
 def age_points(ages: Mapping[str, float | None]) -> dict[str, int]:
-    """Return what each region's age, in seconds, adds to its priority; None means no model."""
+    """Return the number to add to each region's priority, from the age of its model in seconds.
+
+    An age of None means that the region has no model.
+    """
     known = [age for age in ages.values() if age is not None]
     oldest = int(max(known, default=0.0) / _HOUR)
     return {
@@ -41,6 +44,6 @@ def age_points(ages: Mapping[str, float | None]) -> dict[str, int]:
 
 
 def model_age(study: Study, region: str, now: datetime) -> float | None:
-    """Return the age of a region's current model in seconds; None without one."""
+    """Return the age of a region's current model in seconds; None without a model."""
     as_of = as_of_model(models_folder_of(study, region_slug(region)) / LATEST)
     return (now - as_of).total_seconds() if as_of else None

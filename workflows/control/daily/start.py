@@ -1,4 +1,4 @@
-"""Start programs: shell scripts that run a trialfleet command later, in the same place."""
+"""Shell scripts that run a trialfleet command later, in the same directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trialfleet.infra.pool.embedded import FOLDER_VARIABLE
 from trialfleet.render import needs_escape, render_template
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 
-# What finds HTCondor and the AWS account as they are found here; no secret is among them.
+# Variables with which the program finds the same HTCondor and AWS account. None is a secret.
 _KEPT = (
     "PATH",
     "CONDOR_CONFIG",
@@ -26,10 +26,10 @@ _KEPT = (
 
 
 def write_start(folder: DailyFolder, study: str, file: Path) -> str:
-    """Write the program that the schedule starts, `trialfleet daily run STUDY`; return it.
+    """Write the program that the schedule starts, `trialfleet daily run STUDY`; return its text.
 
     Raises:
-        InputError: as `start_text` does.
+        InputError: see `start_text`.
     """
     text = start_text(folder, study, "daily", "run", file.absolute())
     folder.root.mkdir(parents=True, exist_ok=True)
@@ -38,10 +38,10 @@ def write_start(folder: DailyFolder, study: str, file: Path) -> str:
 
 
 def start_text(folder: DailyFolder, study: str, *words: str | Path) -> str:
-    """Return the text of a program that runs a trialfleet command with these words.
+    """Return the text of a program that runs the trialfleet command `words`.
 
     Raises:
-        InputError: a path can't be written into units and submit files.
+        InputError: a path has a character that units and submit files can't contain.
     """
     for path in (folder.root, *words, Path.cwd(), Path(sys.executable)):
         if needs_escape(str(path)) or not str(path).isprintable():

@@ -1,4 +1,4 @@
-"""Unchanged regions: their data and settings would give the same model again."""
+"""Unchanged regions: regions whose data and settings are those of their last model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trialfleet.workflows.checksums import Checksums, files_of, sha256_of
 from trialfleet.workflows.facts.journal.journal import Outcome
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 
-# Sections on when and where a study runs, which don't affect the training.
+# Keys for the time and place of a study's runs; they don't affect the training.
 _ELSEWHERE = {
     "regions", "daily", "fleet", "parallel_regions", "storage", "publish", "retries", "team",
     "usd_per_hour", "keep", "export", "notify", "checks",
@@ -22,12 +22,12 @@ _ELSEWHERE = {
 def unchanged_regions(
     data: Mapping[str, str | None], settings: Mapping[str, str], last: Mapping[str, Outcome]
 ) -> list[str]:
-    """Return the regions whose models would be the same as their last ones.
+    """Return the regions whose new model would equal their last model.
 
     Args:
-        data: the fingerprint of each region's data, None if unknown.
-        settings: that of all else.
-        last: the last day of each region on which a model was trained.
+        data: the fingerprint of each region's data; None if it is unknown.
+        settings: the fingerprint of each region's settings.
+        last: each region's outcome on the last day on which it trained a model.
     """
     return [
         name
@@ -38,12 +38,12 @@ def unchanged_regions(
 
 
 def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | None:
-    """Return the fingerprint of a region's data, wherever it is stored.
+    """Return the fingerprint of a region's data; it does not depend on the data's path.
 
-    Reads each file once per change.
+    A file is only read again if it has changed.
 
     Returns:
-        None if unknown: for URLs, without data, for a file that changes all the time.
+        None if the data is a URL or empty, or if a file changes all the time.
 
     Raises:
         OSError: a file can't be read.
@@ -56,19 +56,20 @@ def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | N
 
 
 def fingerprint_of(places: list[str], entries: Iterable[Mapping[str, Any]]) -> str | None:
-    """Return the fingerprint of data, by its paths, which may contain a date.
+    """Return the fingerprint of files. It only depends on their paths below `places`.
 
-    `entries` are its files with their checksums, as a model's provenance has them.
+    `entries` has the files with their checksums, in the form of a model's provenance. `places` may
+    contain a date.
 
     Returns:
-        None if a checksum isn't known.
+        None if there is no file, or if a checksum is unknown.
     """
     found = [(_name(str(entry.get("path")), places), entry.get("sha256")) for entry in entries]
     return _digest(found) if found and all(checksum for _, checksum in found) else None
 
 
 def _name(path: str, places: list[str]) -> str:
-    """Return the name of a file: the number of its place, and its path below that."""
+    """Return a file's name for the fingerprint: the number of its place, and its path in it."""
     for number, place in enumerate(places):
         if Path(path).is_relative_to(place):
             return f"{number}/{Path(path).relative_to(place)}"
@@ -76,7 +77,7 @@ def _name(path: str, places: list[str]) -> str:
 
 
 def settings_fingerprint(study: Study, region: str) -> str:
-    """Return the fingerprint of everything but the data that affects a training.
+    """Return the fingerprint of everything that affects a training, except the data.
 
     Raises:
         OSError: a file of the trainer can't be read.

@@ -24,13 +24,13 @@ _SYSTEM, _SYSTEM_STATE = Path("/etc/systemd/system"), Path("/var/lib/systemd")
 
 @dataclass(frozen=True)
 class Units:
-    """The systemd units of a study's schedule, of the user or of the machine.
+    """The systemd units of a study's schedule, for the user's or the machine's systemd.
 
     Attributes:
-        name: without its ending; two studies of one name in two folders have two.
-        place: the folder of the units.
-        system: whether they are the machine's.
-        run: runs a command and returns its output; a test gives another.
+        name: the units' name without suffix; it differs for studies in different folders.
+        place: the folder of the units' files.
+        system: True for the machine's systemd, False for the user's.
+        run: a function that runs a command and returns its output; tests replace it.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Units:
 
     @staticmethod
     def for_study(study: str, folder: DailyFolder, *, system: bool) -> Units:
-        """Return the units of a study with this folder of runs."""
+        """Return the units of a study whose runs are in `folder`."""
         which = hashlib.sha256(str(folder.root).encode()).hexdigest()[:8]
         home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
         place = _SYSTEM if system else home / "systemd" / "user"
@@ -57,7 +57,7 @@ class Units:
         return self.place / f"{self.name}.service"
 
     def can_be_used(self) -> bool:
-        """Return whether this systemd runs."""
+        """Return whether the systemd of these units runs."""
         try:
             self.run(self._systemctl("show-environment"))
         except PoolError:
@@ -65,12 +65,12 @@ class Units:
         return True
 
     def install(self, study: str, daily: Daily, start: Path, owner: str) -> None:
-        """Write the units and start the timer, now and at each start of the machine.
+        """Write the units, start the timer, and let systemd start it after each reboot.
 
-        Units of the machine run the program `start` by the account `owner`.
+        The service runs the program `start`. With the machine's systemd, it runs as `owner`.
 
         Raises:
-            InputError: this account may not write there.
+            InputError: this account may not write the units.
             PoolError: systemd refuses.
         """
         texts = {
@@ -96,26 +96,26 @@ class Units:
             raise InputError(f"{error.filename!r}: only root may write there") from error
         self.run(self._systemctl("daemon-reload"))
         self.run(self._systemctl("enable", "--now", self.timer.name))
-        self.run(self._systemctl("restart", self.timer.name))  # it was there with another time
+        self.run(self._systemctl("restart", self.timer.name))  # an old timer may have another time
 
     def remove(self) -> bool:
-        """Stop the timer and remove the units, not a running day. Return whether any existed."""
+        """Stop the timer and remove the units; return whether any existed. A running day stays."""
         there = [path for path in (self.timer, self.service) if path.exists()]
         if not there:
             return False
         if self.timer in there:
             self.run(self._systemctl("disable", "--now", self.timer.name))
-            self._last_fired.unlink(missing_ok=True)  # one that is installed later missed nothing
+            self._last_fired.unlink(missing_ok=True)  # else a later timer would catch up
         for path in there:
             path.unlink()
         self.run(self._systemctl("daemon-reload"))
-        with suppress(PoolError):  # systemd has unloaded the unit, unless its day failed
+        with suppress(PoolError):  # it only succeeds if the last day failed
             self.run(self._systemctl("reset-failed", self.service.name))
         return True
 
     @property
     def _last_fired(self) -> Path:
-        """The file in which systemd notes the timer's last start."""
+        """The file in which systemd notes when the timer last started the service."""
         data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
         folder = _SYSTEM_STATE if self.system else data / "systemd"
         return folder / "timers" / f"stamp-{self.timer.name}"
@@ -125,10 +125,10 @@ class Units:
 
 
 def calendar(daily: Daily, now: datetime) -> list[str]:
-    """Return the values of systemd's OnCalendar that start each day once.
+    """Return values for systemd's OnCalendar that start each day exactly once.
 
-    systemd has no start at a local time that does not exist, nor within an hour whose beginning
-    does not exist. A day whose clocks go forward over either gets a value of its own.
+    systemd skips a start if its local time, or the beginning of its hour, does not exist on that
+    day. This is the case when clocks go forward. Such a day gets its own value, in UTC.
     """
     zone = f" {daily.zone}" if daily.zone else ""
     at = f"{daily.time:%H:%M}:00{zone}"
@@ -143,17 +143,16 @@ def calendar(daily: Daily, now: datetime) -> list[str]:
 
 
 def _is_skipped(daily: Daily, day: date, at: time) -> bool:
-    """Return whether the clocks of the study's zone go forward over a time of a day."""
+    """Return whether a time does not exist on a day, because the zone's clocks go forward."""
     there = datetime.combine(day, at, daily.tzinfo)
     return there.astimezone(UTC).astimezone(daily.tzinfo).time() != at
 
 
 def _all_days_but(days: set[date], first: int) -> list[str]:
-    """Return all days except some, for OnCalendar, from a year to that of the last of `days`.
+    """Return values for OnCalendar that cover all days except `days`, from the year `first` on.
 
-    Where the clocks go forward within an hour, not at its beginning, systemd finds no start after
-    that at all (EDEADLK). So it must not look at such a day: a month that has one is told by its
-    other days.
+    If clocks go forward in the middle of an hour, systemd finds no start on that day or later
+    (EDEADLK). So no value may cover such a day: for its month, the other days are listed.
     """
     months = {day.month for day in days}
     others = ",".join(f"{month:02}" for month in range(1, 13) if month not in months)

@@ -1,1 +1,1 @@
-"""Exports of published models: S3 and MLflow follow the publish folder."""
+"""Exports of published models: copies in S3 and MLflow that match the publish folder."""

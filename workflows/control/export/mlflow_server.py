@@ -1,8 +1,8 @@
-"""A study's models in MLflow: a run and a registered version for each, and the alias `champion`.
+"""A study's models in MLflow, and the alias `champion` of a region's current model.
 
-The model of run R of region X of study S is an MLflow run of the study's experiment, found by its
-tag `trialfleet.model` = S/X/R, and a version of the registered model S.X. Each
-item is looked up before it is made, so that a killed or repeated export makes nothing twice.
+Each model becomes an MLflow run in the study's experiment, and a version of the registered model
+STUDY.REGION. The MLflow run has the tag `trialfleet.model` = STUDY/REGION/RUN. The export looks up
+each item before it creates it. So an export that is killed or repeated creates nothing twice.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 ALIAS = "champion"
 TAG = "trialfleet.model"
-MODEL = "model"  # the folder of a run's artifacts
+MODEL = "model"  # the folder among a run's artifacts
 _SETTINGS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
@@ -50,10 +50,10 @@ _SETTINGS = {
 }
 _LOGIN = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 _OF_ONE = {"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST"}
-_LONGEST = 500  # characters of a parameter that every MLflow takes
-_MOST_SHOWN = 300  # characters of a reason
+_LONGEST = 500  # characters of a parameter's value that every MLflow accepts
+_MOST_SHOWN = 300  # characters of an error's reason
 _BATCH = 100  # parameters in a request
-_DIGEST = 36  # characters of a data set's digest that MLflow takes
+_DIGEST = 36  # characters of a data set's digest that MLflow accepts
 
 
 def title_of(settings: Mlflow) -> str:
@@ -66,11 +66,11 @@ class MlflowServer:
     """A tracking server and its model registry."""
 
     def __init__(self, settings: Mlflow, records: Path) -> None:
-        """Read the settings, without asking the server.
+        """Read the settings, without sending a request.
 
         Args:
-            settings: the study's.
-            records: a folder for the server's names of each model.
+            settings: the study's settings for MLflow.
+            records: a folder for files with the version of each model on the server.
 
         Raises:
             ExportError: the package is missing, or a password or token can't be read.
@@ -86,21 +86,22 @@ class MlflowServer:
         self._experiment: str | None = None
 
     def check(self) -> None:
-        """Ask for an experiment to test the server and the login.
+        """Search for an experiment, to test the server and the login.
 
         Raises:
-            ExportError: MLflow refuses or is out of reach.
+            ExportError: MLflow refuses or is unreachable.
         """
         with self._asking():
             self._client.search_experiments(max_results=1)
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:  # noqa: ARG002
-        """Update a region's runs and versions; return lines on what was done.
+        """Update a region's runs and versions; return a line for each change.
 
-        Models that `keep` removes here stay in MLflow, which has its own rules for that.
+        Models that `keep` removes on this machine stay in MLflow, which has its own rules for
+        retention.
 
         Raises:
-            ExportError: MLflow refuses or is out of reach.
+            ExportError: MLflow refuses or is unreachable.
         """
         record = self._records / f"{published.region}.json"
         known = _read(record, self._settings.uri)
@@ -121,9 +122,9 @@ class MlflowServer:
     # -- a model -------------------------------------------------------------------------------
 
     def _add(self, study: str, name: str, region: str, model: LocalModel) -> tuple[str, str]:
-        """Return the registered version of a model; create it if it is missing.
+        """Return the registered version of a model, and a note about its trials (usually empty).
 
-        A note on its trials, if any, follows it.
+        The version is created if it is missing.
         """
         identity = f"{study}/{region}/{model.run}"
         experiment = self._experiment_of(study)
@@ -181,7 +182,7 @@ class MlflowServer:
         )
 
     def _log(self, run_id: str, params: Mapping[str, object], points: Iterable[Point]) -> None:
-        """Log parameters and metrics; MLflow accepts identical ones again."""
+        """Log parameters and metrics; to log the same values twice does no harm."""
         from mlflow.entities import Metric, Param
 
         named = [Param(_key(key), _value(value)) for key, value in params.items()]
@@ -193,7 +194,7 @@ class MlflowServer:
                 self._client.log_batch(run_id, **{kind: entries[start : start + _BATCH]})
 
     def _log_data(self, run_id: str, model: LocalModel, card: Mapping[str, Any]) -> None:
-        """Log the training data as inputs of the run; MLflow accepts them again."""
+        """Log the training data as inputs of the run; to log the same data twice does no harm."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         schema = schema_of(model.path)
@@ -218,9 +219,10 @@ class MlflowServer:
             self._client.log_inputs(run_id, inputs)
 
     def _add_trials(self, experiment: str, parent: str, model: LocalModel) -> str:
-        """Create a run below the model's run for each trial without a finished one.
+        """Create a child run of the model's run for each trial that has no finished child run.
 
-        Unreadable trials don't keep a model out of MLflow; the returned text says so.
+        If the trials can't be read, the model is exported without them. The returned text has the
+        reason; otherwise it is empty.
         """
         try:
             found = trials_of_model(model.provenance)
@@ -245,7 +247,7 @@ class MlflowServer:
         return ""
 
     def _log_files(self, run_id: str, model: LocalModel) -> None:
-        """Upload the model's files and the files by which MLflow loads it."""
+        """Upload the model's files and the files with which MLflow loads the model."""
         import mlflow
 
         self._client.log_artifacts(run_id, str(model.path), MODEL)
@@ -281,7 +283,7 @@ class MlflowServer:
                 raise
 
     def _switch(self, name: str, version: str) -> list[str]:
-        """Point the alias at a version, as `latest` points at a model."""
+        """Point the alias at the version of the current model."""
         registered = self._client.get_registered_model(name)
         if str(registered.aliases.get(ALIAS)) == version:
             return []
@@ -322,7 +324,7 @@ class MlflowServer:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set the environment variables of MLflow's client, without any other login."""
+    """Set the environment variables of MLflow's client; remove other login variables."""
     previous = {name: os.environ.pop(name, None) for name in {*variables, *_LOGIN}}
     os.environ.update(variables)
     try:
@@ -344,7 +346,7 @@ def _metrics(card: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _texts(tags: Mapping[str, object]) -> dict[str, str]:
-    """Return the tags that MLflow accepts, without those that are None."""
+    """Return the tags in a form that MLflow accepts, without tags that are None."""
     return {_key(key): _value(value) for key, value in tags.items() if value is not None}
 
 

@@ -1,6 +1,7 @@
-"""The trials of a model's region in MLflow: child runs, if the study says `trials`.
+"""The trials of a model's region in MLflow: child runs, if the study sets `trials`.
 
-Each is found by its parent and its number, and done once it has ended: so nothing is made twice.
+A child run is identified by its parent and the trial's number. It is complete once MLflow has its
+end. So nothing is created twice.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
 PARENT = "mlflow.parentRunId"
 NUMBER = "trialfleet.trial"
 _STATUS = {TrialState.COMPLETE: "FINISHED", TrialState.FAILED: "FAILED"}
-_MOMENT = 0.001  # s; of two values of a step MLflow shows the later one
-_STOPPED = "KILLED"  # early, or abandoned
+_MOMENT = 0.001  # seconds; MLflow shows the later of two values of a step
+_STOPPED = "KILLED"  # for trials that were stopped early or abandoned
 
 
 class Point(NamedTuple):
-    """A metric at a step, at a time in Unix seconds."""
+    """The value of a metric at a step; `time` is in Unix seconds."""
 
     name: str
     value: float
@@ -35,17 +36,17 @@ class Point(NamedTuple):
 
 
 class RegionTrials(NamedTuple):
-    """The finished trials of a region, and the metric by which they are compared."""
+    """The finished trials of a region, and the metric that compares them."""
 
     metric: str
     trials: list[Trial]
 
 
 def trials_of_model(provenance: Mapping[str, Any]) -> RegionTrials:
-    """Return the trials from which a model's settings come.
+    """Return the trials of the run and region that a model's provenance names.
 
     Raises:
-        TrialfleetError: the run's folder is gone, or it or the storage can't be read.
+        TrialfleetError: the run's folder was removed, or the folder or the storage can't be read.
     """
     place, region = Path(str(provenance.get("folder"))), str(provenance.get("region"))
     if not (place.is_absolute() and RunFolder(place).study.exists()):
@@ -61,7 +62,7 @@ def trials_of_model(provenance: Mapping[str, Any]) -> RegionTrials:
 
 
 def known_trials(client: MlflowClient, experiment: str, parent: str) -> dict[str, Any]:
-    """Return the runs of trials below a run, by number."""
+    """Return the child runs of an MLflow run, by the trial's number."""
     found, token = {}, None
     while True:
         page = client.search_runs([experiment], f"tags.`{PARENT}` = '{parent}'", page_token=token)
@@ -71,7 +72,7 @@ def known_trials(client: MlflowClient, experiment: str, parent: str) -> dict[str
 
 
 def tags_of(trial: Trial, parent: str) -> dict[str, object]:
-    """Return the tags of a trial's run; those that are None mean nothing."""
+    """Return the tags of a trial's child run; tags that are None are left out later."""
     return {
         PARENT: parent,
         NUMBER: trial.trial,

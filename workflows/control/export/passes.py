@@ -1,7 +1,7 @@
 """One pass of an export: every target is updated to match the publish folder.
 
-A pass compares the places, not a record of earlier passes. So it may be killed anywhere, and the
-next one, by any process, does the rest.
+A pass compares the target with the folder, and uses no record of earlier passes. So a pass may be
+killed at any point: the next pass, by any process, does the rest.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Target(Protocol):
     title: str
 
     def check(self) -> None:
-        """Send a test request, so that an outage shows even without a model.
+        """Send a test request, to find an outage even if there is no model to export.
 
         Raises:
-            ExportError: it refuses or is out of reach.
+            ExportError: the target refuses or is unreachable.
         """
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:
-        """Update a region's models there; return lines on what was done."""
+        """Update a region's models in the target; return a line for each change."""
 
 
 def export_settled(
@@ -42,7 +42,7 @@ def export_settled(
     progress: Progress,
     models_folders: Sequence[Path] | None = None,
 ) -> dict[str, str]:
-    """Export as `export_all` does, and again if models changed meanwhile."""
+    """Call `export_all` until no model changes meanwhile, or a problem occurs."""
     while True:
         before = folder.signature()
         problems = export_all(folder, targets, progress, models_folders)
@@ -58,10 +58,10 @@ def export_all(
 ) -> dict[str, str]:
     """Update all targets with the models of some or all regions.
 
-    To be called by one process at a time, see `ExportFolder.hold_lock`.
+    Only one process may call this at a time; see `ExportFolder.hold_lock`.
 
     Returns:
-        Why a target isn't up to date, by its title.
+        By title: the reason why a target isn't up to date.
     """
     folder.keep_targets(targets)
     everything = folder.models_folders
@@ -73,7 +73,7 @@ def export_all(
             target = open_target()
             target.check()
             problem = _export(target, some, targets.keep, progress)
-        except ExportError as error:  # it can't even be tried
+        except ExportError as error:  # the target can't be opened
             problem = str(error)
         if problem:
             problems[title] = problem
@@ -84,7 +84,10 @@ def export_all(
 def _export(
     target: Target, models_folders: Iterable[Path], keep: Keep | None, progress: Progress
 ) -> str:
-    """Return why a target isn't up to date; empty if it is. Regions fail independently."""
+    """Update a target; return the reason if it isn't up to date, else "".
+
+    After a region's error the other regions are still exported, unless they have the same error.
+    """
     problems = []
     for models_folder in models_folders:
         try:

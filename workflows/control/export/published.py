@@ -1,4 +1,4 @@
-"""Models to export of a region: the complete ones, and the current one with its change."""
+"""A region's models to export: all complete models, and the change that made one current."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ExportError(TrialfleetError):
     """An export failed and will be retried; the message has no secret.
 
     Attributes:
-        is_of_all: whether other regions would have the same error.
+        is_of_all: True if other regions would have the same error.
     """
 
     def __init__(self, message: str, *, is_of_all: bool = False) -> None:
@@ -31,8 +31,10 @@ class LocalModel:
     """A published model.
 
     Attributes:
-        path: its folder; nothing in it ever changes.
-        as_of: how new it is; None if unknown.
+        path: the model's folder, whose content never changes.
+        run: the run that trained it.
+        as_of: the time that decides which model is newer; None if unknown.
+        provenance: the content of its provenance.json.
     """
 
     path: Path
@@ -46,10 +48,10 @@ class Published:
     """A region's models at one moment.
 
     Attributes:
-        region: the region's, as its folder is called.
-        folder: of the models.
-        models: by run, oldest first.
-        change: that made the present model current; None: there is none.
+        region: the name of the region's folder, its slug.
+        folder: the folder of the region's models.
+        models: the models by run, oldest first.
+        change: the change that made the current model current; None without a current model.
     """
 
     study: str
@@ -60,13 +62,13 @@ class Published:
 
     @property
     def champion(self) -> LocalModel | None:
-        """The current model; None if there is none or its folder is gone."""
+        """The current model; None if there is none or its folder was removed."""
         return self.models.get(self.change.run) if self.change else None
 
 
 def published_in(models_folder: Path) -> Published:
-    """Return the published models in the folder of a region's models."""
-    changes = history.changes(models_folder / LATEST)  # before the models: it is then among them
+    """Return a region's published models, from the folder of the region's models."""
+    changes = history.changes(models_folder / LATEST)  # first: so the models include it
     found = [
         LocalModel(
             path=path, run=path.name, as_of=as_of_model(path), provenance=provenance_of(path)

@@ -1,7 +1,7 @@
-"""Files by which MLflow loads a published model: `MLmodel`, its requirements and its code.
+"""The files with which MLflow loads a published model: `MLmodel`, requirements and code.
 
-The code is the part of this library that a prediction needs, under a separate name. So the model
-can be loaded without trialfleet, and independently of an installed release.
+The code consists of the modules of this library that a prediction needs, as a package with its own
+name. So MLflow can load the model without trialfleet, or next to any release of it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from trialfleet.workflows.control.export.published import LocalModel
 from trialfleet.workflows.control.export.pyfunc_loader import PREDICT
 
 MLMODEL, SIGNATURE, REQUIREMENTS = "MLmodel", "signature.json", "requirements.txt"
-CODE = "trialfleet_code"  # a folder beside the model's files
+CODE = "trialfleet_code"  # a folder next to the model's files
 _PYTHON = "python_env.yaml"
 _LOADER = "workflows/control/export/pyfunc_loader.py"
-# What a prediction with a model of `trainer: tabular` imports of this library.
+# The modules that a prediction with a model of `trainer: tabular` imports from this library.
 _TABULAR = (
     "errors.py",
     "objective.py",
@@ -47,21 +47,21 @@ _TABULAR = (
     ),
 )
 _TABULAR_PACKAGES = ("numpy", "pandas", "polars", "pydantic", "torch")
-_DATA_TYPES = {"number": "double", "boolean": "boolean"}  # of columns by their kinds; else string
+_DATA_TYPES = {"number": "double", "boolean": "boolean"}  # by kind; other kinds are strings
 _IMPORT = re.compile(r"^( *from )trialfleet\b", re.MULTILINE)
 _LEADING_ZERO = re.compile(r"[+-]?0[0-9]")
-_NAMESPACE = uuid.UUID("5b7c3f8e-2f0e-4c62-9d43-6d3d9c1b7a11")  # of the models' UUIDs
+_NAMESPACE = uuid.UUID("5b7c3f8e-2f0e-4c62-9d43-6d3d9c1b7a11")  # for the models' UUIDs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pyfunc:
-    """A description of how MLflow loads a model.
+    """A description of a model, with which MLflow loads the model.
 
     Attributes:
-        modules: of this library, that go with it.
-        requirements: the packages to install, a line each.
-        inputs: the columns that a prediction needs, and MLflow's types for them.
-        outputs: the columns that it gives.
+        modules: modules of this library to copy with the model.
+        requirements: lines for requirements.txt.
+        inputs: the columns that a prediction needs, with MLflow's types.
+        outputs: the columns of a prediction, with MLflow's types.
         metadata: further facts about the columns.
     """
 
@@ -73,9 +73,10 @@ class Pyfunc:
 
 
 def pyfunc_of(model: Path) -> Pyfunc | None:
-    """Return how MLflow loads a model; None if it can't, or if the trainer wrote MLmodel.
+    """Return a model's description for MLflow; None if MLflow can't load it or needs none.
 
-    It can for a model of `trainer: tabular`, and for one whose trainer left `predict.py`.
+    MLflow can load models of `trainer: tabular`, and models whose trainer wrote `predict.py`. It
+    needs no description if the trainer wrote `MLmodel`.
     """
     if (model / MLMODEL).exists():
         return None
@@ -107,7 +108,7 @@ def columns_of(model: Path) -> Columns | None:
 
 
 def schema_of(model: Path) -> dict[str, Any] | None:
-    """Return the columns of the rows that a model was trained on, as MLflow has those of data."""
+    """Return the columns of a model's training data in the form of MLflow's data schema."""
     columns = columns_of(model)
     if columns is None:
         return None
@@ -121,7 +122,7 @@ def schema_of(model: Path) -> dict[str, Any] | None:
 
 
 def kinds_of(columns: Columns) -> dict[str, str]:
-    """Return the content of a model's columns: number, category, date, time, boolean or a form."""
+    """Return the kind of each column: number, category, or the form of its values, such as date."""
     kinds = dict.fromkeys(columns.numeric, "number") | dict.fromkeys(
         columns.categorical, "category"
     )
@@ -131,13 +132,13 @@ def kinds_of(columns: Columns) -> dict[str, str]:
 def write_pyfunc(
     folder: Path, pyfunc: Pyfunc, model: LocalModel, of_mlflow: Mapping[str, Any]
 ) -> None:
-    """Write the files by which MLflow loads a model into an empty folder.
+    """Write the files with which MLflow loads a model.
 
     Args:
-        folder: the empty one.
-        pyfunc: how it is loaded.
-        model: whose provenance says when it was made.
-        of_mlflow: what MLflow's client adds to MLmodel: its version, the run.
+        folder: an empty folder for the files.
+        pyfunc: the model's description.
+        model: the model; its provenance has the time when it was created.
+        of_mlflow: MLflow's own entries for MLmodel, such as MLflow's version and the run.
     """
     package = _write_code(folder / CODE, pyfunc.modules)
     signature = {
@@ -186,12 +187,12 @@ def _write_code(folder: Path, modules: Iterable[str]) -> str:
 
 
 def _inputs(columns: Columns) -> dict[str, str]:
-    """Return MLflow's types of a model's columns.
+    """Return MLflow's type of each column that a model reads.
 
-    MLflow refuses what isn't of a column's type: for `double` whole numbers, for `string` numbers.
-    A column of pandas' has whole numbers one day and fractions the next, by what is in it. So only
-    texts that can't be mistaken for numbers have a type; MLmodel's `metadata` says what the others
-    are.
+    MLflow refuses values of another type: whole numbers for `double`, numbers for `string`. The
+    type of a pandas column depends on its present values: whole numbers one day, fractions the
+    next. So only columns whose texts never look like numbers get a type. For the others, MLmodel's
+    `metadata` has the kind.
     """
     return dict.fromkeys(columns.numeric, "any") | {
         name: "any" if name in columns.kinds or any(map(_is_number, words)) else "string"
@@ -200,7 +201,7 @@ def _inputs(columns: Columns) -> dict[str, str]:
 
 
 def _is_number(text: str) -> bool:
-    """Return whether a text may be read as a number with the same spelling: 04 may not."""
+    """Return whether a text looks like a number; 04 does not, because of its leading zero."""
     try:
         float(text)
     except ValueError:
@@ -209,7 +210,7 @@ def _is_number(text: str) -> bool:
 
 
 def _installed(package: str) -> str:
-    """Return a requirements line with the installed release, without its build tag."""
+    """Return a requirements line for the installed release of a package, without a build tag."""
     try:
         return f"{package}=={version(package).partition('+')[0]}"
     except PackageNotFoundError:

@@ -1,6 +1,6 @@
-"""Loader of a published model for MLflow; it is copied with the model, as its own package.
+"""Loader of a published model for MLflow; this file is copied with the model, as a package.
 
-`code_of` in `pyfunc.py` gives the package its name, and the modules of this library that it needs.
+`_write_code` in `pyfunc.py` chooses the package's name, and adds modules of this library to it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-PREDICT = "predict.py"  # what a trainer leaves so that its model can be loaded
+PREDICT = "predict.py"  # a trainer's own file that loads its model
 
 
 def _load_pyfunc(folder: str) -> Any:
-    """Return the model in a folder, an object with `predict(rows)`, for MLflow."""
+    """Return the model in a folder for MLflow: an object with a method `predict(rows)`."""
     own = Path(folder) / PREDICT
     return _load_own(own) if own.exists() else _Tabular(Path(folder))
 
@@ -40,7 +40,7 @@ class _Tabular:
         self._model = load_model(folder)
 
     def predict(self, rows: pd.DataFrame) -> pd.Series[Any]:
-        """Predict rows as `trialfleet predict` does; the index stays."""
+        """Return the prediction for each row, with the index of `rows`; see `predict_frame`."""
         import pandas as pd
         import polars as pl
 
@@ -54,7 +54,7 @@ class _Tabular:
 
 
 def _column(name: str, values: pd.Series[Any]) -> pl.Series:
-    """Return a pandas column, whatever it uses for a missing value."""
+    """Return a pandas column as a polars column; any kind of missing value becomes null."""
     import polars as pl
 
     missing = values.isna().to_list()

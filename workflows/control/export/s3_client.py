@@ -17,17 +17,17 @@ CONNECT_SECONDS, READ_SECONDS, RETRIES = 5, 60, 3  # of one request to S3
 def s3_client(keys: S3Keys | None, region: str | None = None, retries: int = RETRIES) -> S3Client:
     """Return a client, without sending a request.
 
-    Its signed URLs have the bucket in the path: S3's certificate does not cover host names made
-    from bucket names with dots, and S3's general host redirects requests for buckets of other
-    regions.
+    With a `region`, signed URLs have the region's host and the bucket in the path. Otherwise S3's
+    certificate would not cover the host name of a bucket with dots in its name, and S3's general
+    host would redirect requests for buckets in other regions.
 
     Args:
-        keys: the study's files; None: boto3 finds its own.
-        region: of the bucket; None: S3 says where it is.
-        retries: how often a request is made again.
+        keys: the study's files with the keys; None: boto3 finds keys itself.
+        region: the bucket's AWS region; None: S3 redirects to it.
+        retries: the maximum number of attempts for a request.
 
     Raises:
-        ExportError: the keys can't be read, or AWS can't be asked.
+        ExportError: the keys can't be read, or no client can be created.
     """
     import boto3
     from botocore.config import Config
@@ -58,10 +58,10 @@ def s3_client(keys: S3Keys | None, region: str | None = None, retries: int = RET
 
 
 def secret_of(file: str | None, variable: str | None = None) -> str | None:
-    """Return the result of `secret`; None if neither is named.
+    """Return the result of `secret`; None if neither a file nor a variable is named.
 
     Raises:
-        ExportError: it can't be read, or is empty.
+        ExportError: the secret can't be read, or is empty.
     """
     try:
         return secret(file, variable) if file or variable else None

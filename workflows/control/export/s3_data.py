@@ -1,4 +1,4 @@
-"""The data of a region in S3."""
+"""Times at which a region's data in S3 was written."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class DataInS3:
-    """Write times of data in S3; unknown if S3 refuses to show them or is out of reach.
+    """Reader of the times at which data in S3 was written.
 
-    Needs the permission s3:ListBucket.
+    The times are unknown if S3 is unreachable or refuses. The permission s3:ListBucket is needed.
     """
 
     def __init__(self, keys: S3Keys | None) -> None:
-        """Take the study's keys, without a request; None: boto3 finds its own."""
+        """Store the study's keys, without a request. With None, boto3 finds keys itself."""
         self._keys = keys
 
     @cached_property
@@ -32,10 +32,10 @@ class DataInS3:
             return None
 
     def written(self, url: str) -> dict[str, datetime] | None:
-        """Return when an object, or each one of a folder, was written, by its URL.
+        """Return the write time of an object, or of each object in a folder, by URL.
 
         Returns:
-            Nothing in it where nothing is there; None if unknown.
+            An empty mapping if there is no such object; None if the times are unknown.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 

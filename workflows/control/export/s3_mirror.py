@@ -1,16 +1,17 @@
-"""A study's publish folder in S3, which follows the local one.
+"""The copy of a study's publish folder in S3.
 
 PREFIX/STUDY/REGION/RUN-ID/…       a model's files, each put once
 PREFIX/STUDY/REGION/RUN-ID.json    its manifest, put last: a model with one is complete
 PREFIX/STUDY/REGION/RUN-ID.removed a mark: the model is being removed
 PREFIX/STUDY/REGION/latest.json    the pointer to the current model
 
-A reader that follows the pointer sees the previous model or the new one, each complete. A model's
-provenance.json is put first, on the condition that there is none: it claims the run's id, so
-that two managers with runs of one id never mix their files. The pointer is replaced on the
-condition that it is still the one that was read: of two writers, one finds out and looks again.
+A reader of the pointer always finds a complete model, the previous or the new one. A model's
+provenance.json is put first, on the condition that it does not exist yet. So it claims the run's
+id: two managers whose runs have the same id never mix their files. The pointer is only replaced if
+it has not changed since it was read. So the second of two writers notices this and reads it again.
 
-If a call is killed between two requests, the next one completes it, without sending files again.
+If a call is killed between two requests, the next call completes its work, without sending files
+again.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ POINTER = "latest.json"
 _MANIFEST, _REMOVED = ".json", ".removed"
 _TAKEN = {"PreconditionFailed", "ConditionalRequestConflict"}
 _ABSENT = {"NoSuchKey", "404"}
-_OF_ONE = {"KeyTooLongError"}  # refusals that other regions needn't meet
+_OF_ONE = {"KeyTooLongError"}  # refusals that don't concern other regions
 _NO_KEYS = "no AWS credentials here: ~/.aws, the machine's role, or the study's s3: files"
-_ROUNDS = 5  # of looking again at a pointer that another writer has just replaced
+_ROUNDS = 5  # attempts to replace a pointer that other writers replace at the same time
 _BY_A_PERSON = {"promote", "rollback", "hand"}
 _MOST_SHOWN = 300  # characters of AWS's reason
 
@@ -48,13 +49,13 @@ Pointer = dict[str, Any]
 
 
 class S3Mirror:
-    """The copy of a publish folder below a prefix of a bucket."""
+    """The copy of a publish folder under a prefix of a bucket."""
 
     def __init__(self, client: S3Client, url: str) -> None:
-        """Take the client, without a request.
+        """Store the client, without a request.
 
         Args:
-            client: of an account that may list the bucket, and get, put and delete its objects.
+            client: a client that may list the bucket, and get, put and delete its objects.
             url: s3://BUCKET/PREFIX.
         """
         self._client = client
@@ -63,23 +64,23 @@ class S3Mirror:
         self.title = url.rstrip("/")
 
     def check(self) -> None:
-        """List the prefix to test that the bucket exists and can be read.
+        """List the prefix, to test that the bucket exists and can be read.
 
         Raises:
-            ExportError: S3 refuses or is out of reach.
+            ExportError: S3 refuses or is unreachable.
         """
         self._list(self._prefix, delimiter="/")
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:
-        """Update the copy of a region; return lines on what was done.
+        """Update the copy of a region's models; return a line for each change.
 
         Raises:
-            ExportError: S3 refuses or is out of reach, or can't store a model.
+            ExportError: S3 refuses or is unreachable, or can't store a model.
         """
         root = f"{self._prefix}{published.study}/{published.region}/"
         names = {key.removeprefix(root) for key in self._list(root, delimiter="/")} - {POINTER}
         for name in names:
-            if name.endswith(_REMOVED):  # of a removal that was killed
+            if name.endswith(_REMOVED):  # a removal was killed
                 self._remove(root, name.removesuffix(_REMOVED))
         whole = {name.removesuffix(_MANIFEST) for name in names if name.endswith(_MANIFEST)}
         whole -= {name.removesuffix(_REMOVED) for name in names}
@@ -93,14 +94,14 @@ class S3Mirror:
             lines += self._remove_superfluous(root, published, keep, others)
         return lines
 
-    # -- the way back --------------------------------------------------------------------------
+    # -- copying from S3 -----------------------------------------------------------------------
 
     def pointer(self, region: str) -> Pointer:
-        """Return the current model of STUDY/REGION there; empty if there is none."""
+        """Return the pointer of STUDY/REGION in S3; empty if there is none."""
         return _plain(self._get(f"{self._prefix}{region}/{POINTER}")[0])
 
     def has(self, region: str, run: str) -> bool:
-        """Return whether a run's model of STUDY/REGION is complete there."""
+        """Return whether S3 has a complete model of STUDY/REGION from this run."""
         root = f"{self._prefix}{region}/{run}"
         names = {key.removeprefix(root) for key in self._list(f"{root}.")}
         return _MANIFEST in names and _REMOVED not in names
@@ -109,7 +110,7 @@ class S3Mirror:
         """Copy a complete model of STUDY/REGION into a new folder.
 
         Raises:
-            ExportError: it isn't whole, or what arrives is not what its manifest says.
+            ExportError: the model is incomplete, or a file differs from the model's manifest.
         """
         root = f"{self._prefix}{region}/{run}"
         manifest = _plain(self._get(f"{root}{_MANIFEST}")[0])
@@ -139,7 +140,7 @@ class S3Mirror:
     # -- models --------------------------------------------------------------------------------
 
     def _upload(self, root: str, model: LocalModel) -> bool:
-        """Copy a model; return whether it existed here."""
+        """Copy a model to S3; return False if `keep` removed it on this machine meanwhile."""
         folder = f"{root}{model.run}/"
         try:
             self._claim(folder, model)
@@ -181,7 +182,7 @@ class S3Mirror:
     # -- the pointer ---------------------------------------------------------------------------
 
     def _point(self, root: str, published: Published) -> list[str]:
-        """Update the pointer to `latest`, unless another manager switched it before."""
+        """Point S3's pointer at the current model, unless another manager's choice has priority."""
         champion, change = published.champion, published.change
         if champion is None or change is None:
             return []
@@ -199,7 +200,7 @@ class S3Mirror:
             theirs = _plain(content)
             if theirs == ours:
                 return []
-            self._claim(f"{root}{champion.run}/", champion)  # it is ours, and no namesake
+            self._claim(f"{root}{champion.run}/", champion)  # not another manager's
             if theirs and not goes_before(ours, theirs):
                 run, writer = theirs.get("run"), theirs.get("writer")
                 stays = f"{POINTER} stays with {run}, which {writer} switched to"
@@ -209,12 +210,12 @@ class S3Mirror:
                 return [f"{POINTER} is {champion.run}"]
         raise ExportError(f"{self.title}/…/{POINTER}: another process keeps changing it")
 
-    # -- what is not kept ----------------------------------------------------------------------
+    # -- removal -------------------------------------------------------------------------------
 
     def _remove_superfluous(
         self, root: str, published: Published, keep: Keep, others: set[str]
     ) -> list[str]:
-        """Remove models that exist only there and that `keep` does not keep."""
+        """Remove models that exist only in S3, unless `keep` keeps them."""
         ages = {run: model.as_of or OLDEST for run, model in published.models.items()}
         for run in others:
             if as_of := _plain(self._get(f"{root}{run}{_MANIFEST}")[0]).get("as_of"):
@@ -227,7 +228,7 @@ class S3Mirror:
         return [f"removed, by keep: {', '.join(going)}"] if going else []
 
     def _remove(self, root: str, run: str) -> None:
-        """Remove a model: its manifest first, its removal mark last."""
+        """Remove a model from S3. A removal mark exists until everything else is deleted."""
         marker = f"{root}{run}{_REMOVED}"
         self._put_bytes(marker, b"")
         with self._asking(f"removing {run}"):
@@ -239,7 +240,7 @@ class S3Mirror:
     # -- requests ------------------------------------------------------------------------------
 
     def _list(self, prefix: str, delimiter: str = "") -> dict[str, int]:
-        """Return the objects below a prefix, with their sizes."""
+        """Return the sizes of the objects under a prefix, by key."""
         with self._asking(f"listing {prefix}"):
             pages = self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=prefix, Delimiter=delimiter
@@ -247,7 +248,7 @@ class S3Mirror:
             return {one["Key"]: one["Size"] for page in pages for one in page.get("Contents", [])}
 
     def _get(self, key: str) -> tuple[bytes | None, str]:
-        """Return an object's content and ETag; None if there is none."""
+        """Return an object's content and ETag; (None, "") if it does not exist."""
         from botocore.exceptions import ClientError
 
         with self._asking(f"reading {key}"):
@@ -260,14 +261,14 @@ class S3Mirror:
             return answer["Body"].read(), answer["ETag"]
 
     def _put_bytes(self, key: str, content: bytes, **condition: str) -> bool:
-        """Put an object; return whether its condition held."""
+        """Put an object if `condition` holds; return whether it did."""
         from botocore.exceptions import ClientError
 
         with self._asking(f"writing {key}"):
             try:
                 self._client.put_object(Bucket=self._bucket, Key=key, Body=content, **condition)  # type: ignore[arg-type]
             except ClientError as error:
-                if condition and code_of(error) in _TAKEN | _ABSENT:  # absent: removed since
+                if condition and code_of(error) in _TAKEN | _ABSENT:  # absent: just removed
                     return False
                 raise
             return True
@@ -291,10 +292,11 @@ class S3Mirror:
 
 
 def goes_before(ours: Pointer, theirs: Pointer) -> bool:
-    """Return whether our switch replaces the pointer's.
+    """Return whether the pointer `ours` replaces `theirs`, the pointer in S3.
 
-    Our own folder's next switch always does. Another manager's publication is replaced by that of
-    a newer model, or by a later switch of a person's; a person's only by a later one.
+    A pointer from this folder is always replaced. A pointer from another manager's publication is
+    replaced by a newer model, or by a person's later switch. A pointer from a person's switch is
+    only replaced by a later switch, which is a person's or to a newer model.
     """
     if ours["writer"] == theirs.get("writer"):
         return True
@@ -310,7 +312,7 @@ def _moment(text: str | None) -> datetime:
 
 
 def _plain(content: bytes | None) -> Pointer:
-    """Return the content of a JSON object; empty for anything else, which is rewritten."""
+    """Return the content of a JSON object; empty for anything else, so that it is replaced."""
     return object_or_empty(lambda: json.loads(content or b"{}"))
 
 

@@ -1,4 +1,4 @@
-"""A person's choice of the current model: `latest` is switched, and its exports follow."""
+"""A person's choice of the current model: `latest` is switched, then its exports are updated."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from trialfleet.workflows.formatting import in_one_line
 if TYPE_CHECKING:
     from trialfleet.workflows.facts.models.export_folder import ExportFolder, Targets
 
-_TRIES, _TRY_SECONDS = 20, 0.25  # to be the one who exports
-_LONGEST_WHY = 300  # characters
+_TRIES, _TRY_SECONDS = 20, 0.25  # to get the lock for exports
+_LONGEST_WHY = 300  # characters of a reason
 Tell = Callable[[str], None]
 
 
@@ -47,18 +47,19 @@ class Switch:
 
 
 def promote(*models: str | PathLike[str], why: str = "") -> list[Switch]:
-    """Make each model the latest of its region, older ones too.
+    """Make each model the latest of its region, even if it is older.
 
     Args:
-        models: a run's id, for the models of all its regions; RUN/REGION for one of them; or a
-            model's folder.
+        models: a run's id for the models of all its regions, RUN/REGION for one model, or a model's
+            folder.
         why: the reason, for the region's history and the day's digest.
 
     Returns:
-        The switches. Exports that are out of reach follow later.
+        The switches. Unreachable exports are updated later.
 
     Raises:
-        InputError: there is no such model, or one can't be promoted; the others are promoted.
+        InputError: a model does not exist or can't be promoted. In the latter case the other models
+            are promoted.
     """
     done, left = promote_each([os.fspath(model) for model in models], why)
     follow(switch.folder for switch in done)
@@ -73,12 +74,12 @@ def rollback(region: str | PathLike[str], *, to: str | None = None, why: str = "
     A second call goes back one model further.
 
     Args:
-        region: its name, STUDY/REGION, or the folder of its models.
-        to: the run whose model it is to be.
+        region: the region's name, STUDY/REGION, or the folder of the region's models.
+        to: the run whose model becomes the latest; default: the run of the previous model.
         why: the reason, for the region's history and the day's digest.
 
     Returns:
-        The switches. Exports that are out of reach follow later.
+        The switch. Unreachable exports are updated later.
 
     Raises:
         InputError: there is no such region, or no model to go back to.
@@ -89,13 +90,13 @@ def rollback(region: str | PathLike[str], *, to: str | None = None, why: str = "
 
 
 def promote_each(models: Iterable[str], why: str) -> tuple[list[Switch], list[str]]:
-    """Make each model the latest of its region, and leave its exports as they are.
+    """Make each model the latest of its region, without an update of its exports.
 
     Returns:
-        The switches, and a line for each of several that can't be promoted.
+        The switches, and a line for each model that can't be promoted.
 
     Raises:
-        InputError: there is no such model; or it is the only one, and can't be promoted.
+        InputError: a model doesn't exist; or only one model is named, and it can't be promoted.
     """
     from trialfleet.workflows.facts.runs.lookup import models_of
 
@@ -117,7 +118,7 @@ def promote_each(models: Iterable[str], why: str) -> tuple[list[Switch], list[st
 
 
 def go_back(region: str, study: str | None, to: str | None, why: str) -> Switch:
-    """Roll a region back without its exports; the arguments are those of `rollback`."""
+    """Roll a region back without an update of its exports; see `rollback` for the arguments."""
     from trialfleet.workflows.facts.runs.lookup import find_models_folder
 
     models_folder = find_models_folder(region, study)
@@ -133,7 +134,7 @@ def _switch(folder: Path, run: str, previous: str | None) -> Switch:
 
 @contextmanager
 def _readable_errors(place: Path) -> Iterator[None]:
-    """Report files that can't be written as an error without a traceback."""
+    """Turn an OSError into an InputError, which is shown without a traceback."""
     try:
         yield
     except OSError as error:
@@ -143,14 +144,14 @@ def _readable_errors(place: Path) -> Iterator[None]:
 def follow(models_folders: Iterable[Path], tell: Tell = lambda _: None) -> dict[str, str]:
     """Update the exports of models after a switch of `latest`.
 
-    Targets that are out of reach are updated later. An export that is running finds the switch by
+    Unreachable targets are updated later. An export that is already running finds the switch by
     itself.
 
     Returns:
         The problems of targets that are not up to date.
     """
     exported = [each for each in models_folders if (each.parent / EXPORTS).is_dir()]
-    if not exported:  # and then nothing of it is imported: a rollback takes no time
+    if not exported:  # no slow import, so that a rollback is fast
         return {}
     from trialfleet.workflows.facts.models.export_folder import ExportFolder
 
@@ -174,7 +175,7 @@ def follow(models_folders: Iterable[Path], tell: Tell = lambda _: None) -> dict[
 
 @contextmanager
 def _lock_exports(folder: ExportFolder) -> Iterator[bool]:
-    """Give whether this process may export, after a short wait for another one."""
+    """Wait a short time for the lock of the exports; yield whether this process holds it."""
     for _ in range(_TRIES):
         with folder.hold_lock(wait=False) as ours:
             if ours:
@@ -185,6 +186,6 @@ def _lock_exports(folder: ExportFolder) -> Iterator[bool]:
 
 
 def enter(targets: Targets) -> None:
-    """Set the variables that were frozen with a run, unless this shell sets them."""
+    """Set the environment variables that a run froze, unless they are already set."""
     for name, value in targets.variables.items():
         os.environ.setdefault(name, value)

@@ -1,16 +1,17 @@
-"""One training over several machines: a gang of ordinary jobs of one DAG node.
+"""Gangs: the jobs of one DAG node that train one model together on several machines.
 
-Its submit file ends in `queue MAX`. Each job runs `nodes/gang/agent.py`; the agents never talk to
-each other. Each writes its messages by chirp into the node's folder, `words/gang/agent.PROC`.
-`keeper.py`, a process on the access point, reads that and the queue, and writes
-`words/gang/roster.json`, which they read by chirp. `rules/gang_decision.py` decides its content.
-With the run's optimiser the keeper speaks as the agent of a job by itself does (`speaker.py`).
+The submit file of a gang ends in `queue MAX`. Each job runs `nodes/gang/agent.py`. The agents don't
+talk to each other. Each agent writes its messages by chirp to `words/gang/agent.PROC` in the DAG
+node's folder. `keeper.py`, a process on the access point, reads these files and the queue, and
+writes `words/gang/roster.json`, which the agents read by chirp. `rules/gang_decision.py` decides
+the content of the roster. The keeper also talks to the run's optimiser, with the messages that the
+agent of a job outside a gang would send (`speaker.py`).
 
-A gang lives in generations. In one, the ranks, their addresses and the checkpoint to start from are
-fixed. Each agent that joins, leaves or is lost starts another:
+A gang passes through generations. In a generation the ranks, their addresses and the checkpoint to
+start from are fixed. When an agent joins, leaves or is lost, the next generation starts:
 
-    form g    the workers of generation g - 1 end, rank 0 saving first where it can; an agent
-              without workers says that it is ready for g
-    run g     all that have a slot are ready, `min` of them at least: members by rank
-    done      there is nothing left to train: every agent leaves
+    form g    the workers of generation g - 1 end, and rank 0 saves a checkpoint first if it can;
+              an agent without workers reports that it is ready for g
+    run g     all jobs with a slot, at least `min`, are ready; they are the members, by rank
+    done      nothing is left to train: every agent ends
 """

@@ -13,10 +13,10 @@ from trialfleet.workflows.study.spec import shares_of
 
 
 def load_gang_needs(path: Path) -> list[GangNeed]:
-    """Return the gangs of a study file, each size once; none for a fleet's own file.
+    """Return the gangs of a study file, each size once; empty for a file of only a fleet.
 
     Raises:
-        StudyError: the file is not YAML, or not a study with a fleet; a problem a line.
+        StudyError: the file is not YAML, or not a study with a fleet; one line per problem.
         InputError: the file can't be read.
     """
     tree = read_table(path, "study or fleet")

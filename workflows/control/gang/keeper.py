@@ -1,8 +1,8 @@
-"""The program `keep-gangs`, whose argument is a run's folder: it writes the rosters of its gangs.
+"""The program `keep-gangs FOLDER`, which writes the rosters of a run's gangs.
 
-Each region's graph has one as its SERVICE node. One process per run holds the lock and writes all
-rosters; another takes over when it ends. It may be killed at any moment: its whole state is in the
-rosters and in the queue, and HTCondor starts it again.
+Each region's graph has this program as its SERVICE node. One process per run holds the lock and
+writes all rosters. When this process ends, another takes over. It may be killed at any moment: its
+state is in the rosters and in the queue, and HTCondor starts it again.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.rules.gang_decision import decide, superseded, to_remove
 from trialfleet.workflows.study.frozen import load_frozen
 
-TICK = 0.25  # seconds between two looks at the queue
-QUIET_TICK = 1.0  # if no gang is in it
-POOL_SECONDS = 60.0  # between two checks which pool it is
-SILENT_SECONDS = 10.0  # an agent speaks every 3 s
-_MOST_DISKS = 4  # times a trial's disk: checkpoints that its ranks put on the access point
-LOST = "its gang can't continue"  # why jobs are removed
+TICK = 0.25  # seconds between two checks of the queue
+QUIET_TICK = 1.0  # if the queue has no gang
+POOL_SECONDS = 60.0  # between two checks of the pool's identity
+SILENT_SECONDS = 10.0  # an agent writes a message every 3 s
+_MOST_DISKS = 4  # limit for a gang's files on the access point, as a multiple of RequestDisk
+LOST = "its gang can't continue"  # the reason for a removal of jobs
 FORMER = "an earlier release of trialfleet started its gang: it restarts"
 _PROJECTION = [
     "ClusterId",
@@ -69,8 +69,8 @@ log = logging.getLogger(__name__)
 class Keeper:
     """Keeper of the gangs of one run.
 
-    Their checkpoints are in the `store` in S3, else on the access point. After `seconds`,
-    by its region's slug, a gang begins no other trial.
+    Checkpoints are in `store`, in S3; without a store they are on the access point. `seconds` has
+    a time for each region's slug: after this time, a gang begins no other trial.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class Keeper:
         seconds: Mapping[str, float] | None = None,
     ) -> None:
         self._folder, self._store, self._seconds = folder, store, seconds or {}
-        # What each job's agent said last, and since when, by our own clock.
+        # The last message of each job's agent, and when it came, by this process's clock.
         self._heard: dict[tuple[int, int], tuple[Member | None, float]] = {}
         self._looked = time.monotonic()
 
     def step(self) -> bool:
-        """Check the queue once and decide for each gang; return whether there are any."""
+        """Check the queue once and update each gang's roster; return whether there are gangs."""
         constraint = f"{job_queue.of_run(self._folder)} && TrialfleetGangMin =!= undefined"
         try:
             ads = schedd.query(constraint, _PROJECTION)
@@ -93,7 +93,7 @@ class Keeper:
             self._heard.clear()
             raise
         now = time.monotonic()
-        if now - self._looked > SILENT_SECONDS / 2:  # this process, or the machine, stood still
+        if now - self._looked > SILENT_SECONDS / 2:  # this process was suspended
             self._heard.clear()
         self._looked = now
         clusters: dict[int, list[dict[str, Any]]] = defaultdict(list)
@@ -102,7 +102,7 @@ class Keeper:
         for cluster, own in clusters.items():
             try:
                 self._keep(cluster, own)
-            except Exception:  # the others continue
+            except Exception:  # the other gangs continue
                 log.exception("%s", own[0].get("TrialfleetNode"))
         return bool(clusters)
 
@@ -162,7 +162,10 @@ class Keeper:
 
 
 def _delivered(place: TrialFolder, most: int) -> Collection[str] | None:
-    """Return the names in a gang's folder; None if it exceeded its limit and was removed."""
+    """Return the names of the files in a gang's folder.
+
+    If the files are too large or the folder can't be read, empty the folder and return None.
+    """
     try:
         sizes = job_files.sizes_in(place.gang)
         total = sum(sizes.values())
@@ -194,14 +197,14 @@ def _said(place: TrialFolder, proc: int) -> Member | None:
 
 
 def _remove(cluster: int, procs: Iterable[int], why: str) -> None:
-    """Remove jobs that block a gang's node or have lost their gang."""
+    """Remove jobs of a gang that are no longer needed, or that can't continue."""
     own = " || ".join(f"ProcId == {proc}" for proc in sorted(procs))
     schedd.act("Remove", f"ClusterId == {cluster} && ({own})", why)
 
 
 def _keeper_of(folder: RunFolder) -> Keeper:
     study, store = load_frozen(folder.study).study, None
-    if folder.gang_variables.exists():  # its gangs have their checkpoints in S3
+    if folder.gang_variables.exists():  # the run's gangs store checkpoints in S3
         os.environ.update(read_variables(folder.gang_variables))
         store = GangStore(study.s3)
     budgets = {region_slug(name): study.budget_of(name) for name in study.region_table}
@@ -210,7 +213,7 @@ def _keeper_of(folder: RunFolder) -> Keeper:
 
 
 def keep(folder: RunFolder) -> None:
-    """Keep the gangs of a run, once no other process does, until a signal."""
+    """Wait until no other process keeps a run's gangs; then keep them until a signal."""
     updates = Updates()
     with open_lock(folder.gang_lock) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

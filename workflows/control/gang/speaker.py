@@ -1,8 +1,8 @@
-"""Messages between a gang and the run's optimiser; the keeper speaks for the gang's agents.
+"""Messages between a gang and the run's optimiser, which the keeper sends for the gang's agents.
 
-To the optimiser's service a gang is a job like any other, with one agent: docs/trial-jobs.md has
-the protocol. All messages are in the files `agent.json` and `order.json`, from which the gang's
-next keeper continues.
+To the optimiser's service a gang looks like any other job, with one agent; docs/trial-jobs.md has
+the protocol. All messages are in the files `agent.json` and `order.json`. So another keeper can
+continue from them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 
 class Speaker:
-    """The voice of a gang, the jobs of a cluster, in its node's folder."""
+    """The sender of a gang's messages to the optimiser; `cluster` is the gang's job cluster."""
 
     def __init__(self, place: TrialFolder, cluster: int) -> None:
         self._place, self._cluster = place, cluster
@@ -40,7 +40,8 @@ class Speaker:
     def advance(self, roster: Roster, now: float) -> Roster:
         """Return the roster after the service's answer: with the next trial, or ended.
 
-        The end of a trial that was reported counts, whatever a killed keeper knew of it.
+        If the end of a trial was reported, the roster gets it, even if a killed keeper did not
+        write it.
         """
         said, order = self._said, self.order
         if order is None or roster.state == DONE:
@@ -60,9 +61,9 @@ class Speaker:
         return of_next(roster, order.name, order.turn, now) if order.turn > roster.turn else roster
 
     def say(self, before: Roster, after: Roster, jobs: Collection[Job], *, wants: bool) -> None:
-        """Report the roster's state: a trial started or ended; or ask for a trial.
+        """Report that a trial started or ended, or ask for a trial.
 
-        The gang can train another trial if it `wants` one.
+        `wants`: whether the gang can train another trial.
         """
         if after.code is not None and before.code is None:
             self._tell(after, jobs, wants=wants)
@@ -72,7 +73,7 @@ class Speaker:
             self._say(jobs, "ask", 1)
 
     def _tell(self, roster: Roster, jobs: Collection[Job], *, wants: bool) -> None:
-        """Report a trial's end, once its files are in place."""
+        """Put a trial's result into its place, then report the trial's end."""
         if roster.result:
             left = self._place.words / nodes.RESULT_PACKAGE.format(roster.trial)
             job_files.remove(left)
@@ -98,7 +99,7 @@ class Speaker:
         job_files.write(self._place.said, words, within=self._place.node_root)
 
     def _repeat(self) -> None:
-        """Repeat a message that has had no answer for a while."""
+        """Write a message again if it had no answer for `REPEAT_SECONDS`."""
         size, written = job_files.stamp_of(self._place.said)
         if size and time.time() - written / 1e9 > REPEAT_SECONDS:
             words = job_files.read_bytes(

@@ -1,10 +1,10 @@
-"""Storage of large gangs' checkpoints in S3, and the signed URLs to put and get them.
+"""Storage of gangs' checkpoints in S3, and signed URLs to put and get them.
 
-gang/store.json   the prefix of an attempt at a trial, if the study has one for its gangs
-gang/links.json   the keeper's signed URLs for the generation that trains, valid for some hours
+gang/store.json   the prefix for an attempt's checkpoints, if the study sets one for its gangs
+gang/links.json   the keeper's signed URLs for the present generation, valid for some hours
 
-The keeper asks S3 in a separate thread: gangs don't wait for AWS. Until there is a URL, or if AWS
-gives none, checkpoints are sent through the access point.
+The keeper sends requests to AWS in a separate thread, so that gangs don't wait for AWS. While there
+are no URLs, checkpoints are sent through the access point.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from trialfleet.workflows.study.sections import S3Keys
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-VALID_SECONDS = 6 * 3600  # that a signature holds
-FRESH_SECONDS = 900.0  # then URLs are signed again; a role's keys may expire within the hour
-AHEAD, LEAST_AHEAD = 8, 4  # checkpoints that may be put; with fewer, more are signed
-WAIT_SECONDS = 10.0  # for S3's answer, if ranks start from a checkpoint there
-AGAIN_SECONDS = 60.0  # after AWS could not be asked
+VALID_SECONDS = 6 * 3600  # validity of a signed URL
+FRESH_SECONDS = 900.0  # older URLs are signed again: keys of a role may expire within the hour
+AHEAD, LEAST_AHEAD = 8, 4  # checkpoints with a URL to put; below the least, more are signed
+WAIT_SECONDS = 10.0  # for S3's answer, if ranks start from a checkpoint in S3
+AGAIN_SECONDS = 60.0  # pause after a failed request to AWS
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class _Signed:
-    """The URLs signed for a gang."""
+    """The URLs signed for a gang: for a generation, up to the checkpoint `last`."""
 
     generation: int
     last: int
@@ -50,7 +50,7 @@ class _Signed:
 
 
 class _Location(NamedTuple):
-    """The location of an attempt's checkpoints; the folder's name ends with a slash."""
+    """The location of an attempt's checkpoints; `folder` ends with a slash."""
 
     bucket: str
     folder: str
@@ -61,9 +61,9 @@ class _Location(NamedTuple):
 
 
 class GangStore:
-    """Signer of URLs for a run's gangs, and remover of packages that are no longer needed.
+    """Signer of URLs for a run's gangs; it also removes packages that are no longer needed.
 
-    Without `keys` boto3 finds its own.
+    Without `keys` boto3 finds keys itself.
     """
 
     def __init__(
@@ -77,13 +77,13 @@ class GangStore:
         self._ended: set[Path] = set()
 
     def close(self) -> None:
-        """Wait for requests under way."""
+        """Wait until all requests have ended."""
         self._thread.shutdown()
 
     def share(self, place: TrialFolder, roster: Roster, files: Iterable[str]) -> None:
-        """Sign URLs for a generation that trains, before its roster is written.
+        """Write signed URLs for a generation that trains, before its roster is written.
 
-        The `files` are the packages that have been delivered.
+        `files` has the names of the packages that have been delivered.
         """
         there = _there(place)
         if there is None or roster.state != RUN:
@@ -109,7 +109,7 @@ class GangStore:
     def _links(
         self, there: _Location, generation: int, numbers: Iterable[int], get: Collection[str]
     ) -> dict[str, Any] | None:
-        """Return URLs to put and get checkpoints; None if AWS gives none."""
+        """Return URLs to put and get checkpoints; None if no URL can be signed."""
         from botocore.exceptions import BotoCoreError
 
         bucket = there.bucket
@@ -122,20 +122,20 @@ class GangStore:
                 "put": {n: _signed(client, "put_object", there, n) for n in put},
                 "get": {n: _signed(client, "get_object", there, n) for n in get},
             }
-        except BotoCoreError as error:  # keys that run out, and can't be renewed
+        except BotoCoreError as error:  # such as expired keys that can't be renewed
             self._give_up(bucket, error)
             return None
 
     def remove(self, place: TrialFolder, names: Collection[str]) -> None:
-        """Remove from S3, later, the packages that are pointers here. Call it before they go."""
+        """Remove packages from S3 in the background. To be called before their pointers go."""
         there, gone = _there(place), [n for n in names if _is_pointer(place, n)]
         if there and gone:
             self._thread.submit(self._delete, there, gone)
 
     def remove_all(self, place: TrialFolder) -> None:
-        """Remove all objects of an attempt from S3, later, also those without a pointer.
+        """Remove all objects of an attempt from S3 in the background, even without a pointer.
 
-        Then the attempt has no place there any more. This may be called again.
+        Then `gang/store.json` is removed, too. Further calls do nothing.
         """
         there = _there(place)
         if there and place.root not in self._ended:
@@ -145,7 +145,7 @@ class GangStore:
     def _delete(
         self, there: _Location, names: Iterable[str] | None, then: Path | None = None
     ) -> None:
-        """Delete some or all of an attempt's objects, then a file here; in the thread."""
+        """Delete the objects `names` of an attempt, or all if None; then delete the file `then`."""
         try:
             asked = self._clients.get(there.bucket)
             is_known = asked is not None and asked.done() and asked.exception() is None
@@ -158,10 +158,7 @@ class GangStore:
             log.warning("s3://%s/%s: can't be removed: %s", there.bucket, there.folder, error)
 
     def _client(self, bucket: str, patience: float) -> S3Client | None:
-        """Return a client for the bucket; None while S3 is being asked or out of reach.
-
-        It waits at most this many seconds: a generation can't start without a client.
-        """
+        """Return a client for the bucket; None if there is none after `patience` seconds."""
         if self._clock() - self._failed.get(bucket, -AGAIN_SECONDS) < AGAIN_SECONDS:
             return None
         asked = self._clients.get(bucket)
@@ -181,7 +178,7 @@ class GangStore:
 
 
 def _client(keys: S3Keys | None, bucket: str) -> S3Client:
-    """Return a client of the bucket's own AWS region; others sign URLs that S3 refuses."""
+    """Return a client for the bucket's AWS region; S3 refuses URLs signed for another region."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:

@@ -1,11 +1,10 @@
-"""MODELS/STUDY/REGION/latest: a link to the current model, next to the models of all runs.
+"""The link MODELS/STUDY/REGION/latest to a region's current model, next to the models of all runs.
 
-It moves to newer models automatically and to older ones only by a person: a published model becomes
-the latest unless a model of a later run, or of a later day, is there. So a run that is resumed a
-day late, or a backfill of an earlier day, doesn't set production back. A model to which a person
-rolled back stays until a newer run publishes. A model that was planned in the future, by a clock
-that was set ahead, blocks no other. Each change is noted before it is made (`history`), so that
-`rollback` knows the previous model.
+A published model becomes the latest unless there is a model of a later run or day. So a run that is
+resumed a day late, or a backfill of a past day, doesn't replace a newer model. Only a person can
+switch the link to an older model. This model then stays until a newer run publishes. A model whose
+run was planned in the future, because a clock was set ahead, blocks no other model. Each change is
+noted before it is made (`history`), so that `rollback` knows the previous model.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ LOCK = ".lock"
 
 
 def models_lock(models_folder: Path) -> AbstractContextManager[bool]:
-    """Lock a region's folder of models; wait for the present holder."""
+    """Lock a region's folder of models; wait while another process holds the lock."""
     return locked(models_folder / LOCK, wait=True)
 
 
 def switch_to_newest(published: Path, as_of: datetime) -> str | None:
-    """Make a published model the latest, unless a later run's model is there.
+    """Make a published model the latest, unless there is a later run's model.
 
-    Call it with the folder's lock, after the gate, if there is one, has let the model pass.
-    `as_of` is how new it is, as its run's `FrozenStudy` has it.
+    The caller holds the folder's lock, and the model has passed the gate, if there is one.
+    `as_of` is the time from the run's `FrozenStudy` that decides which model is newer.
 
     Returns:
-        Why `latest` stays with another run's model; None if it is this one now.
+        The reason why `latest` stays with another run's model; None if it was switched.
     """
     why = reason_not_newest(published, as_of)
     if why is None:
@@ -53,15 +52,15 @@ def switch_to_newest(published: Path, as_of: datetime) -> str | None:
 
 
 def reason_not_newest(published: Path, as_of: datetime) -> str | None:
-    """Return why publishing a model doesn't make it the latest, if it doesn't.
+    """Return why a published model doesn't become the latest; None if it does.
 
-    The model of a later run is there. The arguments are those of `switch_to_newest`.
+    The reason is a model of a later run. See `switch_to_newest` for the arguments.
     """
     link = published.parent / LATEST
-    now = datetime.now(UTC)  # a newer model was planned while a clock was set ahead
+    now = datetime.now(UTC)  # a model from the future: a clock was set ahead
     later = {model: time for model, time in other_models(published).items() if as_of < time <= now}
-    in_force = link.resolve()  # by a person, perhaps
-    if later and link.exists() and in_force != published.resolve():  # a broken link: nothing is
+    in_force = link.resolve()  # perhaps the choice of a person
+    if later and link.exists() and in_force != published.resolve():  # a broken link blocks nothing
         own = (model for model in later if model.resolve() == in_force)
         newest = next(own, max(later, key=lambda model: later[model]))
         model, words = _which_is_newer(newest, published)
@@ -74,10 +73,10 @@ def reason_not_newest(published: Path, as_of: datetime) -> str | None:
 
 
 def _which_is_newer(newer: Path, older: Path) -> tuple[Path, str]:
-    """Return why one model counts as newer: by their days, else by their plans.
+    """Return the reason why one model counts as newer: its day, or else the time of its plan.
 
     Returns:
-        One of them, and the text about it.
+        One of the two models, and a text about this model.
     """
     day, before = (provenance_of(model).get("date") for model in (newer, older))
     planned, planned_before = created_of(newer), created_of(older)
@@ -87,23 +86,23 @@ def _which_is_newer(newer: Path, older: Path) -> tuple[Path, str]:
         model, which, its_day = older, "an earlier", before
     else:
         return newer, "was planned later"
-    # a run's id mostly has its day
+    # a run's id usually contains its day
     return model, f"is of {which} day{'' if its_day in model.name else f', {its_day}'}"
 
 
 def promote(model: Path, why: str = "") -> str | None:
-    """Make a published model the latest of its region, newer or older.
+    """Make a published model the latest of its region, even if it is older.
 
     Args:
-        model: its folder.
-        why: the reason, which the region's history keeps.
+        model: the model's folder.
+        why: the reason, which is stored in the region's history.
 
     Returns:
-        The run whose model was the latest before, None if none was.
+        The run whose model was the latest before; None if no model was.
 
     Raises:
         InputError: the folder is no published model.
-        OSError: its folder can't be written.
+        OSError: the folder of the region's models can't be written.
     """
     place = check_published(model)
     with models_lock(place.parent):
@@ -114,10 +113,10 @@ def promote(model: Path, why: str = "") -> str | None:
 
 
 def restore(model: Path) -> None:
-    """Make the model that another manager chose the latest.
+    """Make the model the latest, because another manager chose it.
 
     Raises:
-        OSError: its folder can't be written.
+        OSError: the folder of the region's models can't be written.
     """
     with models_lock(model.parent):
         _switch(model.parent / LATEST, model.name, "restore")
@@ -126,13 +125,15 @@ def restore(model: Path) -> None:
 def rollback(models_folder: Path, to: str | None = None, why: str = "") -> tuple[str, str]:
     """Make the previous model the latest, or the model of the run `to`.
 
-    Previous champions whose folder is gone are skipped. The region's history keeps the reason.
+    Previous champions whose folder was removed are skipped. The reason `why` is stored in the
+    region's history.
 
     Returns:
-        The runs whose models are the latest now and were before.
+        The run whose model is the latest now, and the run whose model was the latest before.
 
     Raises:
-        InputError: there is no previous model, or none of that run; the message names the others.
+        InputError: there is no previous model, or no model of the run `to`. The message names the
+            other models.
         OSError: the folder can't be written.
     """
     with models_lock(models_folder):
@@ -176,17 +177,17 @@ def _switch(link: Path, run: str, by: str, why: str = "") -> None:
 
 
 def switched(now: str, before: str | None) -> str:
-    """Return the current model and the previous one, in words."""
+    """Return a text that names the runs of the current and the previous model."""
     return f"{now}, as before" if now == before else f"{now} (was {before or 'none'})"
 
 
 def point(link: Path, target: str) -> None:
     """Point `link` at `target` atomically: a reader sees the old model or the new one.
 
-    To be called with the folder's lock.
+    The caller holds the folder's lock.
     """
     beside = link.with_name(".latest")
-    beside.unlink(missing_ok=True)  # of a switch that was killed; the lock is ours
+    beside.unlink(missing_ok=True)  # left by a killed switch; we hold the lock
     beside.symlink_to(target)
     beside.replace(link)
     sync(link.parent)

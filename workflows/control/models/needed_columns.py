@@ -1,4 +1,4 @@
-"""Columns that the reference trainer's current models need and today's tables lack."""
+"""Columns that current models of `trainer: tabular` need, but that today's tables lack."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trialfleet.workflows.study.spec import Study
 
 
 class Lacking(NamedTuple):
-    """A region whose current model can't be measured on today's table."""
+    """A region whose current model can't be measured on today's table, with the lacking columns."""
 
     region: str
     run: str  # of the current model
@@ -22,13 +22,13 @@ class Lacking(NamedTuple):
 
 
 def lacking(study: Study, used: Mapping[str, Collection[str]]) -> Iterator[Lacking]:
-    """Yield the regions in which the gate will keep the current model for lack of a column."""
+    """Yield the regions in which a missing column will make the gate keep the current model."""
     if study.gate is None:
         return
     for region, columns in used.items():
         try:
             champion = champion_of(models_folder_of(study, region_slug(region)), study.name)
-        except InputError:  # publishing says so
+        except InputError:  # the publication reports this
             continue
         missing = [name for name in _needed(champion) if name not in columns]
         if champion and missing:
@@ -36,7 +36,7 @@ def lacking(study: Study, used: Mapping[str, Collection[str]]) -> Iterator[Lacki
 
 
 def _needed(model: Path | None) -> list[str]:
-    """Return the columns that a model reads; none if the reference trainer did not make it."""
+    """Return the columns that a model reads; empty if it is not of `trainer: tabular`."""
     if model is None:
         return []
     columns = object_or_empty(lambda: read_json(model / "model.json")["columns"])

@@ -1,4 +1,4 @@
-"""Predictions with a model of the reference trainer: CSV and Parquet in, CSV out."""
+"""Predictions with a model of `trainer: tabular`, from CSV or Parquet to CSV."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trialfleet.workflows.tables import cells, csv_rows
 from trialfleet.workflows.tables.encoding import encode
 from trialfleet.workflows.tables.reading import PARQUET, read_rows
 
-_PREDICTED = "\0"  # among the columns of a file, none of which can have this name
+_PREDICTED = "\0"  # a name that no column of a file can have
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 def predict(
     folder: str | PathLike[str], rows: Iterable[Mapping[str, object]]
 ) -> list[float] | list[str]:
-    """Predict rows.
+    """Return the prediction for each row.
 
     Args:
-        folder: a published model, or a trial's `model`.
-        rows: column name → value, of any type that a table may hold. Further columns are ignored;
-            a missing value or None counts as the training rows' mean; an unknown category has no
-            effect.
+        folder: the folder of a published model, or the folder `model` of a trial.
+        rows: mappings from column name to value, of any type that a table may hold. Other columns
+            are ignored. A missing number counts as the mean of the training rows. An unknown
+            category has no effect.
 
     Returns:
-        Per row: the probability of the second class (two classes), the likeliest class (more), or
-        the value (regression).
+        For each row: with two classes the probability of the second class, with more classes the
+        most likely class, and for a regression the value.
 
     Raises:
-        ValueError: the folder holds no such model, or a row has text for a number, or a column is
-            in no row; the message names row and column and the columns that the model needs.
+        ValueError: the folder has no such model, a row has text instead of a number, or no row has
+            a column that the model needs. The message names the row and the column.
         OSError: the folder is missing, or can't be read.
     """
     from trialfleet.nodes.tabular.predict import load_model
@@ -53,22 +53,22 @@ def predict(
 
 
 def predict_frame(model: Model, frame: pl.DataFrame) -> list[float] | list[str]:
-    """Predict rows as `predict` does, with a loaded model."""
+    """Return the prediction for each row; see `predict`."""
     model.columns.check_header(frame.columns)
     return _predictions(model, frame, 1)
 
 
 class UnknownCategories:
-    """Counts of rows with a category that a model has not seen, missing ones apart."""
+    """Counts of rows with a category that a model does not know; missing values don't count."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
-        self._examples: dict[str, str] = {}  # of each column the first
+        self._examples: dict[str, str] = {}  # the first of each column
         self._vocabularies: dict[str, list[str]] = {}
         self._rows = 0
 
     def count(self, columns: Columns, rows: pl.DataFrame, codes: npt.NDArray[np.int32]) -> None:
-        """Count rows whose categories have these codes, [n, k]; 0 is unknown."""
+        """Count the unknown categories of rows; `codes` [n, k] has 0 for an unknown category."""
         self._rows += len(rows)
         for place, (name, vocabulary) in enumerate(columns.categorical.items()):
             is_unknown = pl.Series(codes[:, place] == 0) & rows[name].is_not_null()
@@ -92,16 +92,17 @@ class UnknownCategories:
 def predict_file(
     folder: Path, rows: Path, out: TextIO, unknown: UnknownCategories | None = None
 ) -> int:
-    """Copy a CSV or Parquet file to `out` as CSV with a column for the prediction.
+    """Copy a CSV or Parquet file to `out` as CSV, and add a column with the predictions.
 
-    The new column is called `predicted_` and the target's name. A file whose name doesn't end in
-    .parquet or .pq is CSV, with a header. `unknown` counts categories that the model doesn't know.
+    The name of the new column is `predicted_` and the target's name. A file counts as CSV with a
+    header, unless its name ends in .parquet or .pq. `unknown` counts categories that the model
+    doesn't know.
 
     Returns:
         The number of rows.
 
     Raises:
-        ValueError: as `predict`; or the file is no table, or has rows longer than its header.
+        ValueError: see `predict`; or the file is no table, or has rows longer than its header.
         OSError: a file can't be read.
     """
     from trialfleet.nodes.tabular.predict import load_model
@@ -151,6 +152,6 @@ def _copy(
 
 
 def _short(model: Model, values: list[float] | list[str]) -> list[float | str]:
-    """Return numbers rounded to a model's 32-bit precision."""
+    """Return predictions with the number of digits that a model's 32-bit numbers have."""
     digits = model.digits
     return [float(f"{each:.{digits}g}") if isinstance(each, float) else each for each in values]

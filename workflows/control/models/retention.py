@@ -1,9 +1,9 @@
 """Retention of a region's published models, and removal of the others.
 
-A model stays if it is among the newest `count`, or no older than `days`, or is the current model,
-or the target of a `rollback`, or waits for approval, or is of unknown age. The others are first
-renamed to a hidden name, so that no reader finds half a model. The next publication removes what a
-killed process leaves of them.
+These models stay: the newest `count` models, models no older than `days`, the current model, the
+previous one (for `rollback`), one that waits for approval, and models of unknown age. The others
+are first renamed to a hidden name, so that no reader finds half a model. If the process is killed
+then, the next publication removes the rest.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trialfleet.workflows.study.export import Keep
 def superfluous(
     ages: Mapping[str, datetime], keep: Keep, now: datetime, spared: Collection[str]
 ) -> list[str]:
-    """Return the runs whose models are to be removed, oldest first, without those of `spared`."""
+    """Return the runs whose models are to be removed, oldest first; runs in `spared` stay."""
     newest = sorted(ages, key=lambda run: (ages[run], run), reverse=True)
     kept = set(newest[: keep.count or 0]) | set(spared)
     if keep.days is not None:
@@ -38,7 +38,7 @@ def superfluous(
 
 
 def indispensable(models_folder: Path) -> set[str]:
-    """Return the runs of models that are never removed: current, previous and to approve."""
+    """Return the runs of the current model, the previous one, and one that waits for approval."""
     current, waits = history.target_of(models_folder / LATEST), awaiting(models_folder)
     others = [waits.run] if waits else []
     return {run for run in (current, *previous_champions(models_folder)[-1:], *others) if run}
@@ -47,10 +47,11 @@ def indispensable(models_folder: Path) -> set[str]:
 def remove_superfluous(
     models_folder: Path, keep: Keep, now: datetime, spared: Collection[str], beside: str
 ) -> list[str]:
-    """Remove superfluous models; return their runs, oldest first.
+    """Remove models that `keep` does not keep; return their runs, oldest first.
 
-    To be called with the folder's lock. The current one and those of `spared` stay. The
-    next publication removes folders whose names begin with `beside`.
+    The caller holds the folder's lock. Models that are `indispensable` and models of the runs
+    `spared` stay. If folders whose names begin with `beside` are left, the next publication removes
+    them.
 
     Raises:
         OSError: the folder can't be written.

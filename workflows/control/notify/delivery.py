@@ -14,17 +14,18 @@ from trialfleet.workflows.study.notify import Channel
 
 FIRST_PAUSE, LONGEST_PAUSE = 15.0, 900.0  # seconds between two tries; doubled each time
 GIVEN_UP = 24 * 3600.0  # seconds after the first try
-LOOK_SECONDS = 5.0  # between two looks at what waits
+LOOK_SECONDS = 5.0  # between two checks of waiting events
 
 log = logging.getLogger(__name__)
-Clock = Callable[[], float]  # returns the time in unix seconds
+Clock = Callable[[], float]  # returns the time in Unix seconds
 
 
 def deliver_all(outbox: Outbox, channels: Callable[[], Sequence[Channel]]) -> None:
-    """Send waiting events until none is left, in turns with other processes.
+    """Send waiting events until none is left; other processes may send events, too.
 
-    Events that need a secret from an environment variable that isn't set here are left to others.
-    `channels` is asked each time, as the study may be corrected meanwhile.
+    Some channels need a secret from an environment variable. If it is not set, their events are
+    left to other processes. `channels` is called each time, because the study may be corrected
+    meanwhile.
     """
     while True:
         known = channels()
@@ -48,10 +49,10 @@ def deliver(
     *,
     leave: Collection[str] = (),
 ) -> int:
-    """Send due events; only one process may call it at a time, see `Outbox.hold_lock`.
+    """Send due events. Only one process may call this at a time; see `Outbox.hold_lock`.
 
-    Deliveries to channels that the study no longer has are given up; the channels `leave`, by their
-    keys, are skipped.
+    Deliveries to channels that the study no longer has are abandoned. Channels whose keys are in
+    `leave` are skipped.
 
     Returns:
         The number of deliveries that still wait.
@@ -75,7 +76,7 @@ def deliver(
         elif error.is_final:
             outbox.give_up(together, str(error))
         else:
-            broken[key[0]] = error  # the others of this channel needn't wait for it, too
+            broken[key[0]] = error  # else each of its events would wait for this failure
             _put_off(outbox, together, str(error), clock())
     return len(outbox.waiting())
 

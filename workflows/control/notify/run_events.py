@@ -1,7 +1,8 @@
 """The events of a run, found in its status.
 
-A lasting state is found at every poll under the same id; the outbox takes it once. A trouble that
-may pass by itself (a fleet without capacity, a restarting service) is an event once it has lasted.
+A lasting state is found at every poll, as an event with the same id; the outbox stores it once. A
+trouble that may pass by itself (a fleet without capacity, a restarting service) becomes an event
+after some minutes.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.notify import EventKind
 
-LASTING = 600.0  # seconds after which a trouble has not passed by itself
-_SHARE = 0.8  # of a cap, at which there is still time to raise it
+LASTING = 600.0  # seconds after which a trouble becomes an event
+_SHARE = 0.8  # of a limit; there is still time to raise it
 
 
 class RunEvents:
-    """The events of a run, polled again and again."""
+    """The events of a run; `poll` is called repeatedly."""
 
     def __init__(self, folder: RunFolder) -> None:
         """Read the run's study.
 
         Raises:
-            InputError: the folder is no run's.
+            InputError: the folder is not a run's folder.
         """
         self._folder = folder
         self._frozen = load_frozen(folder.study)
@@ -46,7 +47,7 @@ class RunEvents:
         self.is_over = False
 
     def poll(self) -> list[Event]:
-        """Return the run's present events, including those found before."""
+        """Return the run's present events, including events that were returned before."""
         status = self._reader.read()
         self.is_over = status.ended
         found = [*self._of_regions(status), *self._of_money(status)]
@@ -80,7 +81,7 @@ class RunEvents:
                 yield self._event("drift", what, text, same=region.drift, region=region)
 
     def _awaits(self, region: RegionStatus) -> Event:
-        """Return the event of a model that passed the gate and waits for approval."""
+        """Return the event for a model that passed the gate and waits for approval."""
         path = Path(region.published or "")
         why = f" ({region.gate.why})" if region.gate else ""
         text = (
@@ -105,7 +106,7 @@ class RunEvents:
         return self._event("region-failed", what, text, same=same, region=region)
 
     def _of_jobs(self, status: RunStatus) -> Iterator[Event]:
-        """Yield the hopeless trials, once for each kind, and large losses of work."""
+        """Yield an event for each kind of hopeless trial, and one for a large loss of work."""
         text = f"More: trialfleet why --run {shell_quoted_anywhere(self._folder.root)}"
         for cause, trouble in {kind_of(each.cause): each for each in status.job_troubles}.items():
             data = {"node": trouble.node, "machine": trouble.machine, "log": trouble.log}
@@ -114,10 +115,10 @@ class RunEvents:
             yield self._event("attention", str(status.work), text, same="lost work")
 
     def _of_money(self, status: RunStatus) -> Iterator[Event]:
-        """Yield the events of budgets in USD and of the fleet's price cap.
+        """Yield the events for budgets in USD and for the fleet's price cap.
 
-        A budget also counts the money reserved for running jobs, so it may be used up before 80% of
-        it are spent. Then there is no event at 80%.
+        A budget also counts money that is reserved for running jobs. So it may be used up before
+        80% are spent. Then there is no event at 80%.
         """
         budget = self._frozen.study.budget
         for region in status.regions:
@@ -174,7 +175,7 @@ class RunEvents:
 
         try:
             found = fleet_machines(fleet.called)
-        except TrialfleetError:  # HTCondor is away; the run's own troubles say so
+        except TrialfleetError:  # HTCondor is unreachable, which is another event
             return []
         return [
             self._event(
@@ -189,7 +190,7 @@ class RunEvents:
         ]
 
     def _lasting(self, kind: EventKind, troubles: Iterable[str]) -> Iterator[Event]:
-        """Yield an event for each kind of trouble that has lasted."""
+        """Yield an event for each kind of trouble that has lasted for `LASTING` seconds."""
         now = time.monotonic()
         kinds = {kind_of(trouble): trouble for trouble in troubles}
         keys = {(kind, each) for each in kinds}
@@ -237,7 +238,10 @@ class RunEvents:
         region: RegionStatus | None = None,
         data: dict[str, Any] | None = None,
     ) -> Event:
-        """Return an event of the run or of a region; two of a kind with one `same` are one."""
+        """Return an event of the run or of a region.
+
+        Events of the same kind and region with the same `same` are one event.
+        """
         study, run = self._frozen.study.name, self._frozen.run
         own = (region.slug,) if region else ()
         called = f"{study} {run}: {region.name}" if region else f"{study} {run}"
@@ -255,7 +259,7 @@ class RunEvents:
 
 
 def _troubles(status: RunStatus) -> list[str]:
-    """Return the troubles that may need a person."""
+    """Return the troubles that a person may have to solve."""
     held = [f"{job.node or job.job}: its job is on hold: {job.reason}" for job in status.held]
     notice = [status.notice] if status.notice else []
     state = [] if status.state.is_well or status.ended else [f"the run is {status.state}"]

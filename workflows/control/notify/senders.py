@@ -1,6 +1,6 @@
-"""Senders of events: a program, a POST, a mail. Each uses the standard library.
+"""Senders of events: a program, a POST, a mail. They only use the standard library.
 
-An error never contains an address or a password, as logs and `status` show it.
+An error never contains a secret address or a password, because logs and `status` show errors.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from trialfleet.workflows.facts.journal.event import (
 from trialfleet.workflows.formatting import in_one_line
 from trialfleet.workflows.study.notify import Channel, Mail, Webhook, address_problem
 
-SECONDS = 20.0  # for one try
+SECONDS = 20.0  # limit for one try
 _MOST_TEXT = 100_000  # characters of one event in a mail
 
 
 class SendError(Exception):
-    """A failed try.
+    """A failed try to send an event.
 
     Attributes:
-        is_final: whether another try would fail, too.
+        is_final: True if another try would fail, too.
     """
 
     def __init__(self, text: str, *, is_final: bool = False) -> None:
@@ -47,10 +47,10 @@ class SendError(Exception):
 
 
 def send(channel: Channel, events: Sequence[Event]) -> None:
-    """Send events of one kind: one message for all, or one event each for programs.
+    """Send events of one kind in one message. A program or a plain webhook gets a single event.
 
     Raises:
-        SendError: not all of them have arrived.
+        SendError: the message was not sent to all recipients.
     """
     if channel.mail:
         _mail(channel.mail, events)
@@ -106,7 +106,7 @@ def _run(command: list[str], event: Event) -> None:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A POST that is sent elsewhere would become a GET, and the secret go to another host."""
+    """A refusal of redirects: they would turn a POST into a GET and send secrets elsewhere."""
 
     def redirect_request(self, *_given: Any, **_named: Any) -> None:
         return None
@@ -131,7 +131,7 @@ def _post(webhook: Webhook, content: dict[str, Any], event: Event) -> None:
             answer.read(1)
     except urllib.error.HTTPError as error:
         with error:
-            # any other may be corrected: a wrong URL, a service out of reach
+            # other errors may be corrected: a wrong URL, an unreachable service
             is_final = error.code in {400, 413, 422}
             raise SendError(f"answered {error.code} {error.reason}", is_final=is_final) from None
     except urllib.error.URLError as error:

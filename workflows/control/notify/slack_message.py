@@ -1,4 +1,4 @@
-"""Events as a Slack message, whose sections are short: long tables continue in the next one.
+"""Events as a Slack message. Its sections are short: long tables continue in the next section.
 
 The limits are Block Kit's: https://docs.slack.dev/reference/block-kit/blocks/section-block
 """
@@ -20,14 +20,14 @@ from trialfleet.workflows.formatting import in_one_line
 SECTION = 3_000  # characters of a section
 SECTIONS = 50  # of a message
 _TEXT = 36_000  # characters of the text without sections; Slack's limit is 40,000
-_LINE = 350  # characters of a line; escaped, it fits into a section with any title
+_LINE = 350  # characters of a line; even escaped, it fits into a section with any title
 
 
 def slack_message(events: Sequence[Event]) -> dict[str, Any]:
     """Return the message for events of one kind.
 
-    Slack shows the blocks; the text is for its notifications, and for other services of this shape,
-    which know no blocks.
+    Slack shows the blocks. The text is for Slack's notifications, and for other services that
+    accept Slack's messages but don't know blocks.
     """
     texts = _sections(events)
     sections = [{"type": "section", "text": {"type": "mrkdwn", "text": text}} for text in texts]
@@ -35,7 +35,7 @@ def slack_message(events: Sequence[Event]) -> dict[str, Any]:
 
 
 def slack_text(events: Sequence[Event]) -> str:
-    """Return events of one kind as one text: bold titles, preformatted details."""
+    """Return events of one kind as one text, with bold titles and preformatted details."""
     shown = events[:MOST_SHOWN]
     size = min(SECTION, _TEXT // len(shown))
     parts = [text for event in shown for text in _of_event(event, 1, size)]
@@ -43,7 +43,7 @@ def slack_text(events: Sequence[Event]) -> str:
 
 
 def _sections(events: Sequence[Event]) -> Iterator[str]:
-    """Yield the texts of a message's sections: each event has at least one, and all fit."""
+    """Yield the texts of a message's sections: at least one per event, none of them too long."""
     shown = events[:MOST_SHOWN]
     for event in shown:
         yield from _of_event(event, (SECTIONS - 1) // len(shown), SECTION)
@@ -51,7 +51,7 @@ def _sections(events: Sequence[Event]) -> Iterator[str]:
 
 
 def _of_event(event: Event, most: int, size: int) -> Iterator[str]:
-    """Yield an event's title and preformatted lines: at most `most` texts of `size` letters."""
+    """Yield texts with an event's title and lines: at most `most` texts of `size` characters."""
     start, lines = f"{_title(event)}\n", [_line(line) for line in event.text.splitlines()]
     if not lines:
         yield _title(event)
@@ -69,7 +69,7 @@ def _of_event(event: Event, most: int, size: int) -> Iterator[str]:
 
 
 def _fitting(lines: Sequence[str], room: int) -> int:
-    """Return the number of first lines that fit into a number of characters."""
+    """Return how many of the first lines fit into `room` characters."""
     ends = accumulate(len(line) + 1 for line in lines)
     return sum(end - 1 <= room for end in ends)
 

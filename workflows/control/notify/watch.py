@@ -1,7 +1,7 @@
-"""The program `notify`, whose argument is a run's folder: it reports the run's events.
+"""The program `notify FOLDER`, which sends the alerts about a run's events.
 
-The pool's supervisor starts it and, if it dies, starts it again. It ends when the run is over and
-everybody has been notified, or can't be.
+The pool's supervisor starts this program, and starts it again if it dies. It ends when the run is
+over and each alert has been sent or abandoned.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from trialfleet.workflows.study.frozen import load_frozen
 
 
 def watch(folder: RunFolder) -> None:
-    """Report a run's events until it ends; return at once if another process does, or none is due.
+    """Send the alerts about a run's events until the run has ended.
+
+    Return at once if another process does so, or if the study sends no alerts.
 
     Raises:
-        InputError: the folder is no run's.
+        InputError: the folder is not a run's folder.
         TrialfleetError: the outbox can't be used.
     """
     frozen = load_frozen(folder.study)

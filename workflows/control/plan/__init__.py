@@ -1,1 +1,1 @@
-"""Planning: from a study to a run's folder, with the choices that the pool decides."""
+"""Planning: from a study to a run's folder. The pool decides what the study leaves open."""

@@ -1,6 +1,6 @@
-"""Text files of a run: graphs, submit files, DAGMan's configuration, the scripts' client.
+"""The text files of a run: graphs, submit files, DAGMan's configuration, the scripts' client.
 
-Pure: the same study, run id, place and time give the same texts.
+Pure: the same study, run id, folder and time give the same texts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trialfleet.workflows.study.trainer_command import PYTHONS
 
 
 def texts_of(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[Path, str]:
-    """Return every text file of the run by its path in the folder. Touches no file system."""
+    """Return the texts of the run's files, by their paths in the folder. No file is touched."""
     submits = [folder.optimizer_submit, folder.publish_submit, folder.report_submit]
     submits += [folder.fleet_submit] if graph.autoscale != "off" else []
     submits += [folder.gang_submit] if frozen.study.has_gangs else []
@@ -56,7 +56,7 @@ def agent_text(study: Study) -> str:
         "run/agent.j2",
         command=command_of(study),
         image=study.image,
-        # it comes first on a trial's PATH
+        # the first folder on a trial's PATH
         python_folder=str(Path(python).parent) if "/" in python else "",
         python=python,
         agent=nodes.AGENT,
@@ -116,9 +116,9 @@ def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> 
 
 
 def _jobs_of_node(study: Study, region: RegionGraph) -> int:
-    """Return the maximum number of jobs of a node: failed and timed-out ones are replaced.
+    """Return the maximum number of jobs of a DAG node: failed and timed-out jobs are replaced.
 
-    The scripts count what each trial's attempts may come to; this bounds all.
+    The scripts limit the attempts at each trial. This number is the limit for all its trials.
     """
     each = study.retries + NODE_FAULTS
     per_job = min(region.trials_per_job or region.trials, region.trials)

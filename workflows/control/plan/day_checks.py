@@ -1,4 +1,4 @@
-"""Checks of a day's tables when its run is planned, before anything is spent."""
+"""Checks of a day's tables when the day's run is planned, before anything is spent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trialfleet.workflows.tables.day_profile import profile_of
 
 
 class DayChecks:
-    """The checks of one day's tables."""
+    """The checks of the tables of one day."""
 
     def __init__(self, study: Study, day: date) -> None:
         """Read the profiles of past days' tables.
@@ -34,7 +34,9 @@ class DayChecks:
     def problems(
         self, region: str, files: RegionFolder, table: Table, found: Description
     ) -> list[str]:
-        """Note a region's table profile and what is unusual; return what fails its day.
+        """Store the profile and the warnings of a region's table; return the problems.
+
+        With a problem, the region's day fails.
 
         Raises:
             OSError: the notes can't be written.

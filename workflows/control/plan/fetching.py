@@ -1,4 +1,4 @@
-"""A region's data as a local file while it is examined."""
+"""Fetching of a region's data: objects in S3 become local files while they are examined."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 class UnreachableError(Exception):
-    """An object in S3 can't be read; the message says why."""
+    """An object in S3 can't be read; the message has the reason."""
 
 
 @contextmanager
 def fetched(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
-    """Give the file at a path or s3:// URL; delete a fetched copy after the block.
+    """Yield a local file for a path or an s3:// URL; delete a fetched copy after the block.
 
     Raises:
-        UnreachableError: the object can't be had.
+        UnreachableError: the object can't be read.
         OSError: the folder can't be written.
     """
     if not place.startswith(URL_PREFIXES):
@@ -40,10 +40,10 @@ def fetched(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
 
 
 def identity_of(url: str, keys: S3Keys | None) -> dict[str, Any]:
-    """Return an object's `etag`, `bytes`, `modified` and, where it has one, `version`.
+    """Return an object's `etag`, `bytes`, `modified` and, if it has a version, `version`.
 
     Raises:
-        UnreachableError: the object can't be had, or the files of the keys can't be read.
+        UnreachableError: the object, or a file with the keys, can't be read.
     """
     with _object_of(url, keys) as (client, place):
         found = client.head_object(**place)
@@ -57,7 +57,7 @@ def identity_of(url: str, keys: S3Keys | None) -> dict[str, Any]:
 
 @contextmanager
 def _object_of(url: str, keys: S3Keys | None) -> Iterator[tuple[Any, dict[str, str]]]:
-    """Give an S3 client, and an object's bucket and key; errors are `UnreachableError`s."""
+    """Yield an S3 client, and an object's bucket and key; turn errors into UnreachableError."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     parts = urlsplit(url)

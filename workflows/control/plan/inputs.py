@@ -1,10 +1,10 @@
-"""The inputs of a run, noted when it is submitted, and those that have changed since.
+"""The inputs of a run: their states before the run, and the inputs that changed later.
 
-RUN/inputs.json has the files of the code, and where the study comes from;
-RUN/regions/SLUG/inputs.json has those of a region's data. Of each it has path, state and checksum;
-of an object in S3 what S3 says of it. HTCondor reads them again for each job. Whenever a job has
-ended, the states are compared: what a model was trained on is known only of files that never
-changed.
+RUN/inputs.json lists the files of the code, and has the study's origin.
+RUN/regions/SLUG/inputs.json lists the files of a region's data. Each entry has a file's path, state
+and checksum, or S3's description of an object. HTCondor reads the files again for each job. So the
+states are compared after each job: only a file that never changed is certain to be the one that a
+model was trained on.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.image import is_sif
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study
 
-AT_ONCE = 1 << 30  # bytes that are read before a run; larger files, when a model is published
-_THREADS = 16  # that ask S3
+AT_ONCE = 1 << 30  # bytes to read before a run; larger files are read when a model is published
+_THREADS = 16  # for requests to S3
 _NAMED = 3
 _IDENTITY = ("path", "url", "sha256", "bytes", "etag", "version", "modified")
 
 
 def inputs_of(study: Study, folder: RunFolder, region: str) -> list[str]:
-    """Return the paths and URLs that a region's jobs read: its data, or the table made of it."""
+    """Return the paths and URLs that a region's jobs read: its data, or the table made from it."""
     table = folder.region(region_slug(region)).table
     return [str(table)] if table.exists() else study.data_of(region)
 
 
 def sif_of(study: Study) -> list[Path]:
-    """Return the image that HTCondor sends to a study's jobs; None if there is none."""
+    """Return a list with the image file that HTCondor sends to jobs; empty without such a file."""
     return [Path(study.image)] if study.image and is_sif(study.image) else []
 
 
 def freeze_code(folder: RunFolder, source: Mapping[str, Any], image: Iterable[Path]) -> None:
-    """Note the code of a run and the origin of its study, as `source_of` gives it."""
+    """Note the files of a run's code, and the study's origin (from `source_of`)."""
     checksums = Checksums(folder.checksums, AT_ONCE)
     files = [folder.agent, *files_of(folder.code), *image]
     entries = [checksums.entry(file) for file in files]
@@ -56,7 +56,7 @@ def freeze_data(folder: RunFolder, study: Study) -> None:
     """Note the data of each region.
 
     Raises:
-        InputError: it can't be read.
+        InputError: the data can't be read.
     """
     checksums = Checksums(folder.checksums, AT_ONCE)
     places = {region: inputs_of(study, folder, region) for region in study.region_table}
@@ -73,7 +73,7 @@ def freeze_data(folder: RunFolder, study: Study) -> None:
 
 
 def note_changes(folder: RunFolder, slug: str) -> None:
-    """Note the inputs of a region that have changed; previous notes stay."""
+    """Note which inputs of a region have changed; previous notes stay."""
     files = folder.region(slug)
     frozen = [read_record(file, shape=Inputs) for file in (folder.inputs, files.inputs)]
     _note(files, [name for each in frozen for name in _changed(folder, each)])
@@ -82,8 +82,8 @@ def note_changes(folder: RunFolder, slug: str) -> None:
 def trained_on(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
     """Return the training data of a region's model, for its provenance.
 
-    Reads the files that were too large when the run was submitted. A file that has changed, or
-    changes now, has no checksum.
+    This reads the files that were too large to be read before the run. A file that has changed, or
+    changes now, gets no checksum.
 
     Raises:
         OSError: the run's folder can't be written.
@@ -112,7 +112,7 @@ def trained_on(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
 def _write(
     folder: RunFolder, file: Path, entries: Entries, places: Iterable[str], **more: object
 ) -> None:
-    """Write entries with paths relative to the run's folder, as a plan is renamed."""
+    """Write entries with paths relative to the run's folder, because a plan's folder is renamed."""
     own = [
         entry | {"path": _name(folder, Path(entry["path"]))} if "path" in entry else entry
         for entry in entries
@@ -128,7 +128,7 @@ def _name(folder: RunFolder, path: Path) -> str:
 
 
 def _changed(folder: RunFolder, frozen: Mapping[str, Any]) -> list[str]:
-    """Return the names of files that have changed, gone or been added."""
+    """Return the names of files that were changed, removed or added."""
     then = {e["path"]: _state_in(e) for e in frozen["files"] if "path" in e}
     places = [folder.root / place for place in frozen["folders"]]
     new = (_name(folder, file) for place in places for file in files_of(place))
@@ -164,7 +164,7 @@ def _read_rest(folder: RunFolder, entries: Entries) -> list[str]:
 
 
 def _objects(study: Study, places: Iterable[Iterable[str]]) -> dict[str, dict[str, Any]]:
-    """Return the identity of each object in S3; nothing if S3 can't be asked."""
+    """Return the identity of each object in S3; empty if S3 is unreachable."""
     urls = sorted({place for own in places for place in own if place.startswith(URL_PREFIXES)})
     first = {url: found for url in urls[:1] if (found := _object(url, study))}
     if not first:  # S3 may be out of reach
@@ -182,7 +182,10 @@ def _object(url: str, study: Study) -> dict[str, Any]:
 
 
 def _replaced(study: Study, entries: Entries) -> list[str]:
-    """Return the URLs of replaced objects; one that S3 no longer describes is unknown."""
+    """Return the URLs of replaced objects.
+
+    If S3 no longer describes an object, its entry loses its identity.
+    """
     replaced = []
     for entry in entries:
         then = {key: value for key, value in entry.items() if key != "url"}
@@ -199,7 +202,7 @@ def _replaced(study: Study, entries: Entries) -> list[str]:
 
 
 def _noted(files: RegionFolder) -> dict[str, Any]:
-    """Return the changed inputs of a region that are noted, and the text about them."""
+    """Return the noted changes of a region's inputs: file names, and a text about them."""
     if not files.changed.exists():
         return {"files": [], "reason": ""}
     return read_record(files.changed, shape=InputsChanged)

@@ -1,7 +1,7 @@
-"""Writing of a run's folder from a study: `condor_submit_dag study.dag` in it is always enough.
+"""Writing of a run's folder from a study. `condor_submit_dag study.dag` in it starts the run.
 
-Deterministic: the same study, run id, time and place give the same bytes. The folder is written
-under a temporary name and renamed when it is complete, so an interrupted plan leaves nothing.
+Deterministic: the same study, run id, time and folder give the same bytes. The folder is written
+under a temporary name and renamed when it is complete. So an interrupted plan leaves nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from trialfleet.optimizer.parameters import Scalar
     from trialfleet.optimizer.space import SearchSpace
 
-# Names in a trial's sandbox that are the contract's own.
+# Names in a trial's sandbox that trialfleet itself uses.
 _SANDBOX = (
     "agent",
     "condor_exec.exe",
@@ -55,8 +55,8 @@ _SANDBOX = (
     nodes.STOP,
     *CONTRACT,
 )
-_GATE_SANDBOX = ("champion", "challenger", "losses")  # … in a study with a gate
-_FOLDERS = (nodes.KERNELS, f"tabular/{tabular.SHARDED}")  # with trials for GPUs, and gangs
+_GATE_SANDBOX = ("champion", "challenger", "losses")  # more such names in a study with a gate
+_FOLDERS = (nodes.KERNELS, f"tabular/{tabular.SHARDED}")  # for trials with GPUs, and for gangs
 
 
 def write_plan(
@@ -76,19 +76,19 @@ def write_plan(
 
     Args:
         study: a resolved study.
-        aws: how the run's autoscaler reaches AWS, where it has one.
-        run: the run's id; it names the published models' folders.
-        out: the run's folder; it must not exist, or be empty.
-        created: when the run was planned; default: now.
-        notes: the choices made for the study, and why, for people.
-        places: where the study's file sets a trial's limits, as `FrozenStudy` has them.
-        day: the day that the run is of, if any.
-        costs: what jobs of its study cost before, if that is known.
+        aws: the AWS settings of the run's autoscaler, if it has one.
+        run: the run's id, which also names the folders of its published models.
+        out: the run's folder; it must be empty or not exist.
+        created: the time of the plan; default: now.
+        notes: the choices made for the study, with their reasons, for people.
+        places: the lines of the study's file that set a trial's limits; see `FrozenStudy`.
+        day: the day, if it is a day's run.
+        costs: the past cost of the study's jobs, if it is known.
         previous: previous results that the optimiser learns from.
 
     Raises:
-        InputError: the run's id or folder can't be used, a model of that id is published
-            already, two files of a trial have one name, or `trainer: tabular` can't use the data.
+        InputError: the run's id or folder can't be used, a model with this id is already published,
+            two files of a trial have the same name, or `trainer: tabular` can't use the data.
     """
     assert study.accelerator != "auto", "choose the pool's defaults before planning"
     if not is_run_id(run):
@@ -139,7 +139,7 @@ def _taken(place: Path) -> InputError:
 
 
 def _trainer_files(study: Study) -> list[Path]:
-    """Return the trainer's files without the helper, in the study's order."""
+    """Return the trainer's files, without the helper module, in the study's order."""
     if isinstance(study.trainer, Trainer):
         return [Path(file) for file in study.trainer.files]
     files = [f"tabular/{name}" for name in tabular.FILES]
@@ -149,7 +149,7 @@ def _trainer_files(study: Study) -> list[Path]:
 
 
 def _check_settings(study: Study) -> None:
-    """Check that the reference trainer, if used, accepts each region's search space."""
+    """Check that `trainer: tabular`, if used, accepts each region's search space."""
     if isinstance(study.trainer, Trainer):
         return
     from trialfleet.nodes.tabular.settings import SettingError, Settings
@@ -157,13 +157,13 @@ def _check_settings(study: Study) -> None:
     regions = study.region_table
     shared = next((name for name, own in regions.items() if not own.search_space), None)
     for region, own in regions.items():
-        if not own.search_space and region != shared:  # a thousand regions may have the study's
+        if not own.search_space and region != shared:  # once for all with the study's
             continue
         for tried, settings in _outermost(study.space_of(region)):
             try:
                 Settings.from_params(settings)
             except SettingError as error:
-                if tried not in {error.name, None}:  # with another value of that one, it may do
+                if tried not in {error.name, None}:  # another value may be accepted
                     continue
                 is_own = error.name in (own.search_space or {})
                 keys = (*(("regions", region) if is_own else ()), "search_space", error.name)
@@ -171,7 +171,10 @@ def _check_settings(study: Study) -> None:
 
 
 def _outermost(space: SearchSpace) -> Iterator[tuple[str | None, dict[str, Scalar]]]:
-    """Yield each end of each range and each choice with the defaults, then these alone."""
+    """Yield settings for a check: the defaults with one changed value, then the defaults alone.
+
+    Changed values are both ends of each range, and each choice.
+    """
     defaults = space.complete(space.defaults())
     for name, parameter in space.parameters.items():
         yield from ((name, {**defaults, name: value}) for value in parameter.outermost())
@@ -216,7 +219,7 @@ def _write_beside(
         _check_space(parent)
         _write_tables(study, folder, beside, frozen.day)
         beside.root.chmod(0o755)
-        # a storage's URL may hold a password
+        # a storage's URL may contain a password
         private = {beside.study, beside.study_copy} if study.storage else set()
         _write_texts(beside.root, texts_of(folder, frozen, graph), private)
         if aws:
@@ -243,7 +246,7 @@ def _write_beside(
 
 
 def _write_variables(file: Path, *, needed: object) -> None:
-    """Note the planner's AWS settings for processes of the run that need them."""
+    """Write the present AWS settings to a file, for processes of the run that need them."""
     from trialfleet.infra.fleet.aws import account
 
     variables = account.variables() if needed else {}
@@ -251,22 +254,22 @@ def _write_variables(file: Path, *, needed: object) -> None:
 
 
 def _write_private(file: Path, content: object) -> None:
-    """Write a file that may hold a proxy's password."""
+    """Write a file that others can't read, because it may contain a proxy's password."""
     write_atomic(file, json.dumps(content, indent=1) + "\n", mode=0o600)
 
 
 def _put(beside: Path, place: Path) -> None:
-    """Rename a folder to the run's name, which an empty folder may reserve for it."""
+    """Rename the folder `beside` to `place`, which may be an empty folder."""
     try:
         beside.replace(place)
     except OSError as error:
         if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
             raise
-        raise _taken(place) from error  # by a plan at the same moment
+        raise _taken(place) from error  # another plan wrote there at the same moment
 
 
 def _write_tables(study: Study, folder: RunFolder, beside: RunFolder, day: RunsDay | None) -> None:
-    """Examine the data for the reference trainer, if it is used."""
+    """Examine the data and write the tables if the study uses `trainer: tabular`."""
     if isinstance(study.trainer, Trainer):
         return
     from trialfleet.workflows.control.plan.day_checks import DayChecks
@@ -282,13 +285,13 @@ def _write_tables(study: Study, folder: RunFolder, beside: RunFolder, day: RunsD
 
 
 def _check_space(place: Path) -> None:
-    """Check that trials can start with the free disk space."""
+    """Check that the free disk space is enough to start trials."""
     if words := lack_of_space(place):
         raise InputError(f"{words}; make room, or choose another folder with --out")
 
 
 def _write_texts(root: Path, texts: dict[Path, str], private: set[Path]) -> None:
-    """Write the files; `private` ones are closed to others from their first byte."""
+    """Write text files; others can never read those in `private`."""
     for name, text in texts.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -324,7 +327,7 @@ def _copy(file: Path, to: Path) -> None:
 
 
 def _make_trial_folders(folder: RunFolder, graph: StudyGraph) -> None:
-    """Make the nodes' folders: DAGMan enters them before their PRE scripts run."""
+    """Create the DAG nodes' folders: DAGMan enters a node's folder before its PRE script runs."""
     for region in graph.regions:
         files = folder.region(region.slug)
         files.best.root.mkdir(parents=True)

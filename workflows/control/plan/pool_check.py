@@ -1,4 +1,4 @@
-"""Check of the present pool for a planned run: slots that can run its trials, or none."""
+"""The check whether slots of the present pool can run the trials of a planned run."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
     from trialfleet.infra.fleet.scaling.suitable_types import SuitableTypes
 
-_SECONDS = 60.0  # for condor_submit's dry run
+_SECONDS = 60.0  # limit for condor_submit's dry run
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolCheck:
-    """The pool's slots for a run, and other obstacles.
+    """The result of the check of a pool for a run.
 
     Attributes:
-        prospects: where its trials can run; None if the pool couldn't be asked.
-        has_fleet: the study adds nodes of its fleet.
-        suitable: what those will have; None if that wasn't asked.
-        troubles: what else is in its way, or what couldn't be asked and why.
+        prospects: the slots that can run the run's trials; None if the pool is unreachable.
+        has_fleet: True if the study adds nodes of its fleet.
+        suitable: the fleet's suitable instance types; None if they were not checked.
+        troubles: other obstacles, and the reasons for checks that were not possible.
     """
 
     prospects: Prospects | None
@@ -48,7 +48,7 @@ class PoolCheck:
 
     @property
     def hopeless(self) -> str:
-        """The reason why the run would wait forever in this pool; empty if it wouldn't."""
+        """The reason why the run would wait in this pool forever; empty if it wouldn't."""
         if self.prospects is None or self.prospects.fit:
             return ""
         if self.has_fleet:
@@ -56,7 +56,7 @@ class PoolCheck:
         return str(self.prospects) if self.prospects.hopeless else ""
 
     def lines(self) -> list[str]:
-        """Return the result in words, a line each."""
+        """Return the result as lines of text."""
         found = [str(self.prospects)] if self.prospects else []
         if self.suitable:
             found.append(str(self.suitable))
@@ -80,7 +80,7 @@ class PoolCheck:
 
 
 def check_pool(folder: RunFolder) -> PoolCheck:
-    """Return the check of the pool for a planned run; it says if the pool can't be asked."""
+    """Check the pool for a planned run; an unreachable pool is part of the result."""
     frozen = load_frozen(folder.study)
     study = frozen.study
     try:
@@ -117,7 +117,7 @@ def _held(study: Study, job: ClassAd) -> SuitableTypes | None:
 
 
 def trial_ad(folder: RunFolder, run: str, study: Study) -> ClassAd:
-    """Return the ad of a trial's job, made from the submit file that trials have.
+    """Return the ClassAd of a trial's job, made from the trials' submit file.
 
     Raises:
         PoolError: condor_submit can't be run, or refuses the file.
@@ -131,7 +131,7 @@ def trial_ad(folder: RunFolder, run: str, study: Study) -> ClassAd:
         text = TrialFiles(run, study, folder, place, order).submit_text()
         file.write_text(text, encoding="utf-8")
         ad = _dry_run(file, place.root)
-    ad["Owner"] = identity().account  # START of a slot may ask
+    ad["Owner"] = identity().account  # a slot's START may depend on it
     return ad
 
 

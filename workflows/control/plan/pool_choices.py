@@ -1,6 +1,6 @@
-"""Choices that a study leaves to the pool: GPUs for its trials, and the Python that runs them.
+"""Choices that a study leaves to the pool: whether trials get GPUs, and which Python runs them.
 
-They are decided when a run is planned, and frozen in it, each with its reason.
+The plan of a run makes these choices, and freezes each in the run with its reason.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from trialfleet.workflows.study.trainer_command import PYTHONS
 if TYPE_CHECKING:
     from classad2 import ClassAd
 
-OLDEST_PYTHON = (3, 10)  # of nodes/trial.py
+OLDEST_PYTHON = (3, 10)  # the oldest that nodes/trial.py supports
 _ASKING = "import sys; print(*sys.version_info[:3], sep='.')"
 _NOT_THERE = re.compile(r"executable file not found|no such file or directory", re.IGNORECASE)
-_SECONDS = 20.0  # for a Python to start
+_SECONDS = 20.0  # limit for the start of a Python
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +36,10 @@ class PoolFacts:
     """Facts about the pool for a plan.
 
     Attributes:
-        slots: its slots; none if it is out of reach.
-        trouble: why it is out of reach; empty if it isn't.
-        on_this_machine: it is an embedded pool: jobs run here, under this account.
-        job_path: PATH of the jobs of an embedded pool.
+        slots: the pool's slots; empty if the pool is unreachable.
+        trouble: the reason why the pool is unreachable; empty if it isn't.
+        on_this_machine: True for an embedded pool: its jobs run on this machine, as this account.
+        job_path: the PATH of jobs in an embedded pool.
     """
 
     slots: tuple[ClassAd, ...] = ()
@@ -49,7 +49,7 @@ class PoolFacts:
 
 
 def inspect_pool() -> PoolFacts:
-    """Return the facts about the pool that this process would talk to."""
+    """Return the facts about the pool that this process uses."""
     try:
         environment = connect()
         use(environment)
@@ -71,7 +71,7 @@ def _job_path() -> str:
 
 
 def settle(study: Study, pool: PoolFacts) -> tuple[Study, tuple[str, ...]]:
-    """Return the study with its open choices decided, and a line on each.
+    """Return the study with its open choices decided, and a line about each choice.
 
     Raises:
         UnusableStudyError: the study's own Python can't run trials.
@@ -83,7 +83,7 @@ def settle(study: Study, pool: PoolFacts) -> tuple[Study, tuple[str, ...]]:
 
 
 def is_settled(settled: Study, study: Study) -> bool:
-    """Return whether a study is `study` with its open choices decided, by whatever pool."""
+    """Return whether `settled` is `study` with its open choices decided, by any pool."""
     decided: dict[str, str | None] = {}
     if study.accelerator == "auto":
         decided["accelerator"] = settled.accelerator
@@ -116,7 +116,7 @@ def _accelerator(study: Study, pool: PoolFacts) -> tuple[str, str]:
 
 
 def _python(study: Study, pool: PoolFacts) -> tuple[str | None, str]:
-    """Return the Python of trials, and a line about it."""
+    """Return the Python that runs trials (None: each node's python3), and a line about it."""
     if study.image:
         return study.python, _python_of_image(study.python or PYTHONS[0], study.image)
     if not pool.on_this_machine:
@@ -136,10 +136,10 @@ def _python(study: Study, pool: PoolFacts) -> tuple[str | None, str]:
 
 
 def _python_of_image(python: str, image: str) -> str:
-    """Return a line about the Python of an image, which apptainer asks if it is here.
+    """Return a line about the Python of an image; apptainer, if installed, runs it to test it.
 
     Raises:
-        UnusableStudyError: it isn't in the image, or is too old.
+        UnusableStudyError: the Python isn't in the image, or is too old.
     """
     text, apptainer = f"python: {python} of the image", shutil.which("apptainer")
     if not is_sif(image):
@@ -173,10 +173,10 @@ def _why_not(python: str, pool: PoolFacts) -> str:
 
 
 def _version(python: str) -> str:
-    """Return a Python's version, as it prints it.
+    """Return the version that a Python prints.
 
     Raises:
-        UnusableStudyError: it doesn't run, or is too old.
+        UnusableStudyError: the Python doesn't run, or is too old.
     """
     try:
         done = subprocess.run(
@@ -192,7 +192,7 @@ def _version(python: str) -> str:
 
 
 def _recent(python: str, version: str) -> str:
-    """Return the version that a Python printed, if trials can use it."""
+    """Return `version` if trials can use this version of Python; else raise an error."""
     try:
         parts = tuple(int(part) for part in version.split("."))
     except ValueError as error:

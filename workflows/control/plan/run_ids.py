@@ -1,8 +1,8 @@
-"""Ids of runs: a run's id is its folder's name, by default the time to the second.
+"""Ids of runs. A run's id is the name of its folder, by default the time to the second.
 
-A number follows it if another run has that id. An id names a run's folder and its models' folders.
-So both are claimed, each by a file or folder that only one process can make: simultaneous plans get
-different ids.
+If another run has this id, a number is appended. An id names a run's folder and the folders of its
+models. So both are claimed: for each, only one process can create a certain file or folder.
+Simultaneous plans get different ids.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.spec import Study
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
-_OURS = re.compile(rf"{LATEST}|study\.yaml|daily\..*")  # a folder with study.yaml in it is a run's
+_OURS = re.compile(rf"{LATEST}|study\.yaml|daily\..*")  # a folder with study.yaml is a run's folder
 _CLAIMS = (
-    ".planned"  # next to a study's regions; its files are the ids, as long as they could recur
+    ".planned"  # next to a study's regions; has a file for each id, as long as this id could recur
 )
-_CLAIM_SECONDS = 86_400.0  # an hour comes twice when summer time ends
+_CLAIM_SECONDS = 86_400.0  # when summer time ends, the same hour comes twice
 
 
 def is_run_id(text: str) -> bool:
-    """Return whether a run may have this id: it names folders next to trialfleet's files."""
+    """Return whether a text is a valid id of a run, and is no name of trialfleet's own files."""
     return _RUN_ID.fullmatch(text) is not None and not _OURS.fullmatch(text)
 
 
@@ -42,12 +42,12 @@ def new_run_id(now: datetime | None = None) -> str:
 
 
 def default_folder(study: Study, run: str) -> Path:
-    """Return the default folder of a run: `runs/STUDY/RUN-ID` here."""
+    """Return the default folder of a run: `runs/STUDY/RUN-ID` in the working directory."""
     return Path.cwd() / "runs" / study.name / run
 
 
 def published_already(study: Study, run: str) -> Path | None:
-    """Return a model that a run of this id has published; None if there is none."""
+    """Return a model that a run with this id has published; None if there is none."""
     if not study.publishes:
         return None
     places = (models_folder_of(study, region_slug(region)) / run for region in study.region_table)
@@ -56,10 +56,12 @@ def published_already(study: Study, run: str) -> Path | None:
 
 @dataclass(frozen=True)
 class Claim:
-    """An id that no other run of its study has or can get.
+    """A run's id that no other run of the study has or can get.
 
     Attributes:
-        made: files and folders made to claim it, innermost first.
+        run: the id.
+        place: the run's folder.
+        made: files and folders that were created for the claim, innermost first.
     """
 
     run: str
@@ -67,7 +69,7 @@ class Claim:
     made: tuple[Path, ...]
 
     def release(self) -> None:
-        """Remove what was made for the claim if the run was not written; keep other files."""
+        """Remove the claim's files and folders, unless the run was written; other files stay."""
         if RunFolder(self.place).study.exists():
             return
         for path in self.made:
@@ -80,11 +82,11 @@ def claim_run(study: Study, out: Path | None) -> Claim:
 
     Args:
         study: a resolved study.
-        out: the folder, whose name is the id where a run may be called so; default:
-            `default_folder`, which is made, empty.
+        out: the run's folder; its name becomes the id if it is valid. Default: `default_folder`,
+            which is created.
 
     Raises:
-        OSError: a folder can't be made.
+        OSError: a folder can't be created.
     """
     given = None if out is None else Path(os.path.abspath(out)).name  # noqa: PTH100 - links stay
     first = given if given and is_run_id(given) else new_run_id()
@@ -102,15 +104,15 @@ def claim_run(study: Study, out: Path | None) -> Claim:
 
 
 def _absent(folder: Path) -> list[Path]:
-    """Return the missing ones of a folder and its parents."""
+    """Return a folder and its parents, as far as they don't exist."""
     return [path for path in (folder, *folder.parents) if not path.exists()]
 
 
 def _claim_models(study: Study, run: str, place: Path, *, again: bool = True) -> list[Path] | None:
-    """Claim an id for a folder; one that was claimed for the same folder before is its own.
+    """Claim an id for a run's folder; a second claim for the same folder succeeds, too.
 
     Returns:
-        Files and folders made for it, innermost first; None if another run has the id.
+        The files and folders that were created, innermost first; None if another run has the id.
     """
     if not study.publishes:
         return []
@@ -124,8 +126,8 @@ def _claim_models(study: Study, run: str, place: Path, *, again: bool = True) ->
             claim.write(whose)
     except FileExistsError:
         before = unless_damaged(lambda: (claims / run).read_text(encoding="utf-8"), None)
-        return made if before == whose else None  # None: forgotten by another plan
-    except FileNotFoundError:  # a plan that was refused has just released its own
+        return made if before == whose else None  # None: another plan removed it
+    except FileNotFoundError:  # a failed plan has just released its claim
         if not again:
             raise
         return _claim_models(study, run, place, again=False)

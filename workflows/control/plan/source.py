@@ -9,15 +9,14 @@ from typing import Any
 from trialfleet.workflows.study.frozen import FrozenStudy
 from trialfleet.workflows.study.spec import Trainer
 
-_SECONDS = 10  # for git: a checkout may be on a slow disk
+_SECONDS = 10  # limit for git: a checkout may be on a slow disk
 
 
 def source_of(frozen: FrozenStudy) -> dict[str, Any]:
-    """Return the study's `file`, the `commit` of its checkout, and whether that is `dirty`.
+    """Return the study's `file`, the `commit` of its checkout, and whether this is `dirty`.
 
-    Dirty is a checkout in which a file that git knows is not as it was committed. What isn't known
-    is left out: the file of a study that is given from Python, whose trainer's checkout counts
-    instead, and the commit where there is no git.
+    A checkout is dirty if a file that git tracks has uncommitted changes. Unknown items are left
+    out. A study that is given from Python has no file; then the checkout of its trainer counts.
     """
     trainer = frozen.study.trainer
     files = trainer.files if isinstance(trainer, Trainer) else []

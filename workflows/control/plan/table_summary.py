@@ -1,4 +1,4 @@
-"""Summary of the tables that a plan found."""
+"""A summary of the tables that a plan has read."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _MOST_REGIONS = 50
 _MOST_NAMES = 4
 _MOST_COLUMNS = 20
 _FEW_ROWS = 50
-_PARTS = 3  # to train, to validate, to test
-_QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""  # as repr() writes text
+_PARTS = 3  # training, validation and test rows
+_QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""  # a text as repr() writes it
 _COLUMN = re.compile(rf"column {_QUOTED}")
 _EXAMPLES = re.compile(rf"{_QUOTED}|\d+")
-_SECONDS = 2.0  # without a message
+_SECONDS = 2.0  # between two messages
 
 Table = dict[str, Any]
 Checked = dict[str, Any]
 
 
 def tables_of(folder: RunFolder, regions: Sequence[str]) -> dict[str, Table]:
-    """Return the description of each region's data, by the region's name."""
+    """Return the description of each region's table, by the region's name."""
     found = {name: found_in(folder.region(region_slug(name))) for name in regions}
     return {name: table for name, table in found.items() if table is not None}
 
@@ -42,7 +42,7 @@ def checks_of(folder: RunFolder, regions: Sequence[str]) -> dict[str, Checked]:
 
 
 def checks_lines(checks: dict[str, Checked]) -> list[str]:
-    """Return a line per region with an unusual table, and one for those with few days."""
+    """Return a line for each unusual table, and one line for all regions with too few days."""
     new = [name for name, found in checks.items() if found["days"] < FEWEST_DAYS]
     lines = [f"{name}: {found['reason']}" for name, found in checks.items() if found["reason"]]
     if new:
@@ -54,7 +54,7 @@ def checks_lines(checks: dict[str, Checked]) -> list[str]:
 
 
 def table_lines(tables: dict[str, Table]) -> list[str]:
-    """Return a line per region and a line for each note."""
+    """Return a line for each region's table and a line for each note."""
     if not tables:
         return []
     head = ("region", "rows", "train/validation/test", "columns", "missing", "target")
@@ -95,11 +95,11 @@ def _target(table: Table) -> str:
 
 
 def _notes(tables: dict[str, Table]) -> list[str]:
-    """Return each note once, with its regions if these aren't all.
+    """Return each note once, with its regions unless all regions have it.
 
-    Of notes on a column that differ only in their counts and examples, the first is shown.
+    Notes about a column that differ only in counts and examples are one note: the first is shown.
     """
-    about: dict[str, dict[str, str]] = {}  # the regions' notes, by the note without counts
+    about: dict[str, dict[str, str]] = {}  # regions and their notes, by the note without counts
     for region, table in tables.items():
         for note in _notes_of(table):
             about.setdefault(_without_examples(note), {})[region] = note
@@ -109,7 +109,7 @@ def _notes(tables: dict[str, Table]) -> list[str]:
 
 
 def _merged(notes: dict[str, str], of: int) -> str:
-    """Return one note for regions that differ only in counts and examples."""
+    """Return one note for several regions, whose notes differ only in counts and examples."""
     [first, *others], note = notes, next(iter(notes.values()))
     is_of_all = len(notes) == of
     if len({*notes.values()}) == 1:
@@ -119,14 +119,14 @@ def _merged(notes: dict[str, str], of: int) -> str:
 
 
 def _without_examples(note: str) -> str:
-    """Return a column's note without counts and examples; any other unchanged."""
+    """Return a note about a column without counts and examples, and any other note unchanged."""
     if not (column := _COLUMN.match(note)):
         return note
     return column[0] + _EXAMPLES.sub("…", note[column.end() :])
 
 
 def _beginnings(tables: dict[str, Table]) -> list[str]:
-    """Return where a split by time divides the rows, by region if they differ."""
+    """Return notes with the times at which a split by time divides the rows."""
     about: dict[str, dict[str, str]] = {}
     for region, table in tables.items():
         if begins := table["begins"]:
@@ -159,7 +159,7 @@ def _notes_of(table: Table) -> list[str]:
 
 
 def _untaught_classes(table: Table) -> list[str]:
-    """Return the note on classes that no training row has."""
+    """Return the note about classes that no training row has."""
     classes = [f"{name!r} ({table['classes'][name]})" for name in table["untaught"]]
     if not classes:
         return []
@@ -168,7 +168,7 @@ def _untaught_classes(table: Table) -> list[str]:
 
 
 def _rare_classes(classes: dict[str, int]) -> list[str]:
-    """Return the note on classes too rare for all three parts, which often are mistakes."""
+    """Return the note about classes with too few rows for all three parts: often mistakes."""
     rare = [name for name, rows in classes.items() if rows < _PARTS]
     if not rare:
         return []
@@ -178,7 +178,7 @@ def _rare_classes(classes: dict[str, int]) -> list[str]:
 
 
 def _first(notes: list[str], what: str) -> list[str]:
-    """Return the first notes on columns, and the number of the rest."""
+    """Return the first notes about columns, and a line with the number of the others."""
     if (more := len(notes) - _MOST_COLUMNS) <= 1:
         return notes
     rest = f"and {more} more columns, {what}; trialfleet plan --json has all"
@@ -194,7 +194,7 @@ def _without_target(tables: dict[str, Table]) -> list[str]:
 
 
 def _in_no_cell(tables: dict[str, Table]) -> list[str]:
-    """Return the note on the study's texts for missing values that no region has."""
+    """Return the note about texts in `table.null_values` that no cell of any region has."""
     texts, *others = (table["in_no_cell"] for table in tables.values())
     idle = [repr(text) for text in texts if all(text in other for other in others)]
     if not idle:
@@ -204,7 +204,7 @@ def _in_no_cell(tables: dict[str, Table]) -> list[str]:
 
 
 def _roles(tables: dict[str, Table]) -> list[str]:
-    """Return the notes on columns that are numeric in one region and categorical in another."""
+    """Return notes about columns that are numeric in one region and categorical in another."""
     numeric = {name for table in tables.values() for name in table["numeric"]}
     categorical = {name for table in tables.values() for name in table["categorical"]}
     return [
@@ -215,7 +215,7 @@ def _roles(tables: dict[str, Table]) -> list[str]:
 
 
 def _not_everywhere(tables: dict[str, Table]) -> list[str]:
-    """Return the notes on columns that only some regions have."""
+    """Return notes about columns that only some regions have."""
     in_file = {
         region: {*table["numeric"], *table["categorical"], *table["ignored"], table["target"]}
         for region, table in tables.items()
@@ -237,7 +237,7 @@ def _not_everywhere(tables: dict[str, Table]) -> list[str]:
 
 
 def table_progress() -> Callable[[int, int], None]:
-    """Return a callback that reports every 2 s, on a terminal, how many tables are read."""
+    """Return a callback that prints the number of tables read, every 2 s, on a terminal only."""
     last_shown = time.monotonic()
 
     def tell(done: int, regions: int) -> None:

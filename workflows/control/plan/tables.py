@@ -1,8 +1,8 @@
-"""The tables of all regions, examined before any job: all problems are reported together.
+"""The tables of all regions, examined before any job starts. All problems are reported together.
 
-The data of each region is read whole, once. What a CSV or Parquet file holds is written into the
-run's folder as the arrays that trials read, so all of them train on the same rows with the same
-columns, whatever becomes of the file; a .npz travels as it is.
+Each region's data is read once, completely. The content of a CSV or Parquet file is written into
+the run's folder as arrays, which trials read. So all trials train on the same rows and columns,
+even if the file changes later. A .npz file is sent to the jobs unchanged.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from trialfleet.workflows.tables.reading import format_of, read_rows
 Progress = Callable[[int, int], None]
 TABLE_SCHEMA = 1
 _MOST_PROBLEMS, _MOST_FILES, _MOST_CLASSES = 20, 3, 4
-# How a problem begins that is one with a key of the study.
+# The beginning of a problem with a key of the study.
 _KEY = re.compile(
     r"((?:objective\.|report_|gate\.)(?:metric|direction)|target|checks\.\w+|table(?:\.\w+)*): "
 )
-# Names of the kinds of target; the last kind that has a metric is the most general one.
+# Names of the kinds of target; a message uses the last kind that has the metric.
 _TARGETS = {"binary": "two classes", "multiclass": "classes", "regression": "numbers"}
 _PART_OF = {
     f"{prefix}_{name}": part
     for prefix, part in [("val", "validation"), ("test", "test")]
     for name in ("auc", "r2")
 }
-_THREADS = 8  # polars has threads of its own; these overlap reading, hashing and writing
+_THREADS = 8  # to overlap reading, hashing and writing; polars has its own threads
 
 
 class TablesError(UnusableStudyError):
-    """Data of regions that can't be trained on; `by_region` has the problems of each."""
+    """Regions have data that can't be used for training; `by_region` has the problems."""
 
     def __init__(self, *problems: Problem, by_region: Mapping[str, list[str]]) -> None:
         super().__init__(*problems)
@@ -65,15 +65,16 @@ def write_tables(
     progress: Progress | None = None,
     checks: DayChecks | None = None,
 ) -> None:
-    """Write each region's table.json, and table.npz where its data is CSV or Parquet.
+    """Write each region's table.json, and its table.npz if its data is CSV or Parquet.
 
-    Of a resolved study with `trainer: tabular`. `progress` is called with how many regions are
-    read, and of how many; `checks` are those of the day that the run is of, if it is of one.
+    The study is resolved and has `trainer: tabular`. `progress` is called with the number of
+    regions that are read, and the number of all regions. `checks` are the day's checks, if the run
+    is a day's run.
 
     Raises:
-        TablesError: some regions' data can't be trained on; each problem once, with the files that
-            have it.
-        UnusableStudyError: a target is classes in one region and numbers in another.
+        TablesError: some regions' data can't be used for training. Each problem is named once, with
+            the files that have it.
+        UnusableStudyError: the target has classes in one region and numbers in another.
         OSError: the folder can't be written.
     """
     regions = list(study.region_table)
@@ -103,14 +104,14 @@ def write_tables(
 
 
 class _Fault(NamedTuple):
-    """A problem of a region's data, after the key of the study that it conflicts with."""
+    """A problem of a data file. Its text begins with the study's key that it conflicts with."""
 
     file: str
     text: str
 
 
 def _by_problem(faults: Iterable[_Fault]) -> list[Problem]:
-    """Return each problem once, with the files that have it."""
+    """Return each problem once, with all files that have this problem."""
     files: dict[str, list[str]] = {}
     for fault in faults:
         files.setdefault(fault.text, []).append(fault.file)
@@ -166,7 +167,7 @@ def _problems_of(
 def _examine(
     study: Study, path: Path, form: str, files: RegionFolder
 ) -> tuple[dict[str, Any], Table, Description]:
-    """Return a file's checksum and description; write a table if trials need one."""
+    """Return a file's checksum, table and description; write table.npz unless it is a .npz."""
     before = FileState.of_file(path) if path.is_file() else None
     if before is None:
         raise TableError("is not a file; trainer: tabular reads one file per region")
@@ -202,9 +203,9 @@ def _metric_problems(study: Study, found: Description) -> Iterator[str]:
     """Yield the study's metrics that the trainer doesn't report for such a table."""
     kind = found.kind
     known = metrics_of(kind)
-    slip = found.notes.get(found.target)  # one cell that is not a number made the numbers classes
+    slip = found.notes.get(found.target)  # a cell without a number turned a regression into classes
     gate = study.gate
-    given = [  # the keys' prefixes, and their values
+    given = [  # the prefix of two keys, and their values
         ("objective.", study.objective.metric, study.objective.direction),
         ("report_", study.report_metric, study.report_direction),
         ("gate.", gate.metric if gate else None, gate.direction if gate else None),
@@ -234,10 +235,10 @@ def _direction_of(metric: str) -> str:
 
 
 def _why_not(metric: str, found: Description) -> str:
-    """Return why a metric is wrong for such a table, and the metrics that are possible.
+    """Return the reason why a metric is wrong for such a table, and the possible metrics.
 
-    A metric of another kind of target, or a name that is near to one, is never answered with what
-    is only spelt alike.
+    If the metric belongs to another kind of target, the text says so. It does not suggest a metric
+    whose name only looks similar.
     """
     known = metrics_of(found.kind)
     kinds = [kind for kind in METRICS if metric in metrics_of(kind)]
@@ -259,7 +260,7 @@ def _target(found: Description) -> str:
 
 
 def _disagreements(folder: RunFolder, regions: list[str]) -> Iterator[Problem]:
-    """Yield a problem if a target is classes in one region and numbers in another."""
+    """Yield a problem if the target has classes in one region and numbers in another."""
     tasks: dict[str, list[str]] = {}
     for region in regions:
         found = found_in(folder.region(region_slug(region)))

@@ -1,4 +1,4 @@
-"""Files of a trial and of its job: its order, and its submit file."""
+"""The files of a trial and of its job, such as the order for the agent and the submit file."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ from trialfleet.workflows.study.sections import Gang
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 
 TRIAL_SCHEMA = 1
-MOST_STARTS = 1000  # starts of a gang's job, then it is removed
-MOST_VACATES, SHORT_SECONDS = 20, 120  # any other job: as often, after so short executions
-# Files with more are sent to a machine once for all jobs there. For that HTCondor makes a transfer
-# of its own, and no slot goes from one region's job to another's: 3 s. Less is sent in 0.1 s.
+MOST_STARTS = 1000  # a gang's job is removed after this number of starts
+MOST_VACATES, SHORT_SECONDS = 20, 120  # any other job: after 20 executions below 120 s
+# Larger files are sent to a machine once, for all jobs there. HTCondor does so by a separate
+# transfer, and then no slot is reused by another region's job: this takes 3 s. Smaller files are
+# sent in 0.1 s.
 ONCE_BYTES = 10_000_000
-AVOID_SECONDS = 120  # a job waits for another machine than those where it failed before
+AVOID_SECONDS = 120  # time that a job waits for a machine where it did not fail before
 Mode = Literal["tune", "final", "evaluate"]
 _LEFT = {
     "tune": [],
     "final": ["model"],
     "evaluate": ["losses"],
-}  # folders, in addition to those of all modes
+}  # a mode's additional folders
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +48,11 @@ class TrialOrder:
     """The order for one trial.
 
     Attributes:
-        models: in mode "evaluate", the models' folders in the sandbox, by their roles: champion,
-            challenger.
-        avoid: machines that its job is not to run on while others may take it.
-        alone: it is one job also where the study's trials are gangs.
-        until: a job that has not begun by then does not begin any more.
+        models: in mode "evaluate", the folders of the two models in the sandbox, by role: champion
+            and challenger.
+        avoid: machines that the job avoids for `AVOID_SECONDS`.
+        alone: True: one job trains it, even if the study's trials are gangs.
+        until: a job that has not begun at this time never begins.
     """
 
     region: str
@@ -68,12 +69,12 @@ class TrialOrder:
 
 @dataclass(frozen=True)
 class TrialFiles:
-    """Writer of a trial's files and of its job's.
+    """Writer of the files of a trial and of its job.
 
     Attributes:
-        study: the run's, resolved.
-        place: the trial's folder; of a lane's job, its node's.
-        order: the trial to train; of a lane's job, the common part of its trials.
+        study: the run's resolved study.
+        place: the trial's folder; for a lane's job, the folder of its DAG node.
+        order: the trial to train; for a lane's job, the common part of its trials.
     """
 
     run: str
@@ -83,28 +84,29 @@ class TrialFiles:
     order: TrialOrder
 
     def write(self) -> None:
-        """Write the files of a job and of the first trial that it trains."""
+        """Write the files of a job and of its first trial."""
         with self._job():
             self.hand_out()
 
     def write_job(self) -> None:
-        """Write the files of a lane's job, whose agent asks for its first trial."""
+        """Write only the files of a lane's job; its agent will ask for a trial."""
         with self._job():
             _tell(self.place, None, do="ask")
             for words in (self.place.stop, self.place.reports):
                 job_files.write(words, "", within=self.place.node_root)
 
     def hand_out(self, turn: Turn | None = None) -> None:
-        """Write the trial's folder again, and the order by which its job's agent starts it.
+        """Write the trial's files, and the order with which the job's agent starts the trial.
 
-        It answers an agent's turn, or the job has not begun. Where there is a checkpoint of the
-        trial, it continues from that; `Attempts` removes one of an attempt that failed.
+        The order answers the agent's message `turn`; None means that the job has not begun. If
+        there is a checkpoint, the trial continues from it. `Attempts` removes the checkpoint of a
+        failed attempt.
         """
         study, place, order = self.study, self.place, self.order
         place.root.mkdir(parents=True, exist_ok=True)
         self._empty()
         contract = self._contract()
-        # after an answer to an agent it may be lost with the power: the order says the same
+        # an answer to an agent contains the same, so a power failure may lose this file
         job_files.write_json(place.trial_json, contract, durable=turn is None)
         minutes = study.trainer.minutes if isinstance(study.trainer, Trainer) else None
         stopping = study.early_stopping if order.mode == "tune" else None
@@ -123,7 +125,7 @@ class TrialFiles:
         )
 
     def submit_text(self) -> str:
-        """Return the job's submit file; submit it in the folder of its node."""
+        """Return the text of the job's submit file, which is submitted in its DAG node's folder."""
         study, folder, place, order = self.study, self.folder, self.place, self.order
         files = [d for d in self._data if not d.startswith(URL_PREFIXES)]
         sif = sif_of(study)
@@ -169,16 +171,16 @@ class TrialFiles:
 
     @cached_property
     def _gang(self) -> Gang | None:
-        """The number of slots that train together, if more than one."""
+        """The size of the trial's gang; None if one job trains the trial."""
         alone = self.order.alone or self.order.mode == "evaluate"
         return None if alone else self.study.nodes_of(self.order.region)
 
     @contextmanager
     def _job(self) -> Iterator[None]:
-        """Write a job's files around those that the block writes.
+        """Write a job's files; the block writes the trial's files.
 
-        The submit file is removed first and written last: while it exists, so do the files that it
-        names.
+        The submit file is removed first and written last. So while it exists, all files that it
+        names exist, too.
         """
         place, gang = self.place, self._gang
         job_files.remove(place.submit)
@@ -199,7 +201,7 @@ class TrialFiles:
         job_files.make_empty(self.place.gang)
         if gang.checkpoints:
             node = self.place.node_root.relative_to(self.folder.root).parts
-            attempt = secrets.token_hex(4)  # a previous one is never overwritten
+            attempt = secrets.token_hex(4)  # no previous attempt's checkpoints are overwritten
             bucket = gang.checkpoints.rstrip("/")
             prefix = "/".join([bucket, self.study.name, self.run, *node, attempt])
             job_files.write_json(self.place.gang_store, {"schema": 1, "prefix": prefix})
@@ -216,7 +218,7 @@ class TrialFiles:
             job_files.make_empty(place.root / name)
         job_files.remove(place.left)
         job_files.write(place.reports, "", within=place.node_root, durable=False)
-        # An order to stop this very trial stays: it may have been given before its job was lost.
+        # A trial's own stop order stays: it may have been written before the job was lost.
         if not job_files.size_of(place.stop) or place.is_shared:
             job_files.write(place.stop, "", within=place.node_root, durable=False)
 
@@ -242,11 +244,11 @@ class TrialFiles:
         }
 
     def _reach(self, files: Iterable[str]) -> str:
-        """Return the paths that a job with a proxy may access, as HTCondor's prefix list.
+        """Return HTCondor's list of path prefixes that a job with a proxy may access.
 
-        These are its messages, and, because HTCondor's transfer obeys the list, all files that it
-        sends to the job and takes from it. Each file exists, as a new one would need access to its
-        folder.
+        The list has the job's messages. HTCondor's file transfer obeys the list, so it also has all
+        files that are sent to the job or come back from it. Each file must exist already: to create
+        a file, the job would need access to its folder.
         """
         place, models = self.place, self.order.models.values()
         own = [place.words, place.agent_log, *(place.root / name for name in models)]
@@ -255,28 +257,28 @@ class TrialFiles:
 
 
 def dismiss(place: TrialFolder, turn: Turn, code: int, why: str) -> None:
-    """Order a job's agent to leave with an exit code."""
+    """Order a job's agent to end with an exit code."""
     _tell(place, turn, do="leave", code=code, why=why)
 
 
 def _tell(place: TrialFolder, turn: Turn | None, **words: Any) -> None:
-    """Write an order for a job's agent, as the answer to its message if it has started."""
+    """Write an order for a job's agent: the answer to its message `turn`, or the first order."""
     asked = turn or Turn(token="", number=0)
     order = {"schema": TRIAL_SCHEMA, "token": asked.token, "turn": asked.number, **words}
     job_files.write_json(place.order, order, within=place.node_root)
 
 
 def _prefix(path: Path) -> str:
-    """Return a path as an item of that list, as far as the list and ClassAds allow its letters."""
+    """Return a path as an item of HTCondor's prefix list, cut at the first forbidden character."""
     return re.split(r"[,*\"\\$]", os.path.realpath(path), maxsplit=1)[0] + "*"
 
 
 def are_large(paths: Iterable[Path]) -> bool:
-    """Return whether files and folders have more bytes than are sent with each job."""
+    """Return whether files and folders are too large to be sent with each job."""
     left = ONCE_BYTES
     for path in paths:
         for file in path.rglob("*") if path.is_dir() else [path]:
-            with suppress(OSError):  # gone: the job says so
+            with suppress(OSError):  # a missing file is the job's error
                 left -= file.stat().st_size
             if left < 0:
                 return True

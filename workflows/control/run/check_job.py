@@ -1,4 +1,4 @@
-"""A check's job: submitted by itself, watched until its end or a time limit, and removed."""
+"""The job of a check: submit it without a DAG, watch it until its end or a limit, remove it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from trialfleet.workflows.facts.jobs.executions import events_of
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
 _POLL = 0.2  # seconds
-_LOOK_EVERY = 1.0  # seconds between two checks of what the job waits for
-_REMOVED = -1002  # as DAGMan has it
+_LOOK_EVERY = 1.0  # seconds between two checks of the reason for its wait
+_REMOVED = -1002  # DAGMan's code for a removed job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +27,8 @@ class Watched:
     """The result of watching a job.
 
     Attributes:
-        code: its exit, as DAGMan would have it; None if it hadn't ended when the time was over.
-        waited: it waited for a slot all the time.
+        code: the job's exit code in DAGMan's form; None if it had not ended at the time limit.
+        waited: True if it waited for a slot all the time.
     """
 
     code: int | None
@@ -42,12 +42,12 @@ def run_job(
     seconds: float,
     progress: Callable[[str], None],
 ) -> Watched:
-    """Submit a trial's job, whose files are written, and watch it until it ends or time is up.
+    """Submit a trial's job, and watch it until it ends or for `seconds`. Its files exist already.
 
-    `progress` takes a line, repeatedly: what the job waits for, or where it runs.
+    `progress` repeatedly gets a line: what the job waits for, or where it runs.
 
     Raises:
-        PoolError: HTCondor is out of reach or refuses the job.
+        PoolError: HTCondor is unreachable or refuses the job.
     """
     for previous in (place.log, place.agent_log, place.out, place.err):
         job_files.remove(previous)
@@ -59,7 +59,7 @@ def run_job(
 def _submitted(folder: RunFolder, place: TrialFolder, node: str) -> Iterator[None]:
     own = f'{job_queue.of_run(folder)} && TrialfleetNode == "{node}"'
     over = "trialfleet's check is over"
-    schedd.act("Remove", own, over)  # of a check that was killed
+    schedd.act("Remove", own, over)  # left by a killed check
     try:
         _submit(place)
         yield

@@ -1,4 +1,4 @@
-"""Progress of a check's job in one line: its reason for waiting, or its machine."""
+"""A line about a waiting job of a check: the reason why it waits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN_RUNS = 3
 
 
 def waits_for(folder: RunFolder, node: str) -> str:
-    """Return what the job of a check waits for; empty if it runs or the reason is unknown."""
+    """Return a line about what a check's job waits for; empty if the job runs or isn't there."""
     try:
         job = job_queue.one_idle(folder, node)
         if job is None:
@@ -41,10 +41,10 @@ def waits_for(folder: RunFolder, node: str) -> str:
 
 
 def _busy(running: Counter[str]) -> str:
-    """Return which runs have slots; empty if none has.
+    """Return the runs that have slots, in words; empty without any.
 
-    It does not say whether one is free at present: on a busy pool slots are often free between two
-    jobs, but belong to another job.
+    The text does not say whether a slot is free at present. On a busy pool slots are often free
+    between two jobs, but HTCondor has already given them to another job.
     """
     by_run = running.copy()
     others = by_run.pop("", 0)
@@ -57,7 +57,7 @@ def _busy(running: Counter[str]) -> str:
 
 
 def _before(job: Any) -> str:
-    """Return the number of jobs that precede a job of the same person in the queue."""
+    """Return a text with the number of jobs that precede a job in the queue; empty for none."""
     priority, own = value(job, "JobPrio") or 0, value(job, "ClusterId")
     first = f"(JobPrio > {priority} || JobPrio == {priority} && ClusterId < {own})"
     constraint = f"{job_queue.WAITS} && JobUniverse == {Universe.VANILLA} && {first}"

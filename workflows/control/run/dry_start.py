@@ -1,7 +1,7 @@
-"""A dry start: the trainer runs once in each mode before the run, as real jobs of the pool.
+"""The dry start: before the run, the trainer runs once in each mode, in real jobs of the pool.
 
-Only HTCondor's sandbox, made from the trial's submit file, is like a trial's. The results are not
-recorded in the study: the budget is not spent, and the jobs leave only the files of a failure.
+Only HTCondor makes a sandbox like a trial's, from a trial's submit file. The results are not
+recorded in the study, and the budget is not spent. Files are left only after a failure.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from trialfleet.workflows.status.missing_modules import how_to_install
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
 
-_SHOWN = 5  # names of regions in a message
-_LINES = 12  # of standard error, in an error's text
-_LAST_BYTES = 1 << 20  # of standard error that are looked at
+_SHOWN = 5  # number of regions to name in a message
+_LINES = 12  # of standard error, in an error message
+_LAST_BYTES = 1 << 20  # of standard error to search
 _FRAME = re.compile(r'  File "(?P<file>.+)", line \d+')
 _OF_OTHERS = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3[^/]*/|^<")
-SECONDS = 60.0  # that a mode is tried: what trains for so long has started well
+SECONDS = 60.0  # limit for a mode: a training that lasts longer has started well
 _WITH = {
     "tune": "",
     "final": "in mode final (its full training) ",
@@ -51,13 +51,13 @@ class Checked:
     """The result of the trainer's dry start.
 
     Attributes:
-        region: the region whose default settings it trained.
-        metrics: its result; None if it had none when the time was over.
-        waited: the job waited for a slot all the time.
-        modes: those that it was seen to do, in their order.
-        unseen: the first that it was not seen to end in time, and so none after it.
-        warning: a warning about the study by its result; empty: none.
-        regions: how many the study has; the others were not tried.
+        region: the region whose default settings were trained.
+        metrics: the trial's metrics; None if it had not ended at the time limit.
+        waited: True if the job waited for a slot all the time.
+        modes: the modes that ended in time, in the order of the tries.
+        unseen: the mode that did not end in time; later modes were not tried.
+        warning: a warning about the study's metrics; empty without one.
+        regions: the number of the study's regions; only one was tried.
     """
 
     region: str
@@ -69,7 +69,7 @@ class Checked:
     regions: int = 1
 
     def __str__(self) -> str:
-        """Return the result, a line for each point."""
+        """Return the result as lines of text."""
         if self.regions == 1:
             return self._found()
         alone = f"only {self.region} was tried, of {self.regions} regions"
@@ -99,7 +99,7 @@ class TrainerFailsError(InputError):
     """The trainer failed in its dry start.
 
     Attributes:
-        place: the trial's input and output files.
+        place: the folder with the trial's input and output files.
     """
 
     def __init__(
@@ -123,26 +123,27 @@ def check(
 ) -> Checked:
     """Run a region's first trial as a separate job, and return the result.
 
-    It has the seed of the trial that the run begins with, which so has the same result where the
-    trainer is repeatable. Once it has trained in time, its full training is tried in the same way,
-    where the study publishes models; and then the gate's job, where it has a gate.
+    The job has the seed of the run's first trial. So that trial will have the same result if the
+    trainer is repeatable. If the trial ends in time and the study publishes models, the full
+    training is tried in the same way. If this ends in time and the study has a gate, the gate's job
+    is tried, too.
 
     Args:
-        folder: the run's; it isn't submitted.
-        seconds: how long to wait for the end of each job.
-        progress: takes a line, repeatedly: what a job waits for, or where it runs.
-        region: whose trial; default: the first's.
+        folder: the folder of the run, which isn't submitted.
+        seconds: the time limit for each job.
+        progress: repeatedly gets a line: what a job waits for, or where it runs.
+        region: the region to try; default: the first region.
 
     Raises:
-        TrainerFailsError: the message has the trainer's last output.
+        TrainerFailsError: the trainer failed; the message has its last output.
         InputError: there is no such region, or the trainer doesn't report a metric that the study
             names.
-        PoolError: HTCondor is out of reach or refuses a job.
+        PoolError: HTCondor is unreachable or refuses a job.
     """
     frozen = load_frozen(folder.study)
     graph = _region_of(graph_of(frozen.study), region)
     use(connect())
-    shutil.rmtree(folder.check.root, ignore_errors=True)  # what a check before this one left
+    shutil.rmtree(folder.check.root, ignore_errors=True)  # files of a previous check
     order = first_order(frozen.study, graph)
     tried = _Check(frozen, folder, order, seconds, progress or (lambda _: None))
     checked = tried.all_modes()
@@ -162,7 +163,7 @@ def _region_of(graph: StudyGraph, name: str | None) -> RegionGraph:
 
 @dataclass(frozen=True)
 class _Check:
-    """One check: its jobs, each in the folder of the one before."""
+    """One check with its jobs, which use the same folder one after the other."""
 
     frozen: FrozenStudy
     folder: RunFolder
@@ -190,11 +191,11 @@ class _Check:
             return found
         if not self._evaluates():
             return replace(found, unseen="evaluate")
-        # the gate's metric was seen
+        # the gate's metric was reported
         return replace(found, modes=("tune", "final", "evaluate"), warning="")
 
     def _trains_in_full(self) -> bool:
-        """Return whether the full training ended in time."""
+        """Try the full training; return whether it ended in time."""
         ended = self._run(replace(self.order, mode="final"))
         if ended.code is None:
             return False
@@ -204,7 +205,7 @@ class _Check:
         return True
 
     def _evaluates(self) -> bool:
-        """Return whether the gate's job ended in time; it measures the new model twice."""
+        """Try the gate's job, with the new model in both roles; return whether it ended in time."""
         from trialfleet.workflows.control.scripts.gate import measured, outcome_of_measurement
 
         place = self.folder.check
@@ -218,7 +219,7 @@ class _Check:
             raise self._failed(outcome.error, "evaluate")
         try:
             found = measured(place)[CHALLENGER].metrics
-        except ValueError as error:  # of the rows' losses
+        except ValueError as error:  # from the losses per row
             raise self._failed(str(error), "evaluate") from error
         deciding = rule_of(self.frozen.study).metric
         if deciding not in found:
@@ -243,7 +244,7 @@ class _Check:
         return replace(ended, code=settled(self.folder.check, ended.code, most))
 
     def _metrics(self, code: int, mode: Mode) -> dict[str, float]:
-        """Return the metrics of a training; a failed one is the trainer's fault."""
+        """Return the metrics of a training; raise `TrainerFailsError` if it failed."""
         metric = self.frozen.study.objective.metric
         outcome = outcome_of(self.folder.check, code, metric, self.frozen.places)
         if isinstance(outcome, Failed):
@@ -257,7 +258,7 @@ class _Check:
 
 
 def first_order(study: Study, region: RegionGraph) -> TrialOrder:
-    """Return a region's first trial as the run asks for it, under the check's node."""
+    """Return the order for the run's first trial of a region, with the name of the check's node."""
     space = study.space_of(region.name)
     return TrialOrder(
         region=region.name,
@@ -271,10 +272,10 @@ def first_order(study: Study, region: RegionGraph) -> TrialOrder:
 
 
 def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
-    """Return a warning about the study's metrics, given a trial's; empty if they fit.
+    """Check that a trial's `metrics` include those that the study names; return a warning or "".
 
     Raises:
-        InputError: trials don't report the metric by which regions are compared.
+        InputError: trials don't report the metric that compares tuned with default settings.
     """
     reported = f"the trainer reports: {', '.join(sorted(metrics))}"
     compared = study.compared_metric
@@ -294,7 +295,7 @@ def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
 def failure_text(
     study: Study, region: str, error: str, place: TrialFolder, mode: Mode = "tune"
 ) -> str:
-    """Return the message about a trainer that failed in `place`: why, its output, a fix."""
+    """Return the message about a trainer that failed: the reason, its last output, and a fix."""
     said, fix = last_words(place.err), missing_module(place.err, study)
     words = f"; its last output, from {str(place.err)!r}:\n{said}" if said else ""
     return (
@@ -308,7 +309,7 @@ def failure_text(
 def last_words(error_file: Path) -> str:
     """Return the last lines of standard error; empty if there are none.
 
-    If a library's frames fill them, the last frame of the trainer's code precedes them.
+    If all of these lines are a library's frames, the last frame of the trainer's code comes first.
     """
     lines = _lines(error_file)
     shown = lines[-_LINES:]
@@ -322,7 +323,7 @@ def last_words(error_file: Path) -> str:
 
 
 def missing_module(error_file: Path, study: Study) -> str:
-    """Return what to do about a module that the trainer's Python lacks; empty if none."""
+    """Return how to install a module that the trainer's Python lacks; empty if none is missing."""
     return how_to_install("\n".join(_lines(error_file)[-_LINES:]), study)
 
 

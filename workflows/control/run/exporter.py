@@ -1,8 +1,8 @@
-"""The program `export`, whose argument is a run's folder: it exports models as they are published.
+"""The program `export FOLDER`, which exports a run's models when they are published.
 
-The pool's supervisor starts it and, if it dies, starts it again. It ends when the run is over and
-its models are exported to all targets, or a day after the run's end: the next run, or `trialfleet
-export`, exports what is missing.
+The pool's supervisor starts this program, and starts it again if it dies. It ends when the run is
+over and all models are exported, at the latest a day after the run's end. Then the next run, or
+`trialfleet export`, exports the missing models.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from trialfleet.workflows.status.run_status import UNDER_WAY
 from trialfleet.workflows.study.frozen import load_frozen
 
 LOOK_SECONDS = 5.0
-ASK_SECONDS = 30.0  # between two questions whether the run is over
-FIRST_PAUSE, LONGEST_PAUSE = 15.0, 900.0  # seconds between two failed tries; doubled each time
+ASK_SECONDS = 30.0  # between two checks whether the run is over
+FIRST_PAUSE, LONGEST_PAUSE = 15.0, 900.0  # seconds after a failed try; doubled each time
 GIVEN_UP = 24 * 3600.0  # seconds after the run's end
 
 log = logging.getLogger(__name__)
@@ -40,14 +40,17 @@ class Exporter:
     def __init__(
         self, folder: ExportFolder, targets: Targets, may: Callable[[], bool] = lambda: True
     ) -> None:
-        """Ask `may` before each pass: not if another manager has taken the run over."""
+        """Store the arguments. `may` is called before each pass; the pass is skipped if False."""
         self._folder, self._targets, self._may = folder, targets, may
         self._done: object = None
         self._pause = 0.0
         self._due = 0.0
 
     def poll(self, now: float) -> bool:
-        """Export changes if it is time by a steady clock; return whether all is exported."""
+        """Export changes if a try is due; return whether everything is exported.
+
+        `now` is in seconds of a steady clock.
+        """
         before = self._folder.signature()
         if before == self._done:
             return True
@@ -66,7 +69,7 @@ class Exporter:
 
 
 def watch(folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> None:
-    """Export a run's models until it is over; return at once if its study exports nothing.
+    """Export a run's models until the run is over; return at once if its study exports nothing.
 
     Raises:
         TrialfleetError: the run's folder can't be read.

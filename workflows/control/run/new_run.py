@@ -1,4 +1,4 @@
-"""A new run of a study: the pool's choices, previous results, and the run's folder."""
+"""Planning of a new run: the pool's choices, previous results, and the run's folder."""
 
 from __future__ import annotations
 
@@ -40,20 +40,19 @@ def plan(
     notice: Callable[[str], None] | None = None,
     day: date | RunsDay | None = None,
 ) -> Run:
-    """Write a run's folder and return the run, not yet submitted.
+    """Write a run's folder and return the run, which is not yet submitted.
 
     Args:
         study: a resolved study, or the path of a study file.
-        run: the run's id; default: the name of `out`, else the time; with a number behind it where
-            another run has that.
+        run: the run's id; default: the name of `out`, or else the time. A number is appended to the
+            default if another run has this id.
         out: the run's folder; default: runs/STUDY/RUN-ID in the working directory.
-        notice: takes a line on what may not be as it was meant.
-        day: the day that the run is of; default: none, or today where the data of a study file is
-            of a day.
+        notice: gets a line about each thing that may be a mistake.
+        day: the day of the run; default: no day, or today if the study's data has a date.
 
     Raises:
         InputError: the study, the id or the folder can't be used.
-        FleetError: the run is to scale its fleet, and AWS can't be asked whose account this is.
+        FleetError: the run would scale its fleet, but AWS does not tell which account this is.
     """
     if isinstance(study, Study):
         return _plan(study, run, out, notice, {}, _runs_day(day))
@@ -68,7 +67,7 @@ def plan(
 def plan_day(
     study: Study, run: str, out: Path, day: RunsDay, file: Path, notice: Callable[[str], None]
 ) -> Run:
-    """Write the folder of a day's run, as `plan` does; next steps name the study's file."""
+    """Write the folder of a day's run, as `plan` does; messages name the study's file."""
     return _plan(study, run, out, notice, places_of(file, resource_limits.KEYS), day)
 
 
@@ -122,7 +121,7 @@ def _write_claimed(study: Study, place: Path | None, write: Callable[..., RunFol
 
 
 def _settled(study: Study) -> tuple[Study, tuple[str, ...]]:
-    """Return the study with the pool's choices, once its trainer can start there."""
+    """Return the study with the pool's choices, and check that its trainer can start there."""
     pool = pool_choices.inspect_pool()
     study, notes = pool_choices.settle(study, pool)
     if pool.on_this_machine and not study.image:
@@ -131,7 +130,7 @@ def _settled(study: Study) -> tuple[Study, tuple[str, ...]]:
 
 
 def _check_export(study: Study) -> None:
-    """Check that the export to S3 will find keys, without asking S3."""
+    """Check that the export to S3 will find keys, without a request to S3."""
     if study.export and study.export.s3 and not study.s3:
         from trialfleet.infra.fleet.aws import account
 

@@ -1,4 +1,4 @@
-"""Estimates of a run's time and cost, from earlier runs of its study."""
+"""Estimates of a run's time and cost, from previous runs of its study."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from trialfleet.workflows.status.reader import StatusReader, open_run
 from trialfleet.workflows.study.frozen import CostsBefore, load_frozen
 from trialfleet.workflows.study.spec import Study
 
-_MOST_RUNS = 5  # the newest that have a complete trial
+_MOST_RUNS = 5  # the newest runs with a complete trial
 
-Notes = dict[str, Any]  # of a job, as `JobNotes` has them
+Notes = dict[str, Any]  # the notes on a job, see `JobNotes`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,15 +32,16 @@ class Estimate:
     """The estimated time of a run.
 
     Attributes:
-        seconds: of all of it, from its submission to its report.
-        jobs_seconds: of its trials, full trainings and gates, run in parallel; the rest is time
-            between jobs and for publishing. The same as `seconds` if no run has that.
-        trial_seconds: the median of the trials that it is based on.
-        full_seconds: that of the full trainings; None if there are none to come.
-        gate_seconds: that of the gates; None if there are none to come, or none was measured.
-        concurrency: the number of jobs that run at a time.
-        based_on: the number of trials that it is based on.
-        runs: the number of runs of those.
+        seconds: the time of the whole run, from its submission to its report.
+        jobs_seconds: the time of its trials, full trainings and gates, run in parallel. The rest of
+            `seconds` is time between jobs and for publishing; it is 0 if no run measured it.
+        trial_seconds: the median time of the trials on which the estimate is based.
+        full_seconds: the median time of full trainings; None if the run will have none.
+        gate_seconds: the median time of gates; None if the run will have none, or no run measured
+            it.
+        concurrency: the number of jobs that run at the same time.
+        based_on: the number of trials on which the estimate is based.
+        runs: the number of runs that these trials are from.
     """
 
     seconds: float
@@ -54,9 +55,9 @@ class Estimate:
 
 
 def estimate(study: Study, concurrency: int) -> Estimate | None:
-    """Return the estimated time of a run; None without a complete trial of the study before.
+    """Return the estimated time of a run; None without a complete trial in a previous run.
 
-    The earlier runs are those below `./runs`. With a concurrency of 0 the time is unknown.
+    Previous runs are searched in `./runs`. With a concurrency of 0 the result is None, too.
     """
     runs = list(_runs_before(study.name)) if concurrency else []
     known = [seconds for run in runs for seconds in _seconds(run.complete)]
@@ -90,12 +91,12 @@ class CostEstimate:
     """The estimated cost of a run in USD.
 
     Attributes:
-        usd: of the whole run, if no budget ends it before.
-        trial: the mean of the trials that it is based on, failed ones too.
-        full: the mean of the full trainings; None if there were none.
-        overhead: the cost of nodes' boot and idle time, as a part of the jobs' cost; None if no
-            fleet was scaled for those runs.
-        based_on: how many trials it is based on.
+        usd: the cost of the whole run, unless a budget ends it before.
+        trial: the mean cost of the trials on which the estimate is based, including failed trials.
+        full: the mean cost of full trainings; None if there were none.
+        overhead: the cost of the nodes' boot and idle time, as a fraction of the jobs' cost; None
+            if no fleet was scaled for the previous runs.
+        based_on: the number of trials on which the estimate is based.
     """
 
     usd: float
@@ -106,7 +107,7 @@ class CostEstimate:
 
 
 def estimate_cost(study: Study) -> CostEstimate | None:
-    """Return the estimated cost of a resolved study's run; None if no run has a price."""
+    """Return the estimated cost of a resolved study's run; None if no previous cost is known."""
     runs = [run for run in _runs_before(study.name) if _costs(run.over)]
     if not runs:
         return None
@@ -135,13 +136,14 @@ def costs_before(study: Study) -> CostsBefore | None:
 
 @dataclass(frozen=True)
 class _RunBefore:
-    """An earlier run.
+    """A previous run.
 
     Attributes:
-        complete: the trials that completed.
-        over: notes of the jobs of all trials that are over.
-        fulls: notes of the jobs of its full trainings.
-        gates: notes of the jobs of its gates.
+        folder: the run's folder.
+        complete: the complete trials.
+        over: the notes on the jobs of all ended trials.
+        fulls: the notes on the jobs of the full trainings.
+        gates: the notes on the jobs of the gates.
     """
 
     folder: RunFolder
@@ -152,10 +154,11 @@ class _RunBefore:
 
     @property
     def busy_part(self) -> float | None:
-        """The part of its time in which jobs ran, of as many at a time as ever ran in it.
+        """The fraction of the run's time in which its jobs ran.
 
-        The rest is time between jobs and for publishing. None if unknown: it hasn't
-        ended, or the times of its jobs are nowhere noted.
+        It is 1 if at every moment the run's maximum number of simultaneous jobs was running. The
+        rest is time between jobs and for publishing. None if the run hasn't ended, or the times of
+        its jobs were not noted.
         """
         whole = self._seconds
         spans = [
@@ -173,7 +176,8 @@ class _RunBefore:
     def _seconds(self) -> float:
         """The time of the run without pauses; 0 if it hasn't ended.
 
-        Its DAGMan ends some seconds after its report; that of a run that was stopped is set aside.
+        It is the report's time or the time of the run's DAGMan, whichever is longer: DAGMan ends
+        some seconds after the report. For a stopped run, DAGMan's log is no longer there.
         """
         try:
             seconds = read_record(self.folder.report_data).get("wall_seconds")
@@ -186,20 +190,20 @@ class _RunBefore:
 
     @property
     def overhead(self) -> float | None:
-        """The cost of its nodes in addition to its jobs, as a part of these; None if unknown."""
+        """The cost of the nodes beyond the jobs' cost, as a fraction of this; None if unknown."""
         step = (read_report(self.folder.fleet_state) or {}).get("step") or {}
         jobs = sum(_costs(self.over)) + sum(_costs(self.fulls))
         return max(0.0, step.get("spent", 0.0) / jobs - 1) if jobs and step.get("spent") else None
 
 
 def _runs_before(study: str) -> Iterator[_RunBefore]:
-    """Return the newest runs of a study that have a complete trial."""
-    runs = (run for run in runs_here() if run.study in {study, ""})  # "": in a folder of its own
+    """Return a study's newest runs with a complete trial."""
+    runs = (run for run in runs_here() if run.study in {study, ""})  # "": not in a study's folder
     return islice((run for each in runs if (run := _read(each, study))), _MOST_RUNS)
 
 
 def _read(found: FoundRun, study: str) -> _RunBefore | None:
-    """Return a run; None if it is another study's, unreadable, or has no complete trial."""
+    """Return a run; None if it is of another study, unreadable, or without a complete trial."""
     try:
         folder = open_run(found.folder)
         its_study = load_frozen(folder.study).study

@@ -1,4 +1,4 @@
-"""Previous results for a run's optimiser, read once when it is planned."""
+"""Previous results for a run's optimiser, read once when the run is planned."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from trialfleet.workflows.status.reader import StatusReader, open_run
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
 
-MOST_RESULTS = 50  # of a region: the best half of them, and some of the others
+MOST_RESULTS = 50  # per region: half of these are the best, the others a sample
 MOST_TASKS = 100
-_NEWEST = 5  # runs of a study that are looked at
-_LEAST_PART = 0.5  # of the trials of the fullest of those: a run that was broken off teaches little
+_NEWEST = 5  # number of a study's runs to choose from
+_LEAST_PART = 0.5  # least number of results, relative to the run with the most
 
 
 def previous_tasks(study: Study) -> list[PreviousTask]:
     """Return the previous results for the optimiser of a resolved study.
 
     Raises:
-        InputError: runs that the study names under learn_from can't be used.
+        InputError: a run that the study names in `learn_from` can't be used.
     """
     if study.sampler != OWN:
         return []
@@ -64,7 +64,10 @@ def _objective(study: Study) -> str:
 
 
 def _of_study(name: str, study: Study) -> list[PreviousTask] | None:
-    """Return the newest run of a study with nearly all of its results; None if none has any."""
+    """Return the results of a study's newest run with enough results; None without any result.
+
+    A run has enough results if it has at least half of the number that the fullest run has.
+    """
     folders = (run.folder for run in runs_here() if run.study in {name, ""})
     runs = list(islice(_with_results(folders, name, study), _NEWEST))
     most = max((_count(tasks) for tasks in runs), default=0)
@@ -78,7 +81,7 @@ def _with_results(folders: Iterator[Path], name: str, study: Study) -> Iterator[
             if its_study.name != name or _objective(its_study) != _objective(study):
                 continue
             tasks = _tasks(folder, study)
-        except TrialfleetError:  # moved, say, or of a release whose storage is gone
+        except TrialfleetError:  # for example moved, or its storage was removed
             continue
         if tasks:
             yield tasks
@@ -89,7 +92,7 @@ def _count(tasks: list[PreviousTask]) -> int:
 
 
 def _tasks(folder: Path, study: Study) -> list[PreviousTask]:
-    """Return the regions of a run that have results."""
+    """Return the results of a run, for each region that has results."""
     run = open_run(folder)
     frozen = load_frozen(run.study)
     reader = StatusReader(run)
@@ -110,7 +113,7 @@ def _tasks(folder: Path, study: Study) -> list[PreviousTask]:
 
 
 def _some(ordered: list[StoredTrial]) -> list[StoredTrial]:
-    """Return the best half of the results that are kept, and others of every rank."""
+    """Return at most `MOST_RESULTS` results: half are the best, half are spread over the others."""
     if len(ordered) <= MOST_RESULTS:
         return ordered
     best, others = ordered[: MOST_RESULTS // 2], ordered[MOST_RESULTS // 2 :]

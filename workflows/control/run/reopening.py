@@ -1,9 +1,9 @@
-"""A resumed run of a failed day: its regions get another attempt in the journal.
+"""Reopening of a failed day: when its run is resumed, the failed regions get another attempt.
 
-A person stops a day's run, which ends the day for its unfinished regions, and then resumes it. The
-recorded outcomes stay. The run is another attempt at the failed regions, and ends like any other.
-It is found by the state of the run, so it is not lost if the process that resumed the run was
-killed.
+If a person stops a day's run, its unfinished regions have failed on this day. The person may then
+resume the run. The recorded outcomes stay; the resumed run counts as another attempt at the failed
+regions, which ends like any other. It is found by the state of the run. So it is not lost if the
+process that resumed the run was killed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _UNDER_WAY = {RunState.RUNNING, RunState.HELD}
 
 
 def reopen(folder: DailyFolder, journal: Journal, now: datetime) -> list[Attempt]:
-    """Begin an attempt for each resumed run whose regions had failed.
+    """Begin an attempt for each resumed run with failed regions.
 
     Returns:
-        The attempts that were begun; `Work.finish` brings them to their ends.
+        The new attempts; `Work.steps` finishes them.
     """
     return [
         journal.begin(_another(journal, day, run, regions, now))
@@ -37,7 +37,7 @@ def reopen(folder: DailyFolder, journal: Journal, now: datetime) -> list[Attempt
 
 
 def reopen_day_of(run: Path) -> None:
-    """Reopen the day of a resumed run; if interrupted, the next start of the days does it."""
+    """Reopen the day of a resumed run. If this is interrupted, the next start of days does so."""
     folder = DailyFolder(run.parent)
     if folder.journal.exists():
         with suppress(TrialfleetError):
@@ -45,7 +45,7 @@ def reopen_day_of(run: Path) -> None:
 
 
 def record_command(run: Path) -> str:
-    """Return the command that records the result of a resumed day; empty without one."""
+    """Return a text with the command that records a resumed day's result; empty if none is open."""
     folder = DailyFolder(run.parent)
     known = Journal(folder.journal).attempts() if folder.journal.exists() else []
     days = [one.date for one in known if one.run == run.name and one.ended is None]
@@ -57,25 +57,25 @@ def record_command(run: Path) -> str:
 
 
 def _failed_with_runs(journal: Journal) -> dict[tuple[date, str], list[Outcome]]:
-    """Return the failures that count, by run, without those worked on now."""
+    """Return the present failures by day and run, without regions that have an open attempt."""
     outcomes = journal.outcomes()
     open_now = {(a.date, r) for a in journal.attempts() if a.ended is None for r in a.regions}
     failed = {key for key, one in latest_of(outcomes).items() if one.ending is Ending.FAILED}
     found: dict[tuple[date, str], dict[str, Outcome]] = defaultdict(dict)
-    for one in outcomes:  # of a region that failed twice in one run the last is left
+    for one in outcomes:  # if a region failed twice in a run, the last counts
         if one.run is not None and (one.date, one.region) in failed - open_now:
             found[one.date, one.run][one.region] = one
     return {key: list(regions.values()) for key, regions in found.items()}
 
 
 def _back(folder: DailyFolder, run: str, failed: list[Outcome]) -> list[str]:
-    """Return the failed regions that a run works on again or has finished since."""
+    """Return the failed regions that a resumed run works on again or has finished since."""
     files = RunFolder(folder.run(run))
     if not _went_on(files, failed):
         return []
     try:
         status = StatusReader(open_run(files.root), brief=True).read()
-    except (InputError, OptimizerError):  # moved, or its storage is away: at the next look
+    except (InputError, OptimizerError):  # moved, or no storage: retried at the next check
         return []
     with_model = {region.name for region in status.regions if region.stage.has_model}
     goes_on = status.state in _UNDER_WAY
@@ -83,7 +83,7 @@ def _back(folder: DailyFolder, run: str, failed: list[Outcome]) -> list[str]:
 
 
 def _went_on(files: RunFolder, failed: list[Outcome]) -> bool:
-    """Return whether a DAGMan of the run was submitted, or ended, since a time."""
+    """Return whether a DAGMan of the run was submitted, or ended, after the failures."""
     try:
         last = files.dag_files.log.stat().st_mtime
     except OSError:

@@ -1,4 +1,4 @@
-"""A run: submit, watch, stop and resume it, and read its results."""
+"""The class `Run`, to submit, watch, stop and resume a run, and to read its results."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Run:
         folder: the run's folder, made by `plan`.
 
     Raises:
-        InputError: the folder holds no run.
+        InputError: the folder has no run.
     """
 
     def __init__(self, folder: str | PathLike[str]) -> None:
@@ -58,7 +58,7 @@ class Run:
         return f"Run({str(self.folder)!r})"
 
     def _repr_html_(self) -> str:
-        """Return the run's status, as a notebook shows it."""
+        """Return the run's status as HTML for a notebook."""
         from trialfleet.workflows.views.terminal.status_view import as_html, run_view
 
         return as_html(run_view(self.status()))
@@ -85,26 +85,26 @@ class Run:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The choices that the plan made where the study left them open, and why."""
+        """The choices that the study left open and the plan made, with the reasons."""
         return load_frozen(self._files.study).notes
 
     def check_pool(self) -> PoolCheck:
-        """Return the check of the present pool for the run's trials."""
+        """Check whether the present pool can run the run's trials."""
         return check_pool(self._files)
 
     def check(
         self, progress: Callable[[str], None] | None = None, region: str | None = None
     ) -> dry_start.Checked:
-        """Start the trainer once, as a separate job that costs nothing of the budget.
+        """Start the trainer once, in a separate job that does not count in the budget.
 
         Args:
-            progress: takes a line, repeatedly: what the job waits for, or where it runs.
-            region: for which it is started; default: the first.
+            progress: repeatedly gets a line: what the job waits for, or where it runs.
+            region: the region to try; default: the first region.
 
         Raises:
-            InputError: the run was submitted before, or the trainer fails; the message has its last
-                output.
-            PoolError: HTCondor is out of reach or refuses the job.
+            InputError: the run was submitted before, or the trainer fails. In the latter case the
+                message has the trainer's last output.
+            PoolError: HTCondor is unreachable or refuses the job.
         """
         with run_locked(self._files):
             state = self.status().state
@@ -127,8 +127,8 @@ class Run:
         next check.
 
         Raises:
-            InputError: as `check`.
-            PoolError: HTCondor is out of reach or refuses the job; the run stays.
+            InputError: see `check`.
+            PoolError: HTCondor is unreachable or refuses the job; the run stays.
         """
         from trialfleet.workflows.control.run import dry_start
 
@@ -139,7 +139,7 @@ class Run:
             shutil.rmtree(kept, ignore_errors=True)
             try:
                 error.place.root.rename(kept)
-            except OSError:  # another check's is there: this one's stays in its run
+            except OSError:  # another check's files are there; these stay
                 raise error from None
             self.remove()
             raise error.moved(TrialFolder(kept)) from None
@@ -148,14 +148,14 @@ class Run:
             raise
 
     def submit(self, *, anyway: bool = False) -> str:
-        """Hand the run to HTCondor and return DAGMan's job id.
+        """Submit the run to HTCondor and return the id of DAGMan's job.
 
         Args:
-            anyway: also if no slot of the pool can run a trial, as others will join.
+            anyway: submit even if no slot of the pool can run a trial, because others will join.
 
         Raises:
             InputError: the run was submitted before, or no slot of the pool can run a trial.
-            PoolError: HTCondor is out of reach or refuses.
+            PoolError: HTCondor is unreachable or refuses.
         """
         with run_locked(self._files):
             state = self.status().state
@@ -175,17 +175,17 @@ class Run:
             return repair.submit(self._files)
 
     def resume(self) -> str:
-        """Resume a run from any state; finished trials stay finished.
+        """Resume a run from any state; finished trials are not repeated.
 
-        A run under way is left alone, but its faults are repaired now.
-        Regions that had failed the run's day are open again in the journal of its study's days.
+        If the run is under way, only its faults are repaired. If it is a day's run, its failed
+        regions are open again in the journal.
 
         Returns:
-            The job id of its DAGMan.
+            The id of DAGMan's job.
 
         Raises:
-            InputError: the run is done, or no region of it has anything left to try.
-            PoolError: HTCondor is out of reach or refuses.
+            InputError: the run is done, or none of its regions has anything left to try.
+            PoolError: HTCondor is unreachable or refuses.
         """
         with run_locked(self._files):
             job = self._gone_on()
@@ -194,12 +194,12 @@ class Run:
         return job
 
     def _ask_for_fleet(self) -> None:
-        """Let the run's autoscaler start nodes, also if the fleet was taken down before."""
+        """Allow the run's autoscaler to start nodes, even if the fleet was taken down before."""
         if fleet := self.study.fleet:
             down_note.lift(fleet.called)
 
     def _gone_on(self) -> str:
-        """Resume the run; return the job id of its DAGMan."""
+        """Resume the run; return the id of DAGMan's job."""
         check_ours(load_frozen(self._files.study), self._files)
         queued = job_queue.look_up(self._files)  # the queue says whether the run is over
         if queued.root is None:
@@ -213,10 +213,10 @@ class Run:
         return job_queue.look_up(self._files).root or queued.root
 
     def _check_unfinished(self, status: RunStatus) -> None:
-        """Refuse to resume a run that has nothing to do.
+        """Check that the run has something left to do.
 
         Raises:
-            InputError: it has nothing to do; the message says why.
+            InputError: the run has nothing left to do; the message has the reason.
         """
         if status.state is RunState.DONE:
             raise InputError(f"{str(self.folder)!r} is done: there is nothing to resume")
@@ -231,10 +231,10 @@ class Run:
             )
 
     def check_removable(self) -> RunStatus:
-        """Return the run's status, if it may be removed.
+        """Return the status of a run that may be removed.
 
         Raises:
-            InputError: the run is under way, or may be.
+            InputError: the run may still be under way.
         """
         status = self.status()
         if not status.ended:
@@ -249,12 +249,12 @@ class Run:
         """Delete the run's folder; its published models stay.
 
         Raises:
-            InputError: the run is under way, or may be.
+            InputError: the run may still be under way.
         """
         with run_locked(self._files):
             self.check_removable()
-            # Renamed first: a part of a run looks like a run. The names may lie there from a
-            # removal that was killed.
+            # Renamed first, because a part of a run looks like a run. A killed removal may have
+            # left such folders.
             for left in self.folder.parent.glob(".*.removed"):
                 shutil.rmtree(left)
             aside, study = self.folder.with_name(f".{self.folder.name}.removed"), self.study.name
@@ -262,7 +262,7 @@ class Run:
             shutil.rmtree(aside)
             of_study = self.folder.parent
             if (of_study.parent.name, of_study.name) == ("runs", study):
-                with suppress(OSError):  # it has other runs
+                with suppress(OSError):  # the study has other runs
                     of_study.rmdir()
 
     def stop(self) -> RunStatus:
@@ -270,7 +270,7 @@ class Run:
 
         Raises:
             InputError: the run isn't under way.
-            PoolError: HTCondor is out of reach, or jobs are still there after a minute.
+            PoolError: HTCondor is unreachable, or jobs are still there after two minutes.
         """
         with run_locked(self._files):
             queued = job_queue.look_up(self._files)
@@ -279,7 +279,7 @@ class Run:
             repair.stop(self._files)
         from trialfleet.workflows.control.scripts.report_node import write_report
 
-        # it wrote no report; `trialfleet report` says what is wrong
+        # without a report; `trialfleet report` shows the problem
         with suppress(OptimizerError, OSError):
             write_report(self._files, datetime.now(UTC))
         return self.status()
@@ -293,7 +293,7 @@ class Run:
         return self._reader.read()
 
     def watch(self, every: float = _POLL_SECONDS) -> Iterator[RunStatus]:
-        """Yield the status every few seconds; the last one when the run has ended."""
+        """Yield the status every few seconds until the run has ended."""
         while True:
             status = self.status()
             yield status
@@ -309,7 +309,7 @@ class Run:
         return status
 
     def trials(self, region: str | None = None) -> list[Trial]:
-        """Return the trials of all regions, or of one.
+        """Return the trials of all regions, or of one region.
 
         Raises:
             InputError: there is no such region.

@@ -1,7 +1,8 @@
-"""Budgets in USD of a region, its run and its day, checked before each trial starts.
+"""Budgets in USD of a region, a run and a day, checked before each trial starts.
 
-Budgets are enforced when a trial is asked for: without an ask no trial starts, whichever process is
-dead. The cost of a job is in the study once its result is recorded, and in its event log before.
+Budgets are enforced by the request for a trial's parameters: without it no trial starts, even if a
+process is dead. The cost of a job is read from the study once its result is recorded, and from the
+job's event log before.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from trialfleet.workflows.study.spec import Study
 if TYPE_CHECKING:
     from trialfleet.workflows.facts.runs.causes import AnyTrial
 
-_OTHERS_SECONDS = 10.0  # the known spending of other runs of the day is used for so long
+_OTHERS_SECONDS = 10.0  # other runs' spending is read again after this time
 
 
 class Budgets:
@@ -40,10 +41,10 @@ class Budgets:
         before = studies.frozen.costs
         self._before = Expected(trial=before.trial, full=before.full or 0.0) if before else None
         self._others: tuple[float, list[Spending]] = (0.0, [])
-        self._days: dict[Path, _OtherRun | None] = {}  # by folder; None: not of this one's day
+        self._days: dict[Path, _OtherRun | None] = {}  # by folder; None: a run of another day
 
     def gather(self, slug: str) -> Iterator[UsdBudget]:
-        """Yield the budgets that pay for the trials of a region."""
+        """Yield the budgets that limit a region's trials."""
         budget = self._study.budget_of(self._studies.regions[slug].name)
         if not budget.in_usd:
             return
@@ -62,11 +63,11 @@ class Budgets:
     def _of(self, slug: str) -> Spending:
         trials = self._studies.of_region(slug).trials()
         spent = region_spending(self._folder.region(slug), trials, self._study, time.time())
-        # The start of a region's first job refuses it no trial: it would end with nothing.
+        # The cost of a region's first job so far must not refuse the region's first trial.
         return spent if trials else replace(spent, others=0.0)
 
     def _of_run(self) -> list[Spending]:
-        """Return all regions' spending; of one that has not started, its full training."""
+        """Return each region's spending; a region that has not started only has a full training."""
         return [
             self._of(slug)
             if self._folder.region(slug).dag_files.submit.exists()
@@ -75,7 +76,7 @@ class Budgets:
         ]
 
     def _of_day(self) -> list[Spending]:
-        """Return the spending of other runs of the study that are of the same day."""
+        """Return the spending of the study's other runs of the same day."""
         when, known = self._others
         if time.monotonic() - when > _OTHERS_SECONDS or not when:
             known = [each for run in self._runs_of_day() for each in run.spendings()]
@@ -91,7 +92,7 @@ class Budgets:
                 yield run
 
     def _opened(self, place: Path) -> _OtherRun | None:
-        """Return another run of the same study and day; None if it is neither or unreadable."""
+        """Return another run; None if it is of another study or day, or unreadable."""
         folder, own = RunFolder(place), (self._study.name, self._frozen.of_day)
         try:
             head = read_head(folder.study)
@@ -102,15 +103,15 @@ class Budgets:
 
 
 class _OtherRun:
-    """Another run of the day."""
+    """Another run of the study on the same day."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder, self._frozen = folder, load_frozen(folder.study)
         self._trials = RunTrials(folder, self._frozen)
 
     def spendings(self) -> list[Spending]:
-        """Return each region's spending; one that is not running has no future costs."""
-        if not self._folder.study.exists():  # removed since
+        """Return each region's spending; a run that is not under way has no future costs."""
+        if not self._folder.study.exists():  # it was removed
             return []
         found, _ = self._trials.all()
         study = self._frozen.study
@@ -129,10 +130,10 @@ def region_spending(
     """Return a region's spending; a job without a known price counts as nothing.
 
     Args:
-        files: the region's.
-        trials: its trials, each with its node.
-        study: the run's.
-        now: until when those execute that may do so still; None: none does.
+        files: the region's folder.
+        trials: the region's trials.
+        study: the run's study.
+        now: the time until which running jobs are counted; None: no job runs.
     """
     costs = {trial.number: (trial, trial_stays(files, trial, study, now)) for trial in trials}
     full = end_stays(files, files.best, study, None if files.is_done else now)

@@ -1,8 +1,9 @@
-"""Early stopping of running trials: the service reads their reports.
+"""Early stopping of running trials: the service reads their reports and writes stop orders.
 
-A job's agent copies its trial's reports into its folder and reads `stop.json` there. So the service
-reads files, asks no daemon of HTCondor, and writes its decision as one file. A killed service reads
-again, and decisions stay. The trial's POST script records the outcome, like any other.
+A job's agent copies its trial's reports into the trial's folder, and reads `stop.json` there. So
+the service only reads files and writes each decision as a file, without HTCondor's daemons. After
+it was killed, the service reads the reports again; its decisions stay. The DAG node's POST script
+records the outcome, like any other.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.jobs.progress import read_reports
 from trialfleet.workflows.status.attempts.outcome import read_stop
 
-SECONDS = 3.0  # between two looks, at least
-SHARE = 0.05  # of a processor that looks take, at most
-AWAY_SECONDS = 30.0  # until the next look where the storage or the disk failed
-STAY_SECONDS = 900.0  # after the last report: longer than HTCondor needs to give up a lost node
+SECONDS = 3.0  # at least this time between two checks
+SHARE = 0.05  # at most this share of a processor for checks
+AWAY_SECONDS = 30.0  # until the next check after the storage or the disk failed
+STAY_SECONDS = 900.0  # after the last report; HTCondor notices a lost node sooner
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class EarlyStopping:
         self._direction = studies.study.objective.direction
         self._next = 0.0
         self._last_report = -STAY_SECONDS
-        self._seen: dict[str, object] = {}  # what a region's last decision was made of
+        self._seen: dict[str, object] = {}  # the basis of each region's last decision
         self._changed: deque[str] = deque()  # regions with new reports
 
     def due(self) -> bool:
@@ -50,11 +51,11 @@ class EarlyStopping:
         return self._rule is not None and (bool(self._changed) or self._clock() >= self._next)
 
     def is_watching(self) -> bool:
-        """Return whether trials report."""
+        """Return whether trials have reported recently."""
         return self._clock() - self._last_report < STAY_SECONDS
 
     def poll(self) -> bool:
-        """Read new reports, or decide on one region; return whether there are more.
+        """Look for new reports, or decide on one region; return whether more regions are left.
 
         Raises:
             OptimizerError: the storage can't be used.
@@ -65,7 +66,7 @@ class EarlyStopping:
         try:
             self._look(self._rule)
         except BaseException:
-            self._seen.clear()  # read new reports again
+            self._seen.clear()  # all reports are read again
             self._next = self._clock() + AWAY_SECONDS
             raise
         return bool(self._changed)
@@ -82,9 +83,9 @@ class EarlyStopping:
                 self._last_report = self._clock()
 
     def _has_news(self, slug: str) -> bool:
-        """Return whether a region's decision could differ from the last one."""
+        """Return whether a region has news, so that the last decision may change."""
         files = self._studies.folder.region(slug)
-        if files.is_done or not files.scripts_log.exists():  # over, or not begun
+        if files.is_done or not files.scripts_log.exists():  # ended, or not begun
             return False
         running = self._studies.of_region(slug).running()
         reports = tuple(job_files.stamp_of(files.trial(node).reports) for node in running)
@@ -119,7 +120,7 @@ class EarlyStopping:
         return Complete(curve, loss(trial.value, self._direction)) if curve else None
 
     def _order(self, decision: Decision) -> dict[str, Any]:
-        """Write the stop order of a trial; the study keeps it."""
+        """Return the content of a trial's stop order, which the study will store, too."""
         return {
             "schema": 1,
             "step": decision.step,

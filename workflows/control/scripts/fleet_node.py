@@ -1,6 +1,6 @@
-"""The autoscaler of the fleet with its dependencies: as a DAG node, or run by hand.
+"""The fleet's autoscaler, put together for a DAG node or for a command.
 
-The graph's node `fleet` is the program `autoscale`, whose argument is the run's folder.
+The graph's node `fleet` is the program `autoscale FOLDER`.
 """
 
 from __future__ import annotations
@@ -36,16 +36,15 @@ def loop(
     graph: Graph | None = None,
     progress: Progress = lambda _: None,
 ) -> Loop:
-    """Return the autoscaler of a fleet as a loop that is not started; see `Loop`.
+    """Return the autoscaler of a fleet as a `Loop` that is not yet started.
 
     Args:
-        aws: the account.
-        fleet: which fleet.
-        run: the run that pays for it; empty: none.
-        folder: the run's folder, if it is known: for the report, and to tell runs of one name
-            apart.
-        graph: the graph whose provisioner this is, if it is one.
-        progress: takes a line for each action.
+        aws: the AWS account.
+        fleet: the fleet.
+        run: the run to which the cost is attributed; empty for none.
+        folder: the run's folder, if known: for the report, and to distinguish runs of one name.
+        graph: the graph for which nodes are started, if any.
+        progress: gets a line for each action.
     """
     own = str(folder.root) if folder else ""
     connections = Connections(

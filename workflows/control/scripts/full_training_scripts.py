@@ -1,4 +1,4 @@
-"""Scripts of the nodes after a region's trials: a full training, or the end without one."""
+"""Scripts of the DAG nodes after a region's trials: the full training, or the end without it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from trialfleet.workflows.study.spec import URL_PREFIXES
 
 
 class FinalScripts:
-    """Assignment of a region's best settings, and judgement of their full training."""
+    """Assignment of a region's best settings to a job, and judgement of the full training."""
 
     def __init__(self, studies: RegionStudies) -> None:
         self._studies, self._folder, self._study = studies, studies.folder, studies.study
 
     def ask(self, slug: str, node: str) -> Reply:
-        """Assign the best settings to a separate job."""
+        """Write the files of a separate job that trains the best settings in full."""
         best, files = self._chosen(slug, node), self._folder.region(slug)
         if isinstance(best, Reply):
             return best
@@ -51,9 +51,10 @@ class FinalScripts:
         return Reply(EXITS["done"], f"{node}: the settings of trial {best.number}: {best.params}")
 
     def _is_trained(self, place: TrialFolder, best: Assignment) -> bool:
-        """Return whether the last job trained these settings, in a lane or separately.
+        """Return whether these settings were already trained, by a lane's job or a separate job.
 
-        That one's POST script may have been killed, and a lane's job after its package had come.
+        The separate job's POST script may have been killed. A lane's job may have been killed after
+        its result had arrived.
         """
         ended = self._studies.ended(place)
         if ended is None or ended.code:
@@ -66,12 +67,13 @@ class FinalScripts:
         return job_files.has_files(place.model)
 
     def ask_in_lane(self, slug: str, node: str, turn: Turn) -> bool:
-        """Assign the best settings to the job that reported a region's last result.
+        """Assign the best settings to the job that reported the region's last result.
 
-        Its data and its trainer are there. If it is lost, the node `best` has a separate job.
+        This job already has the data and the trainer. If it is lost, the DAG node `best` starts a
+        separate job.
 
         Returns:
-            Whether there was something to hand out.
+            Whether the job got an order.
         """
         files, region = self._folder.region(slug), self._studies.regions[slug]
         study = self._studies.of_region(slug)
@@ -92,7 +94,10 @@ class FinalScripts:
         return True
 
     def settle_in_lane(self, slug: str, node: str) -> str | None:
-        """Return the result of a full training in a lane's job whose agent was lost after it."""
+        """Record a full training by a lane's job whose agent was lost before its report.
+
+        Return the result in words; None if there was no such training.
+        """
         files = self._folder.region(slug)
         lane = self._lane_of(files.best)
         if lane is None or lane["done"] or lane["node"] != node:
@@ -106,7 +111,7 @@ class FinalScripts:
         return lane is not None and lane["done"] and lane["node"] == node
 
     def tell_in_lane(self, slug: str, node: str, code: int) -> str:
-        """Note the end of a full training in a lane's job; return it in words."""
+        """Record the end of a full training in a lane's job; return the result in words."""
         files = self._folder.region(slug)
         place = in_lane(files, files.best, node)
         _, outcome = self._studies.judged(place, code)
@@ -122,18 +127,18 @@ class FinalScripts:
         return "the full training is retried in a separate job"
 
     def _lane_of(self, place: TrialFolder) -> dict[str, Any] | None:
-        """Return the notes on the lane that has the full training."""
+        """Return the record of the lane that has the full training; None without such a lane."""
         if not job_files.size_of(place.by_lane):
             return None
         return job_files.read_record(place.by_lane, "node", "trial", "done")
 
     def _chosen(self, slug: str, node: str) -> Assignment | Reply:
-        """Return a region's best settings to train now, or why there are none."""
+        """Return the best settings of a region to train in full, or the reply if there are none."""
         best = self._best_of(slug)
         if isinstance(best, Reply):
             return best
         files = self._folder.region(slug)
-        if files.published.exists():  # the region's DAG was run by itself before
+        if files.published.exists():  # a person ran the region's DAG before
             return Reply(EXITS["skip"], f"{node}: already published")
         if refused := refusal("full training", self._studies.facts()):
             return self._stop_unpaid(slug, refused.reason)
@@ -151,12 +156,12 @@ class FinalScripts:
         return best
 
     def _reset(self, files: RegionFolder) -> None:
-        """Delete the results about the model of a previous training."""
+        """Delete the files about the model of a previous training."""
         for left in (files.verdict, files.best.trained_on, files.gate.ended, files.gate.said):
             job_files.remove(left)
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
-        """Judge an attempt at the full training; say whether to retry."""
+        """Judge an attempt at the full training; the reply says whether another one follows."""
         place = self._folder.region(slug).best
         _, outcome = self._studies.judged(place, job.code)
         note_job(place, self._study, failed=not isinstance(outcome, Complete))
@@ -193,9 +198,9 @@ class FinalScripts:
         return self._studies.stop(slug, why.removesuffix(": "))
 
     def without_model(self) -> str | None:
-        """Return a region whose full training left no model, if no region has one.
+        """Return a region whose full training left no model; None if some region has a model.
 
-        All have the same trainer: another's full training would end without a model, too.
+        All regions have the same trainer, so another full training would leave no model, either.
         """
         if not self._folder.no_model.exists():
             return None
@@ -204,7 +209,7 @@ class FinalScripts:
         return str(read_record(self._folder.no_model, "region")["region"])
 
     def _stop_without_model(self, slug: str) -> Reply:
-        """End a region whose full training left no model: another would leave none."""
+        """End a region whose full training left no model: a retry would not help."""
         write_json(self._folder.no_model, {"region": slug})
         return self._studies.stop(slug, NO_MODEL)
 

@@ -1,9 +1,9 @@
-"""The gate's node: the models that its job measures, the job's result, and the verdict.
+"""The gate's DAG node: the models that its job measures, the job's result, and the verdict.
 
 Its PRE script copies both models, or skips the node if there is no current model. Its POST script
-says whether to retry. The region continues even if the job fails: the champion is kept, and the
-verdict says why. The publish node decides, as no other process waits for its 10,000 resamples;
-`rules/gate_decision.py` has the rule.
+decides whether to retry. The region continues even if the job fails: then the champion is kept, and
+the verdict has the reason. The publish node finds the verdict, because no other process has to wait
+for its 10,000 resamples; `rules/gate_decision.py` has the rule.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ from trialfleet.workflows.status.attempts.settling import settled
 from trialfleet.workflows.study.frozen import FrozenStudy
 
 MEASURED = "already measured, before its script was interrupted"
-_MOST_IN_LANE = 64 << 20  # bytes of both models: the service, which others wait for, packs them
-_UNKNOWN_END = 1  # an exit code, of a job that nothing is known of
+_MOST_IN_LANE = 64 << 20  # bytes of both models, since the service has to pack them
+_UNKNOWN_END = 1  # an exit code for a job whose end is unknown
 _UNKNOWN_MODE = (
     "its result has no models: the trainer doesn't know the mode evaluate (docs/gate.md)"
 )
 
 
 class _NotMeasuredError(ValueError):
-    """A result that isn't one of mode `evaluate`; another attempt would give the same."""
+    """The result is not a result of mode `evaluate`; another attempt would not change this."""
 
 
 def prepare(
@@ -69,9 +69,10 @@ def prepare(
     node: str,
     lane: tuple[str, Turn] | None = None,
 ) -> str | None:
-    """Write the files of a region's gate; return why there is nothing to measure, if so.
+    """Write the files of a region's gate; return the reason if nothing is to be measured.
 
-    The job of a `lane` measures, and this answers its agent's message; else a separate job does.
+    With `lane`, the lane's job measures: the order answers its agent's message. Otherwise a
+    separate job measures.
 
     Raises:
         OSError: the disk is full.
@@ -134,7 +135,7 @@ def _hand_out(
     lane: str,
     turn: Turn,
 ) -> str | None:
-    """Let a lane's job measure the models, which its agent fetches; return why not, if so."""
+    """Write the models and the order for a lane's job; return the reason if this is impossible."""
     place, models = in_lane(files, files.gate, lane), bytearray()
     try:
         pack(order.models.values(), place.root, models.extend, _MOST_IN_LANE)
@@ -149,9 +150,9 @@ def _hand_out(
 def outcome_of_measurement(
     frozen: FrozenStudy, place: TrialFolder, return_code: int
 ) -> Failed | Unpaid | None:
-    """Return the error of the gate's job; None if it measured both models.
+    """Return the error of the gate's job; None if the job measured both models.
 
-    The `return_code` is as `outcome.outcome_of` has it.
+    See `outcome.outcome_of` for `return_code`.
     """
     code = settled(place, return_code, bytes_of(frozen.study.resources.disk))
     if code != 0:
@@ -166,24 +167,24 @@ def outcome_of_measurement(
 
 
 def keep(frozen: FrozenStudy, files: RegionFolder, outcome: Failed | Unpaid) -> str:
-    """Write the verdict for models that could not be measured; return the reason."""
+    """Write the verdict if the models could not be measured; return its reason."""
     champion = _measured_champion(files)
     why = f"the gate's job failed: {outcome.error}{log_hint(log_of(files.gate))}"
     return _settled(files, _unmeasured(frozen, why, champion=champion))
 
 
 def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | None:
-    """Return a region's verdict, taken once; None in a study without a gate.
+    """Return a region's verdict, which never changes; None in a study without a gate.
 
     Raises:
-        InputError: a published model is in the place of the region's models.
+        InputError: the folder of the region's models is a published model.
         OSError: the disk is full.
     """
     if frozen.study.gate is None:
         return None
     if files.verdict.exists():
         return read_verdict(files.verdict)
-    # of a publication that was killed, whose DAGMan was lost with the note of it
+    # a killed publication may have left the verdict in the published model
     published = verdict_of(models_folder_of(frozen.study, slug) / frozen.run)
     found = published or _decide(frozen, files)
     _settled(files, found)
@@ -203,7 +204,7 @@ def _decide(frozen: FrozenStudy, files: RegionFolder) -> Verdict:
 
 
 def _measured_champion(files: RegionFolder) -> str | None:
-    """Return the run of the model that the gate's job measured as the current one."""
+    """Return the run of the model that the gate's job measured as the current model."""
     run = provenance_of(files.gate.champion).get("run")
     return None if run is None else str(run)
 
@@ -216,7 +217,7 @@ def _settled(files: RegionFolder, found: Verdict) -> str:
 def _unmeasured(
     frozen: FrozenStudy, why: str, *, champion: str | None = None, promoted: bool = False
 ) -> Verdict:
-    """Return the verdict on a model without comparison: the current one, if any, is kept."""
+    """Return the verdict without a comparison: the current model is kept, unless `promoted`."""
     return Verdict(
         verdict="promoted" if promoted else "kept",
         why=one_line(why),
@@ -232,11 +233,11 @@ def _unmeasured(
 
 
 def measured(place: TrialFolder) -> dict[str, Measured]:
-    """Return the job's measurements of each model.
+    """Return the job's measurement of each model.
 
     Raises:
-        ValueError: the result is something else; the message says what.
-        OSError: it can't be read.
+        ValueError: the result is not valid; the message has the problem.
+        OSError: the result can't be read.
     """
     return {
         name: Measured(
@@ -249,7 +250,7 @@ def measured(place: TrialFolder) -> dict[str, Measured]:
 
 
 def _models(place: TrialFolder, decisive: str | None = None) -> dict[str, dict[str, Any]]:
-    """Return the result's values of each model; the deciding metric must be a number."""
+    """Return the entry of each model in the result; the metric `decisive` must be a number."""
     result = load_result(place.result)
     if result.get("status") != "complete":
         raise _NotMeasuredError(result.get("error") or "result.json has no status 'complete'")

@@ -1,4 +1,4 @@
-"""Scripts of the node of a region's gate."""
+"""The scripts of the DAG node of a region's gate."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from trialfleet.workflows.status.attempts.retries import Attempts, JobEnd
 
 
 class GateScripts:
-    """Measurement of both models on the same rows, and judgement of the attempts."""
+    """Orders to measure both models on the same rows, and judgement of the attempts."""
 
     def __init__(self, studies: RegionStudies) -> None:
         self._studies, self._folder = studies, studies.folder
 
     def ask(self, slug: str, node: str) -> Reply:
-        """Write the job's files; skip the node if there is nothing to measure."""
+        """Write the files of the gate's job, or skip the DAG node if nothing is to be measured."""
         if why := gate.prepare(self._studies.frozen, self._folder, slug, node):
             if why == gate.MEASURED:
                 files = self._folder.region(slug)
@@ -30,10 +30,10 @@ class GateScripts:
         return Reply(EXITS["done"], f"{node}: measures the current model and the new one")
 
     def ask_in_lane(self, slug: str, node: str, turn: Turn) -> bool:
-        """Let the job of a region's full training measure its model, too.
+        """Let the job that trained a region in full measure the models, too.
 
         Returns:
-            Whether there was something to measure. A gang doesn't: one job is enough.
+            Whether the job got an order. A gang's job gets none: a single job is enough to measure.
         """
         region, frozen, lane = self._studies.regions[slug], self._studies.frozen, (node, turn)
         if region.gangs or not region.gated:
@@ -41,7 +41,10 @@ class GateScripts:
         return not gate.prepare(frozen, self._folder, slug, region.gate, lane)
 
     def settle_in_lane(self, slug: str, node: str) -> str | None:
-        """Return the result of a gate in a lane's job whose agent was lost after it."""
+        """Record a measurement by a lane's job whose agent was lost before its report.
+
+        Return the result in words; None if there was no such measurement.
+        """
         files = self._folder.region(slug)
         if lane_of(files, files.gate) != node:
             return None
@@ -49,7 +52,7 @@ class GateScripts:
         return self.tell_in_lane(slug, node, ended.code) if ended else None
 
     def tell_in_lane(self, slug: str, node: str, code: int) -> str:
-        """Note the end of a gate in a lane's job; return it in words."""
+        """Record the end of a measurement by a lane's job; return the result in words."""
         files = self._folder.region(slug)
         place = in_lane(files, files.gate, node)
         outcome = gate.outcome_of_measurement(self._studies.frozen, place, code)
@@ -62,7 +65,7 @@ class GateScripts:
         return f"the models are measured in a separate job: {outcome.error}"
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
-        """Judge an attempt; if none succeeds, the current model is kept."""
+        """Judge an attempt to measure; if no attempt succeeds, the current model is kept."""
         files, study = self._folder.region(slug), self._studies.study
         outcome = gate.outcome_of_measurement(self._studies.frozen, files.gate, job.code)
         note_job(files.gate, study, failed=outcome is not None)

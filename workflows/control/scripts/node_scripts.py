@@ -1,13 +1,13 @@
-"""Requests of the nodes' PRE and POST scripts, answered by the run's resident service.
+"""Requests of the PRE and POST scripts of DAG nodes, which the run's service answers.
 
-The program `serve`, with a run's folder and perhaps `--wait`, is that service: the optimiser of
-`trialfleet.optimizer`, which knows parameters and values, joined to a run's folder, which knows
-DAG nodes and files. Every operation may be repeated: DAGMan runs a script again after a crash.
+The program `serve FOLDER [--wait]` is this service. It joins the optimiser, which knows parameters
+and values, to the run's folder, which has DAG nodes and files. Every operation may be repeated,
+because DAGMan runs a script again after a crash.
 
-begin REGION                             clear the way for a new DAGMan of the region
-end REGION RETURN                        say whether the region is over, or needs another DAGMan
+begin REGION                             prepare a new DAGMan of the region
+end REGION RETURN                        decide whether the region is over or needs another DAGMan
 ask REGION NODE                          choose a trial's parameters, write its files
-tell REGION NODE RETURN RETRY MAX PRE    find the outcome, tell the study, say whether to retry
+tell REGION NODE RETURN RETRY MAX PRE    find the outcome, record it, decide whether to retry
 ask-best, tell-best                      the same for the full training of the best settings
 ask-gate, tell-gate                      the same for the job that measures both models
 conclude REGION NODE                     end a region whose study publishes nothing
@@ -64,37 +64,37 @@ from trialfleet.workflows.study.spec import Study
 
 # A service without a request for this long belongs to a run that is over.
 IDLE_SECONDS = 900.0
-# What begins something new waits while the disk is nearly full: HTCondor must be able to write its
-# logs to the end of what runs.
+# These operations wait while the disk is nearly full, because HTCondor must still be able to write
+# the logs of the running jobs.
 _ASKS = {"ask", "ask-best", "ask-gate"}
 _BEGINNINGS = {"begin", *_ASKS}
 _ENDS_OF_JOBS = {"tell", "tell-best", "tell-gate"}
-_OVER = {EXITS["done"], EXITS["stop"]}  # no other job of the node follows
-_OF_REGION = {"begin", "end"}  # their node is the region's, in the whole run's graph
+_OVER = {EXITS["done"], EXITS["stop"]}  # no other job of the DAG node follows
+_OF_REGION = {"begin", "end"}  # the node is the region's node in the run's graph
 
 log = logging.getLogger(__name__)
 
 
 class _Script:
-    """A script request, and the record of scripts that fail."""
+    """A script's request; its errors are recorded in the region's folder."""
 
     def __init__(self, folder: RunFolder, slug: str, node: str, operation: str) -> None:
         self._files, self._node, self._operation = folder.region(slug), node, operation
 
     def succeeded(self, reply: Reply) -> None:
-        """Delete its previous errors; remember a job that HTCondor did not accept."""
+        """Delete the script's previous errors; note a job that HTCondor did not accept."""
         if isinstance(reply, NotTaken):
             self._note(reply.message)
         elif reply.exit_code != EXITS["defer"]:
             note_success(self._files.failing, self._node)
 
     def waits(self, error: str, cause: Cause) -> Reply:
-        """Let it run again until its dependency is back."""
+        """Return the reply that lets the script run again until its dependency is back."""
         self._note(error, cause)
         return Reply(EXITS["defer"], error)
 
     def failed(self, error: Exception) -> Reply:
-        """Let it run again; after `TRIES` errors in a row its region has failed."""
+        """Return the reply after an error: run again, or, after `TRIES` errors, fail the region."""
         log.error("%s of %s", self._operation, self._node, exc_info=error)
         words = words_of(error)
         if self._note(words) < TRIES:
@@ -111,10 +111,10 @@ class _Script:
 
 
 class NodeScripts:
-    """The operations of one run. Not thread-safe: the service calls it for one request at a time.
+    """The operations of one run. Not thread-safe: the service handles one request at a time.
 
-    Owns the run's studies while it lives: the service's lock keeps any other writer of this machine
-    out, and who owns the run is looked up before each write.
+    Only this object writes the run's studies: the service's lock excludes other writers on this
+    machine, and the run's owner is checked before each write.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -124,9 +124,9 @@ class NodeScripts:
         self._frozen = frozen
         self._studies = RegionStudies(folder, frozen)
         self._ownership = ownership_of(frozen, folder, self._studies.storage)
-        self._owner: Owner | None = None  # as last seen
+        self._owner: Owner | None = None  # at the last check
         self._stopping = EarlyStopping(self._studies)
-        self._warm = not self._model_leads()  # what no trial follows need not be loaded
+        self._warm = not self._model_leads()  # the model's code is only loaded if a trial needs it
         trials, self._final = TrialScripts(self._studies), FinalScripts(self._studies)
         gate = GateScripts(self._studies)
         self._turns = Turns(self._studies, trials, self._final, gate)
@@ -145,7 +145,7 @@ class NodeScripts:
         }
 
     def handle(self, words: list[str]) -> Reply:
-        """Answer one script."""
+        """Answer the request of one script."""
         operation, slug, *more = [*words, "", ""]
         arguments, node = words[1:], more[0] or slug
         if operation not in self._operations:
@@ -156,7 +156,7 @@ class NodeScripts:
         script = _Script(self._folder, slug, slug if operation in _OF_REGION else node, operation)
         try:
             reply = self._reply(operation, arguments)
-        except OptimizerError as error:  # the storage is away for the moment
+        except OptimizerError as error:  # the storage is unreachable
             return script.waits(str(error), "storage")
         except OSError as error:
             if error.errno in FULL:
@@ -181,7 +181,7 @@ class NodeScripts:
                 return refused
             reply = self._operations[operation](slug, node, job)
             if is_lane(node) and reply.exit_code in _OVER:
-                with suppress(OSError):  # its log says the same
+                with suppress(OSError):  # the log has the same
                     note_log(self._folder.region(slug).trial(node).log)
             return reply
         reply = self._operations[operation](*arguments)
@@ -190,9 +190,10 @@ class NodeScripts:
         return reply
 
     def idle(self) -> bool:
-        """Prepare the next ask, then read the reports of trials, a region at a time.
+        """Do one piece of work between requests; return whether more is left.
 
-        To get ready: load the model's code, suggest ahead for one region.
+        The first pieces prepare the next ask: load the model's code, suggest ahead for a region.
+        Then the reports of one region's trials are read.
         """
         if not self._warm:
             warm_up(self._frozen.study.sampler)
@@ -205,12 +206,12 @@ class NodeScripts:
         return self._stopping.due() and not self._other_owner() and self._stopping.poll()
 
     def due(self) -> bool:
-        """Return whether it is time to read the trials' reports."""
+        """Return whether it is time to read the trials' reports or the jobs' messages."""
         return self._stopping.due() or self._turns.due()
 
     @property
     def descriptor(self) -> int:
-        """The file descriptor that is readable once a job has sent a message."""
+        """A file descriptor that becomes readable when a job has sent a message."""
         return self._turns.descriptor
 
     def noticed(self) -> None:
@@ -219,7 +220,7 @@ class NodeScripts:
             self._turns.noticed()
 
     def is_watching(self) -> bool:
-        """Return whether trials report, and may be stopped, or jobs want other trials."""
+        """Return whether trials send reports (and may be stopped), or jobs may send messages."""
         return self._stopping.is_watching() or self._turns.is_listening()
 
     def _model_leads(self) -> bool:
@@ -235,23 +236,23 @@ class NodeScripts:
         files = self._folder.region(slug)
         if files.is_done:
             return Reply(EXITS["skip"], f"{slug}: already done")
-        if is_locked(files.dag_files):  # by a DAGMan that was submitted by hand, or is ending
+        if is_locked(files.dag_files):  # a DAGMan submitted by hand, or one that is ending
             return Reply(EXITS["defer"], f"{slug}: another DAGMan runs this region")
         aside = set_aside(files.dag_files)
         files.restart.unlink(missing_ok=True)
         for left in (
             files.stopped,
             files.failing,
-        ):  # whether it fails again is for its nodes to say
+        ):  # its DAG nodes may succeed now
             left.unlink(missing_ok=True)
-        self._folder.stopped.unlink(missing_ok=True)  # a person continued it by hand
-        if self._final.without_model() == slug:  # a person has it retried
+        self._folder.stopped.unlink(missing_ok=True)  # a person continues it by hand
+        if self._final.without_model() == slug:  # a person retries it
             self._folder.no_model.unlink()
         what = f", files of the last attempt are in {aside}" if aside else ""
         return Reply(EXITS["done"], f"{slug}: begins{what}")
 
     def _end(self, slug: str, return_code: str, retry: str = "0", most: str = "1") -> Reply:
-        """Let another DAGMan continue, unless the region is over, whatever ended the last."""
+        """Return the reply after a region's DAGMan: start another one unless the region is over."""
         files, how = self._folder.region(slug), f"its DAGMan ended ({return_code})"
         if files.is_done:
             word = stage_of(
@@ -264,11 +265,11 @@ class NodeScripts:
         if files.stopped.exists():
             return Reply(EXITS["done"], f"{slug}: {how}: the region has failed")
         if int(return_code) == JOB_REMOVED and not files.restart.exists():
-            by = removal(files.dag_files)  # HTCondor's words, which name the account
+            by = removal(files.dag_files)  # HTCondor's text, which names the account
             reason = f"its jobs were removed: {by}" if by else "its jobs were removed"
             write_json(files.stopped, {"reason": reason, "removed": True})
             return Reply(EXITS["done"], f"{slug}: {how}: {reason}")
-        if int(return_code) == JOB_UNSUBMITTED:  # DAGMan retries no such node, whatever RETRY says
+        if int(return_code) == JOB_UNSUBMITTED:  # no RETRY then
             return NotTaken(EXITS["retry"], f"{slug}: HTCondor did not take its DAGMan")
         if int(retry) < int(most):
             return Reply(EXITS["retry"], f"{slug}: {how}: starting another")
@@ -277,7 +278,7 @@ class NodeScripts:
         return Reply(EXITS["done"], f"{slug}: failed: {reason}")
 
     def _last_error(self, files: RegionFolder) -> str:
-        """Return why a region's DAGMan did not finish, as far as it is known."""
+        """Return the known reason why a region's DAGMan did not finish."""
         errors = [each.error for each in failing_scripts(files.failing)]
         nodes = read_node_status(files.dag_files.node_status).items()
         details = [f"{name}: {node.details}" for name, node in nodes if node.failed]
@@ -285,7 +286,7 @@ class NodeScripts:
         return f"{said}{log_hint(str(files.scripts_log))}"
 
     def _other_owner(self) -> Owner | None:
-        """Return another owner of the run, if any; re-read the studies after one."""
+        """Return another owner of the run, if any; after a change let the studies be read again."""
         owner = self._ownership.owner()
         if owner != self._owner:
             self._studies.forget()
@@ -294,10 +295,10 @@ class NodeScripts:
 
 
 def _bring_agent(folder: RunFolder, study: Study) -> None:
-    """Give the run of an earlier release the agent program for its next jobs.
+    """Add the agent program to a run of an earlier release, for its next jobs.
 
-    Its jobs that are in the queue begin with what that release gave them, but for gangs: those that
-    the present keeper does not understand it removes, and they are submitted again.
+    Jobs that are already in the queue start with that release's program. But if the keeper does not
+    understand a gang of an earlier release, it removes the jobs, and they are submitted again.
     """
     if study.has_gangs or not folder.agent.exists():
         archive.build(folder.code / nodes.AGENT)

@@ -1,4 +1,4 @@
-"""Publication of a region's model: MODELS/STUDY/REGION/RUN-ID, and its link `latest`."""
+"""Publication of a region's model in MODELS/STUDY/REGION/RUN-ID, and of the link `latest`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from trialfleet.workflows.study.frozen import FrozenStudy
 from trialfleet.workflows.study.spec import Study
 
 METRICS = "metrics.json"
-_MOST_VERSIONS = 100  # packages that a result names
+_MOST_VERSIONS = 100  # packages whose version a result may name
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,11 @@ class Publication:
     """A published model.
 
     Attributes:
-        path: its folder: the trainer's model files, metrics.json, provenance.json and card.json.
-        not_latest: why `latest` is another run's model; None if it is this one.
-        awaits_approval: why the gate let it pass, if a person has to approve it.
-        removed: what became of models that the study doesn't keep, in a line; None: nothing.
+        path: the folder with the trainer's model files, metrics.json, provenance.json and
+            card.json.
+        not_latest: the reason why `latest` is another run's model; None if it is this model.
+        awaits_approval: the gate's reason to let it pass, if a person has to approve it.
+        removed: a line about the removal of models that the study doesn't keep; None without any.
     """
 
     path: Path
@@ -64,7 +65,7 @@ class Publication:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The content about it in the region's `published.json`."""
+        """The entries about the model in the region's `published.json`."""
         awaits = {"awaits_approval": self.awaits_approval} if self.awaits_approval else {}
         return {"path": str(self.path), "not_latest": self.not_latest, **awaits}
 
@@ -74,12 +75,12 @@ def publish(
 ) -> Publication:
     """Publish the model of the full training in `best`; a second call changes nothing.
 
-    `latest` is switched to it unless the gate keeps the current model, or the model of a run that
-    was planned later is published, or a person has to approve it. In a study without a gate there
-    is no `verdict`.
+    `latest` is switched to the new model, except in these cases: the gate keeps the current model,
+    a later run's model is published, or a person has to approve the new model. In a study without a
+    gate `verdict` is None.
 
     Raises:
-        InputError: the place is another run's, or model/ holds what can't be published.
+        InputError: another run has published here, or model/ has something that can't be published.
         OSError: the publish folder can't be written.
     """
     check_model(best.model)
@@ -87,7 +88,7 @@ def publish(
     models_folder.mkdir(parents=True, exist_ok=True)
     published = models_folder / frozen.run
     with models_lock(models_folder):
-        for left in models_folder.glob(f"{BESIDE}*"):  # by one that was killed
+        for left in models_folder.glob(f"{BESIDE}*"):  # left by a killed publication
             shutil.rmtree(left, ignore_errors=True)
         _put(published, frozen, best, verdict)
         why = verdict and _why_kept(published, frozen.study, verdict)
@@ -100,17 +101,23 @@ def publish(
 
 
 def _await_approval(published: Path, frozen: FrozenStudy, verdict: Verdict) -> str | None:
-    """Mark a model that passed the gate as awaiting approval; return why, if it has to."""
+    """Mark a model that passed the gate as waiting for approval, if the study requires it.
+
+    Return the gate's reason to let it pass; None if no approval is required.
+    """
     gate, link = frozen.study.gate, published.parent / LATEST
     if not (gate and gate.approve) or reason_not_newest(published, frozen.as_of):
         return None
-    if history.last_move(link, published.name) is None:  # else a person has decided already
+    if history.last_move(link, published.name) is None:  # else a person has already decided
         note_awaiting(published)
     return verdict.why
 
 
 def _removed(published: Path, keep: Keep | None) -> str | None:
-    """Remove models that the study doesn't keep; a failure doesn't stop the publication."""
+    """Remove models that the study doesn't keep, and return a line about it.
+
+    A failure doesn't stop the publication.
+    """
     if keep is None:
         return None
     now, spared = datetime.now(UTC), {published.name}
@@ -122,7 +129,7 @@ def _removed(published: Path, keep: Keep | None) -> str | None:
 
 
 def _why_kept(published: Path, study: Study, verdict: Verdict) -> str | None:
-    """Return why the gate keeps the current model; None if it lets the new one pass."""
+    """Return the reason why the gate keeps the current model; None if the new model passes."""
     champion = champion_of(published.parent, study.name)
     if champion == published:  # a person made it the latest
         return None
@@ -141,7 +148,7 @@ def _why_kept(published: Path, study: Study, verdict: Verdict) -> str | None:
 
 
 def _put(published: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict | None) -> None:
-    """Make `published` complete in one step, unless a previous attempt did."""
+    """Create the complete folder `published` in one step, unless a previous attempt did."""
     beside = Path(tempfile.mkdtemp(prefix=BESIDE, dir=published.parent))
     try:
         _fill(beside, frozen, best, verdict)
@@ -160,7 +167,7 @@ def _put(published: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdi
 def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict | None) -> None:
     result = _result(frozen.study, best)
     job_files.copy_tree(best.model, folder)
-    folder.chmod(0o755)  # a temporary folder is its owner's alone
+    folder.chmod(0o755)  # a temporary folder is closed to others
     write_json(folder / METRICS, result.metrics)
     origin = provenance(frozen, best)
     write_json(folder / PROVENANCE, origin)
@@ -171,10 +178,11 @@ def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict
 
 
 def check_model(model: Path) -> None:
-    """Refuse a model's folder that can't be published.
+    """Check that a model's folder can be published.
 
     Raises:
-        InputError: something in it is not a plain file, or has a name that trialfleet uses.
+        InputError: the folder has something that is not a plain file, or a name that trialfleet
+            uses.
     """
     try:
         for _ in job_files.tree_of(model):
@@ -190,10 +198,10 @@ def check_model(model: Path) -> None:
 
 
 def _same(new: Path, old: Path) -> bool:
-    """Return whether two published folders are of the same training; versions may differ.
+    """Return whether two published folders are from the same training; versions may differ.
 
-    A seeded training of another run may have the same parameters and metrics: the model's own bytes
-    decide.
+    A training in another run, with the same seed, may have the same parameters and metrics. So the
+    bytes of the model's files decide.
     """
     files = _files(new)
     if _files(old) | {Path(CARD)} != files or _origin(new) != _origin(old):
@@ -221,8 +229,8 @@ def provenance(frozen: FrozenStudy, best: TrialFolder) -> dict[str, Any]:
     """Return the origin of a model: enough to train it again.
 
     Raises:
-        InputError: there is no complete result in `best`, or its order is damaged.
-        OSError: its files can't be read.
+        InputError: `best` has no complete result, or its trial.json is damaged.
+        OSError: a file of `best` can't be read.
     """
     trial = job_files.read_record(best.trial_json, "region", "trial", "params", "seed", "objective")
     result = _result(frozen.study, best)

@@ -1,7 +1,7 @@
-"""The program `publish` of a region's node, which copies and hashes a model in its own process.
+"""The program `publish FOLDER SLUG`, which publishes the model of a run's region.
 
-Its arguments are a run's folder and a region's slug. It is a job of HTCondor's local universe.
-A second run changes nothing. It exits with 0, or with the code that stops the region's graph.
+It copies and hashes the model in its own process, a job in HTCondor's local universe. A second
+execution changes nothing. It exits with 0, or with the code that stops the region's graph.
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ from trialfleet.workflows.views.output import say
 
 
 def publish_region(folder: RunFolder, slug: str) -> int:
-    """Publish a region's model; return the job's exit code, `stop` with the reason stored.
+    """Publish a region's model; return the job's exit code.
+
+    If the model can't be published, the reason is stored, and the code is `stop`.
 
     Raises:
         OSError: the disk is full.
     """
     files = folder.region(slug)
-    if files.published.exists():  # since then a person may have moved `latest`
+    if files.published.exists():  # a person may have switched `latest` since
         print(f"{slug}: already published")
         return EXITS["done"]
     try:
         frozen = load_frozen(folder.study)
-        if not job_files.size_of(files.best.trained_on):  # unless another attempt noted it
+        if not job_files.size_of(files.best.trained_on):  # not noted by a previous attempt
             noted = trained_on(folder, slug, frozen.study)
             job_files.write_json(files.best.trained_on, noted)
         found = gate.verdict(frozen, files, slug)
@@ -61,7 +63,7 @@ def publish_region(folder: RunFolder, slug: str) -> int:
 
 
 def _stopped(files: RegionFolder, slug: str, why: str) -> int:
-    """Note that a region has failed."""
+    """Record that a region has failed, and why; return the exit code."""
     reason = f"the model can't be published: {why}"
     write_json(files.stopped, {"reason": reason})
     print(f"{slug}: failed: {reason}")

@@ -1,4 +1,4 @@
-"""The studies of a run's regions, shared by the scripts of trials and full trainings."""
+"""The studies of a run's regions, which the scripts of trials and full trainings share."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from trialfleet.workflows.study.frozen import FrozenStudy
 
 
 class RegionStudies:
-    """A run's regions, by their slugs, with their studies in the run's storage.
+    """A run's regions, with their Optuna studies in the run's storage.
 
     Attributes:
-        folder: the run's.
-        frozen: the study that it froze.
-        study: the same without the run's facts.
-        storage: where the studies are.
-        regions: the regions' graphs, by slug.
-        previous: the previous results that its optimiser learns from.
+        folder: the run's folder.
+        frozen: the study that the run froze, with facts about the run.
+        study: the frozen study itself.
+        storage: the storage of the Optuna studies.
+        regions: the graph of each region, by slug.
+        previous: the previous results that the optimiser learns from.
     """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
@@ -53,11 +53,11 @@ class RegionStudies:
         self._clock = WallClock()
 
     def forget(self) -> None:
-        """Read the studies again: another process has written them."""
+        """Let the studies be read again, because another process has written them."""
         self._opened.clear()
 
     def ask_ahead(self) -> bool:
-        """Suggest ahead for one region; False if there is nothing to suggest."""
+        """Suggest parameters for one region in advance; return False if no region needs this."""
         return any(study.ask_ahead() for study in self._opened.values())
 
     def of_region(self, slug: str) -> RegionStudy:
@@ -96,14 +96,14 @@ class RegionStudies:
         best: TrialFolder | None = None,
         avoid: tuple[str, ...] = (),
     ) -> TrialFiles:
-        """Return a writer of the files of an attempt at a trial or full training.
+        """Return a writer of the files for an attempt at a trial or a full training.
 
         Args:
-            slug: the region's.
+            slug: the region's slug.
             node: the trial's name, or the DAG node of the full training.
-            answer: the parameters to train; None: those that a lane's job asks for.
-            best: the folder of the full training; None: it is a trial.
-            avoid: machines where attempts at it failed before.
+            answer: the parameters to train; None for a lane's job, which asks for them itself.
+            best: the folder of the full training; None for a trial.
+            avoid: machines where previous attempts failed.
         """
         answer = answer or Assignment(number=0, params={}, seed=0)
         order = TrialOrder(
@@ -120,18 +120,18 @@ class RegionStudies:
         return TrialFiles(self.frozen.run, self.study, self.folder, place, order)
 
     def judged(self, place: TrialFolder, code: int) -> tuple[int, Complete | Failed | Unpaid]:
-        """Return an attempt's code and outcome, with its files in their place.
+        """Unpack an attempt's files into its folder; return the attempt's exit code and outcome.
 
-        Its job ended with `code`, or its agent reported it.
+        `code` is the job's exit code, or the code that the agent reported.
         """
         code = settled(place, code, bytes_of(self.study.resources.disk))
         return code, outcome_of(place, code, self.study.objective.metric, self.frozen.places)
 
     def ended(self, place: TrialFolder) -> Ended | None:
-        """Return how a trial ended, with its files in place; None: it has not ended.
+        """Unpack a trial's files and return how the trial ended; None if it has not ended.
 
-        The agent may have been lost after its package came, and the service may have been killed
-        after it unpacked it. From then on the job's log has a mark of the end.
+        The agent may have been lost after it sent the trial's package, and the service may have
+        been killed after it unpacked this. The end is also noted in the job's log.
         """
         take_left(place, place.left, bytes_of(self.study.resources.disk))
         ended = read_ended(place)
@@ -140,7 +140,7 @@ class RegionStudies:
         return ended
 
     def facts(self) -> Facts:
-        """Return the facts that may keep the run from starting anything, except disk space."""
+        """Return the facts that may prevent all starts in the run, except disk space."""
         return Facts(
             unpaid=spending.read_unpaid(self.folder),
             deadline=self.frozen.day.deadline if self.frozen.day else None,
@@ -148,41 +148,41 @@ class RegionStudies:
         )
 
     def over(self) -> str | None:
-        """Return why no attempt at a trial may start any more, if so."""
+        """Return the reason why no attempt at a trial may start any more; None if it may."""
         refused = refusal("attempt", self.facts())
         return refused.reason if refused else None
 
     def no_space(self) -> str:
-        """Return why nothing may start until the disk has room; empty if it may."""
+        """Return a text if nothing may start because the disk is nearly full; else ""."""
         return lack_of_space(self.folder.root)
 
     def go_on(self, slug: str) -> None:
-        """Delete the record that the region stopped: a resume continues it."""
+        """Delete the record that a region has stopped, because a resume continues it."""
         self.folder.region(slug).stopped.unlink(missing_ok=True)
 
     def stop(self, slug: str, reason: str) -> Reply:
-        """Note why a region stops; return the reply."""
+        """Record the reason why a region stops; return the reply."""
         write_json(self.folder.region(slug).stopped, {"reason": reason})
         return Reply(EXITS["stop"], f"{self.regions[slug].name}: failed: {reason}")
 
 
 def note_ended(place: TrialFolder, job: str, ended: Ended) -> None:
-    """Note in the log of a job, such as 12.0, that it ended a trial, and how."""
+    """Note in a job's log that the job (such as 12.0) ended a trial, and how."""
     when = job_files.stamp_of(place.ended)[1] or job_files.stamp_of(place.said)[1]
     note(place, job, when / 1e9, MarkKind.ENDS, ended)
 
 
 class NotTaken(Reply):
-    """The reply for a job that HTCondor refused; it is submitted again."""
+    """The reply for a job that HTCondor did not accept; the job will be submitted again."""
 
 
 def without_job(node: str, job: JobEnd) -> Reply | None:
-    """Return the reply for a node that had no job; None for one that had.
+    """Return the reply for a DAG node that had no job; None if it had a job.
 
-    The PRE script's exit code counts only for a node without a job: a restarted DAGMan does not
-    know it of running nodes. If HTCondor did not accept the job, DAGMan has tried for half a minute
-    and does not retry the node: this says nothing about the trial's parameters. DAGMan ends when
-    nothing else is left, and another one asks for the node again.
+    Only for a node without a job is the PRE script's exit code used: a restarted DAGMan does not
+    know this code for running nodes. If HTCondor did not accept a job, DAGMan tried for half a
+    minute and won't retry the node. This says nothing about the trial's parameters. When nothing
+    else is left, DAGMan ends, and another DAGMan runs the node again.
     """
     if job.code == JOB_UNSUBMITTED:
         return NotTaken(EXITS["retry"], f"{node}: HTCondor did not take its job")

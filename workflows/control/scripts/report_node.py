@@ -1,6 +1,6 @@
-"""The program `report`, whose argument is a run's folder: it writes the run's report.
+"""The program `report FOLDER`, which writes a run's report.
 
-The graph's last node runs this after everything else, whatever happened.
+It is the last node of the run's graph, and runs even if other nodes failed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from trialfleet.workflows.views.report.reading import read_report
 
 
 def write_report(folder: RunFolder, finished: datetime | None) -> Report:
-    """Write and return the report of a run that `finished` or continues, as HTML and JSON.
+    """Write a run's report as HTML and JSON, and return it; `finished` is None before its end.
 
     Raises:
-        OptimizerError: as `read_report`; a page that is there stays as it is.
+        OptimizerError: see `read_report`; then an existing page stays as it is.
     """
     report = read_report(folder, finished)
     with replacing(folder.report_data, mode=0o644) as file:

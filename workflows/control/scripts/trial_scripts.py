@@ -1,4 +1,4 @@
-"""Scripts of the nodes of trials."""
+"""The scripts of the DAG nodes that train trials."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ from trialfleet.workflows.status.run_trials import RunTrials
 
 @dataclass(frozen=True)
 class Chosen:
-    """A trial to train now, by its name."""
+    """A trial to train now: its name and its parameters."""
 
     name: str
     answer: Assignment
 
 
 class TrialScripts:
-    """Choice of a trial's parameters, and judgement of its attempts."""
+    """Choice of trials and their parameters, and judgement of the attempts at them."""
 
     def __init__(self, studies: RegionStudies) -> None:
         self._studies, self._folder, self._study = studies, studies.folder, studies.study
@@ -60,7 +60,7 @@ class TrialScripts:
         self._budgets = Budgets(studies)
 
     def ask(self, slug: str, node: str) -> Reply:
-        """Choose the parameters of a job's first trial and write its files."""
+        """Choose the parameters of a job's first trial and write the job's files."""
         reply = self.settle(slug, node)
         if reply and reply.exit_code == EXITS["stop"]:
             return reply
@@ -89,9 +89,9 @@ class TrialScripts:
         return Reply(EXITS["done"], f"{node}: a job for {name or 'its trials'}")
 
     def _under_way(self, slug: str, node: str, beside: str | None = None) -> str | None:
-        """Return the first asked trial of a node without a result or a stop order.
+        """Return the first asked trial of a DAG node that has neither a result nor a stop order.
 
-        It is abandoned once no attempt at it may start any more.
+        If no attempt at this trial may start any more, it is recorded as abandoned.
         """
         name = self.unfinished(slug, node, beside)
         if name is None or self._is_recorded(slug, name):
@@ -102,7 +102,7 @@ class TrialScripts:
         return name
 
     def _next(self, slug: str, node: str) -> str | Refused:
-        """Return the next trial of a node, or why there is none."""
+        """Return the next trial of a DAG node, or the reason why there is none."""
         study = self._studies.of_region(slug)
         name = self._studies.regions[slug].next_trial(node, study.nodes())
         if name is None:
@@ -114,13 +114,13 @@ class TrialScripts:
         return refused or name
 
     def _refused(self, slug: str, node: str, refused: Refused) -> Reply:
-        """Return the reply for a node that gets no trial."""
+        """Return the reply for a DAG node that gets no trial."""
         if isinstance(refused, Stopped):
             return self._studies.stop(slug, refused.reason)
         return Reply(EXITS["skip"], f"{node}: skipped: {refused.reason}")
 
     def choose(self, slug: str, node: str, *, beside: str | None = None) -> Chosen | Reply:
-        """Return the trial that a node's job is to train now, or why there is none.
+        """Return the trial that a DAG node's job trains next, or the reply if there is none.
 
         The trial `beside` has ended, but is not recorded yet.
         """
@@ -136,33 +136,33 @@ class TrialScripts:
         return Chosen(name, answer)
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
-        """Judge the unrecorded trials of a node's job; say whether another job follows."""
+        """Judge an ended job's unrecorded trial; the reply says whether another job follows."""
         name = self.unfinished(slug, node) or (node if is_trial(node) else None)
         has_asked = job.code == 0 or read_said(self._folder.region(slug).trial(node)) is not None
         if name is None and not has_asked:
-            chosen = self.choose(slug, node)  # whose job it was to be: its error counts
+            chosen = self.choose(slug, node)  # the trial for which the error counts
             name = chosen.name if isinstance(chosen, Chosen) else None
         if name is None:
             return self._after(slug, node)
         place = self._folder.region(slug).trial(name)
         said, order = read_said(place), read_order(place)
         if order and order.code and said and said.tells_of(name) and is_answered(said, order):
-            if job.retry < job.most:  # its agent exited after the answer that the trial failed
+            if job.retry < job.most:  # the agent exited because the trial had failed
                 return Reply(EXITS["retry"], order.why)
             return self._tell(slug, name, Failed(error=order.why, final=True), {})
-        # Of a gang, DAGMan may report a job that was removed because the others had left.
+        # For a gang, DAGMan may report a job that was removed only because the others had ended.
         if place.is_shared and EXIT_UNANSWERED in {job.code, first_failure(place.log)}:
             self.settle(slug, node)
             return Reply(EXITS["retry"], f"{node}: its job got no answer; another job continues")
-        self._studies.ended(place)  # for the mark of its end
+        self._studies.ended(place)  # notes the trial's end in the job's log
         reply = self.judge(slug, name, job.code, last_job(place.log), job)
         is_done = reply.exit_code == EXITS["done"]
         return self._after(slug, node) if is_done and place.is_shared else reply
 
     def settle(self, slug: str, node: str) -> Reply | None:
-        """Judge the trial under way at a node if it has ended, by its package.
+        """Judge a DAG node's unfinished trial if the package with its result has arrived.
 
-        The agent that sent it may be lost, and the service may not have run.
+        The agent may have been lost after it sent the package, while no service was running.
         """
         if (name := self.unfinished(slug, node)) is None:
             return None
@@ -176,12 +176,12 @@ class TrialScripts:
         """Record in the study how an attempt at a trial ended.
 
         Args:
-            slug: the region's.
-            name: the trial's.
-            code: with which it ended, or its job.
-            job: the HTCondor job, such as 12.0, in which a trial fails once at most; empty where
-                there was none.
-            job_end: DAGMan's facts, if the job is over.
+            slug: the region's slug.
+            name: the trial's name.
+            code: the exit code of the attempt or its job.
+            job: the id of the HTCondor job, such as 12.0; empty without a job. A trial fails at
+                most once in a job.
+            job_end: DAGMan's facts about the job, if the job has ended.
 
         Returns:
             done: the trial is recorded; retry: another attempt follows; stop: the region ends.
@@ -189,8 +189,8 @@ class TrialScripts:
         study, place = self._studies.of_region(slug), self._folder.region(slug).trial(name)
         outcome: Outcome
         code, outcome = self._studies.judged(place, code)
-        # One that was asked to stop is over however it left. A result still counts: it came
-        # to its end before it got the order. So do parameters that can't be trained.
+        # A trial with a stop order is over, however its job ended. But a result still counts, since
+        # the trial ended before it got the order. Untrainable parameters count, too.
         if isinstance(outcome, Failed) and code != EXIT_UNTRAINABLE:
             outcome = self._told_to_stop(place) or outcome
         before = study.failures(name)
@@ -200,13 +200,13 @@ class TrialScripts:
         if isinstance(outcome, Unpaid):
             spending.note(self._folder, "tune", outcome.error)
         is_unbegun = isinstance(outcome, Failed) and code == JOB_REMOVED and not execution["job"]
-        if is_unbegun and (over := self._studies.over()):  # it waited, and nothing begins any more
+        if is_unbegun and (over := self._studies.over()):  # not begun in time
             outcome = Abandoned(error=over)
         if not isinstance(outcome, Failed):
             return self._tell(slug, name, outcome, execution)
         attempts = Attempts(place, self._study)
         outcome = attempts.with_machine(outcome, before)
-        first = f"{job.partition('.')[0]}.0"  # a gang's jobs are one attempt
+        first = f"{job.partition('.')[0]}.0"  # the jobs of a gang are one attempt
         more = attempts.kept(outcome) | ({"job": first} if job else {})
         noted = study.note_failure(name, attempt=attempt, error=outcome.error, **more)
         is_over = attempts.over(outcome, noted, job_end)
@@ -217,7 +217,7 @@ class TrialScripts:
         return reply or attempts.try_again(name, outcome, noted)
 
     def _tell(self, slug: str, name: str, outcome: Outcome, execution: TrialExecution) -> Reply:
-        """Store a trial's final outcome, and reply with it."""
+        """Store a trial's final outcome; return a reply that names it."""
         self._studies.of_region(slug).tell(name, outcome, **execution)
         metric = self._study.objective.metric
         match outcome:
@@ -233,7 +233,7 @@ class TrialScripts:
         return Reply(EXITS["done"], f"{name}: {words}")
 
     def _after(self, slug: str, node: str) -> Reply:
-        """Say whether a node whose trials are all recorded gets another job."""
+        """Return the reply for a DAG node whose asked trials are recorded: done, or another job."""
         study, files = self._studies.of_region(slug), self._folder.region(slug)
         if stopped := study.stopped():
             return self._studies.stop(slug, stopped.reason)
@@ -244,7 +244,7 @@ class TrialScripts:
         return Reply(EXITS["retry"], f"{node}: continues in another job")
 
     def unfinished(self, slug: str, node: str, beside: str | None = None) -> str | None:
-        """Return the first asked trial of a node without a result."""
+        """Return the first asked trial of a DAG node that has no result."""
         running, own = self._studies.of_region(slug).running(), range_of(node)
         return next((name for name in running if own.has(name) and name != beside), None)
 
@@ -254,7 +254,7 @@ class TrialScripts:
         return early_stop(place, self._study.objective.metric)
 
     def _is_recorded(self, slug: str, name: str) -> bool:
-        """Record a trial that has a stop order, whatever its job's result; return if it had."""
+        """Record a trial as stopped early if it has a stop order; return whether it had one."""
         place = self._folder.region(slug).trial(name)
         outcome = self._told_to_stop(place)
         if outcome is None:
@@ -263,10 +263,10 @@ class TrialScripts:
         return True
 
     def _why_give_up(self, slug: str, outcome: Failed) -> str | None:
-        """Return why none of a region's trials can succeed, if so.
+        """Return the reason why no trial of a region can succeed; None if one may.
 
-        That a trainer can't be started is decided by its region alone. Any other error must have
-        failed all trials of the run.
+        If the trainer can't be started, the region's own trials are enough evidence. Any other
+        error counts only if it failed all trials of the run.
         """
         own = self._studies.of_region(slug).trials()
         if any(trial.state == TrialState.COMPLETE for trial in own):

@@ -1,8 +1,8 @@
-"""Assignment of trials to jobs that train several: answers to their agents' messages.
+"""Assignment of trials to jobs that train several trials, by answers to their agents' messages.
 
-The kernel reports new messages (inotify), so a thousand jobs that train cost nothing. An answer is
-a file that names the message that it answers. A service that is killed before it is written answers
-again, which changes no recorded result. docs/trial-jobs.md has the protocol.
+The kernel reports new messages (inotify). So a thousand training jobs cause no work. An answer is a
+file that names its message. If the service is killed before it has written the answer, it answers
+later; recorded results don't change. docs/trial-jobs.md has the protocol.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane, is_trial
 from trialfleet.workflows.status.attempts.outcome import one_line
 
-AGAIN_SECONDS = 2.0  # between tries to answer a message
+AGAIN_SECONDS = 2.0  # between two tries to answer a message
 _EVENTS = flags.MOVED_TO | flags.ONLYDIR | flags.DONT_FOLLOW
-_FAILED = 1  # an agent's exit code: its trial is to be retried by another job
+_FAILED = 1  # an agent's exit code: another job retries its trial
 
 _End = FinalScripts | GateScripts
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class Turns:
-    """The messages of a run's agents, and the answers. Not thread-safe."""
+    """The messages of a run's agents, and the answers to them. Not thread-safe."""
 
     def __init__(
         self,
@@ -51,17 +51,17 @@ class Turns:
         self._studies, self._trials, self._final, self._gate = studies, trials, final, gate
         self._inotify = INotify()
         weakref.finalize(self, self._inotify.close)
-        self._watched: dict[int, tuple[str, str]] = {}  # region and node, by the watch's number
+        self._watched: dict[int, tuple[str, str]] = {}  # region and DAG node, by the watch's number
         self._unwatched: set[tuple[str, str]] = set()
-        self._later: dict[tuple[str, str], float] = {}  # when their messages are read again
+        self._later: dict[tuple[str, str], float] = {}  # the time to read their messages again
 
     @property
     def descriptor(self) -> int:
-        """The file descriptor that is readable once there are new messages."""
+        """A file descriptor that becomes readable when there are new messages."""
         return int(self._inotify.fileno())
 
     def watch_all(self) -> None:
-        """Watch the jobs that may run already, and read their messages."""
+        """Watch the messages of jobs that may already run, and let them be read."""
         for slug, region in self._studies.regions.items():
             if self._studies.folder.region(slug).is_done:
                 continue
@@ -71,13 +71,13 @@ class Turns:
         self._later = dict.fromkeys((*self._watched.values(), *self._unwatched), 0.0)
 
     def watch(self, slug: str, node: str) -> None:
-        """Watch the messages of a node's job, once its folder for them exists."""
+        """Watch the messages of a DAG node's job, if the folder for them exists."""
         words = self._place(slug, node).words
         if not job_files.is_folder(words):
             return
         try:
             number = self._inotify.add_watch(words, _EVENTS)
-        except OSError as error:  # the kernel has no watch left
+        except OSError as error:  # the kernel's limit of watches
             log.warning("%s: its messages are polled, as they can't be watched: %s", node, error)
             self._unwatched.add((slug, node))
             self._later[slug, node] = 0.0
@@ -85,16 +85,16 @@ class Turns:
             self._watched[number] = (slug, node)
 
     def forget(self, slug: str, node: str) -> None:
-        """Stop watching the job of a node: it is over."""
+        """Stop watching the job of a DAG node, because it has ended."""
         for number in [n for n, known in self._watched.items() if known == (slug, node)]:
             del self._watched[number]
-            with suppress(OSError):  # its folder is gone, or there was no watch
+            with suppress(OSError):  # the folder was removed, or there was no watch
                 self._inotify.rm_watch(number)
         self._later.pop((slug, node), None)
         self._unwatched.discard((slug, node))
 
     def is_listening(self) -> bool:
-        """Return whether jobs may send messages: their graph is under way."""
+        """Return whether jobs may send messages, because their graph is under way."""
         folder = self._studies.folder
         slugs = {slug for slug, _ in (*self._watched.values(), *self._unwatched)}
         return any(folder.region(slug).dag_files.lock.exists() for slug in slugs)
@@ -115,7 +115,7 @@ class Turns:
         return any(when <= time.monotonic() for when in self._later.values())
 
     def catch_up(self) -> None:
-        """Answer the messages that could not be answered before."""
+        """Read and answer the messages that are due."""
         now = time.monotonic()
         for (slug, node), when in [*self._later.items()]:
             if when > now:
@@ -126,7 +126,7 @@ class Turns:
                 del self._later[slug, node]
 
     def answer(self, slug: str, node: str) -> None:
-        """Answer the last message of a node's agent; a repetition changes nothing.
+        """Answer the last message of a DAG node's agent; to do so again changes nothing.
 
         Raises:
             OptimizerError: the storage can't be used.
@@ -137,7 +137,7 @@ class Turns:
         if said is None or order is None:
             return
         trial = self._trained_by(slug, node, said.trial)
-        if trial is None:  # only names of its own trials become paths
+        if trial is None:  # for safety: the name becomes a path
             dismiss(place, said.turn, _FAILED, f"{one_line(said.trial)} is none of its trials")
         elif said.say == "begun":
             note(trial, said.job, place.said.stat().st_mtime, MarkKind.BEGINS)
@@ -151,10 +151,10 @@ class Turns:
             self._asked(slug, node, said)
 
     def _told(self, slug: str, node: str, trial: TrialFolder, said: Said, *, is_last: bool) -> None:
-        """Record how a trial ended, and assign the next."""
+        """Record how a trial ended, and assign the next trial."""
         running = self._trials.unfinished(slug, node)
         note_ended(trial, said.job, said.ended)
-        if is_last:  # its node's POST script records it
+        if is_last:  # the POST script records it
             return
         files = self._studies.folder.region(slug)
         if trial.root == files.best.root:
@@ -172,8 +172,8 @@ class Turns:
             else:
                 dismiss(trial, said.turn, _FAILED, f"{said.trial} is none of its trials")
             return
-        # With several lanes the next is chosen first, as if this one still ran: that was computed
-        # while it did. A lane alone waits for what its result teaches.
+        # With several lanes the next trial is chosen before this one is recorded: the choice was
+        # computed while it ran. A single lane first records the result and learns from it.
         code, has_others = said.ended.code, len(self._studies.regions[slug].lanes) > 1
         is_ahead = said.wants and code == 0 and has_others
         if is_ahead and not self._studies.no_space():
@@ -183,7 +183,7 @@ class Turns:
             self._next(slug, node, said)
 
     def _ends(self, slug: str, node: str, said: Said, reply: Reply) -> bool:
-        """Let the agent leave if an attempt ends its job or its region; return whether it does."""
+        """Dismiss the agent if the reply ends its job or its region; return whether it does."""
         log.info("%s", reply.message)
         if reply.exit_code == EXITS["done"]:
             return False
@@ -200,13 +200,13 @@ class Turns:
             self._hand_out(slug, node, said)
 
     def _asked(self, slug: str, node: str, said: Said) -> None:
-        """Judge the results of a previous agent, and assign what follows."""
+        """Judge a trial that a previous agent has left, and assign the next trial."""
         told = self._trials.settle(slug, node)
         if told is None or not self._ends(slug, node, said, told):
             self._hand_out(slug, node, said)
 
     def _hand_out(self, slug: str, node: str, said: Said) -> None:
-        """Assign the trial under way in a lane, or the next."""
+        """Assign a lane's unfinished trial, or its next trial."""
         if why := self._studies.no_space():
             log.info("%s waits: %s", node, why)
             raise OSError(why)
@@ -215,12 +215,12 @@ class Turns:
             self._asked_behind_trials(slug, node, said, chosen.message)
             return
         trial = self._place(slug, chosen.name)
-        # first, as answered messages are skipped
+        # before the answer, since answered messages are skipped
         note(trial, said.job, time.time(), MarkKind.BEGINS)
         self._studies.files(slug, chosen.name, chosen.answer).hand_out(said.turn)
 
     def _asked_behind_trials(self, slug: str, node: str, said: Said, why: str) -> None:
-        """Assign the full training or the gate, unless a previous agent ended it."""
+        """Assign the full training or the gate, after results of a previous agent are recorded."""
         behind: _End | None = None
         if told := self._gate.settle_in_lane(slug, node):
             why = told
@@ -234,7 +234,7 @@ class Turns:
         return self._gate if self._final.is_trained_in(slug, node) else None
 
     def _end(self, slug: str, node: str, said: Said, why: str, behind: _End | None) -> None:
-        """Assign what follows a region's trials; or let the agent leave, and say why."""
+        """Assign the full training or the gate (`behind`), or dismiss the agent with `why`."""
         files = self._studies.folder.region(slug)
         end = files.best if behind is self._final else files.gate
         is_wanted = behind and said.wants and not self._studies.no_space()
@@ -244,7 +244,7 @@ class Turns:
             dismiss(self._place(slug, node), said.turn, 0, why)
 
     def _trained_by(self, slug: str, node: str, name: str) -> TrialFolder | None:
-        """Return the folder of a job's message; None if it is not one of its trials."""
+        """Return the folder of the trial that a message names; None if it is not of this job."""
         own = self._place(slug, node)
         if name in {"", own.root.name}:
             return own

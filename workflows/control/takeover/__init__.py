@@ -1,1 +1,1 @@
-"""Two managers of one study: the lease on its days, and the other's results."""
+"""Two managers that share a study: the lease on its days, and the results of the other manager."""

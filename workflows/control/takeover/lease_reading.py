@@ -12,11 +12,11 @@ from trialfleet.workflows.study.loading import load_whole
 
 
 def read_lease(file: Path, folder: DailyFolder) -> tuple[Lease | None, str]:
-    """Update the journal's copy here and read the lease.
+    """Update this machine's copy of the journal and read the lease.
 
     Returns:
-        The lease, None if only one manager runs the days or none has begun; and why the database
-        can't be asked, empty if it can.
+        The lease, and the reason why the database can't be read ("" if it can). The lease is None
+        if only one manager runs the days, or if no day has begun.
     """
     study = load_whole(file)
     if study.daily is None or study.daily.takeover_after is None or study.storage is None:

@@ -23,22 +23,22 @@ from trialfleet.workflows.facts.runs.storage import take_over
 from trialfleet.workflows.study.daily import lasting
 from trialfleet.workflows.study.spec import Study
 
-AWAY_SECONDS = 15.0  # between two tries while the database or S3 is out of reach
-_OFTEN = 4  # renewals within the time that a lease lasts
+AWAY_SECONDS = 15.0  # between two tries while the database or S3 is unreachable
+_OFTEN = 4  # renewals during the validity of a lease
 
 T = TypeVar("T")
 
 
 class Managers:
-    """This manager's part in the days of a study that two managers share."""
+    """The lease and the results of the days of a study that this manager shares with another."""
 
     def __init__(self, study: Study, folder: DailyFolder, say: Callable[[str], None]) -> None:
-        """Open the database; wait while it is out of reach.
+        """Open the database; wait while it is unreachable.
 
         Args:
-            study: a study with `daily.takeover_after`, as `load_published` returns it.
-            folder: of its days.
-            say: takes a line on what it waits for.
+            study: a study with `daily.takeover_after`, from `load_published`.
+            folder: the folder of the study's days.
+            say: gets a line about each wait.
         """
         assert study.daily
         assert study.daily.takeover_after
@@ -51,22 +51,22 @@ class Managers:
         self._rows = self._patiently(lambda: SharedRows(storage, name, own, lasts))
         self._models = ModelsInS3(study)
         self.journal = SharedJournal(folder.journal, self._rows, self._wait)
-        self.told = set(self._patiently(self.journal.pull))  # ids of events
-        self._holder: Lease | None = None  # as it was looked up last
-        self.has_worked = False  # whether this manager held the lease; only then it sends alerts
-        self.taken_from: Lease | None = None  # whose lease had lapsed without being given back
+        self.told = set(self._patiently(self.journal.pull))  # ids of events that were sent
+        self._holder: Lease | None = None  # at the last check
+        self.has_worked = False  # True once it held the lease; before, it sends no alerts
+        self.taken_from: Lease | None = None  # the other manager's lease, if it expired
 
     @contextmanager
     def hold_lease(self, gives_up: Callable[[], bool], *, at_once: bool) -> Iterator[bool]:
-        """Wait until the other manager doesn't work on the days, and hold the lease.
+        """Wait until the other manager doesn't work on the days, then hold the lease.
 
         Args:
-            gives_up: whether to wait no longer, asked again and again.
-            at_once: take a lease that nobody holds; else the manager that worked last is given
-                as long as a lease lasts to begin, as it has the results of the last days.
+            gives_up: a function that is called repeatedly; the wait ends if it returns True.
+            at_once: take a free lease at once. Otherwise the manager that worked last may take it
+                first, during the validity of a lease, because it has the last days' results.
 
         Yields:
-            Whether this manager holds the lease; False if `gives_up` ended the wait.
+            True if this manager holds the lease; False if `gives_up` ended the wait.
         """
         self._lost.clear()
         begun, shown = time.monotonic(), ""
@@ -89,34 +89,34 @@ class Managers:
         finally:
             ends.set()
             renewing.join()
-            with suppress(OptimizerError):  # it lapses by itself
+            with suppress(OptimizerError):  # it expires by itself
                 self._rows.give_back()
 
     def check(self) -> None:
-        """Do nothing while this manager holds the lease.
+        """Check that this manager still holds the lease.
 
         Raises:
-            LeaseLostError: the other manager has taken over, or may have.
+            LeaseLostError: the other manager has, or may have, taken over.
         """
         if self._lost.is_set():
             raise LeaseLostError(f"another manager may work on the days of {self._study.name!r}")
 
     def take_over_run(self, run: Path) -> None:
-        """Become the owner of a run's studies, which the other manager may have owned."""
+        """Make this manager the owner of a run's studies; the other manager may own them."""
         self._patiently(lambda: take_over(RunFolder(run)))
 
     def is_safe(self, outcome: Outcome) -> bool:
-        """Return whether the other manager could continue: an outcome's model is in S3.
+        """Return whether the other manager could continue: it needs an outcome's model in S3.
 
         Raises:
-            ExportError: S3 is out of reach.
+            ExportError: S3 is unreachable.
         """
         if outcome.run is None or outcome.ending is Ending.FAILED:
             return True
         return self._models.has(outcome.region, outcome.run)
 
     def restore(self, regions: Iterable[str]) -> None:
-        """Copy here the models that the other manager made current."""
+        """Copy the models that the other manager made current to this machine."""
         self._patiently(lambda: self._models.restore(regions, self._say))
 
     def outcomes(self, attempt: Attempt, regions: Iterable[str]) -> list[Outcome]:
@@ -124,9 +124,9 @@ class Managers:
         return self._patiently(lambda: self._models.outcomes(attempt, regions))
 
     def note_told(self, events: list[str]) -> None:
-        """Share the ids of events that people have been alerted of."""
+        """Tell the other manager the ids of events that were sent."""
         if new := set(events) - self.told:
-            with suppress(OptimizerError):  # at the next event
+            with suppress(OptimizerError):  # the next event tries again
                 self.journal.note_told(new)
                 self.told |= new
 

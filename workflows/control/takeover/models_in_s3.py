@@ -1,4 +1,4 @@
-"""A study's models in S3, from which a manager copies those of the other one."""
+"""A study's models in S3, from which a manager copies the models of the other manager."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from trialfleet.workflows.study.spec import Study
 
 
 class ModelsInS3:
-    """The copy in S3 of a study's publish folder; see `S3Mirror`.
+    """The copy of a study's publish folder in S3; see `S3Mirror`.
 
-    Each method raises ExportError where S3 refuses or is out of reach.
+    Each method raises ExportError if S3 refuses or is unreachable.
     """
 
     def __init__(self, study: Study) -> None:
-        """Take the study, as `load_published` returns it, without a request."""
+        """Store a study from `load_published`, without a request."""
         assert study.export
         assert study.export.s3
         self._study = study
@@ -33,13 +33,13 @@ class ModelsInS3:
         self._whole: set[tuple[str, str]] = set()
 
     def has(self, region: str, run: str) -> bool:
-        """Return whether the model of a run is complete there."""
+        """Return whether S3 has a complete model of a region from a run."""
         if (region, run) not in self._whole and self._mirror.has(self._root(region), run):
             self._whole.add((region, run))
         return (region, run) in self._whole
 
     def restore(self, regions: Iterable[str], say: Callable[[str], None]) -> None:
-        """Copy the current models here if S3's were switched later than ours."""
+        """Copy S3's current models to this machine if they were switched later than ours."""
         for region in regions:
             models = models_folder_of(self._study, region_slug(region))
             pointer = self._mirror.pointer(self._root(region))
@@ -50,9 +50,10 @@ class ModelsInS3:
                 say(f"{region}: {run}'s model is the current one, by {self._mirror.title}")
 
     def outcomes(self, attempt: Attempt, regions: Iterable[str]) -> list[Outcome]:
-        """Return the outcomes of an attempt's regions that its run has published.
+        """Return the outcomes of an attempt's regions whose models are in S3.
 
-        What another manager copied there in part is removed: the run is to publish again.
+        A model that another manager copied only in part is removed, because the run will publish it
+        again.
         """
         found = []
         for region in regions:
@@ -79,7 +80,7 @@ class ModelsInS3:
         return attempt.outcome(region, ending, why, run=attempt.run)
 
     def _fetch(self, region: str, run: str) -> Path:
-        """Copy a complete model here; return its folder."""
+        """Copy a complete model to this machine; return its folder."""
         models = models_folder_of(self._study, region_slug(region))
         models.mkdir(parents=True, exist_ok=True)
         place, beside = models / run, models / f"{BESIDE}{run}"
@@ -95,7 +96,7 @@ class ModelsInS3:
 
 
 def _is_news(pointer: Pointer, here: list[history.Change]) -> bool:
-    """Return whether the pointer was switched to another model later than `latest` here."""
+    """Return whether `pointer` names another model than `latest` here, and was switched later."""
     if not here:
         return True
     last = here[-1]
