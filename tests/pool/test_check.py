@@ -132,6 +132,7 @@ def test_a_long_training_is_not_waited_for(make_run: MakeRun, wait_for: WaitFor)
     wait_for(lambda: query(f'TrialfleetFolder == "{run.folder}"', ["ClusterId"]) == [])
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_a_check_says_what_it_waits_for_and_where_it_runs(
     make_run: MakeRun, wait_for: WaitFor

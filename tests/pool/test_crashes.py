@@ -366,6 +366,7 @@ def test_a_dagman_that_missed_the_end_of_a_script_is_restarted(
     assert beside.attempts == 1  # the trial that trained meanwhile continued
 
 
+@pytest.mark.thorough
 def test_a_run_whose_queue_is_lost_continues_from_its_study(
     gated: Gated, make_pool: Callable[..., Pool], wait_for: WaitFor
 ) -> None:

@@ -23,10 +23,8 @@ def call(work: Path, *words: str) -> str:
 
 
 @pytest.mark.usefixtures("pool")
-@pytest.mark.parametrize(
-    "name",
-    [TRAINERS[0], *(pytest.param(name, marks=pytest.mark.thorough) for name in TRAINERS[1:])],
-)
+@pytest.mark.thorough  # without a pool: tests/unit/plan/test_examples.py
+@pytest.mark.parametrize("name", TRAINERS)
 def test_each_trainer_runs_unchanged(name: str, work: Path) -> None:
     if name in LACKING:
         pytest.skip(LACKING[name])

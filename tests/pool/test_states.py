@@ -86,6 +86,7 @@ def assert_views_agree(run: Run) -> dict[str, tuple[str, Counter[str]]]:
     return seen
 
 
+@pytest.mark.thorough
 def test_of_a_run_under_way_and_stopped_midway(
     make_run: MakeRun, work: Path, wait_for: WaitFor, pool: Pool
 ) -> None:

@@ -156,6 +156,7 @@ def test_a_trainer_that_cant_be_started_ends_the_run_long_before_its_budget(
     assert "./fit: not found" in run.report.read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
 def test_a_trainer_that_always_crashes_ends_the_run_long_before_its_budget(
     make_run: MakeRun,

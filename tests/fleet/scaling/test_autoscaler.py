@@ -645,6 +645,7 @@ def test_a_graph_gets_a_node_before_anything_waits() -> None:
         assert scaler.step(least=1).joined == 1
 
 
+@pytest.mark.thorough
 def test_a_day_of_trials_ends_with_all_done_and_no_node_left() -> None:
     """Ten trials of 20 minutes on nodes that need 3 to join, stepped each minute."""
     with world(idle_minutes=5, nodes={"max": 4}) as here:

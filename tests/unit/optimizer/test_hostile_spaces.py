@@ -101,7 +101,7 @@ def ask_and_tell(space: SearchSpace, storage: TrialStorage, sampler: Sampler) ->
         study.tell(f"n{trial}", Complete(metrics=metrics, seconds=1.0, device=None))
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(spaces())
 def test_our_sampler_works_with_every_accepted_space(space: SearchSpace) -> None:
     with warnings.catch_warnings():
@@ -109,7 +109,7 @@ def test_our_sampler_works_with_every_accepted_space(space: SearchSpace) -> None
         ask_and_tell(space, TrialStorage("sqlite://"), "RegionSampler")
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(spaces(), st.sampled_from(["TPESampler", "RandomSampler"]))
 def test_optunas_samplers_and_a_database_work_with_every_accepted_space(
     space: SearchSpace, sampler: Sampler

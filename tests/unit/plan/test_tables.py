@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trialfleet.nodes.tabular import table
@@ -472,6 +472,7 @@ TYPES: dict[str, Any] = {
 
 
 @pytest.mark.slow
+@settings(max_examples=40)
 @given(st.lists(CELLS, min_size=6, max_size=30))
 def test_csv_and_parquet_of_the_same_rows_give_the_same_table(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]]

@@ -91,6 +91,7 @@ def test_two_ranks_come_to_what_one_comes_to(sandbox: Path, tmp_path: Path, batc
         torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_sigterm_saves_exits_85_and_goes_on_to_the_same_bits(sandbox: Path, tmp_path: Path) -> None:
     whole = shutil.copytree(sandbox, tmp_path / "whole")
     for folder in (sandbox, whole):
