@@ -85,7 +85,7 @@ def _is_own_python(word: str) -> bool:
 
 
 def main(words: Sequence[str]) -> None:
-    """Serve until the agent ends. In a worker, run the command in the arguments."""
+    """Start the agent's workers until the agent ends; each worker runs the command in `words`."""
     connection, command = socket.socket(fileno=int(words[0])), [*words[1:]]
     connection.set_inheritable(False)
     _die_with_parent()

@@ -79,7 +79,7 @@ class JobTrouble:
 def job_troubles(
     jobs: Iterable[JobFacts], now: float, scripts: Iterable[ScriptFacts] = ()
 ) -> list[JobTrouble]:
-    """Return the troubles of a run's hopeless trials, from its jobs and its nodes' scripts."""
+    """Return the reported problems of a run's trials that can't succeed, from jobs and scripts."""
     of_jobs = (_unanswered(job, now) or _stuck(job, now) or _evicted(job, now) for job in jobs)
     return [*filter(None, of_jobs), *_of_scripts(scripts, now)]
 

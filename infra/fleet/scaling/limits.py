@@ -69,7 +69,7 @@ class Stop:
 
 
 def required_stop(limits: Limits, nodes: int, wanted: bool) -> Stop | None:
-    """Return which jobs of a run have to end; None: none.
+    """Return which jobs of a run have to end; None if all may continue.
 
     Args:
         limits: the run's cap, the amount spent and the price of a new node.

@@ -60,7 +60,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Work:
-    """The work on days, with the study's file, the folder of its runs and its callbacks."""
+    """The steps of a day's work for one study file, its folder of runs and its callbacks."""
 
     file: Path
     folder: DailyFolder

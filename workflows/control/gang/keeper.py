@@ -231,7 +231,7 @@ def keep(folder: RunFolder) -> None:
 
 
 def main() -> None:
-    """Keep a run's gangs."""
+    """Supervise a run's gangs."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("run", type=Path, help="the run's folder")
     logging.basicConfig(

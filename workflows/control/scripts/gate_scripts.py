@@ -30,7 +30,7 @@ class GateScripts:
         return Reply(EXITS["done"], f"{node}: measures the current model and the new one")
 
     def ask_in_lane(self, slug: str, node: str, turn: Turn) -> bool:
-        """Let the job that trained a region in full measure the models, too.
+        """Let the job of a region's full training also measure the gate's models.
 
         Returns:
             Whether the job got an order. A gang's job gets none: a single job is enough to measure.

@@ -25,7 +25,7 @@ class ModelsInS3:
     """
 
     def __init__(self, study: Study) -> None:
-        """Store a study from `load_published`, without a request."""
+        """Keep the study that `load_published` returned; send no request."""
         assert study.export
         assert study.export.s3
         self._study = study

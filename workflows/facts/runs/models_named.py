@@ -1,4 +1,4 @@
-"""The folders of models for the name of a region or a study."""
+"""Find the folders of models by the name of a region or a study."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from trialfleet.workflows.views.why.facts import RunFacts
 def blocked(
     run: RunFacts, faults: Sequence[Fault], failing: Sequence[FailingScript] = ()
 ) -> Answer | None:
-    """Return the answer for the fault that blocks a run or one of its regions; None without one.
+    """Explain the fault that blocks a run or one of its regions; return None if nothing does.
 
     Args:
         run: the facts about the run.
