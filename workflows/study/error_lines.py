@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 from trialfleet.errors import StudyError
 from trialfleet.meanings import meaning_of
 from trialfleet.sections import FROM_FILE
-from trialfleet.workflows.study.paths import Problem, UnusableStudyError
+from trialfleet.workflows.study.paths import Problem, UnusableStudyError, dotted
 from trialfleet.workflows.study.text import read_yaml
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -120,7 +120,7 @@ def _explain(path: Path, tree: Any, detail: ErrorDetails, model: type[BaseModel]
     is_short = not isinstance(given, Mapping) and len(repr(given)) < _LONGEST_VALUE
     shows_value = is_short and detail["type"] not in _UNSHOWN and repr(given) not in message
     value = f" (got {_plain(given)!r})" if shows_value else ""
-    words = f"{'.'.join(map(str, keys)) or 'study'}: {message}{value}"
+    words = f"{dotted(keys) or 'study'}: {message}{value}"
     if not line:  # not from a file
         return words if words.startswith(f"{path}: ") else f"{path}: {words}"
     return f"{path}:{line}: {words}"
@@ -140,7 +140,7 @@ def _place(path: Path, tree: Any, problem: Problem) -> str:
     keys = _keys_in_file(tree, problem.keys, missing=False)
     number = _line_of(tree, keys) if keys else 0
     line = f":{number}" if number else ""
-    return f"{path}{line}: {'.'.join(map(str, keys or problem.keys))}: {problem.message}"
+    return f"{path}{line}: {dotted(keys or problem.keys)}: {problem.message}"
 
 
 def _plain(value: Any) -> Any:

@@ -27,6 +27,12 @@ MOST_REGIONS = 10_000  # each has its own DAGMan and a folder per trial
 _URL_MARKS = "%/:?#[]@!&'()*+;=~"
 
 
+def dotted(keys: Iterable[int | str]) -> str:
+    """Return keys as `key.key`, in one line: a key that does not print is quoted."""
+    texts = map(str, keys)
+    return ".".join(text if text.isprintable() else repr(text) for text in texts)
+
+
 class Problem(NamedTuple):
     """A problem of a study, with its key."""
 
@@ -35,7 +41,7 @@ class Problem(NamedTuple):
 
     def __str__(self) -> str:
         """`key.key: message`."""
-        return f"{'.'.join(map(str, self.keys))}: {self.message}"
+        return f"{dotted(self.keys)}: {self.message}"
 
 
 class UnusableStudyError(InputError):
@@ -234,7 +240,7 @@ def writable_folder(name: str, folder: Path, keys: Keys) -> str:
         raise UnusableStudyError(Problem(keys, str(error))) from error
     if not usable:
         why = "you may not write there" if near.is_dir() else "it is not a folder"
-        where = f"name another folder with {'.'.join(map(str, keys))}: …"
+        where = f"name another folder with {dotted(keys)}: …"
         raise UnusableStudyError(
             Problem(keys, f"{str(path)!r} needs {str(near)!r}: {why}; {where}")
         )

@@ -122,6 +122,12 @@ def test_from_python_an_error_has_one_traceback(folder: Path) -> None:
         assert text.count("Traceback") == 1, text
 
 
+def test_a_region_name_with_a_line_break_stays_in_its_line(folder: Path) -> None:
+    text = with_line("regions: [A, NO]", 'regions: {"so\\nuth": {}, B: {}}')
+    (line,) = error_of(folder, text).splitlines()
+    assert "regions.'so\\nuth': region name 'so\\nuth' has a character that does not print" in line
+
+
 def test_all_problems_are_told_at_once(folder: Path) -> None:
     text = with_line("accelerator: cpu", "accelerator: tpu").replace("minimize", "less")
     assert len(error_of(folder, text).splitlines()) == 2
