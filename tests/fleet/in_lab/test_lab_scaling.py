@@ -129,4 +129,4 @@ def test_a_run_that_is_stopped_leaves_no_node(project: Project, lab: Lab) -> Non
 
 
 def test_nothing_is_left_after_down(project: Project) -> None:
-    assert "nothing is left" in project.trialfleet("fleet", "down", "demo.yaml")
+    assert "everything is deleted" in project.trialfleet("fleet", "down", "demo.yaml")
