@@ -44,7 +44,8 @@ def test_a_runs_cost_is_what_its_nodes_cost(project: Project, lab: Lab) -> None:
     assert found["notices"] == []
     kinds = {row["kind"]: row for row in found["rows"]}
     print(f"the record says {spent:.5f} USD, cost {found['total']['usd']:.5f}: {kinds}")
-    assert kinds.keys() == {"trials", "full trainings", "failed", "boot", "idle"}
+    working = {"trials", "between trials", "full trainings", "failed"}
+    assert kinds.keys() == {*working, "boot", "idle"}
     good, bad = sorted(work.finished().values(), key=lambda one: one["state"])
     assert (good["state"], bad["state"]) == ("complete", "failed")
     for trial in (good, bad):  # a GPU is all of its node
