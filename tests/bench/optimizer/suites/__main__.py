@@ -37,7 +37,8 @@ from tests.bench.optimizer.suites.problems import SUITES
 from tests.bench.optimizer.suites.rivals import ENTRANTS, OURS, SLOW
 from trialfleet.files import write_atomic
 
-BEGIN, END = "<!-- begin of the suites' tables -->", "<!-- end of the suites' tables -->"
+# The tables of each half are between these lines of docs/optimizer.md.
+BEGIN, END = "<!-- begin of the {}suites' tables -->", "<!-- end of the {}suites' tables -->"
 Job = tuple[str, str, str, int, bool, int, int]
 
 
@@ -58,13 +59,16 @@ def main() -> int:
     tables = "\n".join(_titled(suite, each, given) for suite, each in found.items())
     print(f"\n{tables}")
     if given.write:
-        pictures = {suite: f"suites-{suite}.svg" for suite in found}
+        half = "held-out " if given.held_out else ""
+        pictures = {suite: f"suites-{half.replace(' ', '-')}{suite}.svg" for suite in found}
         for suite, name in pictures.items():
             write_atomic(CHARTS / name, drawn(found[suite]))
         links = [
-            f"![{suite}: targets reached by trials](assets/{x})" for suite, x in pictures.items()
+            f"![{half}{suite}: targets reached by trials](assets/{name})"
+            for suite, name in pictures.items()
         ]
-        write_between(BEGIN, END, "\n\n".join([tables.rstrip(), *links]) + "\n")
+        text = "\n\n".join([tables.rstrip(), *links]) + "\n"
+        write_between(BEGIN.format(half), END.format(half), text)
     return 0
 
 
