@@ -33,7 +33,7 @@ def waiting_job(job: Any, folder: str) -> Queued:
 
     Args:
         job: the job's whole ad.
-        folder: the folder of the job's run, by which the run's jobs are told from others.
+        folder: the folder of the job's run, which distinguishes the run's jobs from others.
     """
     named = f"{job['ClusterId']}.{job['ProcId']}"
     seconds = max(0.0, time.time() - float(value(job, "EnteredCurrentStatus") or time.time()))
