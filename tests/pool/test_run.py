@@ -65,6 +65,7 @@ def test_a_run_in_a_folder_with_a_space_and_a_quote(make_run: MakeRun, work: Pat
     assert run.wait().state is RunState.DONE
 
 
+@pytest.mark.thorough
 def test_a_trainer_in_another_language_keeps_the_contract_alone(make_run: MakeRun) -> None:
     trainer = Path(__file__).parent / "trainers" / "quadratic.sh"
     run = make_run(

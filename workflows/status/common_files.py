@@ -36,7 +36,7 @@ class Transfer(NamedTuple):
 
 
 def overdue(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
-    """Return a run's jobs that wait for files that will not arrive, or whose repair was interrupted.
+    """Return a run's jobs whose files will not arrive, or whose repair was interrupted.
 
     The `ads` of the run's jobs have the attributes of `health.PROJECTION`.
     """

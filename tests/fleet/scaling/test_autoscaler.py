@@ -556,6 +556,7 @@ def test_the_record_is_written_only_when_something_changed() -> None:
         assert "s3:PutObject" not in calls_of(here, scaler.step)
 
 
+@pytest.mark.thorough
 def test_nodes_that_come_to_nothing_slow_launching_down() -> None:
     with world(idle_minutes=1, nodes={"max": 1}) as here:
         scaler = here.autoscaler()

@@ -121,6 +121,7 @@ print(kills)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_kill_9_at_any_call_leaves_whole_models_and_what_the_next_publication_removes(
     study: Study, best: TrialFolder, tmp_path: Path
