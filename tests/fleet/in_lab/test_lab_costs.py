@@ -45,7 +45,8 @@ def test_a_runs_cost_is_what_its_nodes_cost(project: Project, lab: Lab) -> None:
     kinds = {row["kind"]: row for row in found["rows"]}
     print(f"the record says {spent:.5f} USD, cost {found['total']['usd']:.5f}: {kinds}")
     working = {"trials", "between trials", "full trainings", "failed"}
-    assert kinds.keys() == {*working, "boot", "idle"}
+    evicted = {"evicted"}  # a node that is drained may just have got a job
+    assert kinds.keys() - evicted == {*working, "boot", "idle"}
     good, bad = sorted(work.finished().values(), key=lambda one: one["state"])
     assert (good["state"], bad["state"]) == ("complete", "failed")
     for trial in (good, bad):  # a GPU is all of its node
