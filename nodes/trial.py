@@ -388,7 +388,7 @@ class Trial:
         self._has_result = True
 
     def _read_manifest(self) -> dict[str, Any]:
-        """Return the complete checkpoint's manifest; empty if there is no checkpoint.
+        """Return the manifest of the complete checkpoint; empty before the first checkpoint.
 
         Several processes may read at once. If a process saves meanwhile, its checkpoint is read.
         """

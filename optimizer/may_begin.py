@@ -1,6 +1,6 @@
 """Reasons not to begin a trial, a full training or a gate, in order of precedence. Pure.
 
-Callers gather `Facts`; a fact that is left out is no reason to refuse.
+Callers gather `Facts`; a fact that is left out never causes a refusal.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from trialfleet import programs
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process exists and is no zombie, which only waits for its parent."""
+    """Return whether a process exists and runs; a zombie, which has ended, does not."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

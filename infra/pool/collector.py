@@ -1,6 +1,6 @@
 """The collector's query for slots, for all of trialfleet.
 
-Functions raise PoolError if there is no pool, or its collector does not answer.
+Functions raise PoolError if no pool is configured, or if its collector does not answer.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def burst(
 ) -> tuple[Failure, ...] | None:
     """Return the latest `number` failures after `since` within a period of `seconds`.
 
-    None if there is no such group of failures. `found` has the earliest first.
+    None if fewer failed within such a period. `found` has the earliest first.
     """
     counted = [one for one in found if one.at > since]
     for end in range(len(counted), number - 1, -1):

@@ -37,7 +37,7 @@ PASSING = re.compile(
 
 
 class BuildError(RuntimeError):
-    """There is no library of kernels; the message says why."""
+    """The library of kernels is missing; the message says why."""
 
 
 class CompileError(BuildError):

@@ -27,7 +27,7 @@ class Program:
     """A running program; its output goes to a file instead of a pipe, which would need a reader."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start the program; OSError if there is no such program."""
+        """Start the program; raise OSError if it is not installed."""
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  `close` closes it
         self._printed, self._since = 0, time.monotonic()
         try:

@@ -1,6 +1,6 @@
 """Files that are replaced atomically, and locks on files.
 
-The standard library lacks such functions, and PyPI's `atomicwrites` is no longer maintained.
+The standard library has no functions for this, and PyPI's `atomicwrites` is not maintained.
 
 Functions raise OSError if a folder is missing, full or not writable; the file is then unchanged.
 """

@@ -54,8 +54,8 @@ class Imds:
     def get(self, path: str) -> str | None:
         """Return the value at `path` below `/latest/`, such as `meta-data/instance-id`.
 
-        None if there is no value (no notice, no such tag). Raises AwsError if the service refuses
-        or can't be reached.
+        None if the value is absent (no notice, or the tag is not set). Raises AwsError if the
+        service refuses or can't be reached.
         """
         for wait in (*self._waits, None):
             try:

@@ -63,7 +63,7 @@ class Spending:
         trials = (*self.trials, *self.under_way)
         return replace(self, trials=trials, under_way=(), full_is_over=True)
 
-    def bound(self, expected: Expected) -> float:
+    def reserved(self, expected: Expected) -> float:
         """Return the expected cost of jobs under way and of the full training to come."""
         full = 0.0 if self.full_is_over else max(self.full or 0.0, expected.full)
         return full + sum(max(so_far, expected.trial) for so_far in self.under_way)
@@ -94,6 +94,6 @@ def usd_budget(
         name=name,
         usd=usd,
         spent=sum(each.spent for each in spendings),
-        reserved=sum(each.bound(expected) for each in spendings),
+        reserved=sum(each.reserved(expected) for each in spendings),
         trial=expected.trial,
     )

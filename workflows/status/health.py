@@ -331,7 +331,7 @@ class Submission:
 
 
 def read_submission(folder: RunFolder) -> Submission | None:
-    """Return the record of a run's last submission; None if there is no record, as after a stop."""
+    """Return the record of a run's last submission; None if it is absent, as after a stop."""
     return unless_damaged(lambda: Submission(**read_json(folder.submission)), None)
 
 

@@ -75,7 +75,7 @@ def keep(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
 
 
 def load_kept(file: Path) -> Ledger:
-    """Return the record that `keep` wrote; empty if there is no such record.
+    """Return the record that `keep` wrote; empty before the first call of `keep`.
 
     Raises:
         FleetError: the file was not written by trialfleet.

@@ -45,7 +45,8 @@ def drawn(view: RenderableType) -> str:
 
 
 HIDDEN = {".lock", ".history.json"}
-MONDAY = datetime(2024, 11, 25, 6, tzinfo=UTC)  # past by every clock: a future time is no date
+# In the past by every clock: a future time is invalid.
+MONDAY = datetime(2024, 11, 25, 6, tzinfo=UTC)
 
 
 def publish_on(created: datetime, run: str, study: Study, best: TrialFolder) -> Publication:

@@ -162,7 +162,7 @@ def test_a_stopped_trial_leaves_with_its_results_so_far(sandbox: Path) -> None:
     t = trial.start()
     assert not t.should_stop()  # the study has no early stopping
     (sandbox / "stop.json").touch()
-    assert not t.should_stop()  # there is no order yet
+    assert not t.should_stop()  # the order comes later
     (sandbox / "stop.json").write_text('{"predicted": 0.9}')
     assert t.should_stop()
     with pytest.raises(SystemExit) as left:

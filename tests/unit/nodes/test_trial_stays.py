@@ -189,7 +189,7 @@ def test_a_trials_seconds_are_its_own(program: list[str | Path], tmp_path: Path)
     stay = Stay(program, first)
     stay.read_end()
     given = time.monotonic()
-    while time.monotonic() < given + 0.5:  # there is no trial for it meanwhile
+    while time.monotonic() < given + 0.5:  # meanwhile it has nothing to train
         time.sleep(0.01)
     given = time.monotonic()
     stay.give(second)

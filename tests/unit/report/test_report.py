@@ -342,7 +342,7 @@ def test_a_trial_has_what_htcondor_says_of_its_job() -> None:
     assert {name: getattr(first, name) for name in JOB} == JOB
     assert first.attempts == 2
     assert {getattr(second, name) for name in JOB} == {None}
-    assert region.compute_seconds == 18.0  # the trainer's own figure if there is no other
+    assert region.compute_seconds == 18.0  # the trainer's own figure, in the absence of others
 
 
 def test_the_full_training_is_part_of_what_a_region_took() -> None:
