@@ -1,87 +1,44 @@
-"""Tests of a region's study: asks and tells exactly once, budgets, reproducibility."""
+"""Tests of a region's study: asks and results exactly once, budgets, reproducibility."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
-import subprocess
-import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
-from optuna.storages import BaseStorage, RDBStorage
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from tests.unit.optimizer.conftest import Opener
-from trialfleet.errors import InputError, OptimizerError, TrialfleetError
+from tests.unit.optimizer.region_studies import (
+    ENTRIES,
+    NAME,
+    SPACE,
+    asked,
+    complete,
+    in_memory,
+    make,
+    settings,
+    stored,
+)
+from trialfleet.errors import TrialfleetError
 from trialfleet.optimizer import region_study
 from trialfleet.optimizer.region_study import MOST_REPORTS, RegionStudy
 from trialfleet.optimizer.region_types import (
     Abandoned,
     Assignment,
-    Complete,
     Failed,
     Refused,
     RegionSettings,
     Stopped,
 )
-from trialfleet.optimizer.space import SearchSpace
-from trialfleet.optimizer.storage import open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.optimizer.stored_trials import FAILURES
-from trialfleet.optimizer.trial_rows import TrialStorage
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch is imported later: as in the service
-
-ENTRIES: dict[str, Any] = {
-    "rate": {"type": "float", "low": 1e-5, "high": 1, "log": True},
-    "kind": {"type": "categorical", "choices": ["sgd", "adam"]},
-    "momentum": {"type": "float", "low": 0, "high": 0.9, "when": {"kind": ["sgd"]}},
-    "flag": {"type": "categorical", "choices": [True, False]},
-    "units": {"type": "int", "low": 8, "high": 64, "step": 8},
-    "epochs": 10,
-}
-SPACE = SearchSpace.model_validate(ENTRIES)
-NAME = "flights/2026-11-20T10-00-00/JFK"
-
-
-def in_memory() -> TrialStorage:
-    return TrialStorage("sqlite://")
-
-
-def settings(**more: Any) -> RegionSettings:
-    given: dict[str, Any] = {"region": "A", "trials": 20, "startup_trials": 20, "max_failures": 3}
-    given |= {"hours": None, "seed": 5}
-    return RegionSettings(metric="loss", direction="minimize", **{**given, **more})
-
-
-def make(storage: TrialStorage | None = None, **more: Any) -> RegionStudy:
-    return RegionStudy(storage or in_memory(), NAME, SPACE, settings(**more))
-
-
-def asked(study: RegionStudy, node: str) -> Assignment:
-    answer = study.ask(node)
-    assert isinstance(answer, Assignment), answer
-    return answer
-
-
-def complete(study: RegionStudy, node: str, loss: float, **more: Any) -> None:
-    result = Complete(metrics={"loss": loss, "other": 2.0}, seconds=1.5, device="NVIDIA A100")
-    ran: Any = {"attempts": 1} | more
-    study.tell(node, result, **ran)
-
-
-def stored(storage: BaseStorage) -> list[FrozenTrial]:
-    return storage.get_all_trials(storage.get_study_id_from_name(NAME))
-
-
-# ---------------------------------------------------------------- asking
 
 
 def test_the_first_trial_has_the_defaults() -> None:
@@ -379,339 +336,6 @@ def test_an_ask_after_asking_ahead_computes_nothing(monkeypatch: pytest.MonkeyPa
 
 def _never(*_: Any, **__: Any) -> Any:
     raise AssertionError("no suggestion should be computed")
-
-
-# ---------------------------------------------------------------- crashes
-
-
-class Crash(BaseException):
-    """A simulated kill -9: nothing in the process handles it."""
-
-
-class CrashingStorage:
-    """A storage that crashes at call number `at`, before or after the call takes effect."""
-
-    def __init__(self, storage: TrialStorage, at: int, *, after: bool) -> None:
-        self._storage, self._left, self._after = storage, at, after
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._storage, name)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self._left -= 1
-            if self._left == 0 and not self._after:
-                raise Crash
-            try:
-                return method(*args, **kwargs)
-            finally:
-                if self._left == 0:
-                    raise Crash
-
-        return call
-
-
-STEPS: list[Callable[[RegionStudy], object]] = [
-    lambda study: study.ask("a"),
-    lambda study: study.ask("b"),
-    lambda study: complete(study, "a", 0.5),
-    lambda study: study.ask("c"),
-    lambda study: study.note_failure("b", attempt=1, error="w"),
-    lambda study: study.note_failure("b", attempt=2, error="x"),
-    lambda study: study.tell("b", Failed(error="x", final=True), attempts=2),
-    lambda study: study.ask("d"),
-    lambda study: study.tell("c", Abandoned(error="no money is left")),
-]
-
-
-def outcome(storage: BaseStorage) -> list[Any]:
-    return [(t.number, t.state, t.values, t.params, untimed(t.user_attrs)) for t in stored(storage)]
-
-
-def untimed(attributes: dict[str, Any]) -> dict[str, Any]:
-    failures = attributes.get(FAILURES, {})
-    errors = {attempt: noted["error"] for attempt, noted in failures.items()}
-    return {**attributes, **({FAILURES: errors} if failures else {})}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("reopen", [False, True])
-def test_a_crash_at_any_storage_call_is_repaired_by_repeating(after: bool, reopen: bool) -> None:
-    undisturbed = in_memory()
-    study = make(undisturbed)
-    for step in STEPS:
-        step(study)
-    crashes = 0
-    for at in range(1, 200):
-        storage = in_memory()
-        crashing: Any = CrashingStorage(storage, at, after=after)
-        crashed = False
-        try:
-            study = make(crashing)
-        except Crash:
-            crashed, study = True, make(storage)
-        for step in STEPS:
-            try:
-                step(study)
-            except Crash:
-                crashed = True
-                study = make(storage) if reopen else study
-                step(study)
-        assert outcome(storage) == outcome(undisturbed), f"crash at call {at}"
-        if not crashed:
-            break
-        crashes += 1
-    assert crashes > 12, "every call of the scenario was a place of a crash"
-
-
-KILL_EVERY = os.environ.get("TRIALFLEET_TEST_KILL_EVERY", "7")  # 1: minutes, not seconds
-KILLED = """
-import json, os, signal, sys
-import scipy.stats.qmc  # before the forks
-import sqlalchemy
-from pathlib import Path
-from trialfleet.optimizer.region_study import RegionStudy
-from trialfleet.optimizer.region_types import Complete, Failed, RegionSettings
-from trialfleet.optimizer.space import SearchSpace
-from trialfleet.optimizer.storage import open_storage
-from trialfleet.optimizer.storage_url import sqlite_url
-
-folder, entries = Path(sys.argv[1]), json.loads(sys.argv[2])
-space = SearchSpace.model_validate(entries)
-settings = RegionSettings(metric="loss", direction="minimize", region="A", seed=5, trials=20,
-    startup_trials=20, max_failures=3, hours=None)
-
-def steps(study):
-    study.ask("a")
-    study.ask("b")
-    study.tell("a", Complete(metrics={"loss": 0.5}, seconds=1.5, device="cpu"), attempts=1)
-    study.ask("c")
-    study.tell("b", Failed(error="x", final=True), attempts=2)
-
-def life(url, left):
-    storage = open_storage(url)
-    for event in ("before_cursor_execute", "commit"):
-        def die(*_):
-            nonlocal left
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-        sqlalchemy.event.listen(storage.engine, event, die)
-    steps(RegionStudy(storage, "s/r/JFK", space, settings))
-
-def in_child(url, left):
-    child = os.fork()
-    if not child:
-        try:
-            life(url, left)
-        except BaseException as error:
-            print(repr(error), file=sys.stderr)
-            os._exit(1)
-        os._exit(0)
-    return os.waitpid(child, 0)[1]
-
-def outcome(url):
-    storage = open_storage(url)
-    trials = storage.get_all_trials(storage.get_study_id_from_name("s/r/JFK"))
-    return repr([(t.number, t.state, t.values, t.params, t.user_attrs) for t in trials])
-
-made = open_storage(sqlite_url(folder / "template.db"))
-made.remove_session()
-made.engine.dispose()
-empty = (folder / "template.db").read_bytes()
-
-def new(name):
-    (folder / name).write_bytes(empty)
-    return sqlite_url(folder / name)
-
-plain = new("plain.db")
-assert in_child(plain, 0) == 0
-expected = outcome(plain)
-kills, at = 0, 1
-while True:
-    url = new(f"killed-{at}.db")
-    status = in_child(url, at)
-    if status == 0:
-        break
-    assert os.WIFSIGNALED(status), status
-    assert in_child(url, 0) == 0
-    assert outcome(url) == expected, f"killed at statement {at}"
-    kills, at = kills + 1, at + int(sys.argv[3])
-print(kills)
-"""
-
-
-@pytest.mark.slow
-def test_kill_9_at_any_sql_statement_is_repaired_by_repeating(tmp_path: Path) -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path), json.dumps(ENTRIES), KILL_EVERY],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-    )
-    assert result.returncode == 0, result.stderr
-    assert int(result.stdout) >= 4
-
-
-def create_twice(storage: TrialStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Create trials twice, as Optuna does if the connection breaks after a commit."""
-    begin = storage.begin
-
-    def lose_the_answer(study_id: int, trial: FrozenTrial) -> FrozenTrial:
-        begin(study_id, trial)
-        return begin(study_id, trial)
-
-    monkeypatch.setattr(storage, "begin", lose_the_answer)
-
-
-@pytest.mark.parametrize("reopen", [False, True])
-@pytest.mark.parametrize("told_first", [False, True])
-def test_a_trial_that_the_database_created_twice_counts_once(
-    monkeypatch: pytest.MonkeyPatch, *, reopen: bool, told_first: bool
-) -> None:
-    storage = in_memory()
-    study = make(storage, trials=3)
-    asked(study, "a")
-    with monkeypatch.context() as broken:
-        create_twice(storage, broken)
-        second = asked(study, "b")
-    if told_first:
-        complete(study, "b", 0.5)
-    if reopen:
-        study = make(storage, trials=3)
-    if not told_first:
-        assert asked(study, "b") == second
-        complete(study, "b", 0.5)
-    assert study.ask("b") == Refused("b is finished")
-    third = asked(study, "c")
-    complete(study, "a", 1.0)
-    complete(study, "c", 1.0)
-    assert isinstance(study.ask("d"), Refused)
-    assert study.best() == second
-    undisturbed = make(trials=3)
-    expected = [asked(undisturbed, node) for node in "abc"]
-    assert [(a.params, a.seed) for a in (second, third)] == [
-        (a.params, a.seed) for a in expected[1:]
-    ]
-    states = [trial.state for trial in stored(storage)]
-    assert sorted(state.name for state in states) == ["COMPLETE"] * 3 + ["PRUNED"]
-
-
-# ---------------------------------------------------------------- storages
-
-
-def test_a_study_of_another_direction_is_refused() -> None:
-    storage = in_memory()
-    storage.create_new_study([optuna.study.StudyDirection.MAXIMIZE], NAME)
-    with pytest.raises(TrialfleetError, match="direction is maximize, not minimize"):
-        make(storage)
-
-
-@pytest.mark.slow
-def test_a_failing_storage_gives_one_clear_error_and_works_again_afterwards(
-    tmp_path: Path, opened: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    storage = opened(sqlite_url(tmp_path / "study.db"))
-    study = make(storage)
-    asked(study, "a")
-    with monkeypatch.context() as broken:
-        broken.setattr(storage, "begin", _disk_full)
-        with pytest.raises(OptimizerError, match=rf"study '{NAME}'.*disk is full"):
-            study.ask("b")
-    assert asked(study, "b").number == 1
-
-
-def _disk_full(*_: Any) -> Any:
-    raise optuna.exceptions.StorageInternalError from OSError("database or disk is full")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["a b.db", "a?b#c%20d.db", "{x}'\".db", "é\n.db"])
-def test_a_sqlite_file_may_have_any_path(tmp_path: Path, opened: Opener, name: str) -> None:
-    asked(make(opened(sqlite_url(tmp_path / name))), "a")
-    assert sorted(p.name for p in tmp_path.glob("*.db")) == [name]
-
-
-@pytest.mark.slow
-def test_opening_a_new_sqlite_file_leaves_no_other_file_behind(
-    tmp_path: Path, opened: Opener
-) -> None:
-    opened(sqlite_url(tmp_path / "study.db"))
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left <= {"study.db", "study.db-wal", "study.db-shm"}
-
-
-@pytest.mark.slow
-def test_two_processes_that_create_one_file_at_once_share_it(
-    tmp_path: Path, opened: Opener
-) -> None:
-    url = sqlite_url(tmp_path / "study.db")
-    barrier = threading.Barrier(4)
-    names, errors = [], []
-
-    def create(number: int) -> None:
-        try:
-            barrier.wait()
-            RegionStudy(opened(url), f"study {number}", SPACE, settings()).ask("a")
-            names.append(f"study {number}")
-        except Exception as error:  # noqa: BLE001
-            errors.append(error)
-
-    threads = [threading.Thread(target=create, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
-    found = {study.study_name for study in opened(url).get_all_studies()}
-    assert found == set(names) == {f"study {i}" for i in range(4)}
-
-
-@pytest.mark.slow
-def test_a_reader_suspended_during_a_read_does_not_block_the_writer(
-    tmp_path: Path, opened: Opener
-) -> None:
-    url = sqlite_url(tmp_path / "study.db")
-    study, reader = make(opened(url)), opened(url)
-    asked(study, "a")
-    assert isinstance(reader, RDBStorage)
-    with reader.engine.connect() as connection:
-        connection.exec_driver_sql("BEGIN")
-        seen = connection.exec_driver_sql("SELECT count(*) FROM trials").scalar()
-        asked(study, "b")
-        complete(study, "a", 1.0)
-        assert connection.exec_driver_sql("SELECT count(*) FROM trials").scalar() == seen
-    assert len(stored(reader)) == 2
-
-
-@pytest.mark.parametrize(
-    ("url", "error", "message"),
-    [
-        ("study.db", InputError, "storage: is not the URL of a database"),
-        ("nosuch://x", InputError, "nosuch://x is not a storage URL"),
-        ("sqlite:////nosuch/folder/x.db", OptimizerError, "/nosuch/folder/x.db can't be used"),
-        (
-            "postgresql+psycopg://me:geheim@127.0.0.1:1/db",
-            OptimizerError,
-            r"me:\*\*\*@127.0.0.1:1/db can't be used: .*refused",
-        ),
-    ],
-)
-def test_a_storage_that_cant_be_opened_is_named_without_its_password(
-    url: str, error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message) as caught:
-        open_storage(url)
-    assert "geheim" not in str(caught.value)
-
-
-def test_a_file_that_is_not_a_database_is_named_and_not_changed(tmp_path: Path) -> None:
-    path = tmp_path / "notes.txt"
-    path.write_text("not a database, " * 100)
-    before = path.read_bytes()
-    with pytest.raises(OptimizerError, match=r"notes\.txt can't be used: file is not a database"):
-        open_storage(sqlite_url(path))
-    assert path.read_bytes() == before
 
 
 def test_each_failed_attempt_is_recorded_once_and_none_after_the_tell() -> None:
