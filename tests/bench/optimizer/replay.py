@@ -131,7 +131,7 @@ def main() -> int:
     if given.write:
         write_atomic(CHARTS / "replay-rivals.svg", _chart(table, found, ALONE))
         taught = ("GPSampler", "ours: nothing", *TAUGHT)
-        write_atomic(CHARTS / "replay-former.svg", _chart(table, found, taught))
+        write_atomic(CHARTS / "replay-previous.svg", _chart(table, found, taught))
         write_between(BEGIN, END, tables)
     return 0
 
@@ -240,8 +240,9 @@ def _opened(file: Path) -> tuple[FlightsTable, Pool]:
 def previous_runs(file: Path, processes: int = 1) -> dict[str, PreviousTask]:
     """Return a previous run of every region, made once per table."""
     table, pool = _opened(file)
-    cache = ROOT / "build" / f"bench-replay-former-{name_of(file)}.json"
+    cache = ROOT / "build" / f"bench-replay-previous-{name_of(file)}.json"
     if not cache.exists():
+        cache.parent.mkdir(exist_ok=True)
         with single_threaded(processes) as workers:
             chosen = list(workers.map(_previous_run, [file] * 36, table.regions))
         write_atomic(cache, json.dumps(dict(zip(table.regions, chosen, strict=True))))
