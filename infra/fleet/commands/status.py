@@ -88,15 +88,17 @@ class NodeStatus:
         ends = {"ending": "AWS is ending it", "ended": "it has ended"}
         if stage not in ends:
             return "; ".join(filter(None, (f"it is {state}", logged)))
-        return ": ".join(filter(None, (ends[stage], self._why_ended or logged)))
+        return ": ".join(filter(None, (ends[stage], self._why_ended)))
 
     @property
     def _why_ended(self) -> str:
-        """The reason of its end: AWS's for an interruption, else from the fleet's record."""
+        """AWS's reason for an interruption, the fleet's record, or AWS's reason and the boot log."""
         code = self.instance.ended.partition(":")[0]
         if code in _TAKEN:
             return f"AWS took the spot instance back ({self.instance.ended})"
-        return self.ended_by or _ENDS.get(code, self.instance.ended)
+        if self.ended_by:
+            return self.ended_by
+        return "; ".join(filter(None, (_ENDS.get(code, self.instance.ended), self.boot_message)))
 
     @property
     def age_minutes(self) -> float:

@@ -207,15 +207,16 @@ def test_an_ended_node_says_why_it_ended_and_who_wanted_that(
         usual = "Client.UserInitiatedShutdown: User initiated shutdown"
         ended = [replace(one, state="terminated", ended=codes.get(one.id, usual)) for one in listed]
         monkeypatch.setattr(inventory, "tagged", lambda *_: ended)
-        monkeypatch.setattr(fleet_status, "last_messages", lambda *_: {})
+        logged = {one.id: "its log ends: failed: no token" for one in listed}
+        monkeypatch.setattr(fleet_status, "last_messages", lambda *_: logged)
         reasons = {
             node.instance.id: node.to_json()["why"] for node in seen(account, monkeypatch).nodes
         }
         assert reasons == {
             idle: "it has ended: idle for 10 minutes (drained by the node itself)",
             ours: "it has ended: the run r1 is over (drained by the manager)",
-            unknown: "it has ended: somebody had AWS terminate it",
-            alone: "it has ended: it switched itself off",
+            unknown: f"it has ended: somebody had AWS terminate it; {logged[unknown]}",
+            alone: f"it has ended: it switched itself off; {logged[alone]}",
             spot: f"it has ended: AWS took the spot instance back ({codes[spot]})",
         }
 
