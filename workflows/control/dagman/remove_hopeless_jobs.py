@@ -1,7 +1,7 @@
 """Removal of hopeless jobs, which HTCondor would restart or keep forever.
 
-The pool's supervisor recognizes such a job by its event log. An expression in the submit file can't
-do so: no attribute of a job tells whether an execution saved a checkpoint.
+The supervisor recognizes such a job from the job's event log. An expression in the submit file is
+not enough, because no attribute of a job says whether an execution saved a checkpoint.
 """
 
 from __future__ import annotations

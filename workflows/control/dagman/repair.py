@@ -1,6 +1,6 @@
-"""Repair of a run: its DAGMans are replaced or submitted again, by one process at a time.
+"""Submission, repair and stop of a run's DAGMans. Callers hold `run_locked`.
 
-All functions raise PoolError if HTCondor is unreachable or refuses.
+All functions raise PoolError if HTCondor is unreachable or refuses, or if a DAGMan doesn't end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.status.common_files import OWN_COPY, REPAIR
 from trialfleet.workflows.status.health import Fault, Remedy, Submission, dag_files, read_repairs
 
-REMOVAL_SECONDS = 120.0  # until jobs have left the queue; a trial may save its checkpoint for 60
+REMOVAL_SECONDS = 120.0  # until jobs have left the queue; a trial may save for 60 s
 ENDING_SECONDS = 20.0  # until a DAGMan's process has ended after its job
 START_SECONDS = 30.0  # until a service must answer
 KEPT_REPAIRS = 100  # only the newest repairs are kept in the run's folder
@@ -39,11 +39,7 @@ class BusyError(Exception):
 
 @contextmanager
 def run_locked(folder: RunFolder, *, wait: bool = True) -> Iterator[None]:
-    """Hold the run lock, so that no other process stops, submits or repairs the run.
-
-    Raises:
-        BusyError: another process holds the lock, and `wait` is not set.
-    """
+    """Hold the run lock; BusyError if another process holds the lock and `wait` is not set."""
     with locked(folder.run_lock, wait=wait) as ours:
         if not ours:
             raise BusyError("another process is changing this run")
@@ -52,7 +48,7 @@ def run_locked(folder: RunFolder, *, wait: bool = True) -> Iterator[None]:
 
 
 def repair(folder: RunFolder, fault: Fault) -> None:
-    """Repair a fault and note the repair in the run's folder. The caller holds `run_locked`."""
+    """Repair a fault and note the repair in the run's folder."""
     _note(folder, fault)
     if fault.remedy is Remedy.SUBMIT:
         submit(folder, fault.region)
@@ -74,8 +70,8 @@ _ACTIONS = {Remedy.RELEASE: "Release", Remedy.KICK: "VacateFast"}
 def copy_files(fault: Fault) -> None:
     """Restart a job that waits too long for its region's files, and send the files with the job.
 
-    A hold removes the job from its machine; then the job is released. If this function is
-    interrupted before the release, `health` recognizes the hold by its reason.
+    The job is put on hold and released. After a crash between the two steps, `health` recognizes
+    the hold by its reason.
     """
     of_job = f"ClusterId == {fault.job}"
     held = f"substr(HoldReason, 0, {len(REPAIR)}) == {classad_string(REPAIR)}"
@@ -85,10 +81,9 @@ def copy_files(fault: Fault) -> None:
 
 
 def serve(folder: RunFolder, fault: Fault) -> None:
-    """Call the run's client, which starts the region's service if none is running.
+    """Start the optimiser's service if none is running; PoolError if none answers in time.
 
-    Raises:
-        PoolError: no service answers in time; the run's service.trouble.json has the reason.
+    The run's service.trouble.json then has the reason.
     """
     words = [str(folder.client), "attend", str(fault.region)]
     try:
@@ -102,11 +97,7 @@ def serve(folder: RunFolder, fault: Fault) -> None:
 
 
 def replace(folder: RunFolder, fault: Fault) -> None:
-    """Replace the faulty DAGMan by a new DAGMan, which does not use the old one's files.
-
-    When a region's DAGMan is removed, the whole graph's DAGMan starts a new one. A DAGMan without
-    such a parent is submitted again by this function.
-    """
+    """Replace a faulty DAGMan by a new DAGMan, which ignores the old DAGMan's files."""
     if fault.has_parent:
         _replace_region(folder, fault)
     else:
@@ -133,13 +124,10 @@ def _remove(fault: Fault) -> int:
 
 
 def submit(folder: RunFolder, region: str | None = None) -> str:
-    """Submit a run's graph, or only a region's, from its start; return the job's id.
+    """Submit a run's graph, or a region's graph, from its start; return the job's id.
 
-    Trials that are finished are not repeated: the study has their results. The submission is noted
-    first. If it is interrupted, the supervisor repeats it.
-
-    Raises:
-        PoolError: an old DAGMan of the run doesn't end.
+    Finished trials are not repeated, because the study has their results. The supervisor repeats an
+    interrupted submission.
     """
     own = dag_files(folder, region)
     _note_submission(folder, Submission(region, handed_over=False))
@@ -158,7 +146,7 @@ def _note_submission(folder: RunFolder, submission: Submission) -> None:
 
 
 def _clear(dags: Iterable[DagFiles]) -> None:
-    """Wait until the processes of DAGMans without a job have ended; set aside their files."""
+    """Wait until DAGMans that are in no queue have ended, then set aside their files."""
     deadline = time.monotonic() + ENDING_SECONDS
     for files in dags:
         while is_locked(files):
@@ -169,11 +157,7 @@ def _clear(dags: Iterable[DagFiles]) -> None:
 
 
 def stop(folder: RunFolder) -> None:
-    """Remove a run's jobs, wait until they are gone, and set aside the files of its DAGMans.
-
-    Raises:
-        PoolError: jobs are still there after two minutes.
-    """
+    """Remove a run's jobs, wait up to two minutes for their end, and set aside DAGMans' files."""
     folder.submission.unlink(missing_ok=True)
     if ended_by_error(folder.dag_files) or ended_by_node(folder.dag_files):
         folder.dag_files.metrics.unlink()  # else it would be submitted again

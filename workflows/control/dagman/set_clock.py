@@ -1,11 +1,10 @@
 """Repair of a pool whose clock was set back: HTCondor's timers are reset.
 
-HTCondor's daemons set their timers by the wall clock. If this clock is set back by ten minutes,
-they do nothing but answer requests for ten minutes: no job is matched or started, and no DAGMan
-reads its log. A restarted schedd has new timers and restarts the DAGMans. A restarted negotiator
-matches jobs at once. Running jobs continue meanwhile. The other daemons reset their timers when
-they re-read their configuration. If a daemon had just died, the master would start it again too
-late; a command makes the master start the daemon now.
+HTCondor's daemons set their timers by the wall clock. If this clock is set back by ten minutes, the
+daemons only answer requests for ten minutes: no job starts, and no DAGMan reads its log. Running
+jobs continue. A restart of the schedd and of the negotiator, and `condor_reconfig` for the other
+daemons, reset the timers. `condor_on` starts a daemon that had just died, because the master would
+start this daemon too late.
 """
 
 from __future__ import annotations
@@ -33,10 +32,9 @@ Command = Sequence[str]
 
 
 class ClockWatch:
-    """Detector of a wall clock that was set back, even while no supervisor was running."""
+    """Detector of a wall clock that was set back. `file` keeps its state between supervisors."""
 
     def __init__(self, file: Path) -> None:
-        """Read the times that a previous supervisor noted in `file`, if there was one."""
         self._file = file
         self._left: list[Command] = []
         self._until = 0.0
@@ -46,10 +44,7 @@ class ClockWatch:
         """Reset HTCondor's timers if the clock was set back since the last check.
 
         A failed command is retried at the next check, until HTCondor would recover by itself.
-
-        Args:
-            wall: the time in unix seconds.
-            tick: seconds since the machine's start, from a clock that can't be set.
+        `wall` is the time in Unix seconds, `tick` the seconds of a clock that can't be set.
         """
         if back := self._set_back(wall, tick):
             if not self._left:
@@ -62,7 +57,6 @@ class ClockWatch:
         self._note(wall, tick)
 
     def _set_back(self, wall: float, tick: float) -> float:
-        """Return the number of seconds by which the clock was set back; 0 if it wasn't."""
         if self._ahead is None or tick < self._tick:  # the machine was rebooted
             return 0.0
         back = self._ahead - (wall - tick)
@@ -87,10 +81,9 @@ class ClockWatch:
 
 
 def _commands_here() -> list[Command]:
-    """Return the commands that reset this machine's daemons."""
     import htcondor2
 
-    with suppress(PoolError):  # without it, this process's own configuration is used
+    with suppress(PoolError):  # without a connection, this process's own configuration is used
         use(connect())
     daemons = str(htcondor2.param.get("DAEMON_LIST", "")).replace(",", " ").split()
     return [_DEAD, _SCHEDD, *([_NEGOTIATOR] if "NEGOTIATOR" in daemons else []), _OTHERS]

@@ -1,9 +1,9 @@
 """The supervisor of a pool's runs, which repairs stalled runs without a person.
 
-The program `supervise --state FOLDER` checks the job queue regularly. It also checks every run that
-it once found there, until the run is over. It may be killed at any moment: its only state is the
-list of runs. In an embedded pool HTCondor's master starts this program, on a manager systemd, and
-anywhere else `trialfleet supervise`.
+The program `supervise --state FOLDER` regularly checks every run that was once in the job queue,
+until the run is over. The list of these runs is the program's only state, so a kill at any moment
+does no harm. The program is started by HTCondor's master in an embedded pool, by systemd on a
+manager, and elsewhere by `trialfleet supervise`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LONGEST_GAP = 3 * LOOK_SECONDS  # between two checks; after a longer gap a fault
 KICKS_PAUSE = 60.0  # seconds; with this pause or a longer one, KICK becomes REPLACE
 CRASHES = 2  # a DAGMan with this number of crashes within CRASH_SECONDS is faulty
 CRASH_SECONDS = 300.0
-FIRST_PAUSE, LONGEST_PAUSE = 15.0, 600.0  # seconds between two repairs of a DAG; doubled
+FIRST_PAUSE, LONGEST_PAUSE = 15.0, 600.0  # seconds between two repairs of a DAG; doubled each time
 
 log = logging.getLogger(__name__)
 Repair = Callable[[RunFolder, Fault], None]
@@ -49,19 +49,13 @@ Repair = Callable[[RunFolder, Fault], None]
 
 @dataclass
 class _Repair:
-    """The last repair of a DAG or a trial, and the pause before the next repair."""
-
     at: float
     pause: float
 
 
 @dataclass
 class Supervisor:
-    """The decision to repair faults that have lasted too long. Not thread-safe.
-
-    Attributes:
-        repair: a function that repairs a fault.
-    """
+    """Repairs of faults that last longer than `Fault.patience`. Not thread-safe."""
 
     repair: Repair
     _since: dict[tuple[Path, Fault], float] = field(default_factory=dict)
@@ -72,13 +66,10 @@ class Supervisor:
     def check(
         self, runs: Iterable[RunFolder], ads: Iterable[Ad], now: float, tick: float
     ) -> list[RunFolder]:
-        """Check the runs once and repair faults that have lasted.
+        """Check the runs once and repair lasting faults; return the runs that are not over.
 
-        `now` is the time, in Unix seconds, to compare with times in files and in the queue. `tick`
-        is in seconds of a clock that can't be set; it measures how long a fault has lasted.
-
-        Returns:
-            The runs that are not over.
+        `now` is in Unix seconds, to compare with times in files and in the queue. `tick` is in
+        seconds of a clock that can't be set, to measure how long a fault has lasted.
         """
         of_run = defaultdict(list)
         for ad in ads:
@@ -101,7 +92,7 @@ class Supervisor:
         return going_on
 
     def _faults(self, run: RunFolder, ads: list[Ad], now: float) -> list[Fault] | None:
-        """Return the faults of a run; None if the run can't be read at the moment."""
+        """Return the faults of a run; None if the run can't be read now."""
         try:
             return faults(run, ads, now)
         except FileNotFoundError:  # the run's folder was removed
@@ -111,7 +102,7 @@ class Supervisor:
             return None
 
     def _crashing(self, ads: list[Ad], tick: float) -> set[int]:
-        """Return the DAGMan jobs that crashed several times within a few minutes."""
+        """Return the DAGMan jobs with `CRASHES` crashes within `CRASH_SECONDS`."""
         counts = {ad["ClusterId"]: ad.get("NumJobCoolDowns", 0) for ad in ads if is_dagman(ad)}
         for job, count in counts.items():
             if tick - self._cool_downs.get(job, (0, -CRASH_SECONDS))[1] >= CRASH_SECONDS:
@@ -120,7 +111,7 @@ class Supervisor:
         return {job for job, count in counts.items() if count - self._cool_downs[job][0] >= CRASHES}
 
     def _repair(self, run: RunFolder, fault: Fault, tick: float) -> bool:
-        """Try to repair a fault unless the last try is too recent; return whether it tried."""
+        """Repair a fault unless the last try is too recent; return whether a repair was tried."""
         if fault.remedy is Remedy.NONE:
             return False
         of = (run.root, fault.region, fault.node)
@@ -145,12 +136,7 @@ class Supervisor:
 
 
 def repair_locked(run: RunFolder, fault: Fault) -> None:
-    """Repair a fault unless another process stops, resumes or repairs the run.
-
-    Raises:
-        BusyError: another process is changing the run, or the fault no longer exists.
-        PoolError: HTCondor is out of reach or refuses.
-    """
+    """Repair a fault under the run lock; BusyError if the lock is taken or the fault has gone."""
     with run_locked(run, wait=False):
         ads = schedd.query(job_queue.of_run(run), PROJECTION)
         found = faults(run, ads, time.time())
@@ -189,7 +175,7 @@ def supervise(state: Path) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return whether a run's folder, which a job's ad names, belongs to this user."""
+    """Return whether this user owns a run's folder, which any job's ad may name."""
     try:
         return folder.is_absolute() and folder.stat().st_uid == os.geteuid()
     except FileNotFoundError:
@@ -199,7 +185,6 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _known(file: Path) -> set[Path]:
-    """Return the folders of unfinished runs that a previous supervisor noted."""
     return unless_damaged(lambda: {Path(folder) for folder in read_json(file)}, set())
 
 
@@ -211,11 +196,7 @@ def _note(file: Path, folders: Iterable[Path]) -> None:
 
 
 def supervise_alone(state: Path) -> None:
-    """Supervise the runs of this pool; first wait until no other process supervises them.
-
-    Raises:
-        InputError: the folder `state` can't be created or written.
-    """
+    """Supervise after any other supervisor has ended; InputError if `state` can't be written."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # condor_reconfig: the master sends it to all
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"

@@ -1,7 +1,8 @@
-"""Repair of an unreachable schedd: it is killed, and its master starts another.
+"""Repair of an unreachable schedd: a kill, after which HTCondor's master starts another schedd.
 
-A schedd that starts in the same second as the shared port daemon may not find that daemon's
-address. HTCondor's schedd tries again only after a minute. A new schedd is ready within seconds.
+A schedd that starts in the same second as the shared port daemon may miss that daemon's address.
+Such a schedd only tries again after a minute, while a new schedd is ready within seconds. Under
+systemd nothing is killed, because the schedd is not a child of this process's parent.
 """
 
 from __future__ import annotations
@@ -20,17 +21,13 @@ log = logging.getLogger(__name__)
 
 
 class UnreachableSchedd:
-    """Repair of a schedd that had no address at two checks in a row.
-
-    The schedd is only found if its condor_master also started this process. Under systemd this is
-    not so: then nothing is killed, and the schedd tries again after a minute.
-    """
+    """Repair of a schedd that had no address at two checks."""
 
     def __init__(self) -> None:
         self._before: set[int] = set()
 
     def check(self) -> None:
-        """Kill the schedd if the last call also saw it. To be called while it has no address."""
+        """Call this while the schedd has no address: the second call kills the schedd."""
         found = [p for p in processes.living() if p.parent == os.getppid() and p.name == NAME]
         for process in found:
             if process.pid in self._before:

@@ -1,7 +1,7 @@
 """The processes for alerts and for exports, which the supervisor keeps running for each run.
 
-Each process has its own folder in the run's folder, with a lock and a log. The folder exists only
-if the run's study needs the process.
+Each process has a folder with a lock and a log in the run's folder. This folder only exists if the
+study needs the process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def be_watcher(watch: Callable[[RunFolder], None], what: str | None) -> None:
 
 
 class Watcher(NamedTuple):
-    """A process that accompanies a run."""
+    """A process for a run's alerts or exports."""
 
     run: Path
     program: str
@@ -48,7 +48,7 @@ class Watcher(NamedTuple):
 
 
 class Watchers:
-    """Keeper that restarts each run's watchers until all their work for the run is done."""
+    """The watchers of all runs: each is restarted until its work for the run is done."""
 
     def __init__(self) -> None:
         self._processes: dict[Watcher, subprocess.Popen[bytes]] = {}
@@ -90,7 +90,7 @@ def _watchers_of(run: RunFolder) -> Iterator[Watcher]:
 
 
 def _is_at_work(watcher: Watcher) -> bool:
-    """Return whether a process that a previous supervisor started is still running."""
+    """Return whether a watcher from a previous supervisor still runs."""
     with locked(watcher.folder / "lock", wait=False) as ours:
         return not ours
 
@@ -102,5 +102,5 @@ def _start(watcher: Watcher) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            start_new_session=True,  # it must survive the supervisor; it ends by itself
+            start_new_session=True,  # a watcher must outlive the supervisor
         )

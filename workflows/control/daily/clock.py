@@ -1,4 +1,4 @@
-"""The schedule of a study's days, by systemd if it runs, else by HTCondor."""
+"""The schedule of a study's days: by systemd if systemd runs, else by HTCondor."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Say = Callable[[str], None]
 
 
 def install(file: Path, say: Say, *, system: bool = False) -> None:
-    """Install the schedule of a study's days, or update it.
+    """Install or update the schedule of a study's days; `say` gets a line for each action.
 
-    It uses the machine's systemd if `system` is set, else the user's systemd, if this runs.
-    `say` gets a line for each action.
+    With `system`, the machine's systemd is used. Otherwise the user's systemd is used, or HTCondor
+    if the user's systemd does not run.
 
     Raises:
         InputError: the study can't be used, or only root may install this schedule.
@@ -55,11 +55,7 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
 
 
 def _owner(folder: DailyFolder) -> str:
-    """Return the account that runs the days.
-
-    It is the journal's owner. Without a journal it is the account that called sudo, or the owner of
-    the runs' folder.
-    """
+    """Return who runs the days: the journal's owner, else sudo's caller or the folder's owner."""
     if not folder.journal.exists() and (asks := os.environ.get("SUDO_USER")):
         return asks
     places = (folder.journal, folder.root, *folder.root.parents)
@@ -67,10 +63,7 @@ def _owner(folder: DailyFolder) -> str:
 
 
 def _give(folder: DailyFolder, owner: str) -> None:
-    """Create the folder of the study's runs; if root does so, make `owner` its owner.
-
-    This also corrects the owner of a folder that an interrupted installation left to root.
-    """
+    """Create the runs' folder; as root, make `owner` its owner, even after an interrupted call."""
     missing = [place for place in folder.root.parents if not place.exists()]
     folder.root.mkdir(parents=True, exist_ok=True)
     if os.geteuid() == 0 and not folder.journal.exists():

@@ -1,9 +1,9 @@
 """The schedule without systemd: a job in HTCondor's local universe, with HTCondor's cron keys.
 
-The schedd interprets these keys in its machine's time zone, not in the study's. So the job starts
-each hour, at the minute at which days begin. `trialfleet daily run` determines the day, and does
-nothing for a day that has ended. So a start that was missed while the schedd was down is made up
-for within an hour.
+The schedd reads these keys in its machine's time zone, not in the study's zone. So the job starts
+each hour, at the minute at which days begin, unless the study sets `missed: none`. If the day has
+ended, `trialfleet daily run` does nothing. A start that was missed while the schedd was down
+follows within an hour. Functions raise PoolError if HTCondor is unreachable or refuses.
 """
 
 from __future__ import annotations
@@ -23,12 +23,9 @@ _ATTRIBUTES = ["ClusterId", "TrialfleetDailyText"]
 
 
 def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str:
-    """Return the id of the job that starts the days; submit it unless an identical job exists.
+    """Return the id of the job that starts the days, submitted unless an identical job exists.
 
     `text` is the content of the program that the job starts.
-
-    Raises:
-        PoolError: HTCondor is unreachable or refuses.
     """
     hours, minutes = cron_keys(daily, datetime.now(UTC))
     identity = hashlib.sha256(f"{hours} {minutes} {text}".encode()).hexdigest()
@@ -50,20 +47,12 @@ def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str
 
 
 def remove_job(folder: DailyFolder) -> bool:
-    """Remove the job and return whether it existed; a running day continues.
-
-    Raises:
-        PoolError: HTCondor is unreachable or refuses.
-    """
+    """Remove the job and return whether one existed; a running day continues."""
     return schedd.act("Remove", _of(folder), "trialfleet daily remove") > 0
 
 
 def job_there(folder: DailyFolder) -> str | None:
-    """Return the job's id; None without a job.
-
-    Raises:
-        PoolError: HTCondor is unreachable.
-    """
+    """Return the job's id; None without a job."""
     found = schedd.query(_of(folder), _ATTRIBUTES)
     return f"{found[0]['ClusterId']}.0" if found else None
 

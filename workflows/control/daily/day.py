@@ -1,8 +1,8 @@
 """One attempt at a day, from its record in the journal to an outcome of each region.
 
-The process may be killed at any moment and started again, because it keeps no state: decisions are
-in the journal, the plan is in the run's folder (created in one step), and jobs are in HTCondor's
-queue. Only one process may work on an attempt at a time; see `day_lock`.
+The process may be killed at any moment and started again, because it keeps no state. Decisions are
+in the journal, the plan is in the run's folder, and jobs are in HTCondor's queue. Only one process
+may work on an attempt at a time; see `day_lock`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Work:
-    """The steps of a day's work for one study file, its folder of runs and its callbacks."""
+    """The work on the days of one study file, step by step."""
 
     file: Path
     folder: DailyFolder
@@ -72,15 +72,10 @@ class Work:
     managers: Managers | None = None  # if another manager may work on the days
 
     def steps(self, attempt: Attempt) -> Iterator[float]:
-        """Finish an attempt step by step, until each of its regions has an outcome.
+        """Work on an attempt until each region has an outcome; yield the seconds between steps.
 
-        Regions that still wait for data move to another attempt: see `take_arrived`.
-
-        Yields:
-            Seconds until the next step.
-
-        Raises:
-            StudyError: the study's file can't be used; the attempt stays open.
+        Regions that still wait for data move to another attempt: see `take_arrived`. If the study's
+        file can't be used, StudyError is raised and the attempt stays open.
         """
         if attempt.ended:
             return
@@ -96,9 +91,9 @@ class Work:
         self.journal.end(attempt, self.clock())
 
     def take_arrived(self, attempt: Attempt) -> list[str]:
-        """Return the regions of an attempt whose data arrived after its run was planned.
+        """Return the regions whose data arrived after the attempt's run was planned.
 
-        When the wait for data is over, return all regions that waited, with or without data.
+        After the end of the wait for data, return all regions that waited, with or without data.
         """
         place = RunFolder(self.folder.run(attempt.run))
         if attempt.ended or not place.study.exists():
@@ -110,11 +105,11 @@ class Work:
         return [region for region in late if region not in still]
 
     def fail(self, attempt: Attempt, whys: Mapping[str, str]) -> None:
-        """Record that regions without a run have failed."""
+        """Record that regions failed without a run, with the reasons."""
         self._record(attempt, Ending.FAILED, whys)
 
     def left(self, attempt: Attempt) -> list[str]:
-        """Return an attempt's regions that have no outcome in it and are in no later attempt."""
+        """Return an attempt's regions without an outcome, except regions of later attempts."""
         found = self.journal.outcomes(attempt.date, attempt.date)
         gone = {one.region for one in found if one.attempt == attempt.attempt}
         for other in self.journal.attempts(attempt.date):
@@ -122,23 +117,20 @@ class Work:
         return [region for region in attempt.regions if region not in gone]
 
     def _not_in(self, run: Run, attempt: Attempt) -> list[str]:
-        """Return the regions of an attempt that have no outcome and aren't in its run."""
         planned = load_frozen(RunFolder(run.folder).study).study.region_table
         return [region for region in self.left(attempt) if region not in planned]
 
     def _has_late_regions(self) -> bool:
-        """Return whether the study waits for late data, so that its run may lack regions."""
+        """Return whether the study waits for late data, so that a run may lack regions."""
         daily = load_whole(self.file).daily
         return daily is not None and daily.wait_for_data is not None
 
     def _is_waiting(self, attempt: Attempt) -> bool:
-        """Return whether an attempt may still wait for data."""
         now = self.clock()
         is_over = attempt.deadline is not None and now >= attempt.deadline
         return not is_over and is_awaited(load_whole(self.file).daily, attempt.date, now)
 
     def _awaited(self, attempt: Attempt, regions: Iterable[str]) -> dict[str, str]:
-        """Return those of `regions` whose data can't be used yet, with the reasons."""
         found = load_day(self.file, attempt.date)
         late = not_ready(found, attempt.date, found.whole.daily)
         return {region: late[region] for region in regions if region in late}
@@ -146,7 +138,7 @@ class Work:
     # -- the plan --------------------------------------------------------------------------------
 
     def _run_of(self, attempt: Attempt) -> Generator[float, None, Run | None]:
-        """Return the attempt's run; plan it if necessary. None if no region needs a run."""
+        """Return the attempt's run, planned if necessary; None if no region needs a run."""
         place = self.folder.run(attempt.run)
         while not RunFolder(place).study.exists():
             if not (left := self.left(attempt)):
@@ -165,7 +157,7 @@ class Work:
         return Run(place)
 
     def _plan(self, attempt: Attempt, left: list[str]) -> None:
-        """Record outcomes of regions that need no run; plan a run for the others, if any."""
+        """Plan a run for the regions that need one; record the other regions' outcomes."""
         study = self._to_train(attempt, left) if left else None
         if study is None:
             return
@@ -272,20 +264,16 @@ class Work:
         return self.managers is None or self.managers.is_safe(one)
 
     def _away(self, error: Exception) -> float:
-        """Print why a service is unreachable; return the seconds until the next try."""
         self.say(f"retried in {AWAY_SECONDS:.0f} s: {error}")
         return AWAY_SECONDS
 
 
 class _OutcomeReporter:
-    """Reporter of the outcome and best result of each region, once per region."""
-
     def __init__(self, say: Say) -> None:
         self._say = say
         self._reported: set[str] = set()
 
     def report(self, outcomes: Iterable[Outcome], status: RunStatus) -> None:
-        """Report those of `outcomes` that have not been reported before."""
         regions = {region.name: region for region in status.regions}
         for one in outcomes:
             if one.region not in self._reported:
@@ -306,7 +294,7 @@ def _ended(one: Outcome, status: RunStatus) -> str:
 
 
 class _Resumer:
-    """Starter of a planned run, of a run that was already stopped, and of a lost run."""
+    """Starter of a planned or lost run, and of a run that was stopped before the first check."""
 
     def __init__(self, run: Run, say: Say) -> None:
         self._run = run

@@ -19,13 +19,10 @@ POLL_SECONDS = 1.0
 def day_lock(
     folder: DailyFolder, day: date, gives_up: Callable[[date | None], bool]
 ) -> Iterator[bool]:
-    """Wait until no other process works on a day of the study, then hold the lock.
+    """Wait for the lock of a study's days; yield False if `gives_up` ended the wait, else True.
 
-    While another process holds the lock, `gives_up` is called repeatedly with the day that this
-    process works on. If it returns True, the wait ends.
-
-    Yields:
-        True if this process holds the lock; False if `gives_up` ended the wait.
+    During the wait, `gives_up` repeatedly gets the day on which the lock's holder works. A result
+    of True ends the wait.
     """
     with open_lock(folder.lock) as file:  # closing it, or the end of the process, releases the lock
         descriptor = file.fileno()

@@ -44,11 +44,7 @@ MANY_DAYS = 100  # a backfill of more days is probably a typing error
 
 
 def daily_study(file: Path) -> tuple[Study, Daily]:
-    """Read a study and its `daily:` table.
-
-    Raises:
-        StudyError: the file is no study, or has no such table.
-    """
+    """Return a study and its `daily:` table; StudyError if the file has no study or no table."""
     study = load_whole(file)
     if study.daily is None:
         raise StudyError(f"{file}: the study has no daily: table; add daily: {{at: '02:30'}}")
@@ -56,7 +52,7 @@ def daily_study(file: Path) -> tuple[Study, Daily]:
 
 
 def journal_of(file: Path) -> tuple[Study, DailyFolder, Journal]:
-    """Return a study, the folder of its days and their journal, to read it.
+    """Return a study, the folder of its days and their journal.
 
     Raises:
         StudyError: the study can't be read, or it has neither a `daily:` table nor a journal.
@@ -70,14 +66,10 @@ def journal_of(file: Path) -> tuple[Study, DailyFolder, Journal]:
 
 
 class Days:
-    """The days of a study."""
+    """The days of a study. The journal is next to the runs in the working directory."""
 
     def __init__(self, file: Path, *, clock: Clock = real_time, say: Say = print) -> None:
-        """Open the journal of a study's days; it is next to the runs in the working directory.
-
-        Raises:
-            StudyError: the study can't be read, or has no `daily:` table.
-        """
+        """Open the journal; StudyError if the study can't be read or has no `daily:` table."""
         self._study, self._daily = daily_study(file)
         self._file, self._clock, self._say = file, clock, say
         self.folder = DailyFolder.for_study(self._study.name)
@@ -90,14 +82,10 @@ class Days:
         self._sender: Sender | None = None
 
     def run(self, day: date | None = None) -> list[date]:
-        """Start or continue a day and work until its end; return the days that were worked on.
+        """Work on a day until its end; return the days worked on. InputError for a future `day`.
 
-        Args:
-            day: default: today, with the days missed before if the study says so. If the next day
-                begins meanwhile, it follows.
-
-        Raises:
-            InputError: the study can't be used, or the day is in the future.
+        Without `day`, work on today, on missed days if the study says so, and on days that begin
+        meanwhile.
         """
         if day:
             self._check_past(day)
@@ -116,9 +104,8 @@ class Days:
     ) -> list[date]:
         """Backfill days, oldest first; return the days on which regions were missing.
 
-        A region is missing on a day if it has no outcome or failed. Only missing regions are
-        trained. Without `only_missing`, no region may have succeeded. Without `however_many`, at
-        most `MANY_DAYS` days are allowed.
+        A region is missing if it has no outcome or failed. Only missing regions are trained.
+        Without `however_many`, at most `MANY_DAYS` days are allowed.
 
         Raises:
             InputError: the study can't be used, a day is in the future, there are too many days, or
@@ -145,10 +132,9 @@ class Days:
     def tell(
         self, planned: Attempt | None = None, awaited: Mapping[str, str] | None = None
     ) -> None:
-        """Send alerts in the background to the channels that the study names.
+        """Send alerts to the study's channels in the background; a failure is only reported.
 
-        One alert lists the regions of the attempt `planned` that still wait for data: `awaited`
-        has these regions with the reasons. A failure to send is only reported.
+        If `planned` is given, an alert lists the `awaited` regions, with the reasons.
         """
         try:
             channels = self._study.channels(self._file.absolute().parent)
@@ -170,13 +156,13 @@ class Days:
             self._sender.start()
 
     def _share_alerts(self, outbox: Outbox) -> None:
-        """Skip alerts that another manager has sent, and tell it which alerts were sent here."""
+        """Skip alerts that another manager has sent, and note the sent alerts for that manager."""
         if self._managers:
             outbox.skip(self._managers.told)
             self._managers.note_told(outbox.settled())
 
     def finish_telling(self) -> None:
-        """Send the alerts once more; a job continues with those that fail."""
+        """Try to send the alerts once more; a job continues with the alerts that fail."""
         self.tell()
         if self._sender is None:
             return
@@ -237,7 +223,7 @@ class Days:
         self.tell()
 
     def _worked_on(self, day: date) -> bool:
-        """Work on a day, or wait until another manager has; False if one took over meanwhile."""
+        """Work on a day or wait for another manager's work; False if a manager took over."""
         try:
             with self._lease(day) as ours:
                 if not ours:
@@ -252,7 +238,7 @@ class Days:
         return True
 
     def _give_up(self, day: date, before: str) -> None:
-        """Record that a day's regions failed: its deadline was over before the day could begin."""
+        """Record that a day's regions failed because the deadline was over before the day began."""
         attempt = next(iter(self.journal.attempts(day)), None)
         if attempt and not attempt.ended and self._managers is None:
             why = f"its deadline was over before {before} ended"
@@ -264,10 +250,7 @@ class Days:
 
     @contextmanager
     def _lease(self, day: date, *, is_backfill: bool = False) -> Iterator[bool]:
-        """Wait until no other manager works on the days, then copy its results to this machine.
-
-        The wait also ends when the day has ended, except for a backfill.
-        """
+        """Wait for the managers' lease and copy results; yield False if the day ended meanwhile."""
         managers = self._managers
         if managers is None:
             yield True
@@ -295,7 +278,7 @@ class Days:
             self.tell()
 
     def _backfill_day(self, day: date, place: str) -> bool:
-        """Backfill the missing regions of a day under its lock; return whether any were missing."""
+        """Backfill a day's missing regions under the day lock; return whether any were missing."""
         patient = _patient(BusyDayWatch(self._say))
         with day_lock(self.folder, day, patient), self._lease(day, is_backfill=True):
             self._finish_open()
@@ -320,7 +303,7 @@ class Days:
             self._finish(min(open_days))
 
     def _finish(self, day: date) -> None:
-        """Finish the open attempts of a day, and begin another attempt when late data arrives."""
+        """Finish a day's open attempts, and begin another attempt when late data arrives."""
         steps: dict[int, Iterator[float]] = {}
         due: dict[int, float] = {}
         begun = time.monotonic()  # when the last attempt began
@@ -355,13 +338,12 @@ class Days:
         ]
 
     def _missing(self, day: date) -> list[str]:
-        """Return the regions of a day that have no outcome or failed."""
         endings = latest_of(self.journal.outcomes(day, day))
         ended = {o.region for o in endings.values() if o.ending is not Ending.FAILED}
         return [region for region in self._regions(day) if region not in ended]
 
     def _still_absent(self, day: date, regions: list[str]) -> list[str]:
-        """Return the regions' reasons if all of them failed for data that is still missing."""
+        """Return the reasons if all regions failed for data that is still missing, else []."""
         absent = load_day(self._file, day).absent
         whys = [data_not_there(day, absent[name]) for name in regions if name in absent]
         ended = latest_of(self.journal.outcomes(day, day))
@@ -378,7 +360,7 @@ class Days:
         return known[0] if known else self._begin(day, self._regions(day))
 
     def _begin(self, day: date, regions: list[str]) -> Attempt:
-        """Record another attempt at a day; it has the deadline of an open attempt, if any."""
+        """Record another attempt at a day, with an open attempt's deadline if there is one."""
         now, known = self._clock(), self.journal.attempts(day)
         number = max((one.attempt for one in known), default=0) + 1
         going_on = [one.deadline for one in known if not one.ended]
@@ -394,7 +376,6 @@ class Days:
         )
 
     def _free_run(self, day: date, number: int) -> str:
-        """Return an unused id for a run: the date, with a number if necessary."""
         study = load_day(self._file, day).study
         taken = {attempt.run for attempt in self.journal.attempts()}
         while True:
@@ -406,12 +387,11 @@ class Days:
 
 
 def _all_ended(attempts: list[Attempt]) -> bool:
-    """Return whether there were attempts at a day and all have ended."""
     return bool(attempts) and all(one.ended for one in attempts)
 
 
 def _patient(waits: BusyDayWatch) -> Callable[[date | None], bool]:
-    """Return a callback for `day_lock` that never ends the wait and prints the reason for it."""
+    """Return a callback for `day_lock` that reports the wait and never ends it."""
 
     def gives_up(busy: date | None) -> bool:
         waits.update(busy)

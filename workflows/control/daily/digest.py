@@ -1,4 +1,4 @@
-"""Events of a study's days: a table at the end of each day, and failed regions without a run."""
+"""Events of a study's days: their ends, failures without a run, awaited data and takeovers."""
 
 from __future__ import annotations
 
@@ -53,10 +53,7 @@ def tell_days(
     journal: Journal,
     now: datetime,
 ) -> None:
-    """Put each event of the days into the outbox, once.
-
-    The events are about days that have ended recently, and about failed regions of a running day.
-    """
+    """Put the events of running days and of recently ended days into the outbox, each once."""
     events = list(_events(study, folder, journal, now, outbox))
     outbox.put(events, channels, is_daily=True)
 
@@ -82,7 +79,7 @@ def awaited_event(
     awaited: Mapping[str, str],
     until: datetime | None,
 ) -> Event:
-    """Return the event for a day that waits for data; `awaited` has the regions and the reasons."""
+    """Return the event for a day that waits for data; `awaited` has each region's reason."""
     when = f" until {local_time(until)}" if until else ""
     title = f"{study} {attempt.date}: waits for the data of {first_of([*awaited], _NAMED)}{when}"
     return Event(
@@ -118,10 +115,6 @@ def _without_run(
     attempt: Attempt,
     outcomes: list[Outcome],
 ) -> Iterator[Event]:
-    """Yield the events for regions that failed without a run.
-
-    If the attempt's other regions have a run, the events name this run.
-    """
     has_run = RunFolder(folder.run(attempt.run)).study.exists()
     for one in outcomes:
         if one.ending is Ending.FAILED and one.run is None:
@@ -144,7 +137,7 @@ def _again(one: Outcome, folder: DailyFolder) -> str:
 
 @dataclass(frozen=True)
 class DaysCosts:
-    """The cost of a day's run, in total and by region (as far as it belongs to a region)."""
+    """The cost of a day's run: the total, and the parts that belong to a region."""
 
     total: CostSum
     regions: Mapping[str, CostSum]
@@ -165,7 +158,6 @@ def _costs(folder: DailyFolder, attempt: Attempt) -> DaysCosts | None:
 
 
 def _measured(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, BesideEarlier]:
-    """Return the measurements of the new and the previous model of each region."""
     found = {}
     for one in outcomes:
         run = RunFolder(folder.run(one.run)) if one.run else None
@@ -178,10 +170,7 @@ def _measured(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, Bes
 
 
 def _moves(study: Study, journal: Journal, attempt: Attempt) -> list[tuple[str, Change]]:
-    """Return the switches of current models that people made, with the region of each.
-
-    They happened between the end of the previous attempt and the end of this attempt.
-    """
+    """Return people's model switches between the previous attempt's end and this attempt's end."""
     assert attempt.ended
     ends = [one.ended for one in journal.attempts() if one.ended and one.ended < attempt.ended]
     since = max(ends, default=attempt.started)
@@ -260,7 +249,6 @@ def _digest(
 
 
 def _waits(study: Study, one: Outcome) -> bool:
-    """Return whether the model that a region got on this day waits for approval."""
     if one.ending is not Ending.KEPT or not study.publishes:
         return False
     found = awaiting(models_folder_of(study, region_slug(one.region)))
@@ -268,7 +256,6 @@ def _waits(study: Study, one: Outcome) -> bool:
 
 
 def _to_approve(study: Study, waiting: Iterable[Outcome]) -> Iterator[str]:
-    """Yield a line with the command to promote each model that waits for approval."""
     for one in waiting:
         model = models_folder_of(study, region_slug(one.region)) / str(one.run)
         yield f"{one.region}: its new model waits for approval: {promote_command(model)}"
@@ -314,7 +301,6 @@ def _beside(both: BesideEarlier | None) -> str:
 
 
 def _usd(costs: DaysCosts | None, region: str) -> str:
-    """Return the cost of a region; empty without a job or a known price."""
     known = costs.regions.get(region) if costs else None
     if costs is None or known is None or known.usd is None:
         return ""
@@ -322,12 +308,11 @@ def _usd(costs: DaysCosts | None, region: str) -> str:
 
 
 def _money(amount: float | None, total: CostSum) -> str:
-    """Return an amount with the number of decimals that all amounts of the day have."""
+    """Return an amount with the decimals of the day's total."""
     return usd(amount or 0.0, decimals_of(total.usd or 0.0))
 
 
 def _spent(total: CostSum) -> str:
-    """Return the cost of the day, and its parts for lost work, booting and idle nodes."""
     parts = [
         f"{_money(amount, total)} USD {what}"
         for what, amount in (("lost", total.lost), ("boot", total.boot), ("idle", total.idle))

@@ -1,4 +1,4 @@
-"""Late data of a day: data of a region that is missing or still being written."""
+"""Late data: a region's data of a day that is missing or still being written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNCHANGED_SECONDS = 60.0  # data that was not written for this time counts as co
 def not_ready(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str]:
     """Return the regions whose data of a day can't be used yet, with the reasons.
 
-    If the study doesn't wait for data, existing data counts as complete, and URLs are not checked.
+    If the study doesn't wait for data, existing data and all URLs count as complete.
     """
     late = {name: data_not_there(day, path) for name, path in found.absent.items()}
     if found.study is None or daily is None or daily.wait_for_data is None:
@@ -34,13 +34,13 @@ def not_ready(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str
 
 
 def absent(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str]:
-    """Return those of `not_ready` whose data does not exist."""
+    """Return the regions whose data of a day does not exist, with the reasons."""
     late = not_ready(found, day, daily)
     return {name: why for name, why in late.items() if why.startswith(f"data of {day} {ABSENT}: ")}
 
 
 def awaited_now(file: Path, journal: Journal, now: datetime) -> dict[str, str]:
-    """Return the regions whose data the newest day still waits for, with the reasons."""
+    """Return the regions for whose data the newest day still waits, with the reasons."""
     newest = journal.attempts()[-1:]
     if not newest or newest[0].ended:
         return {}
@@ -70,7 +70,7 @@ def _why_not_whole(each: str, daily: Daily, in_s3: DataInS3) -> str:
 
 
 def _why_not_whole_in_s3(url: str, daily: Daily, in_s3: DataInS3) -> str:
-    """Return why data in S3 is incomplete, else ""; data in an unknown state counts as complete."""
+    """Return why data in S3 is incomplete; "" for complete data and for an unknown state."""
     objects = in_s3.written(url)
     if objects == {}:
         return f"{ABSENT}: {url}"
@@ -89,7 +89,7 @@ def _why_young(data: str, written_at: Iterable[float]) -> str:
 
 
 def written(place: Path) -> Iterator[float]:
-    """Yield the time of the last write of a file, or of each file of a folder, in Unix seconds."""
+    """Yield the time of the last write of a file, or of each file in a folder, in Unix seconds."""
     for path in place.rglob("*") if place.is_dir() else (place,):
         try:
             yield path.stat().st_mtime

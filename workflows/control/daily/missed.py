@@ -12,18 +12,18 @@ _COMING = 20 * 366  # number of days that an installed schedule covers
 
 
 def next_start(daily: Daily, now: datetime) -> datetime:
-    """Return the time at which the next day begins, in UTC."""
+    """Return when the next day begins, in UTC."""
     today = daily.today(now)
     return next(begins for n in (0, 1, 2) if (begins := daily.begins(today + n * DAY)) > now)
 
 
 def next_start_text(daily: Daily, now: datetime) -> str:
-    """Return the time at which the next day begins, as text in the study's zone."""
+    """Return when the next day begins, as text in the study's zone."""
     return f"{next_start(daily, now).astimezone(daily.tzinfo):%Y-%m-%d %H:%M %Z}"
 
 
 def waits_until_text(daily: Daily | None, day: date) -> str:
-    """Return the time until which a day waits for data, in the study's zone; "" if it doesn't."""
+    """Return when a day's wait for data ends, in the study's zone; "" without a wait."""
     until = daily.waits_until(day) if daily else None
     return f"{until.astimezone(daily.tzinfo):%Y-%m-%d %H:%M %Z}" if until and daily else ""
 
@@ -35,7 +35,7 @@ def coming_days(daily: Daily, now: datetime) -> Iterator[date]:
 
 
 def days_to_do(daily: Daily, begun: Collection[date], now: datetime) -> list[date]:
-    """Return the days to work on now, the oldest first."""
+    """Return the days to work on now, oldest first."""
     due = daily.due(now)
     newest = max(begun, default=due)
     if daily.missed != "all" or newest >= due:

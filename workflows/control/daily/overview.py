@@ -21,14 +21,9 @@ from trialfleet.workflows.views.terminal.days import DaysOverview, overview
 
 
 def days(study: str | PathLike[str], *, most: int = 14) -> DaysOverview:
-    """Return the outcomes of a study's days and of their regions.
+    """Return the newest days of a study, at most `most`, with the outcomes of their regions.
 
-    A study's days are stored below the working directory in which they are run. Call this function
-    in the same directory.
-
-    Args:
-        study: the study's file.
-        most: the maximum number of days; the newest days are returned.
+    Call this function in the working directory of the runs, where the days are stored.
 
     Raises:
         StudyError: the study can't be read, or it has neither a `daily:` table nor a past day.
@@ -49,7 +44,6 @@ def read_overview(file: Path, most: int) -> tuple[Study, DailyFolder, DaysOvervi
 
 
 def _awaiting(file: Path) -> dict[str, Awaiting]:
-    """Return the models that wait for approval, by region; empty if the study can't be read."""
     try:
         return awaiting_of(load_published(file))
     except (TrialfleetError, OSError):

@@ -1,4 +1,4 @@
-"""Messages while a day waits for an unreachable HTCondor or for another day."""
+"""Messages while a day waits for HTCondor or for another day."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _LOOK_EVERY = 10.0  # seconds
 
 
 class PoolWatch:
-    """Messages that HTCondor is unreachable and that it answers again, once per change."""
+    """Reporter of HTCondor's outages: one message at the beginning and one at the end."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._is_away = False
 
     def update(self, status: RunStatus) -> None:
-        """Report a change in the state of the day's run."""
+        """Report that HTCondor is unreachable or answers again, from the run's status."""
         is_away = status.state is RunState.UNKNOWN
         self.note_outage((status.notice or "the job queue can't be read") if is_away else "")
 
     def note_outage(self, why_away: str) -> None:
-        """Report a change; an empty `why_away` means that HTCondor answers."""
+        """Report a change; `why_away` is empty while HTCondor answers."""
         if why_away and not self._is_away:
             up = start_command()
             self._say(f"the day waits for HTCondor ({why_away}); if it is down: {up}")
@@ -37,7 +37,7 @@ class PoolWatch:
 
 
 class BusyDayWatch:
-    """Messages about the day that this day waits for, and about an unreachable HTCondor."""
+    """Reporter of the day that this day waits for, and of HTCondor's outages."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say

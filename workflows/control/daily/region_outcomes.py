@@ -36,7 +36,7 @@ class RunsEndings:
         self._day = frozen.day or RunsDay(date=attempt.date)
 
     def published(self, status: RunStatus) -> list[Outcome]:
-        """Return the outcomes of the regions that have published; others may still run."""
+        """Return the outcomes of the regions with a published model; others may still run."""
         return [self._with_model(r) for r in self._own(status) if r.stage.has_model]
 
     def all(self, status: RunStatus) -> list[Outcome]:
@@ -49,7 +49,7 @@ class RunsEndings:
         return [*self.published(status), *failed]
 
     def none(self, why: str) -> list[Outcome]:
-        """Return the outcomes if the run can't be started: all regions failed, because of `why`."""
+        """Return the outcomes if the run can't be started: each region failed because of `why`."""
         return [self._outcome(region, Ending.FAILED, why) for region in self._regions]
 
     def _own(self, status: RunStatus) -> list[RegionStatus]:

@@ -1,7 +1,6 @@
-"""Sending of day events: by a thread of a command, and then by a job if some still wait.
+"""Sending of alerts about days: by a thread of the command, then by a job if alerts still wait.
 
-The job is in HTCondor's local universe: it runs on the access point, and HTCondor starts it again
-if it dies.
+The job runs in HTCondor's local universe, and HTCondor restarts a job that dies.
 """
 
 from __future__ import annotations
@@ -52,17 +51,15 @@ class Sender(threading.Thread):
             self._ends.wait(LOOK_SECONDS)
 
     def finish(self) -> None:
-        """Try due alerts once more; this takes no longer than one try."""
+        """Try due alerts once more, for `SECONDS` at most."""
         self._ends.set()
         self.join(SECONDS)
 
 
 def keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
-    """Return the id of the job that sends waiting alerts; submit it if there is none.
+    """Return the id of the job that sends waiting alerts; submit the job if there is none.
 
-    Raises:
-        InputError: a path can't be written into a submit file.
-        PoolError: HTCondor is unreachable or refuses.
+    Raise InputError for a path that a submit file can't contain, PoolError if HTCondor refuses.
     """
     text = start_text(folder, study, "notify", "send", file.absolute())
     ours = f"TrialfleetAlerts =?= {classad_string(folder.root)}"
@@ -75,7 +72,7 @@ def keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
 
 
 def left_over(outbox: Outbox, study: str, file: Path, folder: DailyFolder) -> str:
-    """Let a job send the alerts that still wait; return a line about it, or "" without any."""
+    """Let a job send the alerts that still wait; return a line about the job, or "" without any."""
     waiting = len(outbox.waiting())
     if not waiting:
         return ""

@@ -14,10 +14,10 @@ _LEAST, _MOST = -100_000, 100_000  # bounds of a region's priority
 
 
 def stalest_first(study: Study, now: datetime) -> Study:
-    """Return a resolved study in which the age of each region's model is added to its priority.
+    """Return the study with each region's priority raised by 1 per hour of its model's age.
 
-    One hour of age adds 1 to the priority that the study sets. So a region with a low priority
-    overtakes the others in the end. Regions without a model get more than any model's age.
+    So a region with a low priority gets its turn in the end. A region without a model gets 24 more
+    than the oldest model.
     """
     ages = {region: model_age(study, region, now) for region in study.region_table}
     points = age_points(ages)
@@ -31,10 +31,7 @@ def stalest_first(study: Study, now: datetime) -> Study:
 
 
 def age_points(ages: Mapping[str, float | None]) -> dict[str, int]:
-    """Return the number to add to each region's priority, from the age of its model in seconds.
-
-    An age of None means that the region has no model.
-    """
+    """Return the increase of each region's priority; ages in seconds, None without a model."""
     known = [age for age in ages.values() if age is not None]
     oldest = int(max(known, default=0.0) / _HOUR)
     return {

@@ -26,11 +26,7 @@ _KEPT = (
 
 
 def write_start(folder: DailyFolder, study: str, file: Path) -> str:
-    """Write the program that the schedule starts, `trialfleet daily run STUDY`; return its text.
-
-    Raises:
-        InputError: see `start_text`.
-    """
+    """Write the schedule's program and return its text; InputError as for `start_text`."""
     text = start_text(folder, study, "daily", "run", file.absolute())
     folder.root.mkdir(parents=True, exist_ok=True)
     write_atomic(folder.start, text, mode=0o755)
@@ -40,8 +36,7 @@ def write_start(folder: DailyFolder, study: str, file: Path) -> str:
 def start_text(folder: DailyFolder, study: str, *words: str | Path) -> str:
     """Return the text of a program that runs the trialfleet command `words`.
 
-    Raises:
-        InputError: a path has a character that units and submit files can't contain.
+    Raise InputError if a path has a character that units and submit files can't contain.
     """
     for path in (folder.root, *words, Path.cwd(), Path(sys.executable)):
         if needs_escape(str(path)) or not str(path).isprintable():

@@ -24,10 +24,8 @@ def unchanged_regions(
 ) -> list[str]:
     """Return the regions whose new model would equal their last model.
 
-    Args:
-        data: the fingerprint of each region's data; None if it is unknown.
-        settings: the fingerprint of each region's settings.
-        last: each region's outcome on the last day on which it trained a model.
+    `data` and `settings` have each region's fingerprints; None is an unknown fingerprint. `last`
+    has each region's outcome on the last day with a trained model.
     """
     return [
         name
@@ -38,15 +36,10 @@ def unchanged_regions(
 
 
 def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | None:
-    """Return the fingerprint of a region's data; it does not depend on the data's path.
+    """Return a path-independent fingerprint of a region's data; OSError if a file is unreadable.
 
-    A file is only read again if it has changed.
-
-    Returns:
-        None if the data is a URL or empty, or if a file changes all the time.
-
-    Raises:
-        OSError: a file can't be read.
+    The fingerprint is None if the data is a URL or empty, or if a file changes all the time. Only
+    changed files are read again.
     """
     places = study.data_of(region)
     if any(place.startswith(URL_PREFIXES) for place in places):
@@ -56,20 +49,17 @@ def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | N
 
 
 def fingerprint_of(places: list[str], entries: Iterable[Mapping[str, Any]]) -> str | None:
-    """Return the fingerprint of files. It only depends on their paths below `places`.
+    """Return a fingerprint of files' checksums and of their paths below `places`.
 
-    `entries` has the files with their checksums, in the form of a model's provenance. `places` may
-    contain a date.
-
-    Returns:
-        None if there is no file, or if a checksum is unknown.
+    `entries` has paths and checksums in the form of a model's provenance. The fingerprint is None
+    without files, or if a checksum is unknown.
     """
     found = [(_name(str(entry.get("path")), places), entry.get("sha256")) for entry in entries]
     return _digest(found) if found and all(checksum for _, checksum in found) else None
 
 
 def _name(path: str, places: list[str]) -> str:
-    """Return a file's name for the fingerprint: the number of its place, and its path in it."""
+    """Return a file's name in the fingerprint: the place's number, and the path in the place."""
     for number, place in enumerate(places):
         if Path(path).is_relative_to(place):
             return f"{number}/{Path(path).relative_to(place)}"
@@ -77,11 +67,7 @@ def _name(path: str, places: list[str]) -> str:
 
 
 def settings_fingerprint(study: Study, region: str) -> str:
-    """Return the fingerprint of everything that affects a training, except the data.
-
-    Raises:
-        OSError: a file of the trainer can't be read.
-    """
+    """Return a fingerprint of a training's inputs except the data; OSError for unreadable files."""
     own = study.region(region).model_dump(mode="json", exclude={"data", "priority"})
     files = study.trainer.files if isinstance(study.trainer, Trainer) else []
     whole = study.model_dump(mode="json", exclude=_ELSEWHERE)

@@ -24,13 +24,10 @@ _SYSTEM, _SYSTEM_STATE = Path("/etc/systemd/system"), Path("/var/lib/systemd")
 
 @dataclass(frozen=True)
 class Units:
-    """The systemd units of a study's schedule, for the user's or the machine's systemd.
+    """The systemd units of a study's schedule, for the machine's systemd (`system`) or the user's.
 
-    Attributes:
-        name: the units' name without suffix; it differs for studies in different folders.
-        place: the folder of the units' files.
-        system: True for the machine's systemd, False for the user's.
-        run: a function that runs a command and returns its output; tests replace it.
+    `name` has no suffix and differs for each folder of runs. `place` is the folder of the units'
+    files.
     """
 
     name: str
@@ -65,13 +62,10 @@ class Units:
         return True
 
     def install(self, study: str, daily: Daily, start: Path, owner: str) -> None:
-        """Write the units, start the timer, and let systemd start it after each reboot.
+        """Write the units, and start the timer now and after each reboot.
 
-        The service runs the program `start`. With the machine's systemd, it runs as `owner`.
-
-        Raises:
-            InputError: this account may not write the units.
-            PoolError: systemd refuses.
+        The service runs the program `start`, as `owner` if the machine's systemd is used. Raise
+        InputError if this account may not write the units, PoolError if systemd refuses.
         """
         texts = {
             self.service: render_template(
@@ -99,7 +93,7 @@ class Units:
         self.run(self._systemctl("restart", self.timer.name))  # an old timer may have another time
 
     def remove(self) -> bool:
-        """Stop the timer and remove the units; return whether any existed. A running day stays."""
+        """Stop the timer, but no running day, and remove the units; return whether any existed."""
         there = [path for path in (self.timer, self.service) if path.exists()]
         if not there:
             return False
@@ -115,7 +109,6 @@ class Units:
 
     @property
     def _last_fired(self) -> Path:
-        """The file in which systemd notes when the timer last started the service."""
         data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
         folder = _SYSTEM_STATE if self.system else data / "systemd"
         return folder / "timers" / f"stamp-{self.timer.name}"
@@ -127,8 +120,8 @@ class Units:
 def calendar(daily: Daily, now: datetime) -> list[str]:
     """Return values for systemd's OnCalendar that start each day exactly once.
 
-    systemd skips a start if its local time, or the beginning of its hour, does not exist on that
-    day. This is the case when clocks go forward. Such a day gets its own value, in UTC.
+    When clocks go forward, some local times do not exist. systemd skips a start at such a time, or
+    in an hour that begins at such a time. A skipped day gets its own value, in UTC.
     """
     zone = f" {daily.zone}" if daily.zone else ""
     at = f"{daily.time:%H:%M}:00{zone}"
@@ -143,7 +136,6 @@ def calendar(daily: Daily, now: datetime) -> list[str]:
 
 
 def _is_skipped(daily: Daily, day: date, at: time) -> bool:
-    """Return whether a time does not exist on a day, because the zone's clocks go forward."""
     there = datetime.combine(day, at, daily.tzinfo)
     return there.astimezone(UTC).astimezone(daily.tzinfo).time() != at
 
@@ -151,8 +143,8 @@ def _is_skipped(daily: Daily, day: date, at: time) -> bool:
 def _all_days_but(days: set[date], first: int) -> list[str]:
     """Return values for OnCalendar that cover all days except `days`, from the year `first` on.
 
-    If clocks go forward in the middle of an hour, systemd finds no start on that day or later
-    (EDEADLK). So no value may cover such a day: for its month, the other days are listed.
+    If clocks go forward within an hour, systemd finds no start on that day or later (EDEADLK). So
+    for the month of such a day, the values list the other days.
     """
     months = {day.month for day in days}
     others = ",".join(f"{month:02}" for month in range(1, 13) if month not in months)

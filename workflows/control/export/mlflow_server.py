@@ -1,8 +1,8 @@
 """A study's models in MLflow, and the alias `champion` of a region's current model.
 
-Each model becomes an MLflow run in the study's experiment, and a version of the registered model
-STUDY.REGION. The MLflow run has the tag `trialfleet.model` = STUDY/REGION/RUN. The export looks up
-each item before it creates it. So an export that is killed or repeated creates nothing twice.
+Each model becomes an MLflow run in the study's experiment, with the tag `trialfleet.model` =
+STUDY/REGION/RUN, and a version of the registered model STUDY.REGION. Each item is looked up before
+its creation, so a killed or repeated export creates nothing twice.
 """
 
 from __future__ import annotations
@@ -63,18 +63,10 @@ def title_of(settings: Mlflow) -> str:
 
 
 class MlflowServer:
-    """A tracking server and its model registry."""
+    """A tracking server and its model registry. `records` is a folder for the models' versions."""
 
     def __init__(self, settings: Mlflow, records: Path) -> None:
-        """Read the settings, without sending a request.
-
-        Args:
-            settings: the study's settings for MLflow.
-            records: a folder for files with the version of each model on the server.
-
-        Raises:
-            ExportError: the package is missing, or a password or token can't be read.
-        """
+        """Read the settings, without a request; ExportError if mlflow or a secret is missing."""
         self.title = title_of(settings)
         self._settings, self._records = settings, records
         password = secret_of(settings.password_file, settings.password_env)
@@ -86,22 +78,15 @@ class MlflowServer:
         self._experiment: str | None = None
 
     def check(self) -> None:
-        """Search for an experiment, to test the server and the login.
-
-        Raises:
-            ExportError: MLflow refuses or is unreachable.
-        """
+        """Test the server and the login; ExportError if MLflow refuses or is unreachable."""
         with self._asking():
             self._client.search_experiments(max_results=1)
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:  # noqa: ARG002
         """Update a region's runs and versions; return a line for each change.
 
-        Models that `keep` removes on this machine stay in MLflow, which has its own rules for
-        retention.
-
-        Raises:
-            ExportError: MLflow refuses or is unreachable.
+        `keep` is ignored, because MLflow has its own rules for retention. Raise ExportError if
+        MLflow refuses or is unreachable.
         """
         record = self._records / f"{published.region}.json"
         known = _read(record, self._settings.uri)
@@ -122,10 +107,7 @@ class MlflowServer:
     # -- a model -------------------------------------------------------------------------------
 
     def _add(self, study: str, name: str, region: str, model: LocalModel) -> tuple[str, str]:
-        """Return the registered version of a model, and a note about its trials (usually empty).
-
-        The version is created if it is missing.
-        """
+        """Return a model's version, created if missing, and a note if trials are missing."""
         identity = f"{study}/{region}/{model.run}"
         experiment = self._experiment_of(study)
         found = self._client.search_runs([experiment], f"tags.`{TAG}` = '{identity}'")
@@ -182,7 +164,7 @@ class MlflowServer:
         )
 
     def _log(self, run_id: str, params: Mapping[str, object], points: Iterable[Point]) -> None:
-        """Log parameters and metrics; to log the same values twice does no harm."""
+        """Log parameters and metrics; logging the same values twice does no harm."""
         from mlflow.entities import Metric, Param
 
         named = [Param(_key(key), _value(value)) for key, value in params.items()]
@@ -194,7 +176,7 @@ class MlflowServer:
                 self._client.log_batch(run_id, **{kind: entries[start : start + _BATCH]})
 
     def _log_data(self, run_id: str, model: LocalModel, card: Mapping[str, Any]) -> None:
-        """Log the training data as inputs of the run; to log the same data twice does no harm."""
+        """Log the training data as the run's inputs; logging the same data twice does no harm."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         schema = schema_of(model.path)
@@ -219,11 +201,7 @@ class MlflowServer:
             self._client.log_inputs(run_id, inputs)
 
     def _add_trials(self, experiment: str, parent: str, model: LocalModel) -> str:
-        """Create a child run of the model's run for each trial that has no finished child run.
-
-        If the trials can't be read, the model is exported without them. The returned text has the
-        reason; otherwise it is empty.
-        """
+        """Create or complete a child run for each trial; return why trials can't be read, or ""."""
         try:
             found = trials_of_model(model.provenance)
         except TrialfleetError as error:
@@ -247,7 +225,6 @@ class MlflowServer:
         return ""
 
     def _log_files(self, run_id: str, model: LocalModel) -> None:
-        """Upload the model's files and the files with which MLflow loads the model."""
         import mlflow
 
         self._client.log_artifacts(run_id, str(model.path), MODEL)
@@ -283,7 +260,6 @@ class MlflowServer:
                 raise
 
     def _switch(self, name: str, version: str) -> list[str]:
-        """Point the alias at the version of the current model."""
         registered = self._client.get_registered_model(name)
         if str(registered.aliases.get(ALIAS)) == version:
             return []
@@ -336,7 +312,6 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _metrics(card: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield the metrics of the full training and of the gate."""
     gate = card.get("gate") or {}
     sides = {f"gate.{side}.": gate.get(side) for side in ("champion", "challenger", "baseline")}
     for prefix, measured in {"": card, **sides}.items():
@@ -346,12 +321,10 @@ def _metrics(card: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _texts(tags: Mapping[str, object]) -> dict[str, str]:
-    """Return the tags in a form that MLflow accepts, without tags that are None."""
     return {_key(key): _value(value) for key, value in tags.items() if value is not None}
 
 
 def _key(name: str) -> str:
-    """Return the name in a form that MLflow accepts."""
     return re.sub(r"[^A-Za-z0-9_\-. /]", "_", name)[:250] or "_"
 
 
@@ -367,6 +340,6 @@ def _milliseconds(moment: str | None) -> int | None:
 
 
 def _read(record: Path, uri: str) -> dict[str, str]:
-    """Return the known versions of a region's models on a server."""
+    """Return a region's recorded versions, by run; empty if the record is of another server."""
     found = object_or_empty(lambda: read_json(record))
     return object_or_empty(lambda: found["versions"]) if found.get("uri") == uri else {}

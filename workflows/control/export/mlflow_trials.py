@@ -1,7 +1,7 @@
 """The trials of a model's region in MLflow: child runs, if the study sets `trials`.
 
-A child run is identified by its parent and the trial's number. It is complete once MLflow has its
-end. So nothing is created twice.
+A child run is identified by the parent and the trial's number, so nothing is created twice. A child
+run with an end is complete.
 """
 
 from __future__ import annotations
@@ -43,11 +43,7 @@ class RegionTrials(NamedTuple):
 
 
 def trials_of_model(provenance: Mapping[str, Any]) -> RegionTrials:
-    """Return the trials of the run and region that a model's provenance names.
-
-    Raises:
-        TrialfleetError: the run's folder was removed, or the folder or the storage can't be read.
-    """
+    """Return the trials of a model's run and region; TrialfleetError if the run can't be read."""
     place, region = Path(str(provenance.get("folder"))), str(provenance.get("region"))
     if not (place.is_absolute() and RunFolder(place).study.exists()):
         raise ExportError("the run's folder does not exist")
@@ -72,7 +68,7 @@ def known_trials(client: MlflowClient, experiment: str, parent: str) -> dict[str
 
 
 def tags_of(trial: Trial, parent: str) -> dict[str, object]:
-    """Return the tags of a trial's child run; tags that are None are left out later."""
+    """Return the tags of a trial's child run; None stands for a missing tag."""
     return {
         PARENT: parent,
         NUMBER: trial.trial,

@@ -1,7 +1,7 @@
 """One pass of an export: every target is updated to match the publish folder.
 
-A pass compares the target with the folder, and uses no record of earlier passes. So a pass may be
-killed at any point: the next pass, by any process, does the rest.
+A pass compares the target with the folder and needs no record of earlier passes. After a kill, the
+next pass by any process does the rest.
 """
 
 from __future__ import annotations
@@ -26,11 +26,7 @@ class Target(Protocol):
     title: str
 
     def check(self) -> None:
-        """Send a test request, to find an outage even if there is no model to export.
-
-        Raises:
-            ExportError: the target refuses or is unreachable.
-        """
+        """Send a test request, even if there is no model to export; ExportError on failure."""
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:
         """Update a region's models in the target; return a line for each change."""
@@ -56,12 +52,9 @@ def export_all(
     progress: Progress,
     models_folders: Sequence[Path] | None = None,
 ) -> dict[str, str]:
-    """Update all targets with the models of some or all regions.
+    """Update all targets with the models of some or all regions; return problems by target's title.
 
-    Only one process may call this at a time; see `ExportFolder.hold_lock`.
-
-    Returns:
-        By title: the reason why a target isn't up to date.
+    The caller holds `ExportFolder.hold_lock`.
     """
     folder.keep_targets(targets)
     everything = folder.models_folders
@@ -84,10 +77,7 @@ def export_all(
 def _export(
     target: Target, models_folders: Iterable[Path], keep: Keep | None, progress: Progress
 ) -> str:
-    """Update a target; return the reason if it isn't up to date, else "".
-
-    After a region's error the other regions are still exported, unless they have the same error.
-    """
+    """Update a target; return the reason if the target is not up to date, else ""."""
     problems = []
     for models_folder in models_folders:
         try:
@@ -105,7 +95,7 @@ def _export(
 
 
 def _openers(folder: ExportFolder, targets: Targets) -> Iterator[tuple[str, Callable[[], Target]]]:
-    """Yield each target's title with a function that opens it or raises an `ExportError`."""
+    """Yield each target's title with a function that opens the target or raises an ExportError."""
     if url := targets.export.s3:
         from trialfleet.workflows.control.export.s3_mirror import S3Mirror
 

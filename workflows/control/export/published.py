@@ -15,10 +15,9 @@ OLDEST = datetime.min.replace(tzinfo=UTC)
 
 
 class ExportError(TrialfleetError):
-    """An export failed and will be retried; the message has no secret.
+    """A failed export, which is retried; the message has no secret.
 
-    Attributes:
-        is_of_all: True if other regions would have the same error.
+    `is_of_all` is True if other regions would have the same error.
     """
 
     def __init__(self, message: str, *, is_of_all: bool = False) -> None:
@@ -28,14 +27,7 @@ class ExportError(TrialfleetError):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalModel:
-    """A published model.
-
-    Attributes:
-        path: the model's folder, whose content never changes.
-        run: the run that trained it.
-        as_of: the time that decides which model is newer; None if unknown.
-        provenance: the content of its provenance.json.
-    """
+    """A published model. `as_of` decides which model is newer, and is None if unknown."""
 
     path: Path
     run: str
@@ -47,11 +39,8 @@ class LocalModel:
 class Published:
     """A region's models at one moment.
 
-    Attributes:
-        region: the name of the region's folder, its slug.
-        folder: the folder of the region's models.
-        models: the models by run, oldest first.
-        change: the change that made the current model current; None without a current model.
+    `region` is the region's slug, the name of `folder`. `models` are by run, oldest first. `change`
+    made the current model current; None without a current model.
     """
 
     study: str
@@ -62,13 +51,13 @@ class Published:
 
     @property
     def champion(self) -> LocalModel | None:
-        """The current model; None if there is none or its folder was removed."""
+        """The current model; None if no model is current or its folder was removed."""
         return self.models.get(self.change.run) if self.change else None
 
 
 def published_in(models_folder: Path) -> Published:
-    """Return a region's published models, from the folder of the region's models."""
-    changes = history.changes(models_folder / LATEST)  # first: so the models include it
+    """Return a region's published models."""
+    changes = history.changes(models_folder / LATEST)  # before the models, to miss none
     found = [
         LocalModel(
             path=path, run=path.name, as_of=as_of_model(path), provenance=provenance_of(path)

@@ -1,7 +1,7 @@
 """The files with which MLflow loads a published model: `MLmodel`, requirements and code.
 
-The code consists of the modules of this library that a prediction needs, as a package with its own
-name. So MLflow can load the model without trialfleet, or next to any release of it.
+The code is a separately named package of this library's modules for predictions. So MLflow can load
+the model without trialfleet, or next to any release of trialfleet.
 """
 
 from __future__ import annotations
@@ -57,12 +57,8 @@ _NAMESPACE = uuid.UUID("5b7c3f8e-2f0e-4c62-9d43-6d3d9c1b7a11")  # for the models
 class Pyfunc:
     """A description of a model, with which MLflow loads the model.
 
-    Attributes:
-        modules: modules of this library to copy with the model.
-        requirements: lines for requirements.txt.
-        inputs: the columns that a prediction needs, with MLflow's types.
-        outputs: the columns of a prediction, with MLflow's types.
-        metadata: further facts about the columns.
+    `modules` are modules of this library to copy with the model. `requirements` are lines for
+    requirements.txt. `inputs` and `outputs` map a prediction's columns to MLflow's types.
     """
 
     modules: tuple[str, ...]
@@ -73,10 +69,10 @@ class Pyfunc:
 
 
 def pyfunc_of(model: Path) -> Pyfunc | None:
-    """Return a model's description for MLflow; None if MLflow can't load it or needs none.
+    """Return a model's description for MLflow; None if MLflow can't load the model or needs none.
 
-    MLflow can load models of `trainer: tabular`, and models whose trainer wrote `predict.py`. It
-    needs no description if the trainer wrote `MLmodel`.
+    MLflow can load models of `trainer: tabular`, and models whose trainer wrote `predict.py`. A
+    model whose trainer wrote `MLmodel` needs no description.
     """
     if (model / MLMODEL).exists():
         return None
@@ -103,12 +99,12 @@ def pyfunc_of(model: Path) -> Pyfunc | None:
 
 
 def columns_of(model: Path) -> Columns | None:
-    """Return the columns of a model of `trainer: tabular`; None for another trainer's."""
+    """Return the columns of a model of `trainer: tabular`; None for other models."""
     return unless_damaged(lambda: Columns(**read_json(model / "model.json")["columns"]), None)
 
 
 def schema_of(model: Path) -> dict[str, Any] | None:
-    """Return the columns of a model's training data in the form of MLflow's data schema."""
+    """Return a model's columns as MLflow's data schema; None if the columns are unknown."""
     columns = columns_of(model)
     if columns is None:
         return None
@@ -132,13 +128,9 @@ def kinds_of(columns: Columns) -> dict[str, str]:
 def write_pyfunc(
     folder: Path, pyfunc: Pyfunc, model: LocalModel, of_mlflow: Mapping[str, Any]
 ) -> None:
-    """Write the files with which MLflow loads a model.
+    """Write the files with which MLflow loads a model into the empty `folder`.
 
-    Args:
-        folder: an empty folder for the files.
-        pyfunc: the model's description.
-        model: the model; its provenance has the time when it was created.
-        of_mlflow: MLflow's own entries for MLmodel, such as MLflow's version and the run.
+    `of_mlflow` has MLflow's own entries for MLmodel, such as MLflow's version and the run.
     """
     package = _write_code(folder / CODE, pyfunc.modules)
     signature = {
@@ -189,10 +181,9 @@ def _write_code(folder: Path, modules: Iterable[str]) -> str:
 def _inputs(columns: Columns) -> dict[str, str]:
     """Return MLflow's type of each column that a model reads.
 
-    MLflow refuses values of another type: whole numbers for `double`, numbers for `string`. The
-    type of a pandas column depends on its present values: whole numbers one day, fractions the
-    next. So only columns whose texts never look like numbers get a type. For the others, MLmodel's
-    `metadata` has the kind.
+    MLflow refuses whole numbers for `double` and numbers for `string`. The type of a pandas column
+    depends on its present values: whole numbers one day, fractions the next. So only columns whose
+    texts never look like numbers get a type. MLmodel's `metadata` has the kinds of the others.
     """
     return dict.fromkeys(columns.numeric, "any") | {
         name: "any" if name in columns.kinds or any(map(_is_number, words)) else "string"
@@ -201,7 +192,7 @@ def _inputs(columns: Columns) -> dict[str, str]:
 
 
 def _is_number(text: str) -> bool:
-    """Return whether a text looks like a number; 04 does not, because of its leading zero."""
+    """Return whether a text looks like a number; 04 has a leading zero and does not."""
     try:
         float(text)
     except ValueError:

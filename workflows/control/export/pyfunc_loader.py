@@ -1,7 +1,4 @@
-"""Loader of a published model for MLflow; this file is copied with the model, as a package.
-
-`_write_code` in `pyfunc.py` chooses the package's name, and adds modules of this library to it.
-"""
+"""Loader of a published model for MLflow. `pyfunc.py` copies this file into the model's package."""
 
 from __future__ import annotations
 
@@ -32,15 +29,13 @@ def _load_own(file: Path) -> Any:
 
 
 class _Tabular:
-    """A model of `trainer: tabular`."""
-
     def __init__(self, folder: Path) -> None:
         from trialfleet.nodes.tabular.predict import load_model
 
         self._model = load_model(folder)
 
     def predict(self, rows: pd.DataFrame) -> pd.Series[Any]:
-        """Return the prediction for each row, with the index of `rows`; see `predict_frame`."""
+        """Return the prediction for each row, with the index of `rows`."""
         import pandas as pd
         import polars as pl
 

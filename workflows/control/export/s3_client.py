@@ -15,16 +15,12 @@ CONNECT_SECONDS, READ_SECONDS, RETRIES = 5, 60, 3  # of one request to S3
 
 
 def s3_client(keys: S3Keys | None, region: str | None = None, retries: int = RETRIES) -> S3Client:
-    """Return a client, without sending a request.
+    """Return a client, without a request; without `keys`, boto3 finds keys itself.
 
-    With a `region`, signed URLs have the region's host and the bucket in the path. Otherwise S3's
-    certificate would not cover the host name of a bucket with dots in its name, and S3's general
-    host would redirect requests for buckets in other regions.
-
-    Args:
-        keys: the study's files with the keys; None: boto3 finds keys itself.
-        region: the bucket's AWS region; None: S3 redirects to it.
-        retries: the maximum number of attempts for a request.
+    With the bucket's AWS `region`, signed URLs have the region's host and the bucket in the path.
+    Otherwise S3's certificate would not cover the host of a bucket with dots in its name, and S3
+    would redirect requests for buckets in other regions. `retries` counts all attempts of a
+    request.
 
     Raises:
         ExportError: the keys can't be read, or no client can be created.
@@ -58,11 +54,7 @@ def s3_client(keys: S3Keys | None, region: str | None = None, retries: int = RET
 
 
 def secret_of(file: str | None, variable: str | None = None) -> str | None:
-    """Return the result of `secret`; None if neither a file nor a variable is named.
-
-    Raises:
-        ExportError: the secret can't be read, or is empty.
-    """
+    """Return the secret of a file or variable, if one is named; ExportError if unreadable."""
     try:
         return secret(file, variable) if file or variable else None
     except ValueError as error:

@@ -15,13 +15,9 @@ if TYPE_CHECKING:
 
 
 class DataInS3:
-    """Reader of the times at which data in S3 was written.
-
-    The times are unknown if S3 is unreachable or refuses. The permission s3:ListBucket is needed.
-    """
+    """Reader of write times in S3; needs s3:ListBucket. Without `keys`, boto3 finds keys itself."""
 
     def __init__(self, keys: S3Keys | None) -> None:
-        """Store the study's keys, without a request. With None, boto3 finds keys itself."""
         self._keys = keys
 
     @cached_property
@@ -34,8 +30,7 @@ class DataInS3:
     def written(self, url: str) -> dict[str, datetime] | None:
         """Return the write time of an object, or of each object in a folder, by URL.
 
-        Returns:
-            An empty mapping if there is no such object; None if the times are unknown.
+        The result is empty without such an object, and None if S3 is unreachable or refuses.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 

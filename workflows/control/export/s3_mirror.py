@@ -5,13 +5,10 @@ PREFIX/STUDY/REGION/RUN-ID.json    its manifest, put last: a model with one is c
 PREFIX/STUDY/REGION/RUN-ID.removed a mark: the model is being removed
 PREFIX/STUDY/REGION/latest.json    the pointer to the current model
 
-A reader of the pointer always finds a complete model, the previous or the new one. A model's
-provenance.json is put first, on the condition that it does not exist yet. So it claims the run's
-id: two managers whose runs have the same id never mix their files. The pointer is only replaced if
-it has not changed since it was read. So the second of two writers notices this and reads it again.
-
-If a call is killed between two requests, the next call completes its work, without sending files
-again.
+The pointer always names a complete model. Of two writers of the pointer, the second notices the
+change and reads the pointer again. A model's provenance.json is put first, if S3 has none yet. This
+claims the run's id, so that two managers never mix the files of runs with the same id. After a
+kill, the next call completes the work, without sending files again.
 """
 
 from __future__ import annotations
@@ -49,34 +46,23 @@ Pointer = dict[str, Any]
 
 
 class S3Mirror:
-    """The copy of a publish folder under a prefix of a bucket."""
+    """The copy of a publish folder under `url`, s3://BUCKET/PREFIX.
+
+    `client` may list the bucket, and get, put and delete objects.
+    """
 
     def __init__(self, client: S3Client, url: str) -> None:
-        """Store the client, without a request.
-
-        Args:
-            client: a client that may list the bucket, and get, put and delete its objects.
-            url: s3://BUCKET/PREFIX.
-        """
         self._client = client
         self._bucket, _, prefix = url.removeprefix("s3://").partition("/")
         self._prefix = f"{prefix.rstrip('/')}/" if prefix else ""
         self.title = url.rstrip("/")
 
     def check(self) -> None:
-        """List the prefix, to test that the bucket exists and can be read.
-
-        Raises:
-            ExportError: S3 refuses or is unreachable.
-        """
+        """List the prefix, to test the access; ExportError if S3 refuses or is unreachable."""
         self._list(self._prefix, delimiter="/")
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:
-        """Update the copy of a region's models; return a line for each change.
-
-        Raises:
-            ExportError: S3 refuses or is unreachable, or can't store a model.
-        """
+        """Update a region's models in S3; return a line per change. ExportError on failure."""
         root = f"{self._prefix}{published.study}/{published.region}/"
         names = {key.removeprefix(root) for key in self._list(root, delimiter="/")} - {POINTER}
         for name in names:
@@ -140,7 +126,7 @@ class S3Mirror:
     # -- models --------------------------------------------------------------------------------
 
     def _upload(self, root: str, model: LocalModel) -> bool:
-        """Copy a model to S3; return False if `keep` removed it on this machine meanwhile."""
+        """Copy a model to S3; return False if `keep` removed the model here meanwhile."""
         folder = f"{root}{model.run}/"
         try:
             self._claim(folder, model)
@@ -240,7 +226,6 @@ class S3Mirror:
     # -- requests ------------------------------------------------------------------------------
 
     def _list(self, prefix: str, delimiter: str = "") -> dict[str, int]:
-        """Return the sizes of the objects under a prefix, by key."""
         with self._asking(f"listing {prefix}"):
             pages = self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=prefix, Delimiter=delimiter
@@ -261,7 +246,7 @@ class S3Mirror:
             return answer["Body"].read(), answer["ETag"]
 
     def _put_bytes(self, key: str, content: bytes, **condition: str) -> bool:
-        """Put an object if `condition` holds; return whether it did."""
+        """Put an object if `condition` holds; return whether `condition` held."""
         from botocore.exceptions import ClientError
 
         with self._asking(f"writing {key}"):
@@ -296,7 +281,7 @@ def goes_before(ours: Pointer, theirs: Pointer) -> bool:
 
     A pointer from this folder is always replaced. A pointer from another manager's publication is
     replaced by a newer model, or by a person's later switch. A pointer from a person's switch is
-    only replaced by a later switch, which is a person's or to a newer model.
+    only replaced by a later switch, by a person or to a newer model.
     """
     if ours["writer"] == theirs.get("writer"):
         return True
@@ -312,7 +297,7 @@ def _moment(text: str | None) -> datetime:
 
 
 def _plain(content: bytes | None) -> Pointer:
-    """Return the content of a JSON object; empty for anything else, so that it is replaced."""
+    """Return a JSON object's content; other content counts as empty and is replaced."""
     return object_or_empty(lambda: json.loads(content or b"{}"))
 
 

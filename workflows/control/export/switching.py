@@ -1,4 +1,4 @@
-"""A person's choice of the current model: `latest` is switched, then its exports are updated."""
+"""A person's choice of the current model: switch `latest`, then update the exports."""
 
 from __future__ import annotations
 
@@ -27,12 +27,9 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Switch:
-    """A region's current model, chosen by a person.
+    """A person's choice of a region's current model.
 
-    Attributes:
-        folder: the region's folder of models.
-        run: the run of the current model.
-        former: the run of the previous one; None: there was none.
+    `folder` is the region's folder of models. `former` is the run of the previous model, or None.
     """
 
     study: str
@@ -47,19 +44,15 @@ class Switch:
 
 
 def promote(*models: str | PathLike[str], why: str = "") -> list[Switch]:
-    """Make each model the latest of its region, even if it is older.
+    """Make each model the current model of its region, even if it is older.
 
-    Args:
-        models: a run's id for the models of all its regions, RUN/REGION for one model, or a model's
-            folder.
-        why: the reason, for the region's history and the day's digest.
-
-    Returns:
-        The switches. Unreachable exports are updated later.
+    `models` are runs' ids (for the models of all regions), RUN/REGION, or folders of models. `why`
+    is the reason, for the region's history and the day's digest. Unreachable exports are updated
+    later.
 
     Raises:
-        InputError: a model does not exist or can't be promoted. In the latter case the other models
-            are promoted.
+        InputError: a model does not exist, or can't be promoted. In the second case the other
+            models are promoted.
     """
     done, left = promote_each([os.fspath(model) for model in models], why)
     follow(switch.folder for switch in done)
@@ -69,17 +62,11 @@ def promote(*models: str | PathLike[str], why: str = "") -> list[Switch]:
 
 
 def rollback(region: str | PathLike[str], *, to: str | None = None, why: str = "") -> Switch:
-    """Make the previous model of a region its latest again.
+    """Make the previous model of a region current again; a second call goes back one model further.
 
-    A second call goes back one model further.
-
-    Args:
-        region: the region's name, STUDY/REGION, or the folder of the region's models.
-        to: the run whose model becomes the latest; default: the run of the previous model.
-        why: the reason, for the region's history and the day's digest.
-
-    Returns:
-        The switch. Unreachable exports are updated later.
+    `region` is the region's name, STUDY/REGION, or the folder of the region's models. `to` is the
+    run whose model becomes current, by default the previous model's run. `why` is the reason, for
+    the region's history and the day's digest. Unreachable exports are updated later.
 
     Raises:
         InputError: there is no such region, or no model to go back to.
@@ -90,13 +77,10 @@ def rollback(region: str | PathLike[str], *, to: str | None = None, why: str = "
 
 
 def promote_each(models: Iterable[str], why: str) -> tuple[list[Switch], list[str]]:
-    """Make each model the latest of its region, without an update of its exports.
-
-    Returns:
-        The switches, and a line for each model that can't be promoted.
+    """Promote models without updating exports; return the switches, and a line for each failure.
 
     Raises:
-        InputError: a model doesn't exist; or only one model is named, and it can't be promoted.
+        InputError: a model doesn't exist, or the only model can't be promoted.
     """
     from trialfleet.workflows.facts.runs.lookup import models_of
 
@@ -118,7 +102,7 @@ def promote_each(models: Iterable[str], why: str) -> tuple[list[Switch], list[st
 
 
 def go_back(region: str, study: str | None, to: str | None, why: str) -> Switch:
-    """Roll a region back without an update of its exports; see `rollback` for the arguments."""
+    """Roll a region back without an update of exports; see `rollback` for the arguments."""
     from trialfleet.workflows.facts.runs.lookup import find_models_folder
 
     models_folder = find_models_folder(region, study)
@@ -142,13 +126,9 @@ def _readable_errors(place: Path) -> Iterator[None]:
 
 
 def follow(models_folders: Iterable[Path], tell: Tell = lambda _: None) -> dict[str, str]:
-    """Update the exports of models after a switch of `latest`.
+    """Update the exports after a switch of `latest`; return the problems by target.
 
-    Unreachable targets are updated later. An export that is already running finds the switch by
-    itself.
-
-    Returns:
-        The problems of targets that are not up to date.
+    Unreachable targets are updated later. A running export copies this switch, too.
     """
     exported = [each for each in models_folders if (each.parent / EXPORTS).is_dir()]
     if not exported:  # no slow import, so that a rollback is fast
@@ -175,7 +155,7 @@ def follow(models_folders: Iterable[Path], tell: Tell = lambda _: None) -> dict[
 
 @contextmanager
 def _lock_exports(folder: ExportFolder) -> Iterator[bool]:
-    """Wait a short time for the lock of the exports; yield whether this process holds it."""
+    """Wait some seconds for the exports' lock; yield whether this process holds the lock."""
     for _ in range(_TRIES):
         with folder.hold_lock(wait=False) as ours:
             if ours:
@@ -186,6 +166,6 @@ def _lock_exports(folder: ExportFolder) -> Iterator[bool]:
 
 
 def enter(targets: Targets) -> None:
-    """Set the environment variables that a run froze, unless they are already set."""
+    """Set the targets' environment variables, unless they are already set."""
     for name, value in targets.variables.items():
         os.environ.setdefault(name, value)

@@ -15,9 +15,8 @@ from trialfleet.workflows.study.spec import shares_of
 def load_gang_needs(path: Path) -> list[GangNeed]:
     """Return the gangs of a study file, each size once; empty for a file of only a fleet.
 
-    Raises:
-        StudyError: the file is not YAML, or not a study with a fleet; one line per problem.
-        InputError: the file can't be read.
+    Raise StudyError, with a line per problem, if the file is no study with a fleet. Raise
+    InputError if the file can't be read.
     """
     tree = read_table(path, "study or fleet")
     if "fleet" not in tree:

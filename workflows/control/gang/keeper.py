@@ -1,8 +1,8 @@
 """The program `keep-gangs FOLDER`, which writes the rosters of a run's gangs.
 
-Each region's graph has this program as its SERVICE node. One process per run holds the lock and
-writes all rosters. When this process ends, another takes over. It may be killed at any moment: its
-state is in the rosters and in the queue, and HTCondor starts it again.
+Each region's graph starts the program as its SERVICE node. One process holds a lock and writes all
+rosters; after its end, another process takes the lock. HTCondor restarts a killed process, which
+continues from the rosters and the queue.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ log = logging.getLogger(__name__)
 class Keeper:
     """Keeper of the gangs of one run.
 
-    Checkpoints are in `store`, in S3; without a store they are on the access point. `seconds` has
-    a time for each region's slug: after this time, a gang begins no other trial.
+    Checkpoints are in S3 with a `store`, else on the access point. `seconds` has a time for each
+    region's slug, after which a gang begins no further trial.
     """
 
     def __init__(
@@ -162,10 +162,7 @@ class Keeper:
 
 
 def _delivered(place: TrialFolder, most: int) -> Collection[str] | None:
-    """Return the names of the files in a gang's folder.
-
-    If the files are too large or the folder can't be read, empty the folder and return None.
-    """
+    """Return a gang's file names; None, after emptying, if unreadable or above `most` bytes."""
     try:
         sizes = job_files.sizes_in(place.gang)
         total = sum(sizes.values())
@@ -197,7 +194,6 @@ def _said(place: TrialFolder, proc: int) -> Member | None:
 
 
 def _remove(cluster: int, procs: Iterable[int], why: str) -> None:
-    """Remove jobs of a gang that are no longer needed, or that can't continue."""
     own = " || ".join(f"ProcId == {proc}" for proc in sorted(procs))
     schedd.act("Remove", f"ClusterId == {cluster} && ({own})", why)
 
@@ -213,7 +209,7 @@ def _keeper_of(folder: RunFolder) -> Keeper:
 
 
 def keep(folder: RunFolder) -> None:
-    """Wait until no other process keeps a run's gangs; then keep them until a signal."""
+    """Wait until no other process keeps the run's gangs, then keep the gangs until a signal."""
     updates = Updates()
     with open_lock(folder.gang_lock) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,8 +1,7 @@
 """Messages between a gang and the run's optimiser, which the keeper sends for the gang's agents.
 
-To the optimiser's service a gang looks like any other job, with one agent; docs/trial-jobs.md has
-the protocol. All messages are in the files `agent.json` and `order.json`. So another keeper can
-continue from them.
+To the optimiser's service a gang looks like a job with one agent (protocol: docs/trial-jobs.md).
+Another keeper can continue, because `agent.json` and `order.json` hold all messages.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ class Speaker:
     def advance(self, roster: Roster, now: float) -> Roster:
         """Return the roster after the service's answer: with the next trial, or ended.
 
-        If the end of a trial was reported, the roster gets it, even if a killed keeper did not
-        write it.
+        If a killed keeper reported a trial's end, but did not write the roster, the roster gets
+        this end.
         """
         said, order = self._said, self.order
         if order is None or roster.state == DONE:
@@ -61,10 +60,7 @@ class Speaker:
         return of_next(roster, order.name, order.turn, now) if order.turn > roster.turn else roster
 
     def say(self, before: Roster, after: Roster, jobs: Collection[Job], *, wants: bool) -> None:
-        """Report that a trial started or ended, or ask for a trial.
-
-        `wants`: whether the gang can train another trial.
-        """
+        """Report a trial's start or end, or ask for a trial; `wants`: another can be trained."""
         if after.code is not None and before.code is None:
             self._tell(after, jobs, wants=wants)
         elif self._said is None and after.state == RUN and not after.turn:

@@ -3,8 +3,8 @@
 gang/store.json   the prefix for an attempt's checkpoints, if the study sets one for its gangs
 gang/links.json   the keeper's signed URLs for the present generation, valid for some hours
 
-The keeper sends requests to AWS in a separate thread, so that gangs don't wait for AWS. While there
-are no URLs, checkpoints are sent through the access point.
+A thread sends the requests to AWS, so that gangs don't wait. Without URLs, checkpoints are sent
+through the access point.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Signed:
-    """The URLs signed for a gang: for a generation, up to the checkpoint `last`."""
+    """The URLs signed for a gang's generation, up to the checkpoint `last`."""
 
     generation: int
     last: int
@@ -56,15 +56,11 @@ class _Location(NamedTuple):
     folder: str
 
     def key(self, name: str) -> str:
-        """Return the key of a package."""
         return self.folder + name
 
 
 class GangStore:
-    """Signer of URLs for a run's gangs; it also removes packages that are no longer needed.
-
-    Without `keys` boto3 finds keys itself.
-    """
+    """The checkpoints of a run's gangs in S3. Without `keys`, boto3 finds keys itself."""
 
     def __init__(
         self, keys: S3Keys | None = None, clock: Callable[[], float] = time.monotonic
@@ -81,9 +77,9 @@ class GangStore:
         self._thread.shutdown()
 
     def share(self, place: TrialFolder, roster: Roster, files: Iterable[str]) -> None:
-        """Write signed URLs for a generation that trains, before its roster is written.
+        """Write signed URLs for a generation that trains. Call this before the roster is written.
 
-        `files` has the names of the packages that have been delivered.
+        `files` has the names of the delivered packages.
         """
         there = _there(place)
         if there is None or roster.state != RUN:
@@ -109,7 +105,6 @@ class GangStore:
     def _links(
         self, there: _Location, generation: int, numbers: Iterable[int], get: Collection[str]
     ) -> dict[str, Any] | None:
-        """Return URLs to put and get checkpoints; None if no URL can be signed."""
         from botocore.exceptions import BotoCoreError
 
         bucket = there.bucket
@@ -127,16 +122,13 @@ class GangStore:
             return None
 
     def remove(self, place: TrialFolder, names: Collection[str]) -> None:
-        """Remove packages from S3 in the background. To be called before their pointers go."""
+        """Remove packages from S3 in the background. Call this before the pointers are removed."""
         there, gone = _there(place), [n for n in names if _is_pointer(place, n)]
         if there and gone:
             self._thread.submit(self._delete, there, gone)
 
     def remove_all(self, place: TrialFolder) -> None:
-        """Remove all objects of an attempt from S3 in the background, even without a pointer.
-
-        Then `gang/store.json` is removed, too. Further calls do nothing.
-        """
+        """Remove an attempt's objects, then gang/store.json, in the background. Acts only once."""
         there = _there(place)
         if there and place.root not in self._ended:
             self._ended.add(place.root)
@@ -145,7 +137,7 @@ class GangStore:
     def _delete(
         self, there: _Location, names: Iterable[str] | None, then: Path | None = None
     ) -> None:
-        """Delete the objects `names` of an attempt, or all if None; then delete the file `then`."""
+        """Delete the objects `names`, or all objects if None; then delete the file `then`."""
         try:
             asked = self._clients.get(there.bucket)
             is_known = asked is not None and asked.done() and asked.exception() is None

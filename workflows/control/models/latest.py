@@ -1,10 +1,10 @@
 """The link MODELS/STUDY/REGION/latest to a region's current model, next to the models of all runs.
 
-A published model becomes the latest unless there is a model of a later run or day. So a run that is
-resumed a day late, or a backfill of a past day, doesn't replace a newer model. Only a person can
-switch the link to an older model. This model then stays until a newer run publishes. A model whose
-run was planned in the future, because a clock was set ahead, blocks no other model. Each change is
-noted before it is made (`history`), so that `rollback` knows the previous model.
+A published model becomes the latest unless a later run or day has a model. So a run that is resumed
+late, or a backfill, doesn't replace a newer model. Only a person can switch the link to an older
+model, which stays until a newer run publishes. A model from the future, planned while a clock was
+set ahead, blocks no other model. `history` notes each change beforehand, so that `rollback` knows
+the previous model.
 """
 
 from __future__ import annotations
@@ -37,13 +37,10 @@ def models_lock(models_folder: Path) -> AbstractContextManager[bool]:
 
 
 def switch_to_newest(published: Path, as_of: datetime) -> str | None:
-    """Make a published model the latest, unless there is a later run's model.
+    """Make a published model the latest; return why a later run's model stays, or None.
 
-    The caller holds the folder's lock, and the model has passed the gate, if there is one.
-    `as_of` is the time from the run's `FrozenStudy` that decides which model is newer.
-
-    Returns:
-        The reason why `latest` stays with another run's model; None if it was switched.
+    The caller holds `models_lock`. The model has passed the gate, if there is one. `as_of`, the
+    time from the run's `FrozenStudy`, decides which model is newer.
     """
     why = reason_not_newest(published, as_of)
     if why is None:
@@ -52,10 +49,7 @@ def switch_to_newest(published: Path, as_of: datetime) -> str | None:
 
 
 def reason_not_newest(published: Path, as_of: datetime) -> str | None:
-    """Return why a published model doesn't become the latest; None if it does.
-
-    The reason is a model of a later run. See `switch_to_newest` for the arguments.
-    """
+    """Return why a later run's model stays the latest; None if `published` becomes the latest."""
     link = published.parent / LATEST
     now = datetime.now(UTC)  # a model from the future: a clock was set ahead
     later = {model: time for model, time in other_models(published).items() if as_of < time <= now}
@@ -73,11 +67,7 @@ def reason_not_newest(published: Path, as_of: datetime) -> str | None:
 
 
 def _which_is_newer(newer: Path, older: Path) -> tuple[Path, str]:
-    """Return the reason why one model counts as newer: its day, or else the time of its plan.
-
-    Returns:
-        One of the two models, and a text about this model.
-    """
+    """Return the reason why `newer` is newer: one of the models, and words about this model."""
     day, before = (provenance_of(model).get("date") for model in (newer, older))
     planned, planned_before = created_of(newer), created_of(older)
     if day and before and day != before:
@@ -91,18 +81,10 @@ def _which_is_newer(newer: Path, older: Path) -> tuple[Path, str]:
 
 
 def promote(model: Path, why: str = "") -> str | None:
-    """Make a published model the latest of its region, even if it is older.
+    """Make a model the latest, even an older one; return the previous model's run, or None.
 
-    Args:
-        model: the model's folder.
-        why: the reason, which is stored in the region's history.
-
-    Returns:
-        The run whose model was the latest before; None if no model was.
-
-    Raises:
-        InputError: the folder is no published model.
-        OSError: the folder of the region's models can't be written.
+    `why` is stored in the region's history. Raise InputError if the folder is no published model,
+    OSError if the region's folder can't be written.
     """
     place = check_published(model)
     with models_lock(place.parent):
@@ -113,27 +95,18 @@ def promote(model: Path, why: str = "") -> str | None:
 
 
 def restore(model: Path) -> None:
-    """Make the model the latest, because another manager chose it.
-
-    Raises:
-        OSError: the folder of the region's models can't be written.
-    """
+    """Make the model the latest, because another manager chose it; OSError if not writable."""
     with models_lock(model.parent):
         _switch(model.parent / LATEST, model.name, "restore")
 
 
 def rollback(models_folder: Path, to: str | None = None, why: str = "") -> tuple[str, str]:
-    """Make the previous model the latest, or the model of the run `to`.
+    """Make the previous model the latest, or the model of the run `to`; return the new and old run.
 
-    Previous champions whose folder was removed are skipped. The reason `why` is stored in the
-    region's history.
-
-    Returns:
-        The run whose model is the latest now, and the run whose model was the latest before.
+    Previous models whose folder was removed are skipped. `why` is stored in the region's history.
 
     Raises:
-        InputError: there is no previous model, or no model of the run `to`. The message names the
-            other models.
+        InputError: there is no such model; the message names the other models.
         OSError: the folder can't be written.
     """
     with models_lock(models_folder):
@@ -182,10 +155,7 @@ def switched(now: str, before: str | None) -> str:
 
 
 def point(link: Path, target: str) -> None:
-    """Point `link` at `target` atomically: a reader sees the old model or the new one.
-
-    The caller holds the folder's lock.
-    """
+    """Point `link` at `target` atomically. The caller holds the folder's lock."""
     beside = link.with_name(".latest")
     beside.unlink(missing_ok=True)  # left by a killed switch; we hold the lock
     beside.symlink_to(target)

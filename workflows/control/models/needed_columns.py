@@ -14,7 +14,7 @@ from trialfleet.workflows.study.spec import Study
 
 
 class Lacking(NamedTuple):
-    """A region whose current model can't be measured on today's table, with the lacking columns."""
+    """A region whose current model can't be measured on today's table, which lacks `columns`."""
 
     region: str
     run: str  # of the current model
@@ -36,7 +36,6 @@ def lacking(study: Study, used: Mapping[str, Collection[str]]) -> Iterator[Lacki
 
 
 def _needed(model: Path | None) -> list[str]:
-    """Return the columns that a model reads; empty if it is not of `trainer: tabular`."""
     if model is None:
         return []
     columns = object_or_empty(lambda: read_json(model / "model.json")["columns"])

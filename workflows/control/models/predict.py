@@ -29,17 +29,16 @@ if TYPE_CHECKING:
 def predict(
     folder: str | PathLike[str], rows: Iterable[Mapping[str, object]]
 ) -> list[float] | list[str]:
-    """Return the prediction for each row.
+    """Return the prediction for each row, with a model of `trainer: tabular`.
+
+    With two classes a prediction is the probability of the second class, with more classes the most
+    likely class, and for a regression the value.
 
     Args:
         folder: the folder of a published model, or the folder `model` of a trial.
         rows: mappings from column name to value, of any type that a table may hold. Other columns
             are ignored. A missing number counts as the mean of the training rows. An unknown
             category has no effect.
-
-    Returns:
-        For each row: with two classes the probability of the second class, with more classes the
-        most likely class, and for a regression the value.
 
     Raises:
         ValueError: the folder has no such model, a row has text instead of a number, or no row has
@@ -59,7 +58,7 @@ def predict_frame(model: Model, frame: pl.DataFrame) -> list[float] | list[str]:
 
 
 class UnknownCategories:
-    """Counts of rows with a category that a model does not know; missing values don't count."""
+    """Counts of rows with a category that a model does not know. Missing values don't count."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -92,14 +91,10 @@ class UnknownCategories:
 def predict_file(
     folder: Path, rows: Path, out: TextIO, unknown: UnknownCategories | None = None
 ) -> int:
-    """Copy a CSV or Parquet file to `out` as CSV, and add a column with the predictions.
+    """Copy a table to `out` as CSV, with a column of predictions; return the number of rows.
 
-    The name of the new column is `predicted_` and the target's name. A file counts as CSV with a
-    header, unless its name ends in .parquet or .pq. `unknown` counts categories that the model
-    doesn't know.
-
-    Returns:
-        The number of rows.
+    The new column is `predicted_` and the target's name. A file counts as CSV with a header, unless
+    its name ends in .parquet or .pq.
 
     Raises:
         ValueError: see `predict`; or the file is no table, or has rows longer than its header.
@@ -137,7 +132,6 @@ def _copy(
     out: TextIO,
     unknown: UnknownCategories | None,
 ) -> int:
-    """Copy the rows with their predictions, batch by batch."""
     model.columns.check_header(header)
     csv.writer(out, lineterminator="\n").writerow([*header, f"predicted_{model.columns.target}"])
     count = 0
@@ -152,6 +146,6 @@ def _copy(
 
 
 def _short(model: Model, values: list[float] | list[str]) -> list[float | str]:
-    """Return predictions with the number of digits that a model's 32-bit numbers have."""
+    """Round the predictions to the digits of a model's 32-bit numbers."""
     digits = model.digits
     return [float(f"{each:.{digits}g}") if isinstance(each, float) else each for each in values]

@@ -1,9 +1,8 @@
 """Retention of a region's published models, and removal of the others.
 
-These models stay: the newest `count` models, models no older than `days`, the current model, the
-previous one (for `rollback`), one that waits for approval, and models of unknown age. The others
-are first renamed to a hidden name, so that no reader finds half a model. If the process is killed
-then, the next publication removes the rest.
+The newest `count` models and models no older than `days` stay. The current and the previous model
+(for `rollback`), a model that waits for approval, and models of unknown age stay, too. A model to
+remove is first renamed to a hidden name, so that no reader finds half a model.
 """
 
 from __future__ import annotations
@@ -50,11 +49,8 @@ def remove_superfluous(
     """Remove models that `keep` does not keep; return their runs, oldest first.
 
     The caller holds the folder's lock. Models that are `indispensable` and models of the runs
-    `spared` stay. If folders whose names begin with `beside` are left, the next publication removes
-    them.
-
-    Raises:
-        OSError: the folder can't be written.
+    `spared` stay. Raise OSError if the folder can't be written. After a kill, the next publication
+    removes the folders whose names begin with `beside`.
     """
     going = superfluous(_ages(models_folder), keep, now, {*spared, *indispensable(models_folder)})
     aside = [models_folder / f"{beside}removed-{run}" for run in going]

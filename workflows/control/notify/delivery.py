@@ -23,9 +23,8 @@ Clock = Callable[[], float]  # returns the time in Unix seconds
 def deliver_all(outbox: Outbox, channels: Callable[[], Sequence[Channel]]) -> None:
     """Send waiting events until none is left; other processes may send events, too.
 
-    Some channels need a secret from an environment variable. If it is not set, their events are
-    left to other processes. `channels` is called each time, because the study may be corrected
-    meanwhile.
+    If a channel's secret is missing from the environment, other processes send the channel's
+    events. `channels` is called each time, because the study may be corrected meanwhile.
     """
     while True:
         known = channels()
@@ -49,13 +48,10 @@ def deliver(
     *,
     leave: Collection[str] = (),
 ) -> int:
-    """Send due events. Only one process may call this at a time; see `Outbox.hold_lock`.
+    """Send due events; return the number of deliveries that still wait.
 
-    Deliveries to channels that the study no longer has are abandoned. Channels whose keys are in
-    `leave` are skipped.
-
-    Returns:
-        The number of deliveries that still wait.
+    The caller holds `Outbox.hold_lock`. Deliveries to channels that the study no longer has are
+    abandoned. Channels whose keys are in `leave` are skipped.
     """
     by_key = {key_of(channel): channel for channel in channels}
     waiting = [one for one in outbox.waiting() if one.channel not in leave]

@@ -1,8 +1,8 @@
 """The events of a run, found in its status.
 
-A lasting state is found at every poll, as an event with the same id; the outbox stores it once. A
+Each poll finds a lasting state again, with the same event id; the outbox stores an id once. A
 trouble that may pass by itself (a fleet without capacity, a restarting service) becomes an event
-after some minutes.
+after ten minutes.
 """
 
 from __future__ import annotations
@@ -35,11 +35,7 @@ class RunEvents:
     """The events of a run; `poll` is called repeatedly."""
 
     def __init__(self, folder: RunFolder) -> None:
-        """Read the run's study.
-
-        Raises:
-            InputError: the folder is not a run's folder.
-        """
+        """Read the run's study; InputError if the folder is not a run's folder."""
         self._folder = folder
         self._frozen = load_frozen(folder.study)
         self._reader = StatusReader(folder, brief=True)
@@ -81,7 +77,6 @@ class RunEvents:
                 yield self._event("drift", what, text, same=region.drift, region=region)
 
     def _awaits(self, region: RegionStatus) -> Event:
-        """Return the event for a model that passed the gate and waits for approval."""
         path = Path(region.published or "")
         why = f" ({region.gate.why})" if region.gate else ""
         text = (
@@ -117,8 +112,8 @@ class RunEvents:
     def _of_money(self, status: RunStatus) -> Iterator[Event]:
         """Yield the events for budgets in USD and for the fleet's price cap.
 
-        A budget also counts money that is reserved for running jobs. So it may be used up before
-        80% are spent. Then there is no event at 80%.
+        Money reserved for running jobs counts as used, so a budget may be used up before 80% are
+        spent. Then there is no event at 80%.
         """
         budget = self._frozen.study.budget
         for region in status.regions:
@@ -190,7 +185,6 @@ class RunEvents:
         ]
 
     def _lasting(self, kind: EventKind, troubles: Iterable[str]) -> Iterator[Event]:
-        """Yield an event for each kind of trouble that has lasted for `LASTING` seconds."""
         now = time.monotonic()
         kinds = {kind_of(trouble): trouble for trouble in troubles}
         keys = {(kind, each) for each in kinds}
@@ -238,10 +232,7 @@ class RunEvents:
         region: RegionStatus | None = None,
         data: dict[str, Any] | None = None,
     ) -> Event:
-        """Return an event of the run or of a region.
-
-        Events of the same kind and region with the same `same` are one event.
-        """
+        """Return an event; events with the same kind, region and `same` are one event."""
         study, run = self._frozen.study.name, self._frozen.run
         own = (region.slug,) if region else ()
         called = f"{study} {run}: {region.name}" if region else f"{study} {run}"
@@ -259,7 +250,6 @@ class RunEvents:
 
 
 def _troubles(status: RunStatus) -> list[str]:
-    """Return the troubles that a person may have to solve."""
     held = [f"{job.node or job.job}: its job is on hold: {job.reason}" for job in status.held]
     notice = [status.notice] if status.notice else []
     state = [] if status.state.is_well or status.ended else [f"the run is {status.state}"]

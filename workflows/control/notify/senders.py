@@ -1,4 +1,4 @@
-"""Senders of events: a program, a POST, a mail. They only use the standard library.
+"""Senders of events, with the standard library only: a program, a POST, a mail.
 
 An error never contains a secret address or a password, because logs and `status` show errors.
 """
@@ -35,11 +35,7 @@ _MOST_TEXT = 100_000  # characters of one event in a mail
 
 
 class SendError(Exception):
-    """A failed try to send an event.
-
-    Attributes:
-        is_final: True if another try would fail, too.
-    """
+    """A failed try to send an event; with `is_final`, another try would fail, too."""
 
     def __init__(self, text: str, *, is_final: bool = False) -> None:
         super().__init__(in_one_line(text))
@@ -47,10 +43,9 @@ class SendError(Exception):
 
 
 def send(channel: Channel, events: Sequence[Event]) -> None:
-    """Send events of one kind in one message. A program or a plain webhook gets a single event.
+    """Send events of one kind in one message; SendError if not all recipients get the message.
 
-    Raises:
-        SendError: the message was not sent to all recipients.
+    A program or a plain webhook takes a single event.
     """
     if channel.mail:
         _mail(channel.mail, events)

@@ -1,4 +1,4 @@
-"""Events as a Slack message. Its sections are short: long tables continue in the next section.
+"""Events as a Slack message, whose long tables continue in the next section.
 
 The limits are Block Kit's: https://docs.slack.dev/reference/block-kit/blocks/section-block
 """
@@ -26,8 +26,8 @@ _LINE = 350  # characters of a line; even escaped, it fits into a section with a
 def slack_message(events: Sequence[Event]) -> dict[str, Any]:
     """Return the message for events of one kind.
 
-    Slack shows the blocks. The text is for Slack's notifications, and for other services that
-    accept Slack's messages but don't know blocks.
+    Slack shows the blocks. Slack's notifications, and services that don't know blocks, use the
+    text.
     """
     texts = _sections(events)
     sections = [{"type": "section", "text": {"type": "mrkdwn", "text": text}} for text in texts]
@@ -43,7 +43,6 @@ def slack_text(events: Sequence[Event]) -> str:
 
 
 def _sections(events: Sequence[Event]) -> Iterator[str]:
-    """Yield the texts of a message's sections: at least one per event, none of them too long."""
     shown = events[:MOST_SHOWN]
     for event in shown:
         yield from _of_event(event, (SECTIONS - 1) // len(shown), SECTION)
@@ -69,7 +68,6 @@ def _of_event(event: Event, most: int, size: int) -> Iterator[str]:
 
 
 def _fitting(lines: Sequence[str], room: int) -> int:
-    """Return how many of the first lines fit into `room` characters."""
     ends = accumulate(len(line) + 1 for line in lines)
     return sum(end - 1 <= room for end in ends)
 

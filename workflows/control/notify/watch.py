@@ -1,7 +1,6 @@
 """The program `notify FOLDER`, which sends the alerts about a run's events.
 
-The pool's supervisor starts this program, and starts it again if it dies. It ends when the run is
-over and each alert has been sent or abandoned.
+The supervisor restarts the program until the run is over and each alert is sent or abandoned.
 """
 
 from __future__ import annotations
@@ -21,11 +20,8 @@ from trialfleet.workflows.study.frozen import load_frozen
 def watch(folder: RunFolder) -> None:
     """Send the alerts about a run's events until the run has ended.
 
-    Return at once if another process does so, or if the study sends no alerts.
-
-    Raises:
-        InputError: the folder is not a run's folder.
-        TrialfleetError: the outbox can't be used.
+    Return at once if another process sends alerts, or if the study sends none. Raise InputError if
+    the folder is no run's folder, TrialfleetError if the outbox can't be used.
     """
     frozen = load_frozen(folder.study)
     study = frozen.study
