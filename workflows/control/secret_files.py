@@ -1,4 +1,4 @@
-"""Secrets, each from a file or an environment variable that a study names. They are not cached."""
+"""Secrets from files or environment variables that a study names; never cached."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from pathlib import Path
 def secret(file: str | None, variable: str | None = None) -> str:
     """Return the first line of a file, or else of an environment variable, without blanks around.
 
-    Raises:
-        ValueError: the secret can't be read, or is empty. The message has no part of the secret.
+    ValueError if the secret can't be read or is empty; the message has no part of the secret.
     """
     try:
         text = Path(file).read_text(encoding="utf-8") if file else os.environ.get(variable or "")

@@ -1,6 +1,6 @@
-"""The text files of a run: graphs, submit files, DAGMan's configuration, the scripts' client.
+"""The text files of a run: graphs, submit files, DAGMan's configuration, and shell scripts.
 
-Pure: the same study, run id, folder and time give the same texts.
+The same study, run id, folder and time always give the same texts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trialfleet.workflows.study.trainer_command import PYTHONS
 
 
 def texts_of(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[Path, str]:
-    """Return the texts of the run's files, by their paths in the folder. No file is touched."""
+    """Return the content of the run's files, by path in the run's folder; write nothing."""
     submits = [folder.optimizer_submit, folder.publish_submit, folder.report_submit]
     submits += [folder.fleet_submit] if graph.autoscale != "off" else []
     submits += [folder.gang_submit] if frozen.study.has_gangs else []
@@ -50,7 +50,7 @@ def texts_of(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[
 
 
 def agent_text(study: Study) -> str:
-    """Return the program that starts the agent of a trial's job."""
+    """Return the shell script that starts the agent of a trial's job."""
     python = study.python or PYTHONS[0]
     return render_template(
         "run/agent.j2",
@@ -116,10 +116,7 @@ def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> 
 
 
 def _jobs_of_node(study: Study, region: RegionGraph) -> int:
-    """Return the maximum number of jobs of a DAG node: failed and timed-out jobs are replaced.
-
-    The scripts limit the attempts at each trial. This number is the limit for all its trials.
-    """
+    """Return the maximum number of a DAG node's jobs; scripts limit the attempts per trial."""
     each = study.retries + NODE_FAULTS
     per_job = min(region.trials_per_job or region.trials, region.trials)
     return each if per_job == 1 else (each + 1) * per_job
@@ -138,7 +135,7 @@ def _client(folder: RunFolder) -> str:
 
 
 def command_of(study: Study) -> list[str]:
-    """Return the command that a trial runs in its sandbox."""
+    """Return the command that starts the trainer in a trial's sandbox."""
     ours = ["python3", tabular.FILES[0]]
     words = study.trainer.command if isinstance(study.trainer, Trainer) else ours
     return [study.python, *words[1:]] if study.python and words[0] in PYTHONS else words

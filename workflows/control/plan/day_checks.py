@@ -1,4 +1,4 @@
-"""Checks of a day's tables when the day's run is planned, before anything is spent."""
+"""Checks of a day's tables while the day's run is planned, before the run costs anything."""
 
 from __future__ import annotations
 
@@ -22,11 +22,7 @@ class DayChecks:
     """The checks of the tables of one day."""
 
     def __init__(self, study: Study, day: date) -> None:
-        """Read the profiles of past days' tables.
-
-        Raises:
-            TrialfleetError: the journal of the days can't be read.
-        """
+        """Read the profiles of past days' tables; TrialfleetError if the journal is unreadable."""
         self._checks = study.checks or Checks()
         self._seed = study.seed
         self._past = past_tables(DailyFolder.for_study(study.name), day, MOST_DAYS)
@@ -34,12 +30,9 @@ class DayChecks:
     def problems(
         self, region: str, files: RegionFolder, table: Table, found: Description
     ) -> list[str]:
-        """Store the profile and the warnings of a region's table; return the problems.
+        """Store a region's profile and warnings; return the problems that fail the region's day.
 
-        With a problem, the region's day fails.
-
-        Raises:
-            OSError: the notes can't be written.
+        OSError if the notes can't be written.
         """
         labels = self._checks.labels != "off"
         profile = profile_of(table, found, seed=self._seed, labels=labels)

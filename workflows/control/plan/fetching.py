@@ -1,4 +1,4 @@
-"""Fetching of a region's data: objects in S3 become local files while they are examined."""
+"""Access to a region's data: objects in S3 become temporary local files."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ class UnreachableError(Exception):
 def fetched(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
     """Yield a local file for a path or an s3:// URL; delete a fetched copy after the block.
 
-    Raises:
-        UnreachableError: the object can't be read.
-        OSError: the folder can't be written.
+    UnreachableError if the object can't be read; OSError if the folder can't be written.
     """
     if not place.startswith(URL_PREFIXES):
         yield Path(place)
@@ -40,11 +38,7 @@ def fetched(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
 
 
 def identity_of(url: str, keys: S3Keys | None) -> dict[str, Any]:
-    """Return an object's `etag`, `bytes`, `modified` and, if it has a version, `version`.
-
-    Raises:
-        UnreachableError: the object, or a file with the keys, can't be read.
-    """
+    """Return an object's `etag`, `bytes`, `modified` and any `version`; else UnreachableError."""
     with _object_of(url, keys) as (client, place):
         found = client.head_object(**place)
     return {

@@ -1,10 +1,7 @@
-"""The inputs of a run: their states before the run, and the inputs that changed later.
+"""The inputs of a run: their states before the run, and later changes.
 
-RUN/inputs.json lists the files of the code, and has the study's origin.
-RUN/regions/SLUG/inputs.json lists the files of a region's data. Each entry has a file's path, state
-and checksum, or S3's description of an object. HTCondor reads the files again for each job. So the
-states are compared after each job: only a file that never changed is certain to be the one that a
-model was trained on.
+HTCondor reads the input files again for each job, so the service compares the states after each
+job. Only an unchanged file is certainly the file that a model was trained on.
 """
 
 from __future__ import annotations
@@ -27,25 +24,25 @@ from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.image import is_sif
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study
 
-AT_ONCE = 1 << 30  # bytes to read before a run; larger files are read when a model is published
+AT_ONCE = 1 << 30  # bytes to read before a run; other files are read when a model is published
 _THREADS = 16  # for requests to S3
 _NAMED = 3
 _IDENTITY = ("path", "url", "sha256", "bytes", "etag", "version", "modified")
 
 
 def inputs_of(study: Study, folder: RunFolder, region: str) -> list[str]:
-    """Return the paths and URLs that a region's jobs read: its data, or the table made from it."""
+    """Return the paths and URLs that a region's jobs read: data, or a table made from data."""
     table = folder.region(region_slug(region)).table
     return [str(table)] if table.exists() else study.data_of(region)
 
 
 def sif_of(study: Study) -> list[Path]:
-    """Return a list with the image file that HTCondor sends to jobs; empty without such a file."""
+    """Return the .sif image that HTCondor sends to jobs, if any, as a list."""
     return [Path(study.image)] if study.image and is_sif(study.image) else []
 
 
 def freeze_code(folder: RunFolder, source: Mapping[str, Any], image: Iterable[Path]) -> None:
-    """Note the files of a run's code, and the study's origin (from `source_of`)."""
+    """Record the states of a run's code and image, and the study's origin from `source_of`."""
     checksums = Checksums(folder.checksums, AT_ONCE)
     files = [folder.agent, *files_of(folder.code), *image]
     entries = [checksums.entry(file) for file in files]
@@ -53,11 +50,7 @@ def freeze_code(folder: RunFolder, source: Mapping[str, Any], image: Iterable[Pa
 
 
 def freeze_data(folder: RunFolder, study: Study) -> None:
-    """Note the data of each region.
-
-    Raises:
-        InputError: the data can't be read.
-    """
+    """Record the state of each region's data; InputError if the data can't be read."""
     checksums = Checksums(folder.checksums, AT_ONCE)
     places = {region: inputs_of(study, folder, region) for region in study.region_table}
     objects = _objects(study, places.values())
@@ -73,20 +66,17 @@ def freeze_data(folder: RunFolder, study: Study) -> None:
 
 
 def note_changes(folder: RunFolder, slug: str) -> None:
-    """Note which inputs of a region have changed; previous notes stay."""
+    """Record which inputs of a region have changed; previous records stay."""
     files = folder.region(slug)
     frozen = [read_record(file, shape=Inputs) for file in (folder.inputs, files.inputs)]
     _note(files, [name for each in frozen for name in _changed(folder, each)])
 
 
 def trained_on(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
-    """Return the training data of a region's model, for its provenance.
+    """Return the data, code and changes of a region's model, for the model's provenance.
 
-    This reads the files that were too large to be read before the run. A file that has changed, or
-    changes now, gets no checksum.
-
-    Raises:
-        OSError: the run's folder can't be written.
+    Files beyond the first `AT_ONCE` bytes are read only now. A changed file gets no checksum.
+    OSError if the run's folder can't be written.
     """
     files = folder.region(slug)
     of_run, of_region = (read_record(file, shape=Inputs) for file in (folder.inputs, files.inputs))
@@ -128,7 +118,6 @@ def _name(folder: RunFolder, path: Path) -> str:
 
 
 def _changed(folder: RunFolder, frozen: Mapping[str, Any]) -> list[str]:
-    """Return the names of files that were changed, removed or added."""
     then = {e["path"]: _state_in(e) for e in frozen["files"] if "path" in e}
     places = [folder.root / place for place in frozen["folders"]]
     new = (_name(folder, file) for place in places for file in files_of(place))
@@ -151,7 +140,7 @@ def _is_in_state(path: Path, then: FileState | None) -> bool:
 
 
 def _read_rest(folder: RunFolder, entries: Entries) -> list[str]:
-    """Add missing checksums; return the names of files that have changed."""
+    """Add missing checksums to entries; return the names of files that have changed."""
     checksums = Checksums(folder.checksums)
     missing = [entry for entry in entries if "path" in entry and not entry["sha256"]]
     for entry in missing:
@@ -164,10 +153,9 @@ def _read_rest(folder: RunFolder, entries: Entries) -> list[str]:
 
 
 def _objects(study: Study, places: Iterable[Iterable[str]]) -> dict[str, dict[str, Any]]:
-    """Return the identity of each object in S3; empty if S3 is unreachable."""
     urls = sorted({place for own in places for place in own if place.startswith(URL_PREFIXES)})
     first = {url: found for url in urls[:1] if (found := _object(url, study))}
-    if not first:  # S3 may be out of reach
+    if not first:  # S3 may be unreachable: ask no more
         return {}
     with ThreadPoolExecutor(_THREADS) as threads:
         others = threads.map(lambda url: _object(url, study), urls[1:])
@@ -182,10 +170,7 @@ def _object(url: str, study: Study) -> dict[str, Any]:
 
 
 def _replaced(study: Study, entries: Entries) -> list[str]:
-    """Return the URLs of replaced objects.
-
-    If S3 no longer describes an object, its entry loses its identity.
-    """
+    """Return replaced objects' URLs; delete the identities of replaced and missing objects."""
     replaced = []
     for entry in entries:
         then = {key: value for key, value in entry.items() if key != "url"}
@@ -202,7 +187,6 @@ def _replaced(study: Study, entries: Entries) -> list[str]:
 
 
 def _noted(files: RegionFolder) -> dict[str, Any]:
-    """Return the noted changes of a region's inputs: file names, and a text about them."""
     if not files.changed.exists():
         return {"files": [], "reason": ""}
     return read_record(files.changed, shape=InputsChanged)
@@ -222,7 +206,6 @@ def _note(files: RegionFolder, changed: list[str]) -> None:
 
 
 def _described(entry: Mapping[str, Any], changed: set[str]) -> dict[str, Any]:
-    """Return an entry in the form of a model's provenance."""
     if entry.get("path") in changed:
         return {"path": entry["path"], "sha256": None}
     if entry.get("url") in changed:

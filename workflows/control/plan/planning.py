@@ -1,7 +1,7 @@
-"""Writing of a run's folder from a study. `condor_submit_dag study.dag` in it starts the run.
+"""Writing of a run's folder; `condor_submit_dag study.dag` in the folder starts the run.
 
-Deterministic: the same study, run id, time and folder give the same bytes. The folder is written
-under a temporary name and renamed when it is complete. So an interrupted plan leaves nothing.
+The same study, run id, time and folder give the same bytes. The folder is written under a temporary
+name and then renamed. So an interrupted plan leaves no run.
 """
 
 from __future__ import annotations
@@ -72,19 +72,12 @@ def write_plan(
     costs: CostsBefore | None = None,
     previous: Sequence[PreviousTask] = (),
 ) -> RunFolder:
-    """Write the folder of a run and return it.
+    """Write the folder of a run from a resolved study; return the folder.
 
-    Args:
-        study: a resolved study.
-        aws: the AWS settings of the run's autoscaler, if it has one.
-        run: the run's id, which also names the folders of its published models.
-        out: the run's folder; it must be empty or not exist.
-        created: the time of the plan; default: now.
-        notes: the choices made for the study, with their reasons, for people.
-        places: the lines of the study's file that set a trial's limits; see `FrozenStudy`.
-        day: the day, if it is a day's run.
-        costs: the past cost of the study's jobs, if it is known.
-        previous: previous results that the optimiser learns from.
+    The id `run` also names the folders of the run's models. The folder `out` must be empty or
+    missing. `aws` has the settings of the run's autoscaler. `notes` are the choices made for the
+    study, for people. `places` has the lines of the study's file that set a trial's limits, see
+    `FrozenStudy`.
 
     Raises:
         InputError: the run's id or folder can't be used, a model with this id is already published,
@@ -139,7 +132,6 @@ def _taken(place: Path) -> InputError:
 
 
 def _trainer_files(study: Study) -> list[Path]:
-    """Return the trainer's files, without the helper module, in the study's order."""
     if isinstance(study.trainer, Trainer):
         return [Path(file) for file in study.trainer.files]
     files = [f"tabular/{name}" for name in tabular.FILES]
@@ -171,10 +163,7 @@ def _check_settings(study: Study) -> None:
 
 
 def _outermost(space: SearchSpace) -> Iterator[tuple[str | None, dict[str, Scalar]]]:
-    """Yield settings for a check: the defaults with one changed value, then the defaults alone.
-
-    Changed values are both ends of each range, and each choice.
-    """
+    """Yield the defaults with one changed value (ends of ranges, choices), then the defaults."""
     defaults = space.complete(space.defaults())
     for name, parameter in space.parameters.items():
         yield from ((name, {**defaults, name: value}) for value in parameter.outermost())
@@ -208,7 +197,6 @@ def _write_beside(
     aws: AwsEnvironment | None,
     previous: Sequence[PreviousTask],
 ) -> None:
-    """Write everything into a temporary folder next to the run's, then rename it."""
     parent, study = folder.root.parent, frozen.study
     try:
         parent.mkdir(parents=True, exist_ok=True)
@@ -246,7 +234,6 @@ def _write_beside(
 
 
 def _write_variables(file: Path, *, needed: object) -> None:
-    """Write the present AWS settings to a file, for processes of the run that need them."""
     from trialfleet.infra.fleet.aws import account
 
     variables = account.variables() if needed else {}
@@ -254,12 +241,11 @@ def _write_variables(file: Path, *, needed: object) -> None:
 
 
 def _write_private(file: Path, content: object) -> None:
-    """Write a file that others can't read, because it may contain a proxy's password."""
+    """Write a file that others can't read, because a proxy's URL may contain a password."""
     write_atomic(file, json.dumps(content, indent=1) + "\n", mode=0o600)
 
 
 def _put(beside: Path, place: Path) -> None:
-    """Rename the folder `beside` to `place`, which may be an empty folder."""
     try:
         beside.replace(place)
     except OSError as error:
@@ -269,7 +255,6 @@ def _put(beside: Path, place: Path) -> None:
 
 
 def _write_tables(study: Study, folder: RunFolder, beside: RunFolder, day: RunsDay | None) -> None:
-    """Examine the data and write the tables if the study uses `trainer: tabular`."""
     if isinstance(study.trainer, Trainer):
         return
     from trialfleet.workflows.control.plan.day_checks import DayChecks
@@ -285,13 +270,12 @@ def _write_tables(study: Study, folder: RunFolder, beside: RunFolder, day: RunsD
 
 
 def _check_space(place: Path) -> None:
-    """Check that the free disk space is enough to start trials."""
     if words := lack_of_space(place):
         raise InputError(f"{words}; make room, or choose another folder with --out")
 
 
 def _write_texts(root: Path, texts: dict[Path, str], private: set[Path]) -> None:
-    """Write text files; others can never read those in `private`."""
+    """Write text files; others can't read the files in `private` at any moment."""
     for name, text in texts.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The check whether slots of the present pool can run the trials of a planned run."""
+"""The check whether the present pool's slots can run the trials of a planned run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ class PoolCheck:
 
     Attributes:
         prospects: the slots that can run the run's trials; None if the pool is unreachable.
-        has_fleet: True if the study adds nodes of its fleet.
         suitable: the fleet's suitable instance types; None if they were not checked.
         troubles: other obstacles, and the reasons for checks that were not possible.
     """
@@ -48,7 +47,7 @@ class PoolCheck:
 
     @property
     def hopeless(self) -> str:
-        """The reason why the run would wait in this pool forever; empty if it wouldn't."""
+        """The reason why the run would wait in this pool forever; empty without such a reason."""
         if self.prospects is None or self.prospects.fit:
             return ""
         if self.has_fleet:
@@ -80,7 +79,7 @@ class PoolCheck:
 
 
 def check_pool(folder: RunFolder) -> PoolCheck:
-    """Check the pool for a planned run; an unreachable pool is part of the result."""
+    """Check the pool for a planned run; an unreachable pool is no error."""
     frozen = load_frozen(folder.study)
     study = frozen.study
     try:
@@ -117,11 +116,7 @@ def _held(study: Study, job: ClassAd) -> SuitableTypes | None:
 
 
 def trial_ad(folder: RunFolder, run: str, study: Study) -> ClassAd:
-    """Return the ClassAd of a trial's job, made from the trials' submit file.
-
-    Raises:
-        PoolError: condor_submit can't be run, or refuses the file.
-    """
+    """Return the ClassAd of a trial's job; PoolError if condor_submit refuses or can't be run."""
     region = graph_of(study).regions[0]
     node = region.trial_nodes[0]
     place = folder.region(region.slug).trial(node)

@@ -1,7 +1,4 @@
-"""Choices that a study leaves to the pool: whether trials get GPUs, and which Python runs them.
-
-The plan of a run makes these choices, and freezes each in the run with its reason.
-"""
+"""Choices that a study leaves to the pool: GPUs or CPUs, and the Python that runs trials."""
 
 from __future__ import annotations
 
@@ -33,12 +30,11 @@ _SECONDS = 20.0  # limit for the start of a Python
 
 @dataclass(frozen=True, kw_only=True)
 class PoolFacts:
-    """Facts about the pool for a plan.
+    """Facts about the pool, for planning a run.
 
     Attributes:
-        slots: the pool's slots; empty if the pool is unreachable.
-        trouble: the reason why the pool is unreachable; empty if it isn't.
-        on_this_machine: True for an embedded pool: its jobs run on this machine, as this account.
+        trouble: the reason why the pool is unreachable; empty if the pool answers.
+        on_this_machine: True for an embedded pool: jobs run on this machine, as this account.
         job_path: the PATH of jobs in an embedded pool.
     """
 
@@ -49,7 +45,7 @@ class PoolFacts:
 
 
 def inspect_pool() -> PoolFacts:
-    """Return the facts about the pool that this process uses."""
+    """Return the facts about the pool that this process uses, even if it is unreachable."""
     try:
         environment = connect()
         use(environment)
@@ -71,11 +67,7 @@ def _job_path() -> str:
 
 
 def settle(study: Study, pool: PoolFacts) -> tuple[Study, tuple[str, ...]]:
-    """Return the study with its open choices decided, and a line about each choice.
-
-    Raises:
-        UnusableStudyError: the study's own Python can't run trials.
-    """
+    """Make the study's open choices, with a line for each; UnusableStudyError for a bad Python."""
     accelerator, why = _accelerator(study, pool)
     python, which = _python(study, pool)
     settled = study.model_copy(update={"accelerator": accelerator, "python": python})
@@ -83,7 +75,7 @@ def settle(study: Study, pool: PoolFacts) -> tuple[Study, tuple[str, ...]]:
 
 
 def is_settled(settled: Study, study: Study) -> bool:
-    """Return whether `settled` is `study` with its open choices decided, by any pool."""
+    """Return whether `settled` is `study` with the open choices decided, by any pool."""
     decided: dict[str, str | None] = {}
     if study.accelerator == "auto":
         decided["accelerator"] = settled.accelerator
@@ -136,11 +128,7 @@ def _python(study: Study, pool: PoolFacts) -> tuple[str | None, str]:
 
 
 def _python_of_image(python: str, image: str) -> str:
-    """Return a line about the Python of an image; apptainer, if installed, runs it to test it.
-
-    Raises:
-        UnusableStudyError: the Python isn't in the image, or is too old.
-    """
+    """Return a line about an image's Python; UnusableStudyError if it is absent or too old."""
     text, apptainer = f"python: {python} of the image", shutil.which("apptainer")
     if not is_sif(image):
         return f"{text}, which each node fetches; not looked for from here"
@@ -173,11 +161,7 @@ def _why_not(python: str, pool: PoolFacts) -> str:
 
 
 def _version(python: str) -> str:
-    """Return the version that a Python prints.
-
-    Raises:
-        UnusableStudyError: the Python doesn't run, or is too old.
-    """
+    """Return a Python's version; UnusableStudyError if the Python fails or is too old."""
     try:
         done = subprocess.run(
             [python, "-I", "-c", _ASKING],
@@ -192,7 +176,6 @@ def _version(python: str) -> str:
 
 
 def _recent(python: str, version: str) -> str:
-    """Return `version` if trials can use this version of Python; else raise an error."""
     try:
         parts = tuple(int(part) for part in version.split("."))
     except ValueError as error:

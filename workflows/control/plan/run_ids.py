@@ -1,8 +1,7 @@
-"""Ids of runs. A run's id is the name of its folder, by default the time to the second.
+"""Ids of runs: by default the local time to the second, with a number if the id is taken.
 
-If another run has this id, a number is appended. An id names a run's folder and the folders of its
-models. So both are claimed: for each, only one process can create a certain file or folder.
-Simultaneous plans get different ids.
+An id names a run's folder and the folders of the run's models. Planning claims both, each by a file
+or folder that only one process can create. So simultaneous plans get different ids.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _CLAIM_SECONDS = 86_400.0  # when summer time ends, the same hour comes twice
 
 
 def is_run_id(text: str) -> bool:
-    """Return whether a text is a valid id of a run, and is no name of trialfleet's own files."""
+    """Return whether a text is a valid run id, and not a name of trialfleet's own files."""
     return _RUN_ID.fullmatch(text) is not None and not _OURS.fullmatch(text)
 
 
@@ -47,7 +46,7 @@ def default_folder(study: Study, run: str) -> Path:
 
 
 def published_already(study: Study, run: str) -> Path | None:
-    """Return a model that a run with this id has published; None if there is none."""
+    """Return a model that a run with this id has published; None without one."""
     if not study.publishes:
         return None
     places = (models_folder_of(study, region_slug(region)) / run for region in study.region_table)
@@ -56,13 +55,7 @@ def published_already(study: Study, run: str) -> Path | None:
 
 @dataclass(frozen=True)
 class Claim:
-    """A run's id that no other run of the study has or can get.
-
-    Attributes:
-        run: the id.
-        place: the run's folder.
-        made: files and folders that were created for the claim, innermost first.
-    """
+    """A run's id and folder, claimed for this run; `made` lists created paths, innermost first."""
 
     run: str
     place: Path
@@ -78,15 +71,10 @@ class Claim:
 
 
 def claim_run(study: Study, out: Path | None) -> Claim:
-    """Claim an id that no other run of the study has or gets, and a folder for the run.
+    """Claim an id that no other run of the resolved study has or gets, and a folder for the run.
 
-    Args:
-        study: a resolved study.
-        out: the run's folder; its name becomes the id if it is valid. Default: `default_folder`,
-            which is created.
-
-    Raises:
-        OSError: a folder can't be created.
+    If the name of `out`, the run's folder, is a valid id, the run gets this id. Without `out`,
+    `default_folder` is created. OSError if a folder can't be created.
     """
     given = None if out is None else Path(os.path.abspath(out)).name  # noqa: PTH100 - links stay
     first = given if given and is_run_id(given) else new_run_id()
@@ -104,15 +92,13 @@ def claim_run(study: Study, out: Path | None) -> Claim:
 
 
 def _absent(folder: Path) -> list[Path]:
-    """Return a folder and its parents, as far as they don't exist."""
     return [path for path in (folder, *folder.parents) if not path.exists()]
 
 
 def _claim_models(study: Study, run: str, place: Path, *, again: bool = True) -> list[Path] | None:
     """Claim an id for a run's folder; a second claim for the same folder succeeds, too.
 
-    Returns:
-        The files and folders that were created, innermost first; None if another run has the id.
+    Return the created files and folders, innermost first; None if another run has the id.
     """
     if not study.publishes:
         return []

@@ -13,10 +13,10 @@ _SECONDS = 10  # limit for git: a checkout may be on a slow disk
 
 
 def source_of(frozen: FrozenStudy) -> dict[str, Any]:
-    """Return the study's `file`, the `commit` of its checkout, and whether this is `dirty`.
+    """Return the study's `file`, the checkout's `commit`, and `dirty`; unknown items are missing.
 
-    A checkout is dirty if a file that git tracks has uncommitted changes. Unknown items are left
-    out. A study that is given from Python has no file; then the checkout of its trainer counts.
+    `dirty` means uncommitted changes of tracked files. A study from Python has no file, so the
+    trainer's checkout counts.
     """
     trainer = frozen.study.trainer
     files = trainer.files if isinstance(trainer, Trainer) else []
@@ -32,7 +32,6 @@ def source_of(frozen: FrozenStudy) -> dict[str, Any]:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Return git's output in a folder; None without git or a checkout."""
     try:
         done = subprocess.run(
             ["git", "--no-optional-locks", "-C", str(folder), *arguments],

@@ -30,13 +30,13 @@ Checked = dict[str, Any]
 
 
 def tables_of(folder: RunFolder, regions: Sequence[str]) -> dict[str, Table]:
-    """Return the description of each region's table, by the region's name."""
+    """Return the description of each region's table, by region."""
     found = {name: found_in(folder.region(region_slug(name))) for name in regions}
     return {name: table for name, table in found.items() if table is not None}
 
 
 def checks_of(folder: RunFolder, regions: Sequence[str]) -> dict[str, Checked]:
-    """Return the findings of each region's table checks, by the region's name."""
+    """Return the findings of each region's table checks, by region."""
     found = {name: checks_in(folder.region(region_slug(name))) for name in regions}
     return {name: checked for name, checked in found.items() if checked is not None}
 
@@ -95,10 +95,7 @@ def _target(table: Table) -> str:
 
 
 def _notes(tables: dict[str, Table]) -> list[str]:
-    """Return each note once, with its regions unless all regions have it.
-
-    Notes about a column that differ only in counts and examples are one note: the first is shown.
-    """
+    """Return all notes; notes that differ only in counts and examples are merged."""
     about: dict[str, dict[str, str]] = {}  # regions and their notes, by the note without counts
     for region, table in tables.items():
         for note in _notes_of(table):
@@ -109,7 +106,6 @@ def _notes(tables: dict[str, Table]) -> list[str]:
 
 
 def _merged(notes: dict[str, str], of: int) -> str:
-    """Return one note for several regions, whose notes differ only in counts and examples."""
     [first, *others], note = notes, next(iter(notes.values()))
     is_of_all = len(notes) == of
     if len({*notes.values()}) == 1:
@@ -119,7 +115,6 @@ def _merged(notes: dict[str, str], of: int) -> str:
 
 
 def _without_examples(note: str) -> str:
-    """Return a note about a column without counts and examples, and any other note unchanged."""
     if not (column := _COLUMN.match(note)):
         return note
     return column[0] + _EXAMPLES.sub("…", note[column.end() :])
@@ -159,7 +154,6 @@ def _notes_of(table: Table) -> list[str]:
 
 
 def _untaught_classes(table: Table) -> list[str]:
-    """Return the note about classes that no training row has."""
     classes = [f"{name!r} ({table['classes'][name]})" for name in table["untaught"]]
     if not classes:
         return []
@@ -168,7 +162,6 @@ def _untaught_classes(table: Table) -> list[str]:
 
 
 def _rare_classes(classes: dict[str, int]) -> list[str]:
-    """Return the note about classes with too few rows for all three parts: often mistakes."""
     rare = [name for name, rows in classes.items() if rows < _PARTS]
     if not rare:
         return []
@@ -178,7 +171,6 @@ def _rare_classes(classes: dict[str, int]) -> list[str]:
 
 
 def _first(notes: list[str], what: str) -> list[str]:
-    """Return the first notes about columns, and a line with the number of the others."""
     if (more := len(notes) - _MOST_COLUMNS) <= 1:
         return notes
     rest = f"and {more} more columns, {what}; trialfleet plan --json has all"
@@ -194,7 +186,6 @@ def _without_target(tables: dict[str, Table]) -> list[str]:
 
 
 def _in_no_cell(tables: dict[str, Table]) -> list[str]:
-    """Return the note about texts in `table.null_values` that no cell of any region has."""
     texts, *others = (table["in_no_cell"] for table in tables.values())
     idle = [repr(text) for text in texts if all(text in other for other in others)]
     if not idle:
@@ -204,7 +195,6 @@ def _in_no_cell(tables: dict[str, Table]) -> list[str]:
 
 
 def _roles(tables: dict[str, Table]) -> list[str]:
-    """Return notes about columns that are numeric in one region and categorical in another."""
     numeric = {name for table in tables.values() for name in table["numeric"]}
     categorical = {name for table in tables.values() for name in table["categorical"]}
     return [
@@ -215,7 +205,6 @@ def _roles(tables: dict[str, Table]) -> list[str]:
 
 
 def _not_everywhere(tables: dict[str, Table]) -> list[str]:
-    """Return notes about columns that only some regions have."""
     in_file = {
         region: {*table["numeric"], *table["categorical"], *table["ignored"], table["target"]}
         for region, table in tables.items()

@@ -1,8 +1,7 @@
-"""The tables of all regions, examined before any job starts. All problems are reported together.
+"""Examination of all regions' tables before any job starts; problems are reported together.
 
-Each region's data is read once, completely. The content of a CSV or Parquet file is written into
-the run's folder as arrays, which trials read. So all trials train on the same rows and columns,
-even if the file changes later. A .npz file is sent to the jobs unchanged.
+Planning converts CSV and Parquet files once into arrays in the run's folder. So all trials train on
+the same rows and columns, even if a file changes later. Jobs get a .npz file unchanged.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _THREADS = 8  # to overlap reading, hashing and writing; polars has its own thre
 
 
 class TablesError(UnusableStudyError):
-    """Regions have data that can't be used for training; `by_region` has the problems."""
+    """Some regions' data can't be used for training; `by_region` has the problems."""
 
     def __init__(self, *problems: Problem, by_region: Mapping[str, list[str]]) -> None:
         super().__init__(*problems)
@@ -65,15 +64,13 @@ def write_tables(
     progress: Progress | None = None,
     checks: DayChecks | None = None,
 ) -> None:
-    """Write each region's table.json, and its table.npz if its data is CSV or Parquet.
+    """Write each region's table.json, and table.npz for CSV or Parquet data.
 
-    The study is resolved and has `trainer: tabular`. `progress` is called with the number of
-    regions that are read, and the number of all regions. `checks` are the day's checks, if the run
-    is a day's run.
+    The study is resolved and has `trainer: tabular`. `progress` gets the number of regions read and
+    the number of all regions. `checks` are the checks of a day's run.
 
     Raises:
-        TablesError: some regions' data can't be used for training. Each problem is named once, with
-            the files that have it.
+        TablesError: some data can't be used for training. Each problem is reported once.
         UnusableStudyError: the target has classes in one region and numbers in another.
         OSError: the folder can't be written.
     """
@@ -104,14 +101,13 @@ def write_tables(
 
 
 class _Fault(NamedTuple):
-    """A problem of a data file. Its text begins with the study's key that it conflicts with."""
+    """A problem of a data file; `text` may begin with the study's key that the file contradicts."""
 
     file: str
     text: str
 
 
 def _by_problem(faults: Iterable[_Fault]) -> list[Problem]:
-    """Return each problem once, with all files that have this problem."""
     files: dict[str, list[str]] = {}
     for fault in faults:
         files.setdefault(fault.text, []).append(fault.file)
@@ -128,7 +124,7 @@ def _problem(text: str, files: list[str]) -> Problem:
 def _problems_of(
     study: Study, folder: RunFolder, region: str, checks: DayChecks | None
 ) -> list[_Fault]:
-    """Write a region's table; return the problems of its data."""
+    """Write a region's table; return the problems of the region's data."""
     places = study.data_of(region)
     if len(places) != 1:
         count = len(places) or "none"
@@ -167,7 +163,7 @@ def _problems_of(
 def _examine(
     study: Study, path: Path, form: str, files: RegionFolder
 ) -> tuple[dict[str, Any], Table, Description]:
-    """Return a file's checksum, table and description; write table.npz unless it is a .npz."""
+    """Return a file's checksum and size, table, and description; write table.npz if needed."""
     before = FileState.of_file(path) if path.is_file() else None
     if before is None:
         raise TableError("is not a file; trainer: tabular reads one file per region")
@@ -200,7 +196,6 @@ def _examine_npz(study: Study, path: Path) -> Table:
 
 
 def _metric_problems(study: Study, found: Description) -> Iterator[str]:
-    """Yield the study's metrics that the trainer doesn't report for such a table."""
     kind = found.kind
     known = metrics_of(kind)
     slip = found.notes.get(found.target)  # a cell without a number turned a regression into classes
@@ -235,11 +230,6 @@ def _direction_of(metric: str) -> str:
 
 
 def _why_not(metric: str, found: Description) -> str:
-    """Return the reason why a metric is wrong for such a table, and the possible metrics.
-
-    If the metric belongs to another kind of target, the text says so. It does not suggest a metric
-    whose name only looks similar.
-    """
     known = metrics_of(found.kind)
     kinds = [kind for kind in METRICS if metric in metrics_of(kind)]
     if kinds:
@@ -260,7 +250,6 @@ def _target(found: Description) -> str:
 
 
 def _disagreements(folder: RunFolder, regions: list[str]) -> Iterator[Problem]:
-    """Yield a problem if the target has classes in one region and numbers in another."""
     tasks: dict[str, list[str]] = {}
     for region in regions:
         found = found_in(folder.region(region_slug(region)))

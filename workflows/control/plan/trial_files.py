@@ -1,4 +1,4 @@
-"""The files of a trial and of its job, such as the order for the agent and the submit file."""
+"""The files of a trial and of the trial's job: trial.json, the agent's order, the submit file."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class TrialOrder:
     """The order for one trial.
 
     Attributes:
-        models: in mode "evaluate", the folders of the two models in the sandbox, by role: champion
-            and challenger.
+        models: in mode "evaluate", the sandbox folders of the two models, by role: champion and
+            challenger.
         avoid: machines that the job avoids for `AVOID_SECONDS`.
-        alone: True: one job trains it, even if the study's trials are gangs.
+        alone: if True, one job trains the trial, even if the study's trials are gangs.
         until: a job that has not begun at this time never begins.
     """
 
@@ -69,12 +69,11 @@ class TrialOrder:
 
 @dataclass(frozen=True)
 class TrialFiles:
-    """Writer of the files of a trial and of its job.
+    """Writer of the files of a trial and of the trial's job.
 
     Attributes:
-        study: the run's resolved study.
-        place: the trial's folder; for a lane's job, the folder of its DAG node.
-        order: the trial to train; for a lane's job, the common part of its trials.
+        place: the trial's folder; for a lane's job, the folder of the DAG node.
+        order: the trial to train; for a lane's job, the common part of the lane's trials.
     """
 
     run: str
@@ -89,7 +88,7 @@ class TrialFiles:
             self.hand_out()
 
     def write_job(self) -> None:
-        """Write only the files of a lane's job; its agent will ask for a trial."""
+        """Write only the files of a lane's job; the job's agent will ask for a trial."""
         with self._job():
             _tell(self.place, None, do="ask")
             for words in (self.place.stop, self.place.reports):
@@ -98,15 +97,14 @@ class TrialFiles:
     def hand_out(self, turn: Turn | None = None) -> None:
         """Write the trial's files, and the order with which the job's agent starts the trial.
 
-        The order answers the agent's message `turn`; None means that the job has not begun. If
-        there is a checkpoint, the trial continues from it. `Attempts` removes the checkpoint of a
-        failed attempt.
+        The order answers the agent's message `turn`; None means that the job has not begun. The
+        trial continues from an existing checkpoint.
         """
         study, place, order = self.study, self.place, self.order
         place.root.mkdir(parents=True, exist_ok=True)
         self._empty()
         contract = self._contract()
-        # an answer to an agent contains the same, so a power failure may lose this file
+        # the order to a running agent has the same content, so a power failure may lose this file
         job_files.write_json(place.trial_json, contract, durable=turn is None)
         minutes = study.trainer.minutes if isinstance(study.trainer, Trainer) else None
         stopping = study.early_stopping if order.mode == "tune" else None
@@ -125,7 +123,7 @@ class TrialFiles:
         )
 
     def submit_text(self) -> str:
-        """Return the text of the job's submit file, which is submitted in its DAG node's folder."""
+        """Return the job's submit file, to be submitted from the DAG node's folder."""
         study, folder, place, order = self.study, self.folder, self.place, self.order
         files = [d for d in self._data if not d.startswith(URL_PREFIXES)]
         sif = sif_of(study)
@@ -171,16 +169,15 @@ class TrialFiles:
 
     @cached_property
     def _gang(self) -> Gang | None:
-        """The size of the trial's gang; None if one job trains the trial."""
         alone = self.order.alone or self.order.mode == "evaluate"
         return None if alone else self.study.nodes_of(self.order.region)
 
     @contextmanager
     def _job(self) -> Iterator[None]:
-        """Write a job's files; the block writes the trial's files.
+        """Write a job's files; the caller's block writes the trial's files.
 
-        The submit file is removed first and written last. So while it exists, all files that it
-        names exist, too.
+        The submit file is removed first and written last. So while the submit file exists, all
+        files that it names exist.
         """
         place, gang = self.place, self._gang
         job_files.remove(place.submit)
@@ -207,7 +204,7 @@ class TrialFiles:
             job_files.write_json(self.place.gang_store, {"schema": 1, "prefix": prefix})
 
     def _empty(self) -> None:
-        """Empty the trial's folder, except for the checkpoint of the previous attempt."""
+        """Empty the trial's folder; the packed checkpoint of the previous attempt stays."""
         place, mode = self.place, self.order.mode
         for file in (place.result, place.progress):
             job_files.write(file, "", durable=False)
@@ -223,7 +220,6 @@ class TrialFiles:
             job_files.write(place.stop, "", within=place.node_root, durable=False)
 
     def _contract(self) -> dict[str, Any]:
-        """Return the content of `trial.json`."""
         study, order = self.study, self.order
         return {
             "schema": TRIAL_SCHEMA,
@@ -244,11 +240,10 @@ class TrialFiles:
         }
 
     def _reach(self, files: Iterable[str]) -> str:
-        """Return HTCondor's list of path prefixes that a job with a proxy may access.
+        """Return the path prefixes that HTCondor lets the job read and write.
 
-        The list has the job's messages. HTCondor's file transfer obeys the list, so it also has all
-        files that are sent to the job or come back from it. Each file must exist already: to create
-        a file, the job would need access to its folder.
+        HTCondor's file transfer obeys this list, so the list includes all transferred files. Each
+        file must exist before the job: creating a file would need access to the folder.
         """
         place, models = self.place, self.order.models.values()
         own = [place.words, place.agent_log, *(place.root / name for name in models)]
@@ -262,7 +257,6 @@ def dismiss(place: TrialFolder, turn: Turn, code: int, why: str) -> None:
 
 
 def _tell(place: TrialFolder, turn: Turn | None, **words: Any) -> None:
-    """Write an order for a job's agent: the answer to its message `turn`, or the first order."""
     asked = turn or Turn(token="", number=0)
     order = {"schema": TRIAL_SCHEMA, "token": asked.token, "turn": asked.number, **words}
     job_files.write_json(place.order, order, within=place.node_root)
@@ -274,7 +268,7 @@ def _prefix(path: Path) -> str:
 
 
 def are_large(paths: Iterable[Path]) -> bool:
-    """Return whether files and folders are too large to be sent with each job."""
+    """Return whether files and folders are together too large to be sent with each job."""
     left = ONCE_BYTES
     for path in paths:
         for file in path.rglob("*") if path.is_dir() else [path]:

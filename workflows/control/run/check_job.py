@@ -1,4 +1,4 @@
-"""The job of a check: submit it without a DAG, watch it until its end or a limit, remove it."""
+"""The job of a trainer's check, without a DAG: submission, watching, removal."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Watched:
     """The result of watching a job.
 
     Attributes:
-        code: the job's exit code in DAGMan's form; None if it had not ended at the time limit.
-        waited: True if it waited for a slot all the time.
+        code: the exit code as DAGMan reports it; None if the job had not ended at the time limit.
+        waited: True if the job waited for a slot all the time.
     """
 
     code: int | None
@@ -42,12 +42,10 @@ def run_job(
     seconds: float,
     progress: Callable[[str], None],
 ) -> Watched:
-    """Submit a trial's job, and watch it until it ends or for `seconds`. Its files exist already.
+    """Submit a trial's job, whose files exist, and watch the job for at most `seconds`.
 
-    `progress` repeatedly gets a line: what the job waits for, or where it runs.
-
-    Raises:
-        PoolError: HTCondor is unreachable or refuses the job.
+    `progress` repeatedly gets a line: what the job waits for, or where the job runs. PoolError if
+    HTCondor is unreachable or refuses the job.
     """
     for previous in (place.log, place.agent_log, place.out, place.err):
         job_files.remove(previous)

@@ -1,4 +1,4 @@
-"""A line about a waiting job of a check: the reason why it waits."""
+"""The reason why the job of a trainer's check waits, as a line of text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN_RUNS = 3
 
 
 def waits_for(folder: RunFolder, node: str) -> str:
-    """Return a line about what a check's job waits for; empty if the job runs or isn't there."""
+    """Return what a check's job waits for; empty if the job runs or is not in the queue."""
     try:
         job = job_queue.one_idle(folder, node)
         if job is None:
@@ -43,8 +43,7 @@ def waits_for(folder: RunFolder, node: str) -> str:
 def _busy(running: Counter[str]) -> str:
     """Return the runs that have slots, in words; empty without any.
 
-    The text does not say whether a slot is free at present. On a busy pool slots are often free
-    between two jobs, but HTCondor has already given them to another job.
+    The text omits free slots: in a busy pool HTCondor has already given a free slot to another job.
     """
     by_run = running.copy()
     others = by_run.pop("", 0)
@@ -57,7 +56,6 @@ def _busy(running: Counter[str]) -> str:
 
 
 def _before(job: Any) -> str:
-    """Return a text with the number of jobs that precede a job in the queue; empty for none."""
     priority, own = value(job, "JobPrio") or 0, value(job, "ClusterId")
     first = f"(JobPrio > {priority} || JobPrio == {priority} && ClusterId < {own})"
     constraint = f"{job_queue.WAITS} && JobUniverse == {Universe.VANILLA} && {first}"

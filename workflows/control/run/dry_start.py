@@ -1,7 +1,7 @@
 """The dry start: before the run, the trainer runs once in each mode, in real jobs of the pool.
 
-Only HTCondor makes a sandbox like a trial's, from a trial's submit file. The results are not
-recorded in the study, and the budget is not spent. Files are left only after a failure.
+Real jobs are needed, because only HTCondor makes a trial's sandbox. The study gets no results, and
+the budget is not spent. Files stay only after a failure.
 """
 
 from __future__ import annotations
@@ -52,11 +52,10 @@ class Checked:
 
     Attributes:
         region: the region whose default settings were trained.
-        metrics: the trial's metrics; None if it had not ended at the time limit.
+        metrics: the trial's metrics; None if the trial had not ended at the time limit.
         waited: True if the job waited for a slot all the time.
         modes: the modes that ended in time, in the order of the tries.
         unseen: the mode that did not end in time; later modes were not tried.
-        warning: a warning about the study's metrics; empty without one.
         regions: the number of the study's regions; only one was tried.
     """
 
@@ -69,7 +68,6 @@ class Checked:
     regions: int = 1
 
     def __str__(self) -> str:
-        """Return the result as lines of text."""
         if self.regions == 1:
             return self._found()
         alone = f"only {self.region} was tried, of {self.regions} regions"
@@ -96,11 +94,7 @@ class Checked:
 
 
 class TrainerFailsError(InputError):
-    """The trainer failed in its dry start.
-
-    Attributes:
-        place: the folder with the trial's input and output files.
-    """
+    """The trainer failed in its dry start; `place` has the trial's input and output files."""
 
     def __init__(
         self, study: Study, region: str, error: str, place: TrialFolder, mode: Mode = "tune"
@@ -110,7 +104,7 @@ class TrainerFailsError(InputError):
         self._moved = (study, region, error), mode
 
     def moved(self, place: TrialFolder) -> TrainerFailsError:
-        """Return the same error for a trial whose folder was moved."""
+        """Return the same error for a trial whose folder was moved to `place`."""
         told, mode = self._moved
         return TrainerFailsError(*told, place, mode)
 
@@ -121,23 +115,18 @@ def check(
     progress: Callable[[str], None] | None = None,
     region: str | None = None,
 ) -> Checked:
-    """Run a region's first trial as a separate job, and return the result.
+    """Run a region's first trial as a separate job of a planned run; return the result.
 
-    The job has the seed of the run's first trial. So that trial will have the same result if the
-    trainer is repeatable. If the trial ends in time and the study publishes models, the full
-    training is tried in the same way. If this ends in time and the study has a gate, the gate's job
-    is tried, too.
+    The job has the seed of the run's first trial, so a repeatable trainer will repeat the result.
+    If the trial ends in time and the study publishes models, the full training is tried, too. Then
+    the gate's job is tried if the study has a gate.
 
-    Args:
-        folder: the folder of the run, which isn't submitted.
-        seconds: the time limit for each job.
-        progress: repeatedly gets a line: what a job waits for, or where it runs.
-        region: the region to try; default: the first region.
+    `seconds` limits each job. `progress` repeatedly gets a line: what a job waits for, or where a
+    job runs.
 
     Raises:
-        TrainerFailsError: the trainer failed; the message has its last output.
-        InputError: there is no such region, or the trainer doesn't report a metric that the study
-            names.
+        TrainerFailsError: the trainer failed; the message has the trainer's last output.
+        InputError: there is no such region, or the trainer doesn't report a metric of the study.
         PoolError: HTCondor is unreachable or refuses a job.
     """
     frozen = load_frozen(folder.study)
@@ -163,7 +152,7 @@ def _region_of(graph: StudyGraph, name: str | None) -> RegionGraph:
 
 @dataclass(frozen=True)
 class _Check:
-    """One check with its jobs, which use the same folder one after the other."""
+    """One check; its jobs use the same folder one after the other."""
 
     frozen: FrozenStudy
     folder: RunFolder
@@ -195,7 +184,7 @@ class _Check:
         return replace(found, modes=("tune", "final", "evaluate"), warning="")
 
     def _trains_in_full(self) -> bool:
-        """Try the full training; return whether it ended in time."""
+        """Try the full training; return whether the training ended in time."""
         ended = self._run(replace(self.order, mode="final"))
         if ended.code is None:
             return False
@@ -244,7 +233,6 @@ class _Check:
         return replace(ended, code=settled(self.folder.check, ended.code, most))
 
     def _metrics(self, code: int, mode: Mode) -> dict[str, float]:
-        """Return the metrics of a training; raise `TrainerFailsError` if it failed."""
         metric = self.frozen.study.objective.metric
         outcome = outcome_of(self.folder.check, code, metric, self.frozen.places)
         if isinstance(outcome, Failed):
@@ -258,7 +246,7 @@ class _Check:
 
 
 def first_order(study: Study, region: RegionGraph) -> TrialOrder:
-    """Return the order for the run's first trial of a region, with the name of the check's node."""
+    """Return the order for a region's first trial, under the name of the check's node."""
     space = study.space_of(region.name)
     return TrialOrder(
         region=region.name,
@@ -272,10 +260,9 @@ def first_order(study: Study, region: RegionGraph) -> TrialOrder:
 
 
 def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
-    """Check that a trial's `metrics` include those that the study names; return a warning or "".
+    """Check that a trial reports the metrics that the study names; return a warning or "".
 
-    Raises:
-        InputError: trials don't report the metric that compares tuned with default settings.
+    InputError if the study's compared metric is missing, or the gate's metric is misspelt.
     """
     reported = f"the trainer reports: {', '.join(sorted(metrics))}"
     compared = study.compared_metric
@@ -295,7 +282,7 @@ def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
 def failure_text(
     study: Study, region: str, error: str, place: TrialFolder, mode: Mode = "tune"
 ) -> str:
-    """Return the message about a trainer that failed: the reason, its last output, and a fix."""
+    """Return the message about a failed trainer: the reason, the last output, and a fix."""
     said, fix = last_words(place.err), missing_module(place.err, study)
     words = f"; its last output, from {str(place.err)!r}:\n{said}" if said else ""
     return (
@@ -307,7 +294,7 @@ def failure_text(
 
 
 def last_words(error_file: Path) -> str:
-    """Return the last lines of standard error; empty if there are none.
+    """Return the last lines of standard error; empty without any.
 
     If all of these lines are a library's frames, the last frame of the trainer's code comes first.
     """

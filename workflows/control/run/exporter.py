@@ -1,8 +1,7 @@
 """The program `export FOLDER`, which exports a run's models when they are published.
 
-The pool's supervisor starts this program, and starts it again if it dies. It ends when the run is
-over and all models are exported, at the latest a day after the run's end. Then the next run, or
-`trialfleet export`, exports the missing models.
+The program ends when the run is over and all models are exported, at the latest a day after the
+run's end. Then the next run, or `trialfleet export`, exports the missing models.
 """
 
 from __future__ import annotations
@@ -35,22 +34,19 @@ log = logging.getLogger(__name__)
 
 
 class Exporter:
-    """Exporter of a study's models after each change and after each failure."""
+    """Exporter of a study's models: after each change, and again after each failure."""
 
     def __init__(
         self, folder: ExportFolder, targets: Targets, may: Callable[[], bool] = lambda: True
     ) -> None:
-        """Store the arguments. `may` is called before each pass; the pass is skipped if False."""
+        """Store the arguments; a pass is skipped if `may` returns False."""
         self._folder, self._targets, self._may = folder, targets, may
         self._done: object = None
         self._pause = 0.0
         self._due = 0.0
 
     def poll(self, now: float) -> bool:
-        """Export changes if a try is due; return whether everything is exported.
-
-        `now` is in seconds of a steady clock.
-        """
+        """Export changes if due at `now`, in seconds; return whether everything is exported."""
         before = self._folder.signature()
         if before == self._done:
             return True
@@ -69,11 +65,7 @@ class Exporter:
 
 
 def watch(folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> None:
-    """Export a run's models until the run is over; return at once if its study exports nothing.
-
-    Raises:
-        TrialfleetError: the run's folder can't be read.
-    """
+    """Export a run's models, if required, until the run is over; TrialfleetError for a bad run."""
     frozen = load_frozen(folder.study)
     study = frozen.study
     targets = of_study(study, read_variables(folder.export_variables))

@@ -47,12 +47,12 @@ def plan(
         run: the run's id; default: the name of `out`, or else the time. A number is appended to the
             default if another run has this id.
         out: the run's folder; default: runs/STUDY/RUN-ID in the working directory.
-        notice: gets a line about each thing that may be a mistake.
+        notice: gets a line about each possible mistake.
         day: the day of the run; default: no day, or today if the study's data has a date.
 
     Raises:
         InputError: the study, the id or the folder can't be used.
-        FleetError: the run would scale its fleet, but AWS does not tell which account this is.
+        FleetError: the run would scale its fleet, but AWS does not say which account this is.
     """
     if isinstance(study, Study):
         return _plan(study, run, out, notice, {}, _runs_day(day))
@@ -67,7 +67,7 @@ def plan(
 def plan_day(
     study: Study, run: str, out: Path, day: RunsDay, file: Path, notice: Callable[[str], None]
 ) -> Run:
-    """Write the folder of a day's run, as `plan` does; messages name the study's file."""
+    """Write the folder of a day's run, as `plan` does; messages name lines of the study file."""
     return _plan(study, run, out, notice, places_of(file, resource_limits.KEYS), day)
 
 
@@ -108,7 +108,6 @@ def _plan(
 
 
 def _write_claimed(study: Study, place: Path | None, write: Callable[..., RunFolder]) -> RunFolder:
-    """Write a run's folder under an id that no other run has."""
     try:
         claim = claim_run(study, place)
     except OSError as error:
@@ -121,7 +120,7 @@ def _write_claimed(study: Study, place: Path | None, write: Callable[..., RunFol
 
 
 def _settled(study: Study) -> tuple[Study, tuple[str, ...]]:
-    """Return the study with the pool's choices, and check that its trainer can start there."""
+    """Return the study with the pool's choices, and notes; check that the trainer can start."""
     pool = pool_choices.inspect_pool()
     study, notes = pool_choices.settle(study, pool)
     if pool.on_this_machine and not study.image:
@@ -130,7 +129,6 @@ def _settled(study: Study) -> tuple[Study, tuple[str, ...]]:
 
 
 def _check_export(study: Study) -> None:
-    """Check that the export to S3 will find keys, without a request to S3."""
     if study.export and study.export.s3 and not study.s3:
         from trialfleet.infra.fleet.aws import account
 
@@ -138,7 +136,6 @@ def _check_export(study: Study) -> None:
 
 
 def _aws_environment(study: Study) -> AwsEnvironment | None:
-    """Return this process's AWS settings for the run's autoscaler; None without one."""
     if study.fleet is None or autoscale_of(study) == "off":
         return None
     from trialfleet.infra.fleet.aws import account

@@ -1,4 +1,4 @@
-"""Estimates of a run's time and cost, from previous runs of its study."""
+"""Estimates of a run's time and cost, from previous runs of the study."""
 
 from __future__ import annotations
 
@@ -32,16 +32,14 @@ class Estimate:
     """The estimated time of a run.
 
     Attributes:
-        seconds: the time of the whole run, from its submission to its report.
-        jobs_seconds: the time of its trials, full trainings and gates, run in parallel. The rest of
-            `seconds` is time between jobs and for publishing; it is 0 if no run measured it.
-        trial_seconds: the median time of the trials on which the estimate is based.
-        full_seconds: the median time of full trainings; None if the run will have none.
-        gate_seconds: the median time of gates; None if the run will have none, or no run measured
-            it.
-        concurrency: the number of jobs that run at the same time.
-        based_on: the number of trials on which the estimate is based.
-        runs: the number of runs that these trials are from.
+        seconds: the time from the run's submission to the run's report.
+        jobs_seconds: the time of trials, full trainings and gates, run in parallel. The rest of
+            `seconds` is time between jobs and for publishing; 0 if no run measured that time.
+        trial_seconds: the median time of previous trials.
+        full_seconds: the median time of full trainings, or else of trials; None if none will run.
+        gate_seconds: the median time of gates; None if none will run, or if none was measured.
+        based_on: the number of previous trials.
+        runs: the number of previous runs with these trials.
     """
 
     seconds: float
@@ -55,10 +53,7 @@ class Estimate:
 
 
 def estimate(study: Study, concurrency: int) -> Estimate | None:
-    """Return the estimated time of a run; None without a complete trial in a previous run.
-
-    Previous runs are searched in `./runs`. With a concurrency of 0 the result is None, too.
-    """
+    """Return a run's estimated time; None for concurrency 0 or without previous results."""
     runs = list(_runs_before(study.name)) if concurrency else []
     known = [seconds for run in runs for seconds in _seconds(run.complete)]
     if not known:
@@ -91,12 +86,11 @@ class CostEstimate:
     """The estimated cost of a run in USD.
 
     Attributes:
-        usd: the cost of the whole run, unless a budget ends it before.
-        trial: the mean cost of the trials on which the estimate is based, including failed trials.
-        full: the mean cost of full trainings; None if there were none.
-        overhead: the cost of the nodes' boot and idle time, as a fraction of the jobs' cost; None
-            if no fleet was scaled for the previous runs.
-        based_on: the number of trials on which the estimate is based.
+        usd: the cost of the whole run, unless a budget ends the run before.
+        trial: the mean cost of previous trials, including failed trials.
+        full: the mean cost of previous full trainings; None without any.
+        overhead: the cost of nodes' boot and idle time / the jobs' cost; None without a fleet.
+        based_on: the number of previous trials.
     """
 
     usd: float
@@ -136,15 +130,7 @@ def costs_before(study: Study) -> CostsBefore | None:
 
 @dataclass(frozen=True)
 class _RunBefore:
-    """A previous run.
-
-    Attributes:
-        folder: the run's folder.
-        complete: the complete trials.
-        over: the notes on the jobs of all ended trials.
-        fulls: the notes on the jobs of the full trainings.
-        gates: the notes on the jobs of the gates.
-    """
+    """A previous run; `over` has the notes on the jobs of all ended trials."""
 
     folder: RunFolder
     complete: list[StoredTrial]
@@ -154,11 +140,9 @@ class _RunBefore:
 
     @property
     def busy_part(self) -> float | None:
-        """The fraction of the run's time in which its jobs ran.
+        """The jobs' total time / (the run's time × its maximum number of simultaneous jobs).
 
-        It is 1 if at every moment the run's maximum number of simultaneous jobs was running. The
-        rest is time between jobs and for publishing. None if the run hasn't ended, or the times of
-        its jobs were not noted.
+        The difference from 1 is time between jobs and for publishing.
         """
         whole = self._seconds
         spans = [
@@ -174,10 +158,9 @@ class _RunBefore:
 
     @property
     def _seconds(self) -> float:
-        """The time of the run without pauses; 0 if it hasn't ended.
+        """The time of the run without pauses; 0 if the run hasn't ended.
 
-        It is the report's time or the time of the run's DAGMan, whichever is longer: DAGMan ends
-        some seconds after the report. For a stopped run, DAGMan's log is no longer there.
+        DAGMan ends some seconds after the report, so the longer of both times counts.
         """
         try:
             seconds = read_record(self.folder.report_data).get("wall_seconds")
@@ -190,20 +173,18 @@ class _RunBefore:
 
     @property
     def overhead(self) -> float | None:
-        """The cost of the nodes beyond the jobs' cost, as a fraction of this; None if unknown."""
+        """(The nodes' cost - the jobs' cost) / the jobs' cost."""
         step = (read_report(self.folder.fleet_state) or {}).get("step") or {}
         jobs = sum(_costs(self.over)) + sum(_costs(self.fulls))
         return max(0.0, step.get("spent", 0.0) / jobs - 1) if jobs and step.get("spent") else None
 
 
 def _runs_before(study: str) -> Iterator[_RunBefore]:
-    """Return a study's newest runs with a complete trial."""
     runs = (run for run in runs_here() if run.study in {study, ""})  # "": not in a study's folder
     return islice((run for each in runs if (run := _read(each, study))), _MOST_RUNS)
 
 
 def _read(found: FoundRun, study: str) -> _RunBefore | None:
-    """Return a run; None if it is of another study, unreadable, or without a complete trial."""
     try:
         folder = open_run(found.folder)
         its_study = load_frozen(folder.study).study

@@ -25,11 +25,7 @@ _LEAST_PART = 0.5  # least number of results, relative to the run with the most
 
 
 def previous_tasks(study: Study) -> list[PreviousTask]:
-    """Return the previous results for the optimiser of a resolved study.
-
-    Raises:
-        InputError: a run that the study names in `learn_from` can't be used.
-    """
+    """Return a resolved study's previous results; InputError if `learn_from` can't be used."""
     if study.sampler != OWN:
         return []
     if study.learn_from is None:
@@ -64,10 +60,7 @@ def _objective(study: Study) -> str:
 
 
 def _of_study(name: str, study: Study) -> list[PreviousTask] | None:
-    """Return the results of a study's newest run with enough results; None without any result.
-
-    A run has enough results if it has at least half of the number that the fullest run has.
-    """
+    """Return the results of the newest run with at least half as many results as any other run."""
     folders = (run.folder for run in runs_here() if run.study in {name, ""})
     runs = list(islice(_with_results(folders, name, study), _NEWEST))
     most = max((_count(tasks) for tasks in runs), default=0)
@@ -81,7 +74,7 @@ def _with_results(folders: Iterator[Path], name: str, study: Study) -> Iterator[
             if its_study.name != name or _objective(its_study) != _objective(study):
                 continue
             tasks = _tasks(folder, study)
-        except TrialfleetError:  # for example moved, or its storage was removed
+        except TrialfleetError:  # the run was moved, or its storage removed
             continue
         if tasks:
             yield tasks
@@ -92,7 +85,6 @@ def _count(tasks: list[PreviousTask]) -> int:
 
 
 def _tasks(folder: Path, study: Study) -> list[PreviousTask]:
-    """Return the results of a run, for each region that has results."""
     run = open_run(folder)
     frozen = load_frozen(run.study)
     reader = StatusReader(run)
@@ -113,7 +105,6 @@ def _tasks(folder: Path, study: Study) -> list[PreviousTask]:
 
 
 def _some(ordered: list[StoredTrial]) -> list[StoredTrial]:
-    """Return at most `MOST_RESULTS` results: half are the best, half are spread over the others."""
     if len(ordered) <= MOST_RESULTS:
         return ordered
     best, others = ordered[: MOST_RESULTS // 2], ordered[MOST_RESULTS // 2 :]

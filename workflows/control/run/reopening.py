@@ -1,9 +1,7 @@
-"""Reopening of a failed day: when its run is resumed, the failed regions get another attempt.
+"""Reopening of a failed day: when a person resumes its run, the failed regions get another attempt.
 
-If a person stops a day's run, its unfinished regions have failed on this day. The person may then
-resume the run. The recorded outcomes stay; the resumed run counts as another attempt at the failed
-regions, which ends like any other. It is found by the state of the run. So it is not lost if the
-process that resumed the run was killed.
+A stop makes the unfinished regions fail on this day. The recorded outcomes stay. The state of the
+run shows whether the run was resumed, so a crash of the resuming process loses nothing.
 """
 
 from __future__ import annotations
@@ -24,11 +22,7 @@ _UNDER_WAY = {RunState.RUNNING, RunState.HELD}
 
 
 def reopen(folder: DailyFolder, journal: Journal, now: datetime) -> list[Attempt]:
-    """Begin an attempt for each resumed run with failed regions.
-
-    Returns:
-        The new attempts; `Work.steps` finishes them.
-    """
+    """Begin an attempt for each resumed run with failed regions; return the new attempts."""
     return [
         journal.begin(_another(journal, day, run, regions, now))
         for (day, run), failed in _failed_with_runs(journal).items()
@@ -37,7 +31,7 @@ def reopen(folder: DailyFolder, journal: Journal, now: datetime) -> list[Attempt
 
 
 def reopen_day_of(run: Path) -> None:
-    """Reopen the day of a resumed run. If this is interrupted, the next start of days does so."""
+    """Reopen the day of a resumed run; after an interruption the next start of days does so."""
     folder = DailyFolder(run.parent)
     if folder.journal.exists():
         with suppress(TrialfleetError):

@@ -41,14 +41,7 @@ _POLL_SECONDS = 2.0
 
 
 class Run:
-    """One execution of a study over all its regions, with its own folder.
-
-    Args:
-        folder: the run's folder, made by `plan`.
-
-    Raises:
-        InputError: the folder has no run.
-    """
+    """One execution of a study, in the folder that `plan` made; InputError if there is no run."""
 
     def __init__(self, folder: str | PathLike[str]) -> None:
         self._files = open_run(Path(folder))
@@ -58,7 +51,6 @@ class Run:
         return f"Run({str(self.folder)!r})"
 
     def _repr_html_(self) -> str:
-        """Return the run's status as HTML for a notebook."""
         from trialfleet.workflows.views.terminal.status_view import as_html, run_view
 
         return as_html(run_view(self.status()))
@@ -85,7 +77,7 @@ class Run:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The choices that the study left open and the plan made, with the reasons."""
+        """The choices that the plan made for the study, with the reasons."""
         return load_frozen(self._files.study).notes
 
     def check_pool(self) -> PoolCheck:
@@ -97,13 +89,12 @@ class Run:
     ) -> dry_start.Checked:
         """Start the trainer once, in a separate job that does not count in the budget.
 
-        Args:
-            progress: repeatedly gets a line: what the job waits for, or where it runs.
-            region: the region to try; default: the first region.
+        `progress` repeatedly gets a line: what the job waits for, or where the job runs. The
+        default for `region` is the first region.
 
         Raises:
-            InputError: the run was submitted before, or the trainer fails. In the latter case the
-                message has the trainer's last output.
+            InputError: the run was submitted before, no slot fits, or the trainer fails (the
+                message has the trainer's last output).
             PoolError: HTCondor is unreachable or refuses the job.
         """
         with run_locked(self._files):
@@ -121,10 +112,10 @@ class Run:
     def check_or_remove(
         self, progress: Callable[[str], None] | None = None, region: str | None = None
     ) -> dry_start.Checked:
-        """Start the trainer once, as `check` does; if that fails, remove the run.
+        """Start the trainer once, as `check` does; if the trainer fails, remove the run.
 
-        The trial's input and output files are kept next to the run, in `.failed-check`, until the
-        next check.
+        The trial's input and output files stay next to the run, in `.failed-check`, until the next
+        check.
 
         Raises:
             InputError: see `check`.
@@ -150,8 +141,8 @@ class Run:
     def submit(self, *, anyway: bool = False) -> str:
         """Submit the run to HTCondor and return the id of DAGMan's job.
 
-        Args:
-            anyway: submit even if no slot of the pool can run a trial, because others will join.
+        With `anyway`, submit even if no slot of the pool can run a trial, because other slots will
+        join.
 
         Raises:
             InputError: the run was submitted before, or no slot of the pool can run a trial.
@@ -175,16 +166,13 @@ class Run:
             return repair.submit(self._files)
 
     def resume(self) -> str:
-        """Resume a run from any state; finished trials are not repeated.
+        """Resume the run from any state, without repeating finished trials; return DAGMan's job id.
 
-        If the run is under way, only its faults are repaired. If it is a day's run, its failed
-        regions are open again in the journal.
-
-        Returns:
-            The id of DAGMan's job.
+        If the run is under way, only faults are repaired. In a day's run, the failed regions are
+        open again in the journal.
 
         Raises:
-            InputError: the run is done, or none of its regions has anything left to try.
+            InputError: the run is done, or no region has anything left to try.
             PoolError: HTCondor is unreachable or refuses.
         """
         with run_locked(self._files):
@@ -199,7 +187,6 @@ class Run:
             down_note.lift(fleet.called)
 
     def _gone_on(self) -> str:
-        """Resume the run; return the id of DAGMan's job."""
         check_ours(load_frozen(self._files.study), self._files)
         queued = job_queue.look_up(self._files)  # the queue says whether the run is over
         if queued.root is None:
@@ -213,11 +200,6 @@ class Run:
         return job_queue.look_up(self._files).root or queued.root
 
     def _check_unfinished(self, status: RunStatus) -> None:
-        """Check that the run has something left to do.
-
-        Raises:
-            InputError: the run has nothing left to do; the message has the reason.
-        """
         if status.state is RunState.DONE:
             raise InputError(f"{str(self.folder)!r} is done: there is nothing to resume")
         unfinished = [r for r in status.regions if not r.stage.is_good]
@@ -231,11 +213,7 @@ class Run:
             )
 
     def check_removable(self) -> RunStatus:
-        """Return the status of a run that may be removed.
-
-        Raises:
-            InputError: the run may still be under way.
-        """
+        """Return the status of a run that may be removed; InputError if it may be under way."""
         status = self.status()
         if not status.ended:
             why = f" ({status.notice})" if status.state is RunState.UNKNOWN else ""
@@ -246,11 +224,7 @@ class Run:
         return status
 
     def remove(self) -> None:
-        """Delete the run's folder; its published models stay.
-
-        Raises:
-            InputError: the run may still be under way.
-        """
+        """Delete the run's folder, not the published models; InputError for a run under way."""
         with run_locked(self._files):
             self.check_removable()
             # Renamed first, because a part of a run looks like a run. A killed removal may have
@@ -266,7 +240,7 @@ class Run:
                     of_study.rmdir()
 
     def stop(self) -> RunStatus:
-        """Remove the run's jobs, so that it can be resumed, and write the report.
+        """Remove the run's jobs, so that the run can be resumed, and write the report.
 
         Raises:
             InputError: the run isn't under way.
@@ -285,11 +259,7 @@ class Run:
         return self.status()
 
     def status(self) -> RunStatus:
-        """Return the run's status.
-
-        Raises:
-            OptimizerError: the study's storage can't be read.
-        """
+        """Return the run's status; OptimizerError if the study's storage can't be read."""
         return self._reader.read()
 
     def watch(self, every: float = _POLL_SECONDS) -> Iterator[RunStatus]:
@@ -309,11 +279,7 @@ class Run:
         return status
 
     def trials(self, region: str | None = None) -> list[Trial]:
-        """Return the trials of all regions, or of one region.
-
-        Raises:
-            InputError: there is no such region.
-        """
+        """Return the trials of all regions, or of one region; InputError for an unknown region."""
         names = self._reader.regions
         if region is not None and region not in names:
             near = did_you_mean(region, names)
@@ -339,18 +305,13 @@ class Run:
         return [trial for trials in found for trial in trials]
 
     def cost(self, by: Sequence[str] = ()) -> Costs:
-        """Return the cost of the run, by region or by the keys of `trialfleet.cost`.
-
-        Raises:
-            InputError: there is no such key.
-        """
+        """Return the cost by region, or by keys of `trialfleet.cost`; InputError for other keys."""
         return cost(self.folder, by=by)
 
     def best(self) -> list[BestSettings]:
         """Return the best settings of each region that has a complete trial.
 
-        Raises:
-            OptimizerError: the study's storage can't be read.
+        OptimizerError if the study's storage can't be read.
         """
         reader = StatusReader(self._files, brief=True)
         snapshot = reader.snapshot()

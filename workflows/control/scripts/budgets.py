@@ -1,8 +1,7 @@
 """Budgets in USD of a region, a run and a day, checked before each trial starts.
 
-Budgets are enforced by the request for a trial's parameters: without it no trial starts, even if a
-process is dead. The cost of a job is read from the study once its result is recorded, and from the
-job's event log before.
+Each request for a trial's parameters checks the budgets. So even with a dead process no trial
+starts beyond a budget. Until the study has a job's result, the job's event log tells the cost.
 """
 
 from __future__ import annotations
@@ -76,7 +75,6 @@ class Budgets:
         ]
 
     def _of_day(self) -> list[Spending]:
-        """Return the spending of the study's other runs of the same day."""
         when, known = self._others
         if time.monotonic() - when > _OTHERS_SECONDS or not when:
             known = [each for run in self._runs_of_day() for each in run.spendings()]
@@ -92,7 +90,6 @@ class Budgets:
                 yield run
 
     def _opened(self, place: Path) -> _OtherRun | None:
-        """Return another run; None if it is of another study or day, or unreadable."""
         folder, own = RunFolder(place), (self._study.name, self._frozen.of_day)
         try:
             head = read_head(folder.study)
@@ -103,8 +100,6 @@ class Budgets:
 
 
 class _OtherRun:
-    """Another run of the study on the same day."""
-
     def __init__(self, folder: RunFolder) -> None:
         self._folder, self._frozen = folder, load_frozen(folder.study)
         self._trials = RunTrials(folder, self._frozen)
@@ -129,11 +124,7 @@ def region_spending(
 ) -> Spending:
     """Return a region's spending; a job without a known price counts as nothing.
 
-    Args:
-        files: the region's folder.
-        trials: the region's trials.
-        study: the run's study.
-        now: the time until which running jobs are counted; None: no job runs.
+    Running jobs are counted until `now`; None means that no job runs.
     """
     costs = {trial.number: (trial, trial_stays(files, trial, study, now)) for trial in trials}
     full = end_stays(files, files.best, study, None if files.is_done else now)

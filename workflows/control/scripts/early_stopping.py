@@ -1,9 +1,7 @@
 """Early stopping of running trials: the service reads their reports and writes stop orders.
 
-A job's agent copies its trial's reports into the trial's folder, and reads `stop.json` there. So
-the service only reads files and writes each decision as a file, without HTCondor's daemons. After
-it was killed, the service reads the reports again; its decisions stay. The DAG node's POST script
-records the outcome, like any other.
+A job's agent copies reports into the trial's folder and reads `stop.json` there. So early stopping
+needs no HTCondor daemon. After a crash the service reads the reports again; stop orders stay.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class EarlyStopping:
-    """Reader of the reports of a run's trials, one region at a time."""
+    """Reader of the reports of a run's trials, and writer of stop orders, region by region."""
 
     def __init__(self, studies: RegionStudies) -> None:
         self._studies = studies
@@ -57,9 +55,7 @@ class EarlyStopping:
     def poll(self) -> bool:
         """Look for new reports, or decide on one region; return whether more regions are left.
 
-        Raises:
-            OptimizerError: the storage can't be used.
-            OSError: an order can't be written.
+        OptimizerError if the storage can't be used; OSError if an order can't be written.
         """
         if self._rule is None:
             return False
@@ -83,7 +79,7 @@ class EarlyStopping:
                 self._last_report = self._clock()
 
     def _has_news(self, slug: str) -> bool:
-        """Return whether a region has news, so that the last decision may change."""
+        """Return whether a region's reports or results are new since the last decision."""
         files = self._studies.folder.region(slug)
         if files.is_done or not files.scripts_log.exists():  # ended, or not begun
             return False
@@ -120,7 +116,6 @@ class EarlyStopping:
         return Complete(curve, loss(trial.value, self._direction)) if curve else None
 
     def _order(self, decision: Decision) -> dict[str, Any]:
-        """Return the content of a trial's stop order, which the study will store, too."""
         return {
             "schema": 1,
             "step": decision.step,

@@ -1,7 +1,4 @@
-"""The fleet's autoscaler, put together for a DAG node or for a command.
-
-The graph's node `fleet` is the program `autoscale FOLDER`.
-"""
+"""The fleet's autoscaler; the DAG node `fleet` runs the program `autoscale FOLDER`."""
 
 from __future__ import annotations
 
@@ -38,13 +35,9 @@ def loop(
 ) -> Loop:
     """Return the autoscaler of a fleet as a `Loop` that is not yet started.
 
-    Args:
-        aws: the AWS account.
-        fleet: the fleet.
-        run: the run to which the cost is attributed; empty for none.
-        folder: the run's folder, if known: for the report, and to distinguish runs of one name.
-        graph: the graph for which nodes are started, if any.
-        progress: gets a line for each action.
+    The cost is attributed to `run`, if given. The run's `folder` gets the report, and distinguishes
+    runs of one name. Nodes are started for `graph`, if given. `progress` gets a line for each
+    action.
     """
     own = str(folder.root) if folder else ""
     connections = Connections(

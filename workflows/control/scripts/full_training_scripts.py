@@ -29,7 +29,7 @@ from trialfleet.workflows.study.spec import URL_PREFIXES
 
 
 class FinalScripts:
-    """Assignment of a region's best settings to a job, and judgement of the full training."""
+    """Orders to train a region's best settings in full, and the judgement of the attempts."""
 
     def __init__(self, studies: RegionStudies) -> None:
         self._studies, self._folder, self._study = studies, studies.folder, studies.study
@@ -51,10 +51,9 @@ class FinalScripts:
         return Reply(EXITS["done"], f"{node}: the settings of trial {best.number}: {best.params}")
 
     def _is_trained(self, place: TrialFolder, best: Assignment) -> bool:
-        """Return whether these settings were already trained, by a lane's job or a separate job.
+        """Return whether a lane's job or a separate job has already trained these settings.
 
-        The separate job's POST script may have been killed. A lane's job may have been killed after
-        its result had arrived.
+        The lane's job or the POST script may have been killed after the result arrived.
         """
         ended = self._studies.ended(place)
         if ended is None or ended.code:
@@ -67,13 +66,10 @@ class FinalScripts:
         return job_files.has_files(place.model)
 
     def ask_in_lane(self, slug: str, node: str, turn: Turn) -> bool:
-        """Assign the best settings to the job that reported the region's last result.
+        """Order the job that reported the region's last result to train the best settings, too.
 
-        This job already has the data and the trainer. If it is lost, the DAG node `best` starts a
-        separate job.
-
-        Returns:
-            Whether the job got an order.
+        This job already has the data and the trainer. If this job is lost, the DAG node `best`
+        starts a separate job. Return whether the job got an order.
         """
         files, region = self._folder.region(slug), self._studies.regions[slug]
         study = self._studies.of_region(slug)
@@ -94,10 +90,7 @@ class FinalScripts:
         return True
 
     def settle_in_lane(self, slug: str, node: str) -> str | None:
-        """Record a full training by a lane's job whose agent was lost before its report.
-
-        Return the result in words; None if there was no such training.
-        """
+        """Record a full training by a lane's job whose agent was lost; return the result."""
         files = self._folder.region(slug)
         lane = self._lane_of(files.best)
         if lane is None or lane["done"] or lane["node"] != node:
@@ -127,13 +120,11 @@ class FinalScripts:
         return "the full training is retried in a separate job"
 
     def _lane_of(self, place: TrialFolder) -> dict[str, Any] | None:
-        """Return the record of the lane that has the full training; None without such a lane."""
         if not job_files.size_of(place.by_lane):
             return None
         return job_files.read_record(place.by_lane, "node", "trial", "done")
 
     def _chosen(self, slug: str, node: str) -> Assignment | Reply:
-        """Return the best settings of a region to train in full, or the reply if there are none."""
         best = self._best_of(slug)
         if isinstance(best, Reply):
             return best
@@ -156,12 +147,11 @@ class FinalScripts:
         return best
 
     def _reset(self, files: RegionFolder) -> None:
-        """Delete the files about the model of a previous training."""
         for left in (files.verdict, files.best.trained_on, files.gate.ended, files.gate.said):
             job_files.remove(left)
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
-        """Judge an attempt at the full training; the reply says whether another one follows."""
+        """Judge an attempt at the full training; the reply says whether another attempt follows."""
         place = self._folder.region(slug).best
         _, outcome = self._studies.judged(place, job.code)
         note_job(place, self._study, failed=not isinstance(outcome, Complete))
@@ -187,7 +177,6 @@ class FinalScripts:
         return Reply(EXITS["skip"], f"{node}: tuned: trial {best.number} is the best")
 
     def _best_of(self, slug: str) -> Assignment | Reply:
-        """Return a region's best settings, or the reply if there are none."""
         study = self._studies.of_region(slug)
         if stopped := study.stopped():
             return self._studies.stop(slug, stopped.reason)

@@ -1,9 +1,8 @@
 """The gate's DAG node: the models that its job measures, the job's result, and the verdict.
 
-Its PRE script copies both models, or skips the node if there is no current model. Its POST script
-decides whether to retry. The region continues even if the job fails: then the champion is kept, and
-the verdict has the reason. The publish node finds the verdict, because no other process has to wait
-for its 10,000 resamples; `rules/gate_decision.py` has the rule.
+If the gate's job fails, the current model stays current, and the region continues. The publish node
+finds the verdict, so that no other process waits for the 10,000 resamples. `rules/gate_decision.py`
+has the rule.
 """
 
 from __future__ import annotations
@@ -71,11 +70,8 @@ def prepare(
 ) -> str | None:
     """Write the files of a region's gate; return the reason if nothing is to be measured.
 
-    With `lane`, the lane's job measures: the order answers its agent's message. Otherwise a
-    separate job measures.
-
-    Raises:
-        OSError: the disk is full.
+    With `lane`, the order answers the agent of the lane's job. Otherwise a separate job measures.
+    OSError if the disk is full.
     """
     files, study = folder.region(slug), frozen.study
     if files.published.exists() or files.verdict.exists():
@@ -109,7 +105,7 @@ def prepare(
 
 
 def _with_models(files: RegionFolder, node: str, champion: Path) -> TrialOrder:
-    """Copy both models into the gate's folder; return the order to measure them."""
+    """Copy both models into the gate's folder; return the order to measure both."""
     trained = job_files.read_record(files.best.trial_json, "region", "trial", shape=Ordered)
     place = files.gate
     order = TrialOrder(
@@ -150,10 +146,7 @@ def _hand_out(
 def outcome_of_measurement(
     frozen: FrozenStudy, place: TrialFolder, return_code: int
 ) -> Failed | Unpaid | None:
-    """Return the error of the gate's job; None if the job measured both models.
-
-    See `outcome.outcome_of` for `return_code`.
-    """
+    """Return the error of the gate's job, or None; `return_code` is as in `outcome_of`."""
     code = settled(place, return_code, bytes_of(frozen.study.resources.disk))
     if code != 0:
         outcome = outcome_of(place, code, frozen.study.objective.metric, frozen.places)
@@ -167,7 +160,7 @@ def outcome_of_measurement(
 
 
 def keep(frozen: FrozenStudy, files: RegionFolder, outcome: Failed | Unpaid) -> str:
-    """Write the verdict if the models could not be measured; return its reason."""
+    """Write the verdict that keeps the current model, without a comparison; return the reason."""
     champion = _measured_champion(files)
     why = f"the gate's job failed: {outcome.error}{log_hint(log_of(files.gate))}"
     return _settled(files, _unmeasured(frozen, why, champion=champion))
@@ -176,9 +169,7 @@ def keep(frozen: FrozenStudy, files: RegionFolder, outcome: Failed | Unpaid) -> 
 def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | None:
     """Return a region's verdict, which never changes; None in a study without a gate.
 
-    Raises:
-        InputError: the folder of the region's models is a published model.
-        OSError: the disk is full.
+    InputError if the folder of the region's models is itself a model; OSError if the disk is full.
     """
     if frozen.study.gate is None:
         return None
@@ -204,7 +195,6 @@ def _decide(frozen: FrozenStudy, files: RegionFolder) -> Verdict:
 
 
 def _measured_champion(files: RegionFolder) -> str | None:
-    """Return the run of the model that the gate's job measured as the current model."""
     run = provenance_of(files.gate.champion).get("run")
     return None if run is None else str(run)
 
@@ -233,12 +223,7 @@ def _unmeasured(
 
 
 def measured(place: TrialFolder) -> dict[str, Measured]:
-    """Return the job's measurement of each model.
-
-    Raises:
-        ValueError: the result is not valid; the message has the problem.
-        OSError: the result can't be read.
-    """
+    """Return each model's measurement; ValueError for an invalid result, OSError if unreadable."""
     return {
         name: Measured(
             metrics=finite_metrics(entry["metrics"]),

@@ -1,4 +1,4 @@
-"""The scripts of the DAG node of a region's gate."""
+"""PRE and POST scripts of the gate's DAG node, as the run's service answers them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trialfleet.workflows.status.attempts.retries import Attempts, JobEnd
 
 
 class GateScripts:
-    """Orders to measure both models on the same rows, and judgement of the attempts."""
+    """Orders to measure both models on the same rows, and the judgement of the attempts."""
 
     def __init__(self, studies: RegionStudies) -> None:
         self._studies, self._folder = studies, studies.folder
@@ -30,10 +30,10 @@ class GateScripts:
         return Reply(EXITS["done"], f"{node}: measures the current model and the new one")
 
     def ask_in_lane(self, slug: str, node: str, turn: Turn) -> bool:
-        """Let the job of a region's full training also measure the gate's models.
+        """Order the job of a region's full training to measure the gate's models, too.
 
-        Returns:
-            Whether the job got an order. A gang's job gets none: a single job is enough to measure.
+        Return whether the job got an order. A gang gets none, because a single job is enough to
+        measure.
         """
         region, frozen, lane = self._studies.regions[slug], self._studies.frozen, (node, turn)
         if region.gangs or not region.gated:
@@ -41,10 +41,7 @@ class GateScripts:
         return not gate.prepare(frozen, self._folder, slug, region.gate, lane)
 
     def settle_in_lane(self, slug: str, node: str) -> str | None:
-        """Record a measurement by a lane's job whose agent was lost before its report.
-
-        Return the result in words; None if there was no such measurement.
-        """
+        """Record a measurement by a lane's job whose agent was lost; return the result."""
         files = self._folder.region(slug)
         if lane_of(files, files.gate) != node:
             return None
@@ -65,7 +62,7 @@ class GateScripts:
         return f"the models are measured in a separate job: {outcome.error}"
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
-        """Judge an attempt to measure; if no attempt succeeds, the current model is kept."""
+        """Judge an attempt to measure; if no attempt succeeds, the current model stays current."""
         files, study = self._folder.region(slug), self._studies.study
         outcome = gate.outcome_of_measurement(self._studies.frozen, files.gate, job.code)
         note_job(files.gate, study, failed=outcome is not None)

@@ -1,8 +1,7 @@
 """Requests of the PRE and POST scripts of DAG nodes, which the run's service answers.
 
-The program `serve FOLDER [--wait]` is this service. It joins the optimiser, which knows parameters
-and values, to the run's folder, which has DAG nodes and files. Every operation may be repeated,
-because DAGMan runs a script again after a crash.
+The program `serve FOLDER [--wait]` is this service. Every operation may be repeated, because DAGMan
+runs a script again after a crash.
 
 begin REGION                             prepare a new DAGMan of the region
 end REGION RETURN                        decide whether the region is over or needs another DAGMan
@@ -82,7 +81,6 @@ class _Script:
         self._files, self._node, self._operation = folder.region(slug), node, operation
 
     def succeeded(self, reply: Reply) -> None:
-        """Delete the script's previous errors; note a job that HTCondor did not accept."""
         if isinstance(reply, NotTaken):
             self._note(reply.message)
         elif reply.exit_code != EXITS["defer"]:
@@ -111,9 +109,9 @@ class _Script:
 
 
 class NodeScripts:
-    """The operations of one run. Not thread-safe: the service handles one request at a time.
+    """The operations of one run, for one request at a time; not thread-safe.
 
-    Only this object writes the run's studies: the service's lock excludes other writers on this
+    Only this object writes the run's studies. The service's lock excludes other writers on this
     machine, and the run's owner is checked before each write.
     """
 
@@ -190,11 +188,7 @@ class NodeScripts:
         return reply
 
     def idle(self) -> bool:
-        """Do one piece of work between requests; return whether more is left.
-
-        The first pieces prepare the next ask: load the model's code, suggest ahead for a region.
-        Then the reports of one region's trials are read.
-        """
+        """Do one piece of work: prepare an ask, or read reports; return whether more is left."""
         if not self._warm:
             warm_up(self._frozen.study.sampler)
             self._warm = True
@@ -220,7 +214,7 @@ class NodeScripts:
             self._turns.noticed()
 
     def is_watching(self) -> bool:
-        """Return whether trials send reports (and may be stopped), or jobs may send messages."""
+        """Return whether trials may send reports, or jobs may send messages."""
         return self._stopping.is_watching() or self._turns.is_listening()
 
     def _model_leads(self) -> bool:
@@ -252,7 +246,7 @@ class NodeScripts:
         return Reply(EXITS["done"], f"{slug}: begins{what}")
 
     def _end(self, slug: str, return_code: str, retry: str = "0", most: str = "1") -> Reply:
-        """Return the reply after a region's DAGMan: start another one unless the region is over."""
+        """Return the reply after a region's DAGMan: start another unless the region is over."""
         files, how = self._folder.region(slug), f"its DAGMan ended ({return_code})"
         if files.is_done:
             word = stage_of(
@@ -278,7 +272,6 @@ class NodeScripts:
         return Reply(EXITS["done"], f"{slug}: failed: {reason}")
 
     def _last_error(self, files: RegionFolder) -> str:
-        """Return the known reason why a region's DAGMan did not finish."""
         errors = [each.error for each in failing_scripts(files.failing)]
         nodes = read_node_status(files.dag_files.node_status).items()
         details = [f"{name}: {node.details}" for name, node in nodes if node.failed]
@@ -295,10 +288,10 @@ class NodeScripts:
 
 
 def _bring_agent(folder: RunFolder, study: Study) -> None:
-    """Add the agent program to a run of an earlier release, for its next jobs.
+    """Add the agent program to a run of an earlier release, for the run's next jobs.
 
-    Jobs that are already in the queue start with that release's program. But if the keeper does not
-    understand a gang of an earlier release, it removes the jobs, and they are submitted again.
+    Jobs in the queue start with the earlier release's program. If a gang's keeper does not
+    understand these jobs, the keeper removes them, and new jobs are submitted.
     """
     if study.has_gangs or not folder.agent.exists():
         archive.build(folder.code / nodes.AGENT)

@@ -51,10 +51,9 @@ class Publication:
     """A published model.
 
     Attributes:
-        path: the folder with the trainer's model files, metrics.json, provenance.json and
-            card.json.
-        not_latest: the reason why `latest` is another run's model; None if it is this model.
-        awaits_approval: the gate's reason to let it pass, if a person has to approve it.
+        path: the folder with the model's files, metrics.json, provenance.json and card.json.
+        not_latest: the reason why `latest` is another run's model; None if `latest` is this model.
+        awaits_approval: why the gate lets the model pass, if a person has to approve the model.
         removed: a line about the removal of models that the study doesn't keep; None without any.
     """
 
@@ -75,9 +74,8 @@ def publish(
 ) -> Publication:
     """Publish the model of the full training in `best`; a second call changes nothing.
 
-    `latest` is switched to the new model, except in these cases: the gate keeps the current model,
-    a later run's model is published, or a person has to approve the new model. In a study without a
-    gate `verdict` is None.
+    Switch `latest`, unless the gate keeps the current model, a later run's model is published, or a
+    person has to approve the new model. In a study without a gate `verdict` is None.
 
     Raises:
         InputError: another run has published here, or model/ has something that can't be published.
@@ -101,10 +99,7 @@ def publish(
 
 
 def _await_approval(published: Path, frozen: FrozenStudy, verdict: Verdict) -> str | None:
-    """Mark a model that passed the gate as waiting for approval, if the study requires it.
-
-    Return the gate's reason to let it pass; None if no approval is required.
-    """
+    """Mark a model that passed the gate as awaiting approval, if required; return the reason."""
     gate, link = frozen.study.gate, published.parent / LATEST
     if not (gate and gate.approve) or reason_not_newest(published, frozen.as_of):
         return None
@@ -114,10 +109,7 @@ def _await_approval(published: Path, frozen: FrozenStudy, verdict: Verdict) -> s
 
 
 def _removed(published: Path, keep: Keep | None) -> str | None:
-    """Remove models that the study doesn't keep, and return a line about it.
-
-    A failure doesn't stop the publication.
-    """
+    """Remove models that the study doesn't keep; return a line about the removal or its failure."""
     if keep is None:
         return None
     now, spared = datetime.now(UTC), {published.name}
@@ -178,12 +170,7 @@ def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict
 
 
 def check_model(model: Path) -> None:
-    """Check that a model's folder can be published.
-
-    Raises:
-        InputError: the folder has something that is not a plain file, or a name that trialfleet
-            uses.
-    """
+    """Raise InputError if a model has other than plain files, or a name that trialfleet uses."""
     try:
         for _ in job_files.tree_of(model):
             pass
@@ -198,10 +185,10 @@ def check_model(model: Path) -> None:
 
 
 def _same(new: Path, old: Path) -> bool:
-    """Return whether two published folders are from the same training; versions may differ.
+    """Return whether two published folders are from the same training; package versions may differ.
 
-    A training in another run, with the same seed, may have the same parameters and metrics. So the
-    bytes of the model's files decide.
+    Trainings in two runs may have equal parameters and metrics, so the bytes of the model files
+    decide.
     """
     files = _files(new)
     if _files(old) | {Path(CARD)} != files or _origin(new) != _origin(old):
@@ -226,11 +213,10 @@ def _result(study: Study, best: TrialFolder) -> Complete:
 
 
 def provenance(frozen: FrozenStudy, best: TrialFolder) -> dict[str, Any]:
-    """Return the origin of a model: enough to train it again.
+    """Return the origin of a model: enough to train the model again.
 
-    Raises:
-        InputError: `best` has no complete result, or its trial.json is damaged.
-        OSError: a file of `best` can't be read.
+    InputError if `best` has no complete result, or a damaged trial.json; OSError if a file of
+    `best` can't be read.
     """
     trial = job_files.read_record(best.trial_json, "region", "trial", "params", "seed", "objective")
     result = _result(frozen.study, best)

@@ -1,7 +1,6 @@
-"""The program `publish FOLDER SLUG`, which publishes the model of a run's region.
+"""The program `publish FOLDER SLUG`, a local-universe job that publishes a region's model.
 
-It copies and hashes the model in its own process, a job in HTCondor's local universe. A second
-execution changes nothing. It exits with 0, or with the code that stops the region's graph.
+A second execution changes nothing. The exit code is 0, or the code that stops the region's graph.
 """
 
 from __future__ import annotations
@@ -30,10 +29,8 @@ from trialfleet.workflows.views.output import say
 def publish_region(folder: RunFolder, slug: str) -> int:
     """Publish a region's model; return the job's exit code.
 
-    If the model can't be published, the reason is stored, and the code is `stop`.
-
-    Raises:
-        OSError: the disk is full.
+    If publishing is impossible, the reason is stored, and the code is `stop`. OSError: the disk is
+    full.
     """
     files = folder.region(slug)
     if files.published.exists():  # a person may have switched `latest` since
@@ -63,7 +60,6 @@ def publish_region(folder: RunFolder, slug: str) -> int:
 
 
 def _stopped(files: RegionFolder, slug: str, why: str) -> int:
-    """Record that a region has failed, and why; return the exit code."""
     reason = f"the model can't be published: {why}"
     write_json(files.stopped, {"reason": reason})
     print(f"{slug}: failed: {reason}")

@@ -1,4 +1,4 @@
-"""The studies of a run's regions, which the scripts of trials and full trainings share."""
+"""The Optuna studies of a run's regions, and common actions of the regions' scripts."""
 
 from __future__ import annotations
 
@@ -29,16 +29,7 @@ from trialfleet.workflows.study.frozen import FrozenStudy
 
 
 class RegionStudies:
-    """A run's regions, with their Optuna studies in the run's storage.
-
-    Attributes:
-        folder: the run's folder.
-        frozen: the study that the run froze, with facts about the run.
-        study: the frozen study itself.
-        storage: the storage of the Optuna studies.
-        regions: the graph of each region, by slug.
-        previous: the previous results that the optimiser learns from.
-    """
+    """A run's regions, by slug, with their Optuna studies in the run's storage."""
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
         self.folder = folder
@@ -57,7 +48,7 @@ class RegionStudies:
         self._opened.clear()
 
     def ask_ahead(self) -> bool:
-        """Suggest parameters for one region in advance; return False if no region needs this."""
+        """Suggest parameters for one region in advance; return False if no region needs any."""
         return any(study.ask_ahead() for study in self._opened.values())
 
     def of_region(self, slug: str) -> RegionStudy:
@@ -98,12 +89,9 @@ class RegionStudies:
     ) -> TrialFiles:
         """Return a writer of the files for an attempt at a trial or a full training.
 
-        Args:
-            slug: the region's slug.
-            node: the trial's name, or the DAG node of the full training.
-            answer: the parameters to train; None for a lane's job, which asks for them itself.
-            best: the folder of the full training; None for a trial.
-            avoid: machines where previous attempts failed.
+        `node` is the trial's name, or the DAG node of the full training. `answer` is None for a
+        lane's job, whose agent asks for parameters itself. `best` is the folder of the full
+        training; None for a trial. Earlier attempts failed on the machines in `avoid`.
         """
         answer = answer or Assignment(number=0, params={}, seed=0)
         order = TrialOrder(
@@ -120,18 +108,15 @@ class RegionStudies:
         return TrialFiles(self.frozen.run, self.study, self.folder, place, order)
 
     def judged(self, place: TrialFolder, code: int) -> tuple[int, Complete | Failed | Unpaid]:
-        """Unpack an attempt's files into its folder; return the attempt's exit code and outcome.
-
-        `code` is the job's exit code, or the code that the agent reported.
-        """
+        """Unpack an attempt's files; return the exit code, from the agent if known, and outcome."""
         code = settled(place, code, bytes_of(self.study.resources.disk))
         return code, outcome_of(place, code, self.study.objective.metric, self.frozen.places)
 
     def ended(self, place: TrialFolder) -> Ended | None:
-        """Unpack a trial's files and return how the trial ended; None if it has not ended.
+        """Unpack a trial's files and return how the trial ended; None if the trial has not ended.
 
-        The agent may have been lost after it sent the trial's package, and the service may have
-        been killed after it unpacked this. The end is also noted in the job's log.
+        The end is also noted in the job's log. The agent may have been lost after sending the
+        files, or the service killed after unpacking them.
         """
         take_left(place, place.left, bytes_of(self.study.resources.disk))
         ended = read_ended(place)
@@ -148,7 +133,7 @@ class RegionStudies:
         )
 
     def over(self) -> str | None:
-        """Return the reason why no attempt at a trial may start any more; None if it may."""
+        """Return the reason why no attempt at a trial may start any more; None if attempts may."""
         refused = refusal("attempt", self.facts())
         return refused.reason if refused else None
 
@@ -157,7 +142,7 @@ class RegionStudies:
         return lack_of_space(self.folder.root)
 
     def go_on(self, slug: str) -> None:
-        """Delete the record that a region has stopped, because a resume continues it."""
+        """Delete the record that a region has stopped, because a resume continues the region."""
         self.folder.region(slug).stopped.unlink(missing_ok=True)
 
     def stop(self, slug: str, reason: str) -> Reply:
@@ -177,12 +162,11 @@ class NotTaken(Reply):
 
 
 def without_job(node: str, job: JobEnd) -> Reply | None:
-    """Return the reply for a DAG node that had no job; None if it had a job.
+    """Return the reply for a DAG node that had no job; None if the node had a job.
 
-    Only for a node without a job is the PRE script's exit code used: a restarted DAGMan does not
-    know this code for running nodes. If HTCondor did not accept a job, DAGMan tried for half a
-    minute and won't retry the node. This says nothing about the trial's parameters. When nothing
-    else is left, DAGMan ends, and another DAGMan runs the node again.
+    The PRE script's exit code counts only here: a restarted DAGMan does not know this code for
+    running nodes. If HTCondor did not accept a job, the trial's parameters are not at fault. DAGMan
+    tried for half a minute and won't retry the node. The region's next DAGMan runs the node again.
     """
     if job.code == JOB_UNSUBMITTED:
         return NotTaken(EXITS["retry"], f"{node}: HTCondor did not take its job")

@@ -1,7 +1,4 @@
-"""The program `report FOLDER`, which writes a run's report.
-
-It is the last node of the run's graph, and runs even if other nodes failed.
-"""
+"""The program `report FOLDER`: the last DAG node of a run, which runs even if others failed."""
 
 from __future__ import annotations
 
@@ -25,10 +22,9 @@ from trialfleet.workflows.views.report.reading import read_report
 
 
 def write_report(folder: RunFolder, finished: datetime | None) -> Report:
-    """Write a run's report as HTML and JSON, and return it; `finished` is None before its end.
+    """Write a run's report as HTML and JSON; `finished` is None before the run's end.
 
-    Raises:
-        OptimizerError: see `read_report`; then an existing page stays as it is.
+    OptimizerError if the storage can't be read; then an existing page stays.
     """
     report = read_report(folder, finished)
     with replacing(folder.report_data, mode=0o644) as file:

@@ -1,4 +1,4 @@
-"""The scripts of the DAG nodes that train trials."""
+"""PRE and POST scripts of the DAG nodes that train trials, as the run's service answers them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Chosen:
 
 
 class TrialScripts:
-    """Choice of trials and their parameters, and judgement of the attempts at them."""
+    """The choice of trials and parameters, and the judgement of attempts at trials."""
 
     def __init__(self, studies: RegionStudies) -> None:
         self._studies, self._folder, self._study = studies, studies.folder, studies.study
@@ -60,7 +60,7 @@ class TrialScripts:
         self._budgets = Budgets(studies)
 
     def ask(self, slug: str, node: str) -> Reply:
-        """Choose the parameters of a job's first trial and write the job's files."""
+        """Write the files of a DAG node's job, with the first trial unless the job is a lane's."""
         reply = self.settle(slug, node)
         if reply and reply.exit_code == EXITS["stop"]:
             return reply
@@ -77,7 +77,6 @@ class TrialScripts:
         return Reply(EXITS["done"], f"{chosen.name}: {what}")
 
     def _ask_lane(self, slug: str, node: str) -> Reply:
-        """Write the files of a lane's job, unless it has nothing to train."""
         study = self._studies.of_region(slug)
         name = self._under_way(slug, node)
         found = study.stopped() or name or self._next(slug, node)
@@ -91,7 +90,7 @@ class TrialScripts:
     def _under_way(self, slug: str, node: str, beside: str | None = None) -> str | None:
         """Return the first asked trial of a DAG node that has neither a result nor a stop order.
 
-        If no attempt at this trial may start any more, it is recorded as abandoned.
+        If no attempt at the trial may start any more, the trial is recorded as abandoned.
         """
         name = self.unfinished(slug, node, beside)
         if name is None or self._is_recorded(slug, name):
@@ -102,7 +101,6 @@ class TrialScripts:
         return name
 
     def _next(self, slug: str, node: str) -> str | Refused:
-        """Return the next trial of a DAG node, or the reason why there is none."""
         study = self._studies.of_region(slug)
         name = self._studies.regions[slug].next_trial(node, study.nodes())
         if name is None:
@@ -114,7 +112,6 @@ class TrialScripts:
         return refused or name
 
     def _refused(self, slug: str, node: str, refused: Refused) -> Reply:
-        """Return the reply for a DAG node that gets no trial."""
         if isinstance(refused, Stopped):
             return self._studies.stop(slug, refused.reason)
         return Reply(EXITS["skip"], f"{node}: skipped: {refused.reason}")
@@ -162,7 +159,7 @@ class TrialScripts:
     def settle(self, slug: str, node: str) -> Reply | None:
         """Judge a DAG node's unfinished trial if the package with its result has arrived.
 
-        The agent may have been lost after it sent the package, while no service was running.
+        The agent may have been lost after sending the package, while no service was running.
         """
         if (name := self.unfinished(slug, node)) is None:
             return None
@@ -175,13 +172,9 @@ class TrialScripts:
     ) -> Reply:
         """Record in the study how an attempt at a trial ended.
 
-        Args:
-            slug: the region's slug.
-            name: the trial's name.
-            code: the exit code of the attempt or its job.
-            job: the id of the HTCondor job, such as 12.0; empty without a job. A trial fails at
-                most once in a job.
-            job_end: DAGMan's facts about the job, if the job has ended.
+        `code` is the exit code of the attempt or the job. `job` is the HTCondor job's id, such as
+        12.0, or empty without a job. A trial fails at most once in a job. `job_end` has DAGMan's
+        facts about the job, if the job has ended.
 
         Returns:
             done: the trial is recorded; retry: another attempt follows; stop: the region ends.
@@ -189,8 +182,8 @@ class TrialScripts:
         study, place = self._studies.of_region(slug), self._folder.region(slug).trial(name)
         outcome: Outcome
         code, outcome = self._studies.judged(place, code)
-        # A trial with a stop order is over, however its job ended. But a result still counts, since
-        # the trial ended before it got the order. Untrainable parameters count, too.
+        # A trial with a stop order is over, however its job ended. But a result still counts,
+        # because the trial ended before the order arrived. Untrainable parameters count, too.
         if isinstance(outcome, Failed) and code != EXIT_UNTRAINABLE:
             outcome = self._told_to_stop(place) or outcome
         before = study.failures(name)
@@ -217,7 +210,6 @@ class TrialScripts:
         return reply or attempts.try_again(name, outcome, noted)
 
     def _tell(self, slug: str, name: str, outcome: Outcome, execution: TrialExecution) -> Reply:
-        """Store a trial's final outcome; return a reply that names it."""
         self._studies.of_region(slug).tell(name, outcome, **execution)
         metric = self._study.objective.metric
         match outcome:
@@ -233,7 +225,6 @@ class TrialScripts:
         return Reply(EXITS["done"], f"{name}: {words}")
 
     def _after(self, slug: str, node: str) -> Reply:
-        """Return the reply for a DAG node whose asked trials are recorded: done, or another job."""
         study, files = self._studies.of_region(slug), self._folder.region(slug)
         if stopped := study.stopped():
             return self._studies.stop(slug, stopped.reason)
@@ -263,10 +254,10 @@ class TrialScripts:
         return True
 
     def _why_give_up(self, slug: str, outcome: Failed) -> str | None:
-        """Return the reason why no trial of a region can succeed; None if one may.
+        """Return the reason why no trial of a region can succeed; None if a trial may.
 
         If the trainer can't be started, the region's own trials are enough evidence. Any other
-        error counts only if it failed all trials of the run.
+        error counts only if all trials of the run failed.
         """
         own = self._studies.of_region(slug).trials()
         if any(trial.state == TrialState.COMPLETE for trial in own):

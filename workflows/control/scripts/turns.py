@@ -1,8 +1,8 @@
 """Assignment of trials to jobs that train several trials, by answers to their agents' messages.
 
-The kernel reports new messages (inotify). So a thousand training jobs cause no work. An answer is a
-file that names its message. If the service is killed before it has written the answer, it answers
-later; recorded results don't change. docs/trial-jobs.md has the protocol.
+The service learns of new messages by inotify, so a thousand training jobs cause no work. An answer
+is a file that names its message. After a crash, the service answers later; recorded results don't
+change. docs/trial-jobs.md has the protocol.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Turns:
         return int(self._inotify.fileno())
 
     def watch_all(self) -> None:
-        """Watch the messages of jobs that may already run, and let them be read."""
+        """Watch the messages of jobs that may already run, and let existing messages be read."""
         for slug, region in self._studies.regions.items():
             if self._studies.folder.region(slug).is_done:
                 continue
@@ -85,7 +85,7 @@ class Turns:
             self._watched[number] = (slug, node)
 
     def forget(self, slug: str, node: str) -> None:
-        """Stop watching the job of a DAG node, because it has ended."""
+        """Stop watching the job of a DAG node, because the job has ended."""
         for number in [n for n, known in self._watched.items() if known == (slug, node)]:
             del self._watched[number]
             with suppress(OSError):  # the folder was removed, or there was no watch
@@ -94,7 +94,7 @@ class Turns:
         self._unwatched.discard((slug, node))
 
     def is_listening(self) -> bool:
-        """Return whether jobs may send messages, because their graph is under way."""
+        """Return whether jobs may send messages, because a region's graph is under way."""
         folder = self._studies.folder
         slugs = {slug for slug, _ in (*self._watched.values(), *self._unwatched)}
         return any(folder.region(slug).dag_files.lock.exists() for slug in slugs)
@@ -126,11 +126,9 @@ class Turns:
                 del self._later[slug, node]
 
     def answer(self, slug: str, node: str) -> None:
-        """Answer the last message of a DAG node's agent; to do so again changes nothing.
+        """Answer the last message of a DAG node's agent; a second call changes nothing.
 
-        Raises:
-            OptimizerError: the storage can't be used.
-            OSError: a file can't be written.
+        OptimizerError if the storage can't be used; OSError if a file can't be written.
         """
         place = self._place(slug, node)
         said, order = read_said(place), read_order(place)
@@ -206,7 +204,6 @@ class Turns:
             self._hand_out(slug, node, said)
 
     def _hand_out(self, slug: str, node: str, said: Said) -> None:
-        """Assign a lane's unfinished trial, or its next trial."""
         if why := self._studies.no_space():
             log.info("%s waits: %s", node, why)
             raise OSError(why)

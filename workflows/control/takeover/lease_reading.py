@@ -14,9 +14,8 @@ from trialfleet.workflows.study.loading import load_whole
 def read_lease(file: Path, folder: DailyFolder) -> tuple[Lease | None, str]:
     """Update this machine's copy of the journal and read the lease.
 
-    Returns:
-        The lease, and the reason why the database can't be read ("" if it can). The lease is None
-        if only one manager runs the days, or if no day has begun.
+    Return the lease, and the reason why the database can't be read, or "". The lease is None if
+    only one manager runs the days, or if no day has begun.
     """
     study = load_whole(file)
     if study.daily is None or study.daily.takeover_after is None or study.storage is None:

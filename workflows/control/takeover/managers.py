@@ -33,12 +33,9 @@ class Managers:
     """The lease and the results of the days of a study that this manager shares with another."""
 
     def __init__(self, study: Study, folder: DailyFolder, say: Callable[[str], None]) -> None:
-        """Open the database; wait while it is unreachable.
+        """Open the database of a study with `daily.takeover_after`; wait while it is unreachable.
 
-        Args:
-            study: a study with `daily.takeover_after`, from `load_published`.
-            folder: the folder of the study's days.
-            say: gets a line about each wait.
+        `study` is from `load_published`. `say` gets a line about each wait.
         """
         assert study.daily
         assert study.daily.takeover_after
@@ -60,13 +57,10 @@ class Managers:
     def hold_lease(self, gives_up: Callable[[], bool], *, at_once: bool) -> Iterator[bool]:
         """Wait until the other manager doesn't work on the days, then hold the lease.
 
-        Args:
-            gives_up: a function that is called repeatedly; the wait ends if it returns True.
-            at_once: take a free lease at once. Otherwise the manager that worked last may take it
-                first, during the validity of a lease, because it has the last days' results.
-
-        Yields:
-            True if this manager holds the lease; False if `gives_up` ended the wait.
+        The block gets True with the lease. `gives_up` is called repeatedly; once it returns True,
+        the block gets False. With `at_once`, a free lease is taken at once. Otherwise the manager
+        that worked last has priority during the validity of a lease, because its machine has the
+        last days' results.
         """
         self._lost.clear()
         begun, shown = time.monotonic(), ""
@@ -93,11 +87,7 @@ class Managers:
                 self._rows.give_back()
 
     def check(self) -> None:
-        """Check that this manager still holds the lease.
-
-        Raises:
-            LeaseLostError: the other manager has, or may have, taken over.
-        """
+        """Raise LeaseLostError if the other manager has, or may have, taken over."""
         if self._lost.is_set():
             raise LeaseLostError(f"another manager may work on the days of {self._study.name!r}")
 
@@ -106,10 +96,9 @@ class Managers:
         self._patiently(lambda: take_over(RunFolder(run)))
 
     def is_safe(self, outcome: Outcome) -> bool:
-        """Return whether the other manager could continue: it needs an outcome's model in S3.
+        """Return whether the other manager could continue: an outcome's model must be in S3.
 
-        Raises:
-            ExportError: S3 is unreachable.
+        ExportError if S3 is unreachable.
         """
         if outcome.run is None or outcome.ending is Ending.FAILED:
             return True
@@ -124,7 +113,7 @@ class Managers:
         return self._patiently(lambda: self._models.outcomes(attempt, regions))
 
     def note_told(self, events: list[str]) -> None:
-        """Tell the other manager the ids of events that were sent."""
+        """Send the other manager the ids of sent events; after a failure the next call retries."""
         if new := set(events) - self.told:
             with suppress(OptimizerError):  # the next event tries again
                 self.journal.note_told(new)

@@ -19,13 +19,10 @@ from trialfleet.workflows.study.spec import Study
 
 
 class ModelsInS3:
-    """The copy of a study's publish folder in S3; see `S3Mirror`.
-
-    Each method raises ExportError if S3 refuses or is unreachable.
-    """
+    """The copy of a study's publish folder in S3; ExportError if S3 refuses or is unreachable."""
 
     def __init__(self, study: Study) -> None:
-        """Keep the study that `load_published` returned; send no request."""
+        """Send no request; `study` is from `load_published`."""
         assert study.export
         assert study.export.s3
         self._study = study
@@ -39,7 +36,7 @@ class ModelsInS3:
         return (region, run) in self._whole
 
     def restore(self, regions: Iterable[str], say: Callable[[str], None]) -> None:
-        """Copy S3's current models to this machine if they were switched later than ours."""
+        """Make S3's current models current here, unless this machine switched models later."""
         for region in regions:
             models = models_folder_of(self._study, region_slug(region))
             pointer = self._mirror.pointer(self._root(region))
@@ -52,7 +49,7 @@ class ModelsInS3:
     def outcomes(self, attempt: Attempt, regions: Iterable[str]) -> list[Outcome]:
         """Return the outcomes of an attempt's regions whose models are in S3.
 
-        A model that another manager copied only in part is removed, because the run will publish it
+        An incomplete copy by another manager is removed, because the run will publish the model
         again.
         """
         found = []
