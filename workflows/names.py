@@ -1,8 +1,8 @@
 """Names of regions, made safe for DAG files, submit files and file systems.
 
 A region's name may be any text (São Paulo, "the other" one). DAGMan, HTCondor and the file system
-see its *slug*: ASCII letters, digits, `-` and `_`, at most 40 characters, different for different
-regions, always the same for the same region.
+see its *slug*: 1 to 40 ASCII letters, digits, `-` and `_`. Each name has its own slug, which never
+changes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ _RESERVED = frozenset({"parent", "child", "all_nodes", "optimizer", "report", "f
 
 
 def check_region_name(name: str) -> str:
-    """Return `name` if a region may have it.
+    """Return `name` if a region may have it; otherwise raise ValueError.
 
-    Raises:
-        ValueError: the name is empty or too long, begins or ends with a blank, or has characters
-            that don't print.
+    A name has 1 to `MAX_REGION_NAME` printable characters, without a blank at either end.
     """
     if not name or name != name.strip():
         raise ValueError(f"region name {name!r} must not be empty, nor begin or end with a blank")

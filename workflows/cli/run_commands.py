@@ -245,7 +245,6 @@ def remove(names: tuple[str, ...], planned: bool, yes: bool) -> None:
 
 
 def _ask(question: str) -> None:
-    """Ask a person for confirmation; abort unless the answer is yes."""
     try:
         agreed = click.confirm(question)
     except click.Abort:
@@ -307,8 +306,9 @@ def supervise(state: Path | None) -> None:
 def takeover(run: str) -> None:
     """Take ownership of RUN from another manager.
 
-    For a manager that is lost, if the study's `storage` is a database. Needs the run's folder on
-    this machine. Finished trials are kept. If the other manager comes back, its regions stop.
+    Use this command if the other manager is lost and the study's `storage` is a database. This
+    machine needs the run's folder. Finished trials are kept. If the other manager comes back, its
+    regions stop.
     """
     from trialfleet.workflows.facts.runs.lookup import find_run
     from trialfleet.workflows.facts.runs.storage import take_over

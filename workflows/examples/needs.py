@@ -16,12 +16,9 @@ _SECONDS = 20.0
 
 
 def lines_on_needs(folder: Path) -> list[str]:
-    """Return a line for each missing requirement.
+    """Return a line for each missing requirement of the example in `folder`.
 
-    It assumes a pool on this machine only, so that trials use this Python.
-
-    Args:
-        folder: the example's folder, which `write_example` wrote.
+    Trials are assumed to use this Python, on a pool on this machine only.
     """
     lines = [_line(packages_of(lacking))] if (lacking := _modules(folder)) else []
     if any(folder.glob("*.R")) and not _has_r():

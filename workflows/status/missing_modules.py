@@ -74,8 +74,7 @@ def packages_of(modules: Sequence[str]) -> list[str]:
 def imports_of(files: Iterable[Path]) -> list[str]:
     """Return the modules that a trainer's Python files import at their top level, by name.
 
-    Python's own modules, the trainer's own files, and imports in functions or in `try` are left
-    out.
+    Python's own modules, the trainer's own files, and imports in functions or in `try` don't count.
     """
     sent = list(files)
     own = {*_SENT, *(file.stem for file in sent)}

@@ -32,10 +32,9 @@ S3_OBJECT = re.compile(r"s3://[^/]+/(.*[^/])")
 
 
 def transferable(value: str) -> str:
-    """Return `value` if HTCondor can transfer a file with this path: its list has no quoting.
+    """Return `value` if HTCondor can transfer a file with this path; otherwise raise ValueError.
 
-    Raises:
-        ValueError: HTCondor would read the path differently.
+    HTCondor's list of files has no quoting, so HTCondor would read some paths differently.
     """
     if not is_transferable(value):
         raise ValueError(
@@ -46,7 +45,6 @@ def transferable(value: str) -> str:
 
 
 def _expression(value: str) -> str:
-    """Validate a ClassAd expression with HTCondor's own parser."""
     import classad2
 
     one_line(value)
@@ -86,7 +84,6 @@ def as_list(value: Any) -> Any:
 
 
 def _as_words(value: Any) -> Any:
-    """Split a command that is given as one text into words, as a shell does without expansion."""
     if not isinstance(value, str):
         return value
     try:
@@ -149,7 +146,6 @@ Command = Annotated[
 
 
 def _trials_per_job(value: Any) -> int | Literal["all"]:
-    """Validate a number of trials, or "all"."""
     if value == "all":
         return "all"
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:

@@ -40,11 +40,7 @@ _UNSHOWN = {"missing", "empty", "unknown_key", "storage_url", "secret_url"}
 
 @contextmanager
 def errors_with_lines(path: str | PathLike[str]) -> Iterator[None]:
-    """Add the file's line numbers to errors about a study that was read from a file.
-
-    Raises:
-        StudyError: for each `UnusableStudyError` of the block.
-    """
+    """Turn `UnusableStudyError`s about a study file into `StudyError`s with line numbers."""
     try:
         yield
     except UnusableStudyError:
@@ -75,7 +71,6 @@ def validated(model: type[Model], path: Path, tree: Any) -> Model:
 
 
 def _all_of(problems: Sequence[str]) -> StudyError:
-    """Return an error with all problems of a file, one per line."""
     lines = dict.fromkeys(problems[:_MOST_PROBLEMS])
     shown = [line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…" for line in lines]
     if (more := len(problems) - _MOST_PROBLEMS) > 0:
@@ -84,7 +79,7 @@ def _all_of(problems: Sequence[str]) -> StudyError:
 
 
 def read_table(path: Path, what: str = "study") -> Any:
-    """Return the table of keys in a YAML file, such as a study, with line numbers.
+    """Return the table of keys in a YAML file with line numbers; `what` is its kind in errors.
 
     Raises:
         StudyError: the file is not YAML, or no table of keys.
@@ -128,7 +123,7 @@ def _explain(path: Path, tree: Any, detail: ErrorDetails, model: type[BaseModel]
 
 @contextmanager
 def problems_with_lines(path: Path, tree: Any) -> Iterator[None]:
-    """Add the file's line numbers to the problems of an `UnusableStudyError`."""
+    """Turn an `UnusableStudyError` into a `StudyError` with the file's line numbers."""
     try:
         yield
     except UnusableStudyError as error:

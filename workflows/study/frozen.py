@@ -26,12 +26,7 @@ _known: dict[Path, tuple[tuple[int, ...], FrozenStudy]] = {}
 
 
 class CostsBefore(BaseModel):
-    """The cost of jobs of previous runs, in USD.
-
-    Attributes:
-        trial: the mean cost of a trial.
-        full: the mean cost of a full training; None if there was none.
-    """
+    """Mean costs of previous runs' jobs in USD: of a trial, and of a full training, if any."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -49,8 +44,8 @@ class FrozenStudy(BaseModel):
         day: the run's day, if the study or the user names one.
         costs: the cost of the study's previous jobs, if a budget in USD needs it.
         notes: the choices made for the study at planning, and their reasons.
-        places: `FILE:LINE` for each key that a person may want to change; for a key that the
-            study's file omits, only the file.
+        places: `FILE:LINE` for each key that a person may want to change; only FILE for a key that
+            the study's file omits.
         study: the resolved study.
     """
 
@@ -74,7 +69,7 @@ class FrozenStudy(BaseModel):
     def as_of(self) -> datetime:
         """The time that decides which model is newer: the planning, or the end of the run's day.
 
-        The earlier of the two counts, because a backfill is planned after the runs of later days.
+        The earlier time counts, because a backfill is planned after the runs of later days.
         """
         return min(self.created, self.day.end) if self.day else self.created
 
@@ -140,20 +135,18 @@ def load_frozen(path: Path) -> FrozenStudy:
 
 
 def _copied(path: Path) -> FrozenStudy | None:
-    """Return the study from its copy in JSON; None if there is no copy of the present file."""
     return unless_damaged(  # errors are found in the file itself
         lambda: FrozenStudy.model_validate(read_copy(path), context=FROM_FILE), None
     )
 
 
 def remember_frozen(path: Path, frozen: FrozenStudy) -> None:
-    """Store the content that was just written to `path`, so that it needn't be parsed again."""
+    """Remember what was just written to `path`, so that `load_frozen` needn't parse it again."""
     _known.clear()
     _known[path] = _stamp(path), frozen
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """Return a value that changes when a file is replaced or written; empty without a file."""
     try:
         stat = path.stat()
     except OSError:
@@ -162,7 +155,7 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 
 def dump_copy(frozen: FrozenStudy, text: str) -> str:
-    """Return the text of `RUN/study.json`, the copy of `RUN/study.yaml`, which has `text`."""
+    """Return the text of `RUN/study.json`, the copy of `RUN/study.yaml` with this `text`."""
     plain = frozen.model_dump(mode="json", exclude_none=True)
     return json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "frozen": plain})
 

@@ -200,8 +200,7 @@ class Channel(Section):
     def resolve(self, folder: Path, keys: Keys) -> Channel:
         """Return the channel with absolute paths.
 
-        Raises:
-            UnusableStudyError: a file can't be read, or a program can't be run.
+        UnusableStudyError if a file can't be read, or a program can't be run.
         """
         update: dict[str, Any] = {}
         if self.command:

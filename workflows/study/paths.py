@@ -1,6 +1,6 @@
-"""Functions that make a study's paths absolute and check them: files, data and results.
+"""Functions that check a study's files, data and folders, and make their paths absolute.
 
-They take the study file's folder, and raise `UnusableStudyError` with the key at fault.
+`folder` is the study file's folder. `UnusableStudyError` has the key at fault.
 """
 
 from __future__ import annotations
@@ -59,9 +59,8 @@ class AbsentError(UnusableStudyError):
 def existing(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
     """Return the absolute path of a file or folder to transfer; messages begin with `whose`.
 
-    Raises:
-        AbsentError: the file or folder doesn't exist.
-        UnusableStudyError: it can't be read, or HTCondor can't transfer a file with this name.
+    AbsentError if it doesn't exist. UnusableStudyError if it can't be read, or if HTCondor can't
+    transfer a file with this name.
     """
     path = (folder / name).absolute()
     try:
@@ -81,11 +80,8 @@ def existing(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
 def with_absolute_files(part: Part, names: Iterable[str], folder: Path, keys: Keys) -> Part:
     """Return a part of a study with absolute paths of files that trialfleet itself reads.
 
-    The paths are the values of the keys `names` in this part. `keys` is the part's place in the
-    study.
-
-    Raises:
-        UnusableStudyError: a file doesn't exist or can't be read.
+    The keys `names` of this part have the paths. `keys` is the part's place in the study.
+    UnusableStudyError if a file doesn't exist or can't be read.
     """
     given = [(name, getattr(part, name)) for name in names]
     files = {name: str((folder / file).absolute()) for name, file in given if file}
@@ -107,13 +103,12 @@ def sandbox_name(place: str) -> str:
 def named_program(name: str, folder: Path) -> str:
     """Return the word with which a trial calls a program: an absolute path or an unchanged name.
 
-    Links are kept, because a virtual environment is recognised by the link to its Python.
+    Links are kept, because a link to its Python identifies a virtual environment.
     """
     return str((folder / name).absolute()) if "/" in name else name
 
 
 def _fault(path: Path, folder: Path) -> str:
-    """Return the problem with an existing file or folder; empty if there is none."""
     if path.name in {"", ".."} or folder.resolve().is_relative_to(path.resolve()):
         return "contains the study itself; name only the files that a trial needs"
     if not (path.is_file() or path.is_dir()):
@@ -126,10 +121,8 @@ def region_data(region: str, patterns: Sequence[str], folder: Path, keys: Keys) 
     """Return the paths and URLs of a region's data.
 
     The region's name replaces `{region}` in the patterns; in a URL it is percent-encoded.
-
-    Raises:
-        AbsentError: a file doesn't exist.
-        UnusableStudyError: a file can't be used, or a URL has another placeholder.
+    AbsentError if a file doesn't exist. UnusableStudyError if a file can't be used, or a URL has
+    another placeholder.
     """
     return [
         _object_url(pattern.replace(PLACEHOLDER, quote(region, safe="")), (*keys, index))
@@ -158,7 +151,7 @@ def regions_with_data(pattern: str, folder: Path) -> list[str]:
 def absent_data(region: str, patterns: Sequence[str], folder: Path) -> str | None:
     """Return the first path of a region's data that doesn't exist; URLs are not checked.
 
-    A path that can't be read counts as absent. So the day continues for the other regions.
+    An unreadable path counts as absent, so that the day continues for the other regions.
     """
     paths = [
         (folder / pattern.replace(PLACEHOLDER, region)).absolute()
@@ -199,11 +192,10 @@ def too_many_regions(count: int) -> str | None:
 
 
 def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
-    """Return the data file of each region; the part that matches the pattern's `*` is the name.
+    """Return the data file of each region, by the part that matches the pattern's `*`.
 
-    Raises:
-        UnusableStudyError: the pattern doesn't have exactly one `*`, has no match, or gives an
-            invalid name of a region.
+    UnusableStudyError if the pattern doesn't have exactly one `*`, has no match, or gives an
+    invalid name of a region.
     """
     if pattern.count("*") != 1:
         text = f"{pattern!r} needs exactly one '*': it names the region"
@@ -229,8 +221,7 @@ def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
 def writable_folder(name: str, folder: Path, keys: Keys) -> str:
     """Return the absolute path of a folder that is writable or can be created.
 
-    Raises:
-        UnusableStudyError: the path is a file, is in a file, or is not writable.
+    UnusableStudyError if the path is a file, is in a file, or is not writable.
     """
     path = (folder / name).absolute()
     try:
@@ -256,11 +247,9 @@ def _exists(path: Path) -> bool:
 
 
 def check_storage(url: str) -> str:
-    """Return a storage's URL if trialfleet supports it.
+    """Return a storage's URL if trialfleet supports it; otherwise raise ValueError.
 
-    Raises:
-        ValueError: the URL is not supported. The message omits it, because it may contain a
-            password.
+    The message omits the URL, because it may contain a password.
     """
     from trialfleet.optimizer.storage_url import STORAGE_FORMS, parse_storage
 
@@ -281,8 +270,7 @@ def check_storage(url: str) -> str:
 def absolute_storage(url: str, folder: Path, keys: Keys) -> str:
     """Return a storage's URL; the path of a SQLite file becomes absolute.
 
-    Raises:
-        UnusableStudyError: the folder of a SQLite file doesn't exist or can't be written to.
+    UnusableStudyError if the folder of a SQLite file doesn't exist or can't be written to.
     """
     from trialfleet.optimizer.storage_url import parse_storage
 

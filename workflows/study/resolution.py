@@ -70,8 +70,7 @@ def resolved(study: Study, folder: Path) -> Study:
 def published(study: Study, folder: Path) -> dict[str, Any]:
     """Return the study's keys `s3`, `publish` and `export` with absolute paths.
 
-    Raises:
-        UnusableStudyError: a file with S3 keys doesn't exist, or a destination can't be used.
+    UnusableStudyError if a file with S3 keys doesn't exist, or a destination can't be used.
     """
     keys = [(key, existing(file, folder, ("s3", key))) for key, file in study.s3 or ()]
     return {
@@ -116,7 +115,6 @@ class _Absent(NamedTuple):
 
     @property
     def what(self) -> str:
-        """The problem without the region's name."""
         return self.problem.message.removeprefix(f"region {self.region!r}: ")
 
 
@@ -167,7 +165,6 @@ def _trainer(study: Study, folder: Path) -> Literal["tabular"] | Trainer:
 
 
 def _check_s3_keys(study: Study, regions: Mapping[str, Region]) -> None:
-    """Refuse s3:// data if the study has no keys for HTCondor to sign the URLs."""
     if study.s3:
         return
     for name, region in regions.items():
@@ -188,7 +185,6 @@ def _data_keys(study: Study, region: str) -> Keys:
 
 
 def _check_command(study: Study, folder: Path) -> None:
-    """Refuse a trainer's command that names files which will be missing in a trial's sandbox."""
     if not isinstance(study.trainer, Trainer):
         return
     data = {sandbox_name(place) for name in study.region_table for place in study.data_of(name)}
@@ -198,7 +194,7 @@ def _check_command(study: Study, folder: Path) -> None:
 
 
 def _with_startup(study: Study, name: str) -> Region:
-    """Return a region with its number of start-up trials, which other releases may change."""
+    """Return a region with its number of start-up trials, whose default may change with a release."""
     region, budget, space = study.region(name), study.budget_of(name), study.space_of(name)
     own = region.budget or BudgetOverride()
     if problem := startup_problem(own.startup_trials, budget.trials):
@@ -215,15 +211,9 @@ def _with_startup(study: Study, name: str) -> Region:
 def studys_fleet(fleet: Fleet, study: str, shares: int | None, *, gangs: bool = False) -> Fleet:
     """Return a study's fleet, with defaults from the study.
 
-    Args:
-        fleet: the study's `fleet:` table.
-        study: the study's name, the default for the fleet's name.
-        shares: the number of trials that share a GPU; None: trials need no GPU.
-        gangs: True if the study has gangs.
-
-    Raises:
-        UnusableStudyError: the fleet doesn't divide GPUs as the trials request. The trials would
-            wait forever.
+    `study` is the default of the fleet's name. `shares` is the number of trials that share a GPU;
+    None if trials need no GPU. UnusableStudyError if the fleet divides GPUs otherwise than trials
+    request, because trials would wait forever.
     """
     if shares and fleet.trials_per_gpu not in {None, shares}:
         text = (

@@ -101,7 +101,7 @@ class Budget(Section):
     def startup(self) -> int:
         """The number of trials before the Gaussian process chooses; a resolved study has it.
 
-        A study that an earlier release froze may lack it. Then the old default is used.
+        The frozen study of an earlier release may lack the number. The old default then applies.
         """
         return min(self.startup_trials or 10, self.trials)
 
