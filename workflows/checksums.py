@@ -50,10 +50,7 @@ class Checksums:
     """SHA-256 checksums of files, with a cache that several processes may share."""
 
     def __init__(self, cache: Path, most: float = math.inf) -> None:
-        """Set the cache, a file of JSON lines; the first needed checksum reads or creates it.
-
-        `most` limits the bytes to read in all. A larger file has no checksum.
-        """
+        """Set the cache, a file of JSON lines, and `most`, the number of bytes to read in all."""
         self._cache, self._left = cache, most
         self._known: dict[tuple[str, FileState], str] = {}
         self._seen = 0  # bytes of the cache
@@ -61,7 +58,7 @@ class Checksums:
     def entry(self, path: Path) -> dict[str, Any]:
         """Return a file's path, state and `sha256`; OSError if the file can't be read.
 
-        `sha256` is None for a file that is too large, or that changed each time it was read.
+        `sha256` is None for a file beyond `most`, or that changed each time it was read.
         """
         for _ in range(READS):
             state = FileState.of_file(path)
@@ -71,10 +68,9 @@ class Checksums:
         return {"path": str(path), **state._asdict(), "sha256": checksum}
 
     def checksum(self, path: Path, state: FileState) -> str | None:
-        """Return a file's checksum; None if the file is too large or has another state.
+        """Return a file's checksum; None if the file has another state, or is larger than allowed.
 
-        Raises:
-            OSError: the file can't be read.
+        Raises OSError if the file can't be read.
         """
         key = (str(path), state)
         if key not in self._known and state.bytes <= self._left:

@@ -24,10 +24,7 @@ BETTER = {"maximize": "higher", "minimize": "lower"}  # is better
 
 
 def number(value: float | None, digits: int = DIGITS) -> str:
-    """Return `value` with `digits` significant digits: 0.0013, 1,234,567; a dash if not finite.
-
-    Extreme values get a power of ten.
-    """
+    """Return `value` with `digits` significant digits, such as 0.0013; a dash if not finite."""
     if value is None or not is_finite(value):
         return NOTHING
     if isinstance(value, int) and abs(value) < 10**15:
@@ -59,8 +56,8 @@ def power_of_ten(exponent: int) -> str:
 def column_decimals(values: Sequence[float | None], digits: int = DIGITS) -> int | None:
     """Return the number of decimals for a column of numbers; None if each needs its own form.
 
-    The largest number gets `digits` significant digits. Values that differ only in later decimals
-    get more decimals.
+    The largest number gets `digits` significant digits, or more if values differ only in later
+    ones.
     """
     sizes = [abs(value) for value in values if value]
     if not sizes:

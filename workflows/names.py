@@ -1,8 +1,8 @@
 """Names of regions, made safe for DAG files, submit files and file systems.
 
 A region's name may be any text (São Paulo, "the other" one). DAGMan, HTCondor and the file system
-see its *slug*: 1 to 40 ASCII letters, digits, `-` and `_`. Each name has its own slug, which never
-changes.
+see its *slug*: 1 to 40 ASCII letters, digits, `-` and `_`. Each name always has the same slug, and
+no two names share one.
 """
 
 from __future__ import annotations
@@ -21,10 +21,7 @@ _RESERVED = frozenset({"parent", "child", "all_nodes", "optimizer", "report", "f
 
 
 def check_region_name(name: str) -> str:
-    """Return `name` if a region may have it; otherwise raise ValueError.
-
-    A name has 1 to `MAX_REGION_NAME` printable characters, without a blank at either end.
-    """
+    """Return `name` if a region may have it; ValueError if not."""
     if not name or name != name.strip():
         raise ValueError(f"region name {name!r} must not be empty, nor begin or end with a blank")
     if len(name) > MAX_REGION_NAME:

@@ -23,10 +23,9 @@ Names = Callable[[click.Context, str], Iterable[str]]
 
 
 def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = True) -> Run:
-    """Return the run with this name; without a name, the newest run. See `lookup.find_run`.
+    """Return the named run; without a name, the newest one, whose name is printed unless `quiet`.
 
-    `planned` means a run that is not yet submitted. `quiet=False` prints the newest run's name to
-    standard error.
+    `planned` means a run that is not yet submitted.
     """
     from trialfleet.workflows.control.run.run import Run
     from trialfleet.workflows.facts.runs.lookup import find_run
@@ -73,7 +72,6 @@ def _regions(ctx: click.Context, _: str) -> Iterable[str]:
 
 
 def _models(ctx: click.Context, _: str) -> Iterable[str]:
-    """Return the regions with models here, and those of the newest run that published models."""
     from trialfleet.workflows.facts.runs.lookup import region_names_here, runs_here
 
     study = ctx.params.get("study")

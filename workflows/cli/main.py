@@ -1,7 +1,4 @@
-"""The command line: all commands, and the handling of their errors.
-
-A command imports its modules when it is called, so that all commands start quickly.
-"""
+"""The command line. A command imports its modules when called, so that all commands start fast."""
 
 from __future__ import annotations
 

@@ -95,7 +95,6 @@ def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
 
 
 def _left_out(folder: Path) -> list[str]:
-    """Return a line for each region that is not in a day's run, because it failed before."""
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.study.frozen import load_frozen
 
@@ -277,7 +276,6 @@ def resume(run: str | None, keep_watching: bool) -> None:
 
 
 def _resumed(before: str | None, now: str) -> str:
-    """Return the result of a resume in words; `before` and `now` are ids of DAGMan's job."""
     if before == now:
         return f"the run is already running as job {now}: nothing was resumed"
     return f"resumed as job {now}"

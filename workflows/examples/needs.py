@@ -16,10 +16,7 @@ _SECONDS = 20.0
 
 
 def lines_on_needs(folder: Path) -> list[str]:
-    """Return a line for each missing requirement of the example in `folder`.
-
-    Trials are assumed to use this Python, on a pool on this machine only.
-    """
+    """Return a line for each missing requirement, if trials use this machine and this Python."""
     lines = [_line(packages_of(lacking))] if (lacking := _modules(folder)) else []
     if any(folder.glob("*.R")) and not _has_r():
         lines.append(f"it needs R with jsonlite, which is not installed here: {_R}")

@@ -31,10 +31,7 @@ class Transfer(NamedTuple):
 
 
 def overdue(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
-    """Return a run's jobs whose files will not arrive, or whose repair was interrupted.
-
-    The `ads` of the run's jobs have the attributes of `health.PROJECTION`.
-    """
+    """Return a run's jobs whose files will not arrive, or whose repair was interrupted."""
     waiting, cut_off = defaultdict(list), []
     for ad in ads:
         if REPAIR in ad.get("HoldReason", ""):

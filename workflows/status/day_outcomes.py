@@ -80,7 +80,6 @@ def warnings_of_day(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[st
 
 
 def _made(journal: Journal, attempt: Attempt, region: str) -> Outcome | None:
-    """Return the outcome of a region whose new model is not recorded yet; None without a model."""
     run = RunFolder(DailyFolder(journal.file.parent).run(attempt.run))
     files = run.region(region_slug(region))
     if not files.published.exists():

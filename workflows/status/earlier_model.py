@@ -26,7 +26,7 @@ def beside_earlier(published: Path, study: Study) -> BesideEarlier:
     """Return the metric's values for a published model and for the region's previous model.
 
     A gate's values take precedence, because the gate measured both models on the same rows. Without
-    a gate, each value is from the model's own full training, on other rows. OSError if the folder
+    a gate, each value is from the model's own full training, on other rows. Raises OSError if the folder
     of the region's models can't be read.
     """
     verdict = verdict_of(published)
@@ -47,7 +47,7 @@ def beside_earlier(published: Path, study: Study) -> BesideEarlier:
 def better_before(published: Path, study: Study) -> Path | None:
     """Return the region's previous model if its metric was better; None if not, or if unknown.
 
-    OSError if the folder of the region's models can't be read.
+    Raises OSError if the folder of the region's models can't be read.
     """
     both = beside_earlier(published, study)
     is_known = both.before is not None and both.before.is_dir() and both.value is not None

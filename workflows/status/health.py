@@ -155,8 +155,6 @@ def _nodes_with_jobs(ads: list[Ad]) -> defaultdict[int, set[str]]:
 
 
 class _Dagman:
-    """A DAGMan job of a run."""
-
     def __init__(self, folder: RunFolder, ad: Ad, nodes_with_jobs: set[str]) -> None:
         self.ad = ad
         self._region: str | None = ad.get("TrialfleetRegion")
@@ -268,7 +266,6 @@ def _of_absence(folder: RunFolder) -> list[Fault]:
 
 
 def _cut_off(folder: RunFolder) -> tuple[str | None, str] | None:
-    """Return the region and the text of an interrupted submission; None without one."""
     noted = read_submission(folder)
     if noted is None:
         return None
@@ -311,9 +308,9 @@ def _untaken(folder: RunFolder) -> list[str]:
 
 @dataclass(frozen=True)
 class Submission:
-    """The last submission of a run, or of one region's graph.
+    """The last submission of a run's graph, or of one region's graph.
 
-    `handed_over` is whether HTCondor has accepted the submission.
+    `handed_over` means that HTCondor has accepted the submission.
     """
 
     region: str | None

@@ -36,15 +36,11 @@ def pauses_of(
     signs: Collection[float],
     stops: Collection[float] = (),
 ) -> tuple[Span, ...]:
-    """Return the gaps in which no DAGMan of a run executed, oldest first.
+    """Return the gaps in which no DAGMan of a run executed, oldest first, in Unix seconds.
 
-    A gap after a stop counts if it is at least a second long, other gaps if at least a minute.
-
-    Args:
-        active: the executions of its DAGMans, as in `job_log.read_executions`. None as an end means
-            the last of `signs` before the next DAGMan's start.
-        signs: the times of events of the run's jobs, in Unix seconds.
-        stops: the times when the run's own DAGMan was removed, in Unix seconds.
+    A gap after one of `stops`, the removals of the run's own DAGMan, counts from one second on,
+    other gaps from one minute on. If the end of an `active` span is unknown (None), the last of
+    `signs`, the times of the jobs' events, before the next span counts.
     """
     begins = sorted(begin for begin, _ in active)
     spans = sorted((begin, _end(begin, end, begins, signs)) for begin, end in active)

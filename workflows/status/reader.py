@@ -93,17 +93,16 @@ _FINISHED = re.compile(rb'(?<!\\)"finished": ?"(\d{4}-\d\d-\d\dT[\d:.]+[+-]\d\d:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSnapshot:
-    """A run at one moment.
+    """A run at one moment. A source's reason, such as `queue_away`, is empty if the source answers.
 
     Attributes:
         unfinished: the states of trials without a recorded result: by region, then by name.
-        trials: all of its trials, by region.
         records: the records in its regions' folders, by slug.
         queued: its jobs in the queue; None if the queue is unreachable.
-        queue_away: why the queue is unreachable, or empty.
-        storage_away: why the trials are from an earlier read, or empty.
-        service_away: why the optimiser's service does not answer, or empty.
-        no_space: why nothing starts for lack of disk space, or empty.
+        queue_away: why the queue is unreachable.
+        storage_away: why the trials are from an earlier read.
+        service_away: why the optimiser's service does not answer.
+        no_space: why nothing starts for lack of disk space.
     """
 
     status: RunStatus
@@ -122,12 +121,9 @@ class RunSnapshot:
 class _Sources:
     """The sources of a region's status, except its own files.
 
-    Attributes:
-        node: the region's node in the whole run's graph.
-        queued: the run's jobs in the queue; None if the queue is unreachable.
-        ads: the ads of the region's jobs in the queue.
-        trouble: why the optimiser's service does not answer, or empty.
-        by_stop: whether a person stopped the run.
+    `node` is the region's node in the whole run's graph. `ads` are of the region's jobs. `trouble`
+    is why the optimiser's service does not answer, or empty. `by_stop` means that a person stopped
+    the run.
     """
 
     region: RegionGraph
@@ -143,10 +139,9 @@ class _Sources:
 
 @dataclass(kw_only=True)
 class _Decided:
-    """A region's cached status, valid as long as its sources are unchanged.
+    """A region's cached status, valid as long as its sources, and so its `stamp`, are unchanged.
 
     Attributes:
-        stamp: a value that changes with the sources.
         reports: a value that changes with the reports of running trials.
         until: when the cache expires, on the monotonic clock; `stamp` doesn't cover every source.
         unfinished: the states of its trials without a recorded result, by name.
@@ -337,7 +332,6 @@ class StatusReader:
     def _all_fail(
         self, trials: dict[str, list[StoredTrial]], records: Mapping[str, RegionRecords]
     ) -> str | None:
-        """Return why no trial can succeed; None if one may, or if a region has ended early."""
         if any(own.stopped is not None for own in records.values()):
             return None
         if any(trial.state is StoredState.COMPLETE for own in trials.values() for trial in own):
@@ -406,7 +400,6 @@ class StatusReader:
         queued: QueuedRun | None,
         now: float,
     ) -> None:
-        """Add up the executions of a region's jobs, after a change or else every few seconds."""
         if time.monotonic() < decided.added:
             return
         names = {region.name: trials}
@@ -547,7 +540,7 @@ class StatusReader:
 def open_run(path: Path) -> RunFolder:
     """Return the run in a folder, with the path from its planning, which its jobs have.
 
-    The given path may be another spelling of this path, or a link to it. InputError if the folder
+    The given path may be another spelling of this path, or a link to it. Raises InputError if the folder
     does not contain a run, or was moved since planning.
     """
     folder = RunFolder(path.absolute())

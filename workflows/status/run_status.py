@@ -21,23 +21,19 @@ UNDER_WAY = {RunState.RUNNING, RunState.HELD, RunState.LOST, RunState.UNKNOWN}
 
 @dataclass(frozen=True, kw_only=True)
 class RegionStatus:
-    """The status of a region.
+    """The status of a region. Texts are None if there is nothing to report.
 
     Attributes:
         stage: the word that all views show for its state.
         phase: "waiting", "trials", "best", "gate", "publish" or "done".
         done: the number of complete trials.
-        failed: the number of permanently failed trials.
         pruned: the number of trials abandoned through no fault of their parameters.
-        running: the number of trials that jobs train now.
         running_trials: the progress of each running trial and of a running full training.
         queued: the number of trials whose job waits for a slot or whose parameters are being
             chosen, and of waiting jobs that will ask for a trial.
-        on_hold: the number of trials whose job is on hold.
         interrupted: the number of trials that ran when the run ended; `resume` trains them again.
         budget: the maximum number of trials.
-        best: the best value of the objective so far.
-        best_trial: the number of the trial with that value.
+        best: the best value of the objective so far, of the trial with the number `best_trial`.
         seconds_left: the estimated time until the last trial ends; None if unknown.
         reason: why the region ended early.
         usd: the cost of its jobs so far; None if their nodes have no price.
@@ -50,13 +46,12 @@ class RegionStatus:
         holdout: a warning if its validation and test losses differ by more than chance explains.
         changed: the files of its data or code that have changed since the submission.
         checks: the warnings of the checks of its day's table.
-        drift: a text about the drift of the previously current model, if the gate found any.
+        drift: the drift of the previously current model that the gate found.
         cause: the most frequent cause of failed attempts if the region failed or was stopped,
             otherwise the latest cause.
         cut_off: the number of trials that lost their retry because the region failed.
         failing: its scripts that fail now, or that failed at its end.
-        over: why it gets no more trials even after a resume; None if it may get more, or if it
-            succeeded.
+        over: why it gets no more trials, even after a resume; None after a success, too.
     """
 
     name: str

@@ -35,7 +35,6 @@ class RunningTrial:
         step: the last reported step.
         value: the objective's metric in the last report.
         ranks: for a gang, the number of training ranks; 0 while a generation forms.
-        generation: for a gang, the current generation.
     """
 
     node: str

@@ -79,8 +79,7 @@ class WorkReader:
     ) -> tuple[Work, dict[str, float | None]]:
         """Return the work of a run so far, and the cost of each region, or None without any price.
 
-        Trials are by the regions' names. `jobs` are the jobs in the queue. `queued` is None if the
-        queue is unreachable. `now` is in Unix seconds.
+        `jobs` are the jobs in the queue. `queued` is None if the queue is unreachable.
         """
         running = queued.running if queued else frozenset()
         useless = {job.node for job in jobs if job.starts and not job.checkpointed}
@@ -147,7 +146,6 @@ class WorkReader:
     def _lost_nothing_of(
         self, region: RegionGraph, trials: Iterable[StoredTrial]
     ) -> dict[int, str]:
-        """Return the nodes of ended trials that lost no work, by the trials' numbers."""
         known = self._lost_nothing.setdefault(region.slug, {})
         new = (trial for trial in trials if trial.number not in known)
         known |= {trial.number: _node_of(region, trial) for trial in new if has_lost_nothing(trial)}
@@ -162,7 +160,6 @@ class WorkReader:
         useless: Set[str],
         now: float,
     ) -> tuple[str, _Part]:
-        """Return the node that trained a trial, and the sum of the trial's executions."""
         key = (files.root.name, trial.number)
         if key in self._trials:
             return self._trials[key]

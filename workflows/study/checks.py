@@ -32,10 +32,7 @@ S3_OBJECT = re.compile(r"s3://[^/]+/(.*[^/])")
 
 
 def transferable(value: str) -> str:
-    """Return `value` if HTCondor can transfer a file with this path; otherwise raise ValueError.
-
-    HTCondor's list of files has no quoting, so HTCondor would read some paths differently.
-    """
+    """Return `value` if HTCondor's unquoted list of files can hold this path; ValueError if not."""
     if not is_transferable(value):
         raise ValueError(
             f"{value!r} can't be sent by HTCondor's file transfer: remove commas, double quotes, "

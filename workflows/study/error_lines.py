@@ -79,11 +79,9 @@ def _all_of(problems: Sequence[str]) -> StudyError:
 
 
 def read_table(path: Path, what: str = "study") -> Any:
-    """Return the table of keys in a YAML file with line numbers; `what` is its kind in errors.
+    """Return a YAML file's table of keys, with line numbers; `what` is its kind in errors.
 
-    Raises:
-        StudyError: the file is not YAML, or no table of keys.
-        InputError: the file can't be read.
+    Raises StudyError if the file is not YAML or no table of keys, InputError if it can't be read.
     """
     tree = read_yaml(path)
     if not isinstance(tree, Mapping):
@@ -131,7 +129,6 @@ def problems_with_lines(path: Path, tree: Any) -> Iterator[None]:
 
 
 def _place(path: Path, tree: Any, problem: Problem) -> str:
-    """Return a problem as `file:line: key.key: problem`; without the line for a default value."""
     keys = _keys_in_file(tree, problem.keys, missing=False)
     number = _line_of(tree, keys) if keys else 0
     line = f":{number}" if number else ""

@@ -103,7 +103,7 @@ class Mlflow(Section):
     def resolve(self, folder: Path, keys: Keys) -> Mlflow:
         """Return these settings with absolute paths.
 
-        UnusableStudyError if the package mlflow is missing, or a file can't be read.
+        Raises UnusableStudyError if the package mlflow is missing, or a file can't be read.
         """
         if importlib.util.find_spec(NEEDED) is None:
             text = f"needs the package mlflow-skinny on the manager: {_INSTALL}"

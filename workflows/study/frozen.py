@@ -35,7 +35,7 @@ class CostsBefore(BaseModel):
 
 
 class FrozenStudy(BaseModel):
-    """The content of `RUN/study.yaml`.
+    """The content of `RUN/study.yaml`; `study` is resolved.
 
     Attributes:
         run: the run's id.
@@ -46,7 +46,6 @@ class FrozenStudy(BaseModel):
         notes: the choices made for the study at planning, and their reasons.
         places: `FILE:LINE` for each key that a person may want to change; only FILE for a key that
             the study's file omits.
-        study: the resolved study.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -103,9 +102,7 @@ class NoRunError(InputError):
 def load_frozen(path: Path) -> FrozenStudy:
     """Read the study that a run froze; an unchanged file is read only once.
 
-    Raises:
-        NoRunError: the file is a study file, not a run's file.
-        InputError: the file can't be read or is no longer a study.
+    Raises NoRunError if the file is a study file, InputError if it is unreadable or damaged.
     """
     stamp = _stamp(path)
     if stamp and (known := _known.get(path)) and known[0] == stamp:

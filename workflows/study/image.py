@@ -1,9 +1,7 @@
 """The container image of trials, in a study file and in the study's normal form.
 
-In the normal form, an image is one of these:
-
-- a reference to a registry, which begins with `docker://`
-- the absolute path of a SIF file on the access point, which HTCondor transfers
+The normal form is a reference to a registry, which begins with `docker://`, or the absolute path of
+a SIF file on the access point, which HTCondor transfers.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ def is_sif(image: str) -> bool:
 
 
 def resolved_image(image: str, folder: Path) -> str:
-    """Return an image's normal form; UnusableStudyError if its file is missing or not a SIF file."""
+    """Return an image's normal form; UnusableStudyError if it is a path, but not of a SIF file."""
     keys: Keys = ("image",)
     if not is_sif(image):
         return REGISTRY + image.removeprefix(REGISTRY)

@@ -1,4 +1,8 @@
-"""Functions that read a study file: for all days, for one day, or only its fleet."""
+"""Functions that read a study file: for all days, for one day, or only its fleet.
+
+All raise InputError if the file can't be read, and StudyError if it is not YAML or not valid. A
+StudyError has one line per problem.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ class DaysStudy:
 
 
 def load_day(path: Path, day: date) -> DaysStudy:
-    """Read a study for a day; some regions' data may be absent. Errors as in `load_dated`."""
+    """Read a study for a day; some regions' data may be absent."""
     tree = read_table(path)
     folder = path.absolute().parent
     with problems_with_lines(path, tree):
@@ -49,23 +53,14 @@ def load_day(path: Path, day: date) -> DaysStudy:
 
 
 def load_whole(path: Path) -> Study:
-    """Read and validate a study file, but not its data and other files.
-
-    Raises:
-        StudyError: the file is not YAML, or not a study.
-        InputError: the file can't be read.
-    """
+    """Read and validate a study file, but not its data and other files."""
     return validated(Study, path, read_table(path))
 
 
 def load_published(path: Path) -> Study:
-    """Read a study file for access to its published models and their copies.
+    """Read a study file without its data, because models also exist on days without data.
 
-    The study's data is not checked, because models also exist on days without data.
-
-    Raises:
-        StudyError: the file is not YAML or not a study, or a file with S3 keys can't be used.
-        InputError: the file can't be read.
+    A missing file with S3 keys is a StudyError.
     """
     tree = read_table(path)
     with problems_with_lines(path, tree):
@@ -99,12 +94,8 @@ def load_study(
 def load_dated(path: str | PathLike[str], day: date | None = None) -> tuple[Study, date | None]:
     """Read, validate and resolve a study file; return the study and its day, if any.
 
-    `day` replaces `{date}` in the study's data; the default is today in the study's zone.
-
-    Raises:
-        StudyError: the file is not YAML or not a study, or names files that can't be used. The
-            message has one line per problem.
-        InputError: the file can't be read.
+    `day` replaces `{date}` in the study's data; the default is today in the study's zone. A named
+    file that can't be used is a StudyError.
     """
     file = Path(path)
     tree = read_table(file)
@@ -113,7 +104,6 @@ def load_dated(path: str | PathLike[str], day: date | None = None) -> tuple[Stud
 
 
 def _resolved(study: Study, day: date | None, folder: Path) -> tuple[Study, date | None]:
-    """Return the normal form of a study on a day, and the day that its errors name."""
     dated, of = study.dated(day)
     try:
         return dated.resolve(folder), of
@@ -141,12 +131,7 @@ class StudyWithFleet(BaseModel):
 
 
 def load_fleet(path: Path) -> Fleet:
-    """Read the fleet from a study file, or from a file with only a fleet, which must have a name.
-
-    Raises:
-        StudyError: the file is not YAML, or not a fleet; one line per problem.
-        InputError: the file can't be read.
-    """
+    """Read the fleet from a study file, or from a file with only a fleet, which needs a name."""
     tree = read_table(path, "study or fleet")
     if "fleet" in tree:
         study = validated(StudyWithFleet, path, tree)

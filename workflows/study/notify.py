@@ -200,7 +200,7 @@ class Channel(Section):
     def resolve(self, folder: Path, keys: Keys) -> Channel:
         """Return the channel with absolute paths.
 
-        UnusableStudyError if a file can't be read, or a program can't be run.
+        Raises UnusableStudyError if a file can't be read, or a program can't be run.
         """
         update: dict[str, Any] = {}
         if self.command:

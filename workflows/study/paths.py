@@ -1,6 +1,7 @@
 """Functions that check a study's files, data and folders, and make their paths absolute.
 
-`folder` is the study file's folder. `UnusableStudyError` has the key at fault.
+`folder` is the study file's folder. Functions with `keys` raise UnusableStudyError, with the key at
+fault, if a path doesn't exist or can't be used.
 """
 
 from __future__ import annotations
@@ -57,10 +58,9 @@ class AbsentError(UnusableStudyError):
 
 
 def existing(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
-    """Return the absolute path of a file or folder to transfer; messages begin with `whose`.
+    """Return the absolute path of a file or folder that HTCondor can transfer.
 
-    AbsentError if it doesn't exist. UnusableStudyError if it can't be read, or if HTCondor can't
-    transfer a file with this name.
+    Messages begin with `whose`. Raises AbsentError if the path doesn't exist.
     """
     path = (folder / name).absolute()
     try:
@@ -81,7 +81,6 @@ def with_absolute_files(part: Part, names: Iterable[str], folder: Path, keys: Ke
     """Return a part of a study with absolute paths of files that trialfleet itself reads.
 
     The keys `names` of this part have the paths. `keys` is the part's place in the study.
-    UnusableStudyError if a file doesn't exist or can't be read.
     """
     given = [(name, getattr(part, name)) for name in names]
     files = {name: str((folder / file).absolute()) for name, file in given if file}
@@ -118,11 +117,9 @@ def _fault(path: Path, folder: Path) -> str:
 
 
 def region_data(region: str, patterns: Sequence[str], folder: Path, keys: Keys) -> list[str]:
-    """Return the paths and URLs of a region's data.
+    """Return the paths and URLs of a region's data; AbsentError if a path doesn't exist.
 
     The region's name replaces `{region}` in the patterns; in a URL it is percent-encoded.
-    AbsentError if a file doesn't exist. UnusableStudyError if a file can't be used, or a URL has
-    another placeholder.
     """
     return [
         _object_url(pattern.replace(PLACEHOLDER, quote(region, safe="")), (*keys, index))
@@ -192,11 +189,7 @@ def too_many_regions(count: int) -> str | None:
 
 
 def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
-    """Return the data file of each region, by the part that matches the pattern's `*`.
-
-    UnusableStudyError if the pattern doesn't have exactly one `*`, has no match, or gives an
-    invalid name of a region.
-    """
+    """Return the data file of each region, by the part that matches the pattern's only `*`."""
     if pattern.count("*") != 1:
         text = f"{pattern!r} needs exactly one '*': it names the region"
         raise UnusableStudyError(Problem(keys, text))
@@ -219,10 +212,7 @@ def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
 
 
 def writable_folder(name: str, folder: Path, keys: Keys) -> str:
-    """Return the absolute path of a folder that is writable or can be created.
-
-    UnusableStudyError if the path is a file, is in a file, or is not writable.
-    """
+    """Return the absolute path of a folder that is writable or can be created."""
     path = (folder / name).absolute()
     try:
         near = next(p for p in (path, *path.parents) if _exists(p))
@@ -268,10 +258,7 @@ def check_storage(url: str) -> str:
 
 
 def absolute_storage(url: str, folder: Path, keys: Keys) -> str:
-    """Return a storage's URL; the path of a SQLite file becomes absolute.
-
-    UnusableStudyError if the folder of a SQLite file doesn't exist or can't be written to.
-    """
+    """Return a storage's URL; the path of a SQLite file becomes absolute, in a writable folder."""
     from trialfleet.optimizer.storage_url import parse_storage
 
     parsed = parse_storage(url)

@@ -68,10 +68,7 @@ def resolved(study: Study, folder: Path) -> Study:
 
 
 def published(study: Study, folder: Path) -> dict[str, Any]:
-    """Return the study's keys `s3`, `publish` and `export` with absolute paths.
-
-    UnusableStudyError if a file with S3 keys doesn't exist, or a destination can't be used.
-    """
+    """Return the study's keys `s3`, `publish` and `export` with absolute, usable paths."""
     keys = [(key, existing(file, folder, ("s3", key))) for key, file in study.s3 or ()]
     return {
         "s3": S3Keys(**dict(keys)) if keys else None,
@@ -107,8 +104,6 @@ def _regions(study: Study, folder: Path) -> dict[str, Region]:
 
 
 class _Absent(NamedTuple):
-    """A region without data: its patterns of data, and the problem with one pattern."""
-
     region: str
     patterns: list[str]
     problem: Problem
@@ -194,7 +189,7 @@ def _check_command(study: Study, folder: Path) -> None:
 
 
 def _with_startup(study: Study, name: str) -> Region:
-    """Return a region with its number of start-up trials, whose default may change with a release."""
+    """Return a region with its number of start-up trials, because other releases may differ."""
     region, budget, space = study.region(name), study.budget_of(name), study.space_of(name)
     own = region.budget or BudgetOverride()
     if problem := startup_problem(own.startup_trials, budget.trials):
@@ -209,11 +204,10 @@ def _with_startup(study: Study, name: str) -> Region:
 
 
 def studys_fleet(fleet: Fleet, study: str, shares: int | None, *, gangs: bool = False) -> Fleet:
-    """Return a study's fleet, with defaults from the study.
+    """Return a study's fleet, with defaults from the study: its name, GPU shares and gangs.
 
-    `study` is the default of the fleet's name. `shares` is the number of trials that share a GPU;
-    None if trials need no GPU. UnusableStudyError if the fleet divides GPUs otherwise than trials
-    request, because trials would wait forever.
+    `shares` is the number of trials that share a GPU; None if trials need no GPU. Raises
+    Raises UnusableStudyError if the fleet has other shares, because trials would wait forever.
     """
     if shares and fleet.trials_per_gpu not in {None, shares}:
         text = (

@@ -99,9 +99,10 @@ class Budget(Section):
 
     @property
     def startup(self) -> int:
-        """The number of trials before the Gaussian process chooses; a resolved study has it.
+        """The number of trials before the Gaussian process chooses.
 
-        The frozen study of an earlier release may lack the number. The old default then applies.
+        A resolved study has this number. The frozen study of an earlier release may lack it; the
+        old default then applies.
         """
         return min(self.startup_trials or 10, self.trials)
 

@@ -1,8 +1,8 @@
-"""The study: regions, data, search space, objective, budget, trainer, resources.
+"""`Study`, the validated content of a `study.yaml`.
 
-`Study` is the validated content of a `study.yaml`. `Study.resolve` returns its normal form, which
-lists each region by name with its own data and overrides, and has only absolute paths. The normal
-form is a valid study, too. A run freezes it in `RUN/study.yaml`.
+`Study.resolve` returns a study's normal form: each region is listed by name with its own data and
+overrides, and every path is absolute. The normal form is a valid study, too. A run freezes it in
+`RUN/study.yaml`.
 """
 
 from __future__ import annotations
@@ -334,9 +334,8 @@ class Study(Section):
     def resolve(self, folder: Path) -> Study:
         """Return the normal form: regions by name, paths absolute; `folder` is the study file's.
 
-        Raises:
-            InputError: a file doesn't exist or can't be used, a glob has no matches, or a region's
-                overrides contradict the study. The message names the key.
+        Raises InputError, with the key, if a file can't be used, a glob has no matches, or a
+        region's overrides contradict the study.
         """
         return resolution.resolved(self, folder)
 
@@ -381,7 +380,7 @@ class Study(Section):
     def space_of(self, region: str) -> SearchSpace:
         """Return a region's search space: the study's space, with the region's own entries.
 
-        InputError if the region's entries make the space invalid. The message names the keys.
+        Raises InputError, with the keys, if the region's entries make the space invalid.
         """
         own = self.region(region).search_space
         if not own:

@@ -37,11 +37,7 @@ def read_yaml(path: Path, *, largest: int | None = LARGEST_STUDY) -> Any:
     """Return the content of a YAML file as ruamel.yaml's lists and tables, with line numbers.
 
     Only a regular file of at most `largest` bytes is read, because other files might never end.
-
-    Raises:
-        StudyError: the file is not YAML, or has parts that a study may not have. The message names
-            the line.
-        InputError: the file can't be read.
+    Raises InputError if the file can't be read, StudyError with the line if its text is refused.
     """
     text = _read(path, largest)
     yaml = YAML(typ="rt", pure=True)

@@ -28,8 +28,7 @@ def command_problems(
 ) -> Iterator[tuple[int, str]]:
     """Yield (index, problem) for each word of a command that names a file absent in the sandbox.
 
-    A trial's sandbox has only the transferred `files`, given by their paths, and the `data` files,
-    given by their names.
+    The sandbox has only the transferred `files` (paths) and the `data` files (names).
     """
     sent = {Path(file).name: Path(file) for file in files}
     there = {*sent, *data, *CONTRACT}

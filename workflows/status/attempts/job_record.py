@@ -18,10 +18,10 @@ from trialfleet.workflows.study.spec import Study
 def execution_of(
     place: TrialFolder, study: Study, attempts: int, *, failed: bool
 ) -> TrialExecution:
-    """Return the execution of a trial, from its job's files; `failed` means: without a result.
+    """Return the execution of a trial from its job's files; `failed` marks one without a result.
 
-    `attempts` counts if the job's log has no number. The log takes precedence, because DAGMan
-    forgets the attempts of a stopped run.
+    `attempts` is for a job without a log. The log takes precedence, because DAGMan forgets the
+    attempts of a stopped run.
     """
     plain, metric = _plain(place, study, failed=failed), study.objective.metric
     # without files from its job, its agent's reports

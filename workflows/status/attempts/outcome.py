@@ -41,12 +41,9 @@ def outcome_of(
 ) -> Complete | Failed | Unpaid:
     """Return the outcome of an ended job; a result must have the objective's `metric`.
 
-    Args:
-        folder: the trial's folder, with the job's files.
-        return_code: DAGMan's code for a POST script: the exit code, minus the signal's number, or a
-            number below -999 for a job that did not exit.
-        metric: the objective's metric.
-        places: the places of a trial's limits in the study, as in `FrozenStudy`.
+    `return_code` is DAGMan's for a POST script: the exit code, minus the signal's number, or a
+    number below -999 for a job that did not exit. `places` are those of limits, as in
+    `FrozenStudy`.
     """
     ended = read_ended(folder)
     if ended and ended.over:

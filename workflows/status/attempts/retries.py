@@ -64,9 +64,9 @@ class Attempts:
         return ({"machine": self._machine} if self._machine else {}) | blame
 
     def over(self, outcome: Failed, noted: Noted, job: JobEnd | None) -> bool:
-        """Return whether a failed attempt gets no retry; `noted` includes the attempt.
+        """Return whether a failed attempt gets no retry.
 
-        `job` is None if the job has not ended.
+        `noted` has all failed attempts, including this one. `job` is None if the job has not ended.
         """
         so_far, most = len(noted), self._retries + NODE_FAULTS + 1
         if job:

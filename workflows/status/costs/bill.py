@@ -143,7 +143,7 @@ def overhead(place: RunFolder, now: datetime) -> CostSum | None:
     The nodes come from the autoscaler's last report, not from AWS; the result is None without a
     report. Other runs on these nodes are searched in the folder of the study's runs, and in the
     folders of other studies next to it. `now` ends the charged time of running nodes.
-    OptimizerError if the run's trials can't be read.
+    Raises OptimizerError if the run's trials can't be read.
     """
     run = BilledRun.open(place.root)
     if run.fleet is None or not (known := reported(run.fleet, [place.fleet_state])):
@@ -161,7 +161,6 @@ def overhead(place: RunFolder, now: datetime) -> CostSum | None:
 
 
 def _beside(run: BilledRun, since: datetime) -> Iterator[BilledRun]:
-    """Yield the other runs that had jobs at `since` or later."""
     root = run.folder.root
     are_by_study = root.parent.name == run.frozen.study.name  # runs/STUDY/RUN
     for place in root.parent.parent.glob("*/*") if are_by_study else root.parent.glob("*"):

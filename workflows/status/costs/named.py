@@ -84,9 +84,9 @@ def _slot_time(hours: float) -> str:
 
 
 def read_costs(names: Sequence[str] = (), now: datetime | None = None) -> Bill:
-    """Return the bill of runs, with `names` as in `cost`; InputError if a name doesn't exist.
+    """Return the bill of runs, with `names` as in `cost`.
 
-    `now` ends the charged time of running nodes; the default is the present.
+    `now` ends the charged time of running nodes. Raises InputError if a name doesn't exist.
     """
     chosen = [BilledRun.open(place) for place in _places(names)] if names else _all_here()
     fleets = {run.fleet.called: run.fleet for run in chosen if run.fleet}
@@ -106,7 +106,6 @@ def read_costs(names: Sequence[str] = (), now: datetime | None = None) -> Bill:
 
 
 def _beside_the_status(run: BilledRun, items: Sequence[Item], now: datetime | None) -> list[str]:
-    """Return a notice if a run's cost differs from the fleet's cost in `trialfleet status`."""
     money = read_spending(run.folder, run.frozen.run, run.fleet, now)
     own = add(items).usd or 0.0
     if money is None or abs(money.spent - own) <= max(_CENT, _NEAR * own):
@@ -141,7 +140,6 @@ def _all_here() -> list[BilledRun]:
 def _lifetimes(
     runs: Iterable[BilledRun], fleets: Iterable[Fleet], now: datetime | None
 ) -> tuple[dict[str, Lifetime], list[str]]:
-    """Return the lifetimes of fleets' nodes, and why some are unknown."""
     reports = [run.folder.fleet_state for run in runs if run.fleet]
     found: dict[str, Lifetime] = {}
     notices = []
