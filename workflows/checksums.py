@@ -23,7 +23,7 @@ READS = 3  # of a file that changes while it is read
 
 
 def read_copy(path: Path) -> dict[str, Any]:
-    """Return a frozen study from its JSON copy; one of `files.DAMAGED` if the copy is outdated."""
+    """Return a frozen study from its JSON copy; one of `files.DAMAGED` if missing or outdated."""
     copy = json.loads(path.with_suffix(".json").read_bytes())
     if copy["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest():
         raise ValueError(f"{path} was written since its copy was made")
@@ -58,7 +58,8 @@ class Checksums:
     def entry(self, path: Path) -> dict[str, Any]:
         """Return a file's path, state and `sha256`; OSError if the file can't be read.
 
-        `sha256` is None for a file beyond `most`, or that changed each time it was read.
+        `sha256` is None for a file beyond the allowed bytes, and for a file that changed at each
+        read.
         """
         for _ in range(READS):
             state = FileState.of_file(path)
@@ -68,7 +69,7 @@ class Checksums:
         return {"path": str(path), **state._asdict(), "sha256": checksum}
 
     def checksum(self, path: Path, state: FileState) -> str | None:
-        """Return a file's checksum; None if the file has another state, or is larger than allowed.
+        """Return a file's checksum; None if the file has another state or is too large.
 
         Raises OSError if the file can't be read.
         """

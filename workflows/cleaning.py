@@ -42,7 +42,7 @@ def clean(value: Any) -> Any:
 
 
 def is_finite(value: Any) -> TypeGuard[int | float]:
-    """Return whether `value` is a finite number within a float's range; a boolean is none."""
+    """Return whether `value` is a finite number within a float's range, and not a boolean."""
     return (type(value) in _NUMBERS or is_number(value)) and abs(value) <= _LARGEST
 
 

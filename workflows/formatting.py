@@ -56,8 +56,8 @@ def power_of_ten(exponent: int) -> str:
 def column_decimals(values: Sequence[float | None], digits: int = DIGITS) -> int | None:
     """Return the number of decimals for a column of numbers; None if each needs its own form.
 
-    The largest number gets `digits` significant digits, or more if values differ only in later
-    ones.
+    The largest number gets `digits` significant digits. Numbers that differ only in later decimals
+    get more decimals.
     """
     sizes = [abs(value) for value in values if value]
     if not sizes:
@@ -122,7 +122,6 @@ def alike_form(known: Sequence[float]) -> tuple[int | None, int]:
 
 
 def _needed(texts: Iterable[str], decimals: int) -> int:
-    """Return the number of decimals without the trailing zeros that all numbers share."""
     needed = 0
     for text in texts if decimals else ():
         needed = max(needed, decimals - (len(text) - len(text.rstrip("0"))))

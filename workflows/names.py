@@ -1,8 +1,8 @@
 """Names of regions, made safe for DAG files, submit files and file systems.
 
 A region's name may be any text (São Paulo, "the other" one). DAGMan, HTCondor and the file system
-see its *slug*: 1 to 40 ASCII letters, digits, `-` and `_`. Each name always has the same slug, and
-no two names share one.
+see its *slug*: 1 to 40 ASCII letters, digits, `-` and `_`. A name's slug never changes, and no two
+names share a slug.
 """
 
 from __future__ import annotations

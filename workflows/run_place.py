@@ -2,8 +2,7 @@
 
     python3 -m trialfleet.workflows.run_place FOLDER
 
-prints the problem of a path. The check needs only the standard library, so it works before an
-installation.
+prints the problem of a path. It works before an installation, with the standard library only.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def warning_about(place: Path) -> str | None:
 
 
 def main() -> None:
-    """Check the folder in `sys.argv`; a comma is an error, because HTCondor sends files from there."""
+    """Check the folder in `sys.argv`. A comma is an error, too: HTCondor sends files from there."""
     place = usable_place(Path(sys.argv[1]))
     if not is_transferable(str(place)):
         raise InputError(

@@ -23,9 +23,10 @@ Names = Callable[[click.Context, str], Iterable[str]]
 
 
 def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = True) -> Run:
-    """Return the named run; without a name, the newest one, whose name is printed unless `quiet`.
+    """Return the named run, or else the newest run; see `lookup.find_run`.
 
-    `planned` means a run that is not yet submitted.
+    `planned` prefers runs that are not yet submitted. `quiet=False` prints the newest run's name to
+    standard error.
     """
     from trialfleet.workflows.control.run.run import Run
     from trialfleet.workflows.facts.runs.lookup import find_run

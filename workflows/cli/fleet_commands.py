@@ -437,7 +437,6 @@ def _file_argument(file: Path | None) -> str:
 def _show_until(
     aws: Aws, spec: Fleet, run: str, done: Callable[[FleetStatus], bool]
 ) -> FleetStatus:
-    """Show the fleet's status until `done` is true: on a terminal live, else a line per change."""
     from rich.live import Live
 
     from trialfleet.infra.fleet.commands.status import status

@@ -23,10 +23,7 @@ _NO_PART = {"__init__.py", "__pycache__", "data", "runs", "models"}
 
 
 def write_example(name: str, folder: Path) -> Path:
-    """Copy an example into a new or empty folder and return its study file.
-
-    Raises InputError if the folder is not empty, or can't be written.
-    """
+    """Copy an example into a new folder and return its study file; InputError on failure."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{str(folder)!r} exists already and is not empty; choose another folder")
     try:

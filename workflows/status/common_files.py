@@ -1,7 +1,4 @@
-"""Jobs that wait for common files although HTCondor doesn't send these files.
-
-`docs/htcondor-findings.md`, "Common files", explains the reason.
-"""
+"""Jobs that wait for common files that HTCondor doesn't send; see docs/htcondor-findings.md."""
 
 from __future__ import annotations
 
@@ -31,7 +28,10 @@ class Transfer(NamedTuple):
 
 
 def overdue(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
-    """Return a run's jobs whose files will not arrive, or whose repair was interrupted."""
+    """Return a run's jobs whose files will not arrive, or whose repair was interrupted.
+
+    The `ads` of the run's jobs have the attributes of `job_queue.PROJECTION`.
+    """
     waiting, cut_off = defaultdict(list), []
     for ad in ads:
         if REPAIR in ad.get("HoldReason", ""):

@@ -26,8 +26,8 @@ def beside_earlier(published: Path, study: Study) -> BesideEarlier:
     """Return the metric's values for a published model and for the region's previous model.
 
     A gate's values take precedence, because the gate measured both models on the same rows. Without
-    a gate, each value is from the model's own full training, on other rows. Raises OSError if the folder
-    of the region's models can't be read.
+    a gate, each value is from the model's own full training, on other rows. Raises OSError if the
+    folder of the region's models can't be read.
     """
     verdict = verdict_of(published)
     if study.gate and verdict:

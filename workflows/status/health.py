@@ -93,7 +93,8 @@ class Fault:
 def faults(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Fault]:
     """Return the present faults of a run that nobody stopped.
 
-    The `ads` of the run's jobs have the attributes of `PROJECTION` and come from a recent query.
+    The `ads` of the run's jobs have the attributes of `job_queue.PROJECTION` and come from a recent
+    query.
     """
     ads = list(ads)
     with_jobs = _nodes_with_jobs(ads)
@@ -217,7 +218,6 @@ class _Dagman:
         return self._without_jobs(nodes) or self._passed_over(nodes)
 
     def _without_jobs(self, nodes: dict[str, NodeStatus]) -> Fault | None:
-        """Return a fault if DAGMan missed the end of a job, for example because of a full disk."""
         waited = {name for name, node in nodes.items() if node.submitted}
         if not (lost := sorted(waited - self._nodes_with_jobs)):
             return None
@@ -275,7 +275,6 @@ def _cut_off(folder: RunFolder) -> tuple[str | None, str] | None:
 
 
 def _lost(graphs: list[tuple[DagFiles, str | None]]) -> tuple[str | None, str] | None:
-    """Return the region and the text of a DAGMan that the queue has lost; None without one."""
     for files, region in graphs:
         if files.lock.exists() and not is_locked(files) and removal(files) is None:
             return region, "HTCondor's queue has lost its DAGMan"
@@ -308,10 +307,7 @@ def _untaken(folder: RunFolder) -> list[str]:
 
 @dataclass(frozen=True)
 class Submission:
-    """The last submission of a run's graph, or of one region's graph.
-
-    `handed_over` means that HTCondor has accepted the submission.
-    """
+    """The last submission of a run's or a region's graph, and whether HTCondor has accepted it."""
 
     region: str | None
     handed_over: bool

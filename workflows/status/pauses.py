@@ -21,7 +21,7 @@ Span = tuple[float, float]  # from and to, in Unix seconds
 def pauses_so_far(log: Path, trials: Iterable[StoredTrial]) -> tuple[Span, ...]:
     """Return the gaps in which a run's own DAGMan did not execute, from the DAGMan's event log.
 
-    If the log lacks a DAGMan's end, the executions of the run's trials show how long it lived.
+    If the log lacks the end of a DAGMan, executions of the run's trials show how long it executed.
     """
     active = read_executions(log)
     if len(active) < 2:
@@ -38,9 +38,13 @@ def pauses_of(
 ) -> tuple[Span, ...]:
     """Return the gaps in which no DAGMan of a run executed, oldest first, in Unix seconds.
 
-    A gap after one of `stops`, the removals of the run's own DAGMan, counts from one second on,
-    other gaps from one minute on. If the end of an `active` span is unknown (None), the last of
-    `signs`, the times of the jobs' events, before the next span counts.
+    A gap after a stop counts if it is at least a second long, other gaps if at least a minute.
+
+    Args:
+        active: the DAGMans' executions. An unknown end (None) means the last of `signs` before the
+            next start.
+        signs: the times of events of the run's jobs.
+        stops: the times when the run's own DAGMan was removed.
     """
     begins = sorted(begin for begin, _ in active)
     spans = sorted((begin, _end(begin, end, begins, signs)) for begin, end in active)

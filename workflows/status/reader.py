@@ -1,10 +1,6 @@
-"""The status of a run, combined from three sources.
+"""The status of a run, from its study, the job queue and DAGMan's files.
 
-- The study has the finished trials with their values.
-- The job queue has the jobs that run, wait for a slot or are on hold.
-- DAGMan's files have the state of the graph and its end.
-
-A source may be unreachable, so a run's status can be read even after its pool is removed.
+Each source may be unreachable, so a run's status can be read even after its pool is removed.
 """
 
 from __future__ import annotations
@@ -93,16 +89,16 @@ _FINISHED = re.compile(rb'(?<!\\)"finished": ?"(\d{4}-\d\d-\d\dT[\d:.]+[+-]\d\d:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSnapshot:
-    """A run at one moment. A source's reason, such as `queue_away`, is empty if the source answers.
+    """A run at one moment.
 
     Attributes:
         unfinished: the states of trials without a recorded result: by region, then by name.
         records: the records in its regions' folders, by slug.
         queued: its jobs in the queue; None if the queue is unreachable.
-        queue_away: why the queue is unreachable.
-        storage_away: why the trials are from an earlier read.
-        service_away: why the optimiser's service does not answer.
-        no_space: why nothing starts for lack of disk space.
+        queue_away: why the queue is unreachable, or empty.
+        storage_away: why the trials are from an earlier read, or empty.
+        service_away: why the optimiser's service does not answer, or empty.
+        no_space: why nothing starts for lack of disk space, or empty.
     """
 
     status: RunStatus
@@ -119,47 +115,33 @@ class RunSnapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class _Sources:
-    """The sources of a region's status, except its own files.
-
-    `node` is the region's node in the whole run's graph. `ads` are of the region's jobs. `trouble`
-    is why the optimiser's service does not answer, or empty. `by_stop` means that a person stopped
-    the run.
-    """
+    """The sources of a region's status, except its own files."""
 
     region: RegionGraph
     state: RunState
-    node: NodeStatus | None
+    node: NodeStatus | None  # in the whole run's graph
     records: RegionRecords
     trials: list[StoredTrial]
     queued: QueuedRun | None
-    ads: Sequence[Mapping[str, Any]]
-    trouble: str
-    by_stop: bool
+    ads: Sequence[Mapping[str, Any]]  # of the region's jobs
+    trouble: str  # why the optimiser's service does not answer, or empty
+    by_stop: bool  # whether a person stopped the run
 
 
 @dataclass(kw_only=True)
 class _Decided:
-    """A region's cached status, valid as long as its sources, and so its `stamp`, are unchanged.
+    """A region's cached status, valid as long as its sources are unchanged."""
 
-    Attributes:
-        reports: a value that changes with the reports of running trials.
-        until: when the cache expires, on the monotonic clock; `stamp` doesn't cover every source.
-        unfinished: the states of its trials without a recorded result, by name.
-        status: its status without costs and remaining time.
-        first: when the first of its trials was asked, in Unix seconds.
-        added: when `work` and `usd` expire, on the monotonic clock.
-    """
-
-    stamp: object
-    reports: object
-    until: float
+    stamp: object  # changes with the sources
+    reports: object  # changes with the reports of running trials
+    until: float  # on the monotonic clock, because the stamp doesn't cover every source
     jobs: list[JobFacts]
-    unfinished: dict[str, TrialState]
-    status: RegionStatus
-    first: float | None
+    unfinished: dict[str, TrialState]  # trials without a recorded result, by name
+    status: RegionStatus  # without costs and remaining time
+    first: float | None  # when the first of its trials was asked, in Unix seconds
     work: Work = field(default_factory=Work)
     usd: float | None = None
-    added: float = float("-inf")
+    added: float = float("-inf")  # when work and usd expire, on the monotonic clock
 
 
 class StatusReader:
@@ -362,7 +344,7 @@ class StatusReader:
         return self._folder.stopped.exists() or any(removal(files) is not None for files in dags)
 
     def _ended_by_itself(self) -> bool:
-        """Return whether the last DAGMan ended regularly: it then removed its lock."""
+        """Return whether the last DAGMan ended regularly, because DAGMan then removes its lock."""
         files = self._folder.dag_files
         return exit_code(files) is not None and not files.lock.exists()
 
@@ -444,7 +426,6 @@ class StatusReader:
         return seconds_left(decided.first, region.finished, region.budget, hours, pauses)
 
     def _region(self, sources: _Sources, unfinished: Mapping[str, TrialState]) -> RegionStatus:
-        """Return a region's status, except its costs and the parts that depend on the clock."""
         region, records, queued = sources.region, sources.records, sources.queued
         state, node, trials = sources.state, sources.node, sources.trials
         files = self._folder.region(region.slug)
@@ -538,10 +519,10 @@ class StatusReader:
 
 
 def open_run(path: Path) -> RunFolder:
-    """Return the run in a folder, with the path from its planning, which its jobs have.
+    """Return the run in a folder, with the folder's path at planning time.
 
-    The given path may be another spelling of this path, or a link to it. Raises InputError if the folder
-    does not contain a run, or was moved since planning.
+    The run's jobs have this path. The given path may be another spelling of it, or a link. Raises
+    InputError if the folder does not contain a run, or was moved since planning.
     """
     folder = RunFolder(path.absolute())
     planned = _planned(folder, str(path))

@@ -46,12 +46,12 @@ class RegionStatus:
         holdout: a warning if its validation and test losses differ by more than chance explains.
         changed: the files of its data or code that have changed since the submission.
         checks: the warnings of the checks of its day's table.
-        drift: the drift of the previously current model that the gate found.
+        drift: the drift that the gate found in the previously current model.
         cause: the most frequent cause of failed attempts if the region failed or was stopped,
             otherwise the latest cause.
         cut_off: the number of trials that lost their retry because the region failed.
         failing: its scripts that fail now, or that failed at its end.
-        over: why it gets no more trials, even after a resume; None after a success, too.
+        over: why it gets no more trials, even after a resume; None if it may get more or succeeded.
     """
 
     name: str

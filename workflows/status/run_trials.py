@@ -118,7 +118,7 @@ def trials_of(
 ) -> tuple[Trial, ...]:
     """Return a region's trials; `unfinished` has the states of trials without a result, by node.
 
-    Running trials execute until `now`, which is None if none runs.
+    `now` is the time until which running trials execute; None if no trial runs.
     """
     return tuple(
         trial_of(region, each, unfinished, trial_stays(files, each, study, now)) for each in stored
@@ -192,7 +192,7 @@ def _amount(value: Any) -> float | None:
 class RunTrials:
     """Reader of a run's trials; it fetches each finished trial from the storage only once.
 
-    `brief` leaves out curves and other parts in `read` and `all`. Status and costs don't need them.
+    `brief` leaves out curves and other parts that status and costs don't need.
     """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy, *, brief: bool = False) -> None:

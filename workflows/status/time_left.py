@@ -23,8 +23,8 @@ def seconds_left(
 ) -> float | None:
     """Return a region's remaining time, at its pace since its first trial was asked.
 
-    Pauses don't count. `first` is in Unix seconds, `finished` the number of ended trials, `budget`
-    and `hours` are maxima.
+    Pauses don't count. `first` is the time of the first trial in Unix seconds. `finished` counts
+    ended trials. `budget` and `hours` are the region's limits.
     """
     if first is None or not finished:
         return None

@@ -1,8 +1,4 @@
-"""A run's unfinished trials, and the progress of the running ones.
-
-The job of a DAG node trains one trial at a time. The job's agent writes the trial's reports into
-`words/`.
-"""
+"""A run's unfinished trials, and the progress of the running ones."""
 
 from __future__ import annotations
 
@@ -32,7 +28,6 @@ class RunningTrial:
         node: the trial's name, or else the name of the DAG node.
         slot: HTCondor's name of the slot: `slot1_1@host`.
         started: in Unix seconds.
-        step: the last reported step.
         value: the objective's metric in the last report.
         ranks: for a gang, the number of training ranks; 0 while a generation forms.
     """
@@ -53,9 +48,10 @@ def running_trials(
     metric: str,
     unfinished: Collection[str] = (),
 ) -> tuple[RunningTrial, ...]:
-    """Return a region's running trials with their progress, by node; empty without a queue.
+    """Return a region's running trials with their progress, by node.
 
-    `unfinished` has the names of the region's trials without a recorded result.
+    `unfinished` has the names of trials without a recorded result. The result is empty if the queue
+    is unreachable.
     """
     jobs = queued.running_jobs if queued else {}
     ends = {region.best, region.gate}

@@ -25,7 +25,7 @@ _MUCH, _LEAST_SECONDS = 1 / 3, 60.0
 class Work:
     """The total execution time of jobs, and its lost part.
 
-    `lost_seconds` are of failed attempts and interrupted executions, except the part that a
+    `lost_seconds` is the time of failed attempts and interrupted executions, except the part that a
     checkpoint saved. `lost_share` is lost_seconds / seconds, from 0 to 1.
     """
 
@@ -79,7 +79,7 @@ class WorkReader:
     ) -> tuple[Work, dict[str, float | None]]:
         """Return the work of a run so far, and the cost of each region, or None without any price.
 
-        `jobs` are the jobs in the queue. `queued` is None if the queue is unreachable.
+        `queued` is None if the queue is unreachable. `jobs` are the jobs in the queue.
         """
         running = queued.running if queued else frozenset()
         useless = {job.node for job in jobs if job.starts and not job.checkpointed}

@@ -109,7 +109,6 @@ def _time_for_a_trial(value: float) -> float:
 
 
 def _gpus(value: Any) -> int | float:
-    """Validate a whole number of GPUs, or a share 1/N, given as text or as a rounded number."""
     fraction = re.fullmatch(r"1 ?/ ?([1-9][0-9]?)", value) if isinstance(value, str) else None
     gpus = 1 / int(fraction[1]) if fraction else value
     if not is_number(gpus):

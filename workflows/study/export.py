@@ -101,10 +101,7 @@ class Mlflow(Section):
         return self
 
     def resolve(self, folder: Path, keys: Keys) -> Mlflow:
-        """Return these settings with absolute paths.
-
-        Raises UnusableStudyError if the package mlflow is missing, or a file can't be read.
-        """
+        """Return the settings with absolute paths; UnusableStudyError without mlflow or a file."""
         if importlib.util.find_spec(NEEDED) is None:
             text = f"needs the package mlflow-skinny on the manager: {_INSTALL}"
             raise UnusableStudyError(Problem(keys, text))

@@ -38,7 +38,6 @@ class FrozenStudy(BaseModel):
     """The content of `RUN/study.yaml`; `study` is resolved.
 
     Attributes:
-        run: the run's id.
         folder: the folder in which the run was planned.
         created: the time of planning; the model of a later run counts as newer.
         day: the run's day, if the study or the user names one.

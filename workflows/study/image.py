@@ -43,7 +43,7 @@ def is_sif(image: str) -> bool:
 
 
 def resolved_image(image: str, folder: Path) -> str:
-    """Return an image's normal form; UnusableStudyError if it is a path, but not of a SIF file."""
+    """Return an image's normal form; UnusableStudyError if its file can't be used."""
     keys: Keys = ("image",)
     if not is_sif(image):
         return REGISTRY + image.removeprefix(REGISTRY)

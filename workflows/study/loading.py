@@ -41,7 +41,7 @@ class DaysStudy:
 
 
 def load_day(path: Path, day: date) -> DaysStudy:
-    """Read a study for a day; some regions' data may be absent."""
+    """Read a study for a day; some regions' data may be absent. StudyError if invalid."""
     tree = read_table(path)
     folder = path.absolute().parent
     with problems_with_lines(path, tree):
@@ -53,14 +53,15 @@ def load_day(path: Path, day: date) -> DaysStudy:
 
 
 def load_whole(path: Path) -> Study:
-    """Read and validate a study file, but not its data and other files."""
+    """Read and validate a study file, but not its data and other files; StudyError if invalid."""
     return validated(Study, path, read_table(path))
 
 
 def load_published(path: Path) -> Study:
-    """Read a study file without its data, because models also exist on days without data.
+    """Read a study file for access to its published models; absent data is no error.
 
-    A missing file with S3 keys is a StudyError.
+    Models also exist on days without data. Raises StudyError if a file with S3 keys or a
+    destination of models can't be used.
     """
     tree = read_table(path)
     with problems_with_lines(path, tree):
@@ -94,8 +95,8 @@ def load_study(
 def load_dated(path: str | PathLike[str], day: date | None = None) -> tuple[Study, date | None]:
     """Read, validate and resolve a study file; return the study and its day, if any.
 
-    `day` replaces `{date}` in the study's data; the default is today in the study's zone. A named
-    file that can't be used is a StudyError.
+    `day` replaces `{date}` in the study's data; the default is today in the study's zone. Raises
+    StudyError if the study is invalid or a named file can't be used.
     """
     file = Path(path)
     tree = read_table(file)

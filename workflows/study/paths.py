@@ -60,7 +60,8 @@ class AbsentError(UnusableStudyError):
 def existing(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
     """Return the absolute path of a file or folder that HTCondor can transfer.
 
-    Messages begin with `whose`. Raises AbsentError if the path doesn't exist.
+    Raises AbsentError if the path doesn't exist, and UnusableStudyError if it can't be used.
+    Messages begin with `whose`.
     """
     path = (folder / name).absolute()
     try:
@@ -102,7 +103,7 @@ def sandbox_name(place: str) -> str:
 def named_program(name: str, folder: Path) -> str:
     """Return the word with which a trial calls a program: an absolute path or an unchanged name.
 
-    Links are kept, because a link to its Python identifies a virtual environment.
+    Links are kept, because Python finds its virtual environment by the path of the link.
     """
     return str((folder / name).absolute()) if "/" in name else name
 

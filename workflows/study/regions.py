@@ -43,7 +43,7 @@ def _regions(value: Any, _: ValidatorFunctionWrapHandler, info: ValidationInfo) 
 
 
 def _is_glob(table: Mapping[str, Any]) -> bool:
-    """Return whether a table is a glob, because a region may have the name `glob`, too."""
+    """Return whether a table is a glob, and not a table with a region named `glob`."""
     pattern = table.get("glob", {})
     return not isinstance(pattern, Mapping | Region) and (pattern is not None or len(table) == 1)
 

@@ -68,7 +68,7 @@ def resolved(study: Study, folder: Path) -> Study:
 
 
 def published(study: Study, folder: Path) -> dict[str, Any]:
-    """Return the study's keys `s3`, `publish` and `export` with absolute, usable paths."""
+    """Return `s3`, `publish` and `export` with absolute paths; UnusableStudyError on failure."""
     keys = [(key, existing(file, folder, ("s3", key))) for key, file in study.s3 or ()]
     return {
         "s3": S3Keys(**dict(keys)) if keys else None,
@@ -189,7 +189,7 @@ def _check_command(study: Study, folder: Path) -> None:
 
 
 def _with_startup(study: Study, name: str) -> Region:
-    """Return a region with its number of start-up trials, because other releases may differ."""
+    """Return a region with its number of start-up trials, because the default may change."""
     region, budget, space = study.region(name), study.budget_of(name), study.space_of(name)
     own = region.budget or BudgetOverride()
     if problem := startup_problem(own.startup_trials, budget.trials):
@@ -207,7 +207,7 @@ def studys_fleet(fleet: Fleet, study: str, shares: int | None, *, gangs: bool = 
     """Return a study's fleet, with defaults from the study: its name, GPU shares and gangs.
 
     `shares` is the number of trials that share a GPU; None if trials need no GPU. Raises
-    Raises UnusableStudyError if the fleet has other shares, because trials would wait forever.
+    UnusableStudyError if the fleet divides GPUs otherwise, because trials would wait forever.
     """
     if shares and fleet.trials_per_gpu not in {None, shares}:
         text = (

@@ -99,11 +99,7 @@ class Budget(Section):
 
     @property
     def startup(self) -> int:
-        """The number of trials before the Gaussian process chooses.
-
-        A resolved study has this number. The frozen study of an earlier release may lack it; the
-        old default then applies.
-        """
+        """The number of trials before the Gaussian process chooses; 10 for old runs without it."""
         return min(self.startup_trials or 10, self.trials)
 
     @property

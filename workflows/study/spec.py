@@ -340,7 +340,7 @@ class Study(Section):
         return resolution.resolved(self, folder)
 
     def channels(self, folder: Path) -> list[Channel]:
-        """Return the channels of alerts, with absolute paths; errors as in `Channel.resolve`."""
+        """Return the channels of alerts, with absolute paths; UnusableStudyError on failure."""
         return [each.resolve(folder, ("notify", i)) for i, each in enumerate(self.notify)]
 
     # -- a region of the normal form ---------------------------------------------------------
@@ -378,10 +378,7 @@ class Study(Section):
         return self.region(region).data or []
 
     def space_of(self, region: str) -> SearchSpace:
-        """Return a region's search space: the study's space, with the region's own entries.
-
-        Raises InputError, with the keys, if the region's entries make the space invalid.
-        """
+        """Return a region's search space, with its own entries; InputError with keys if invalid."""
         own = self.region(region).search_space
         if not own:
             return self.search_space

@@ -101,8 +101,6 @@ class _BeyondStudyError(ComposerError):
 
 
 class _Composer(Composer):
-    """A YAML composer that refuses tags, and trees that are too large or too deep."""
-
     def __init__(self, loader: Any = None) -> None:
         super().__init__(loader=loader)
         self._depth = 0

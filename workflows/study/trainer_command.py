@@ -65,7 +65,6 @@ def _of_program(word: str, sent: dict[str, Path], there: set[str], folder: Path)
 def _of_argument(
     word: str, sent: dict[str, Path], there: set[str], folder: Path, *, is_script: bool
 ) -> str:
-    """Return the problem with a word that may name a file; a word without a suffix is skipped."""
     place = PurePosixPath(word)
     if place.parts[:1] and place.parts[0] in there:
         file = _sent_file(word, sent)

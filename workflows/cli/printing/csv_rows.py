@@ -32,10 +32,7 @@ def write_csv(trials: Sequence[Trial], study: Study, file: TextIO) -> None:
 
 
 def write_best_csv(found: Sequence[BestSettings], file: TextIO) -> None:
-    """Write a header and a row per region.
-
-    The columns are `_OF_BEST`, `params.NAME`, and `final.NAME` for metrics of the full training.
-    """
+    """Write a header and a row per region: `_OF_BEST`, then `params.NAME`, then `final.NAME`."""
     rows = [
         {
             **{name: getattr(entry, name) for name in _OF_BEST},

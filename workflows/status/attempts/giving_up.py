@@ -27,9 +27,9 @@ TRIALS = 3  # of different parameters: one of them may have untrainable ones
 def reason_to_abandon(regions: Regions) -> str | None:
     """Return why no further trial of these regions can succeed; None if one may.
 
-    A reason requires all of this:
+    All of this must be true:
 
-    - At least three trials have failed, all with the same error, not by machines' faults.
+    - At least three trials have failed, all with the same error. Machines' faults don't count.
     - No trial is complete, and no first attempt has run longer than the failed ones.
     - Several machines ran the attempts, or the pool has only one.
     """

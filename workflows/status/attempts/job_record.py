@@ -18,10 +18,10 @@ from trialfleet.workflows.study.spec import Study
 def execution_of(
     place: TrialFolder, study: Study, attempts: int, *, failed: bool
 ) -> TrialExecution:
-    """Return the execution of a trial from its job's files; `failed` marks one without a result.
+    """Return the execution of a trial from its job's files.
 
-    `attempts` is for a job without a log. The log takes precedence, because DAGMan forgets the
-    attempts of a stopped run.
+    `failed` marks a trial without a result. `attempts` is their number if the job's log has none.
+    The log takes precedence, because DAGMan forgets the attempts of a stopped run.
     """
     plain, metric = _plain(place, study, failed=failed), study.objective.metric
     # without files from its job, its agent's reports
@@ -31,7 +31,7 @@ def execution_of(
 
 
 def note_job(place: TrialFolder, study: Study, *, failed: bool) -> None:
-    """Store the execution of a full training or a gate in its folder; the study has only trials."""
+    """Store the execution of a full training or a gate in a file; the storage has only trials."""
     job_files.write_json(place.job, _plain(place, study, failed=failed))
 
 

@@ -41,9 +41,9 @@ def outcome_of(
 ) -> Complete | Failed | Unpaid:
     """Return the outcome of an ended job; a result must have the objective's `metric`.
 
-    `return_code` is DAGMan's for a POST script: the exit code, minus the signal's number, or a
-    number below -999 for a job that did not exit. `places` are those of limits, as in
-    `FrozenStudy`.
+    `return_code` is as DAGMan gives it to a POST script: an exit code, a negated signal number, or
+    a number below -999 for a job that did not exit. `places` has the places of a trial's limits in
+    the study, as in `FrozenStudy`.
     """
     ended = read_ended(folder)
     if ended and ended.over:

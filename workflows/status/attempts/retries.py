@@ -45,9 +45,9 @@ class Attempts:
     def with_machine(self, outcome: Failed, before: Noted) -> Failed:
         """Return the outcome, marked if the machine is to blame; `before` has earlier attempts.
 
-        A command that can't be run may be due to a broken Python on one machine. If no other
-        machine of the pool has tried the command, this machine is to blame and the failure is not
-        final. The same holds for a job without progress.
+        A broken Python on one machine may be the reason why a command can't be run. If the pool has
+        other machines, and none of them has tried the command, this machine is to blame and the
+        failure is not final. A job without progress is treated alike.
         """
         if not self._machine:
             return outcome

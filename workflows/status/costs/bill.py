@@ -141,9 +141,9 @@ def overhead(place: RunFolder, now: datetime) -> CostSum | None:
     """Return the cost of a run's share of its fleet's nodes, mainly `boot` and `idle`.
 
     The nodes come from the autoscaler's last report, not from AWS; the result is None without a
-    report. Other runs on these nodes are searched in the folder of the study's runs, and in the
-    folders of other studies next to it. `now` ends the charged time of running nodes.
-    Raises OptimizerError if the run's trials can't be read.
+    report. The other runs on these nodes come from the folder of the study's runs, and from the
+    folders of other studies next to it. `now` ends the charged time of running nodes. Raises
+    OptimizerError if the run's trials can't be read.
     """
     run = BilledRun.open(place.root)
     if run.fleet is None or not (known := reported(run.fleet, [place.fleet_state])):
