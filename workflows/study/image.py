@@ -1,7 +1,7 @@
 """The container image of trials, in a study file and in the study's normal form.
 
-The normal form is a reference to a registry, which begins with `docker://`, or the absolute path of
-a SIF file on the access point, which HTCondor transfers.
+The normal form is a reference to a registry (`docker://…`), or the absolute path of a SIF file on
+the access point. HTCondor transfers a SIF file.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def word_of(machine: str) -> bool:
 
 
 def own_errors(noted: Mapping[str, Mapping[str, str]]) -> int:
-    """Return the number of attempts that failed by the user's error, which `retries` limits."""
+    """Return the number of attempts that failed by the user's error; `retries` limits them."""
     others = [attempt for attempt in noted.values() if attempt.get("blame") != MACHINE]
     names = {attempt["machine"] for attempt in others if attempt.get("machine")}
     broken = {name for name in names if word_of(name)}

@@ -46,8 +46,8 @@ class Attempts:
         """Return the outcome, marked if the machine is to blame; `before` has earlier attempts.
 
         A broken Python on one machine may be the reason why a command can't be run. If the pool has
-        other machines, and none of them has tried the command, this machine is to blame and the
-        failure is not final. A job without progress is treated alike.
+        other machines, and none has tried the command, this machine is to blame. The failure is
+        then not final. A job without progress is treated alike.
         """
         if not self._machine:
             return outcome

@@ -64,8 +64,8 @@ class Bill:
 def bill(runs: Iterable[BilledRun], lifetimes: Mapping[str, Lifetime], now: datetime) -> Bill:
     """Return the costs of runs and of nodes; `now` ends the charged time of running nodes.
 
-    `runs` must be all runs that may have used the nodes, because each pays a share of the nodes'
-    time without a job. `lifetimes` are by instance.
+    `runs` must include all users of the nodes, because they share the cost of time without a job.
+    `lifetimes` are by instance.
     """
     runs = list(runs)
     items: list[Item] = []
@@ -140,10 +140,10 @@ def _item(whose: Item, kind: Kind, stay: Stay) -> Item:
 def overhead(place: RunFolder, now: datetime) -> CostSum | None:
     """Return the cost of a run's share of its fleet's nodes, mainly `boot` and `idle`.
 
-    The nodes come from the autoscaler's last report, not from AWS; the result is None without a
-    report. The other runs on these nodes come from the folder of the study's runs, and from the
-    folders of other studies next to it. `now` ends the charged time of running nodes. Raises
-    OptimizerError if the run's trials can't be read.
+    The nodes come from the autoscaler's last report, not from AWS. The result is None without a
+    report. Other runs on these nodes are looked up in the folders of this study and of studies next
+    to it. `now` ends the charged time of running nodes. Raises OptimizerError if the run's trials
+    can't be read.
     """
     run = BilledRun.open(place.root)
     if run.fleet is None or not (known := reported(run.fleet, [place.fleet_state])):
