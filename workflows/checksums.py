@@ -1,8 +1,7 @@
-"""States of files, and checksums of their content. Each state of a file is read once.
+"""SHA-256 checksums of files. Each state of a file is read once.
 
-A file's content is unchanged as long as its inode, its size and both of its times are unchanged:
-programs can't set the time of an inode's last change. So a checksum is valid for a state if the
-file had this state both before and after it was read.
+Inode, size, mtime and ctime together are a file's state; programs can't set ctime. A checksum is
+valid for a state if the file had this state both before and after it was read.
 """
 
 from __future__ import annotations
@@ -24,10 +23,7 @@ READS = 3  # of a file that changes while it is read
 
 
 def read_copy(path: Path) -> dict[str, Any]:
-    """Return the content of a frozen study's JSON copy, which is stored next to the study's file.
-
-    Raises one of `files.DAMAGED` if the copy is missing or older than the study's file.
-    """
+    """Return a frozen study from its JSON copy; one of `files.DAMAGED` if missing or outdated."""
     copy = json.loads(path.with_suffix(".json").read_bytes())
     if copy["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest():
         raise ValueError(f"{path} was written since its copy was made")
@@ -45,7 +41,7 @@ class FileState(NamedTuple):
 
     @staticmethod
     def of_file(path: Path) -> FileState:
-        """Return the state of the file at `path`."""
+        """Return the present state of a file."""
         found = path.stat()
         return FileState(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
@@ -54,24 +50,16 @@ class Checksums:
     """SHA-256 checksums of files, with a cache that several processes may share."""
 
     def __init__(self, cache: Path, most: float = math.inf) -> None:
-        """Set the cache. It is read when the first checksum is needed.
-
-        Args:
-            cache: a file of JSON lines, made when the first file is read.
-            most: the number of bytes to read in all; a file larger than the remaining number has no
-                checksum.
-        """
+        """Set the cache, a file of JSON lines, and `most`, the number of bytes to read in all."""
         self._cache, self._left = cache, most
         self._known: dict[tuple[str, FileState], str] = {}
         self._seen = 0  # bytes of the cache
 
     def entry(self, path: Path) -> dict[str, Any]:
-        """Return a file's path, state and `sha256`.
+        """Return a file's path, state and `sha256`; OSError if the file can't be read.
 
-        `sha256` is None for a file that is too large, or that changed each time it was read.
-
-        Raises:
-            OSError: the file can't be read.
+        `sha256` is None for a file beyond the allowed bytes, and for a file that changed at each
+        read.
         """
         for _ in range(READS):
             state = FileState.of_file(path)
@@ -81,10 +69,9 @@ class Checksums:
         return {"path": str(path), **state._asdict(), "sha256": checksum}
 
     def checksum(self, path: Path, state: FileState) -> str | None:
-        """Return a file's checksum if it is in this state; None if it is not, or is too large.
+        """Return a file's checksum; None if the file has another state or is too large.
 
-        Raises:
-            OSError: the file can't be read.
+        Raises OSError if the file can't be read.
         """
         key = (str(path), state)
         if key not in self._known and state.bytes <= self._left:

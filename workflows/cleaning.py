@@ -1,4 +1,4 @@
-"""Cleaning of texts and numbers from trainers and users, for a page, a terminal and a file."""
+"""Cleaning of texts and numbers from trainers and users."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ _LARGEST = sys.float_info.max
 def clean(value: Any) -> Any:
     """Return `value` with printable texts, without terminal colours and control characters.
 
-    Text from trainers is shown on pages and terminals and stored in UTF-8 files. Such a file can't
-    even store half a surrogate pair.
+    Half a surrogate pair is replaced, too, because a UTF-8 file can't store it.
     """
     if isinstance(value, str):
         if value.isprintable():
@@ -43,7 +42,7 @@ def clean(value: Any) -> Any:
 
 
 def is_finite(value: Any) -> TypeGuard[int | float]:
-    """Return whether `value` is a number (no boolean) that a float can hold."""
+    """Return whether `value` is a finite number within a float's range, and not a boolean."""
     return (type(value) in _NUMBERS or is_number(value)) and abs(value) <= _LARGEST
 
 

@@ -1,4 +1,4 @@
-"""Numbers, money, settings and times for people; every view uses these functions. Pure."""
+"""Numbers, money, settings and times as text for people."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ BETTER = {"maximize": "higher", "minimize": "lower"}  # is better
 
 
 def number(value: float | None, digits: int = DIGITS) -> str:
-    """Return `value` with `digits` significant digits; extreme values get a power of ten.
-
-    Examples: 0.0013; 1,234,567. None and numbers that aren't finite are a dash.
-    """
+    """Return `value` with `digits` significant digits, such as 0.0013; a dash if not finite."""
     if value is None or not is_finite(value):
         return NOTHING
     if isinstance(value, int) and abs(value) < 10**15:
@@ -57,10 +54,10 @@ def power_of_ten(exponent: int) -> str:
 
 
 def column_decimals(values: Sequence[float | None], digits: int = DIGITS) -> int | None:
-    """Return the number of decimals for a column of numbers; None: each needs its own form.
+    """Return the number of decimals for a column of numbers; None if each needs its own form.
 
-    There are as many decimals as the largest number's significant digits need, and more if the
-    values differ only in later decimals.
+    The largest number gets `digits` significant digits. Numbers that differ only in later decimals
+    get more decimals.
     """
     sizes = [abs(value) for value in values if value]
     if not sizes:
@@ -99,9 +96,9 @@ def signed(value: float | None, decimals: int | None) -> str:
 def alike(values: Sequence[Any]) -> Callable[[Any], str]:
     """Return a formatter for a column of a parameter's values: as `setting`, but floats alike.
 
-    All floats have the same number of decimals if each then shows three significant digits.
-    Otherwise they are written with powers of ten and the same number of digits. Trailing zeros that
-    no value needs are left out.
+    All floats get the same number of decimals if each then shows three significant digits.
+    Otherwise all get powers of ten and the same number of digits. Trailing zeros that all floats
+    share are left out.
     """
     known = [value for value in values if is_finite(value)]
     if not any(isinstance(value, float) for value in known):
@@ -125,7 +122,6 @@ def alike_form(known: Sequence[float]) -> tuple[int | None, int]:
 
 
 def _needed(texts: Iterable[str], decimals: int) -> int:
-    """Return the number of decimals without the trailing zeros that all numbers share."""
     needed = 0
     for text in texts if decimals else ():
         needed = max(needed, decimals - (len(text) - len(text.rstrip("0"))))
@@ -148,13 +144,10 @@ def setting(value: Any) -> str:
 
 
 def usd(amount: float | None, decimals: int | None = None) -> str:
-    """Return a sum of money; empty if unknown.
+    """Return an amount in USD as text; empty if unknown.
 
-    A cost is never shown as zero: an amount below the last decimal is `<0.0001`.
-
-    Args:
-        amount: in USD.
-        decimals: the number of decimals; default: two for 0 and from one dollar on, otherwise four.
+    The default is two decimals for 0 and from one dollar on, otherwise four. An amount below the
+    last decimal is shown as `<0.0001`, never as zero.
     """
     if amount is None:
         return ""

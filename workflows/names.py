@@ -1,8 +1,8 @@
 """Names of regions, made safe for DAG files, submit files and file systems.
 
 A region's name may be any text (São Paulo, "the other" one). DAGMan, HTCondor and the file system
-see its *slug*: ASCII letters, digits, `-` and `_`, at most 40 characters, different for different
-regions, always the same for the same region.
+see its *slug*: 1 to 40 ASCII letters, digits, `-` and `_`. A name's slug never changes, and no two
+names share a slug.
 """
 
 from __future__ import annotations
@@ -21,12 +21,7 @@ _RESERVED = frozenset({"parent", "child", "all_nodes", "optimizer", "report", "f
 
 
 def check_region_name(name: str) -> str:
-    """Return `name` if a region may have it.
-
-    Raises:
-        ValueError: the name is empty or too long, begins or ends with a blank, or has characters
-            that don't print.
-    """
+    """Return `name` if a region may have it; ValueError if not."""
     if not name or name != name.strip():
         raise ValueError(f"region name {name!r} must not be empty, nor begin or end with a blank")
     if len(name) > MAX_REGION_NAME:

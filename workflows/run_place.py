@@ -2,8 +2,7 @@
 
     python3 -m trialfleet.workflows.run_place FOLDER
 
-prints the problem of a path. It needs only the standard library, so it works before an
-installation.
+prints the problem of a path. It works before an installation, with the standard library only.
 """
 
 from __future__ import annotations
@@ -19,11 +18,7 @@ _TEMPORARY = Path("/tmp")  # noqa: S108 - DAGMan's default is to refuse its log 
 
 
 def usable_place(out: Path) -> Path:
-    """Return the absolute path of a run's folder, if DAGMan can use it.
-
-    Raises:
-        InputError: DAGMan can't use the path.
-    """
+    """Return the absolute path of a run's folder; InputError if DAGMan can't use the path."""
     place = Path(os.path.abspath(out))  # noqa: PTH100 - resolve() would follow the user's links
     # A "|" in the name of a configuration file means the output of a program.
     if needs_escape(str(place)) or "|" in str(place) or not str(place).isprintable():
@@ -47,10 +42,7 @@ def warning_about(place: Path) -> str | None:
 
 
 def main() -> None:
-    """Check the folder given as an argument for a run of the clone's example.
-
-    HTCondor sends the example's data from this folder, so a comma is an error, too.
-    """
+    """Check the folder in `sys.argv`. A comma is an error, too: HTCondor sends files from there."""
     place = usable_place(Path(sys.argv[1]))
     if not is_transferable(str(place)):
         raise InputError(

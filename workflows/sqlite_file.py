@@ -14,14 +14,10 @@ PATIENCE = 60.0  # seconds for another process's write to end
 
 @contextmanager
 def opened(file: Path, what: str) -> Iterator[sqlite3.Connection]:
-    """Give a connection; after the block all of its changes are on disk, or none.
+    """Yield a connection to a new or existing file; afterwards all changes are on disk, or none.
 
-    Args:
-        file: the SQLite file; created if it is missing.
-        what: the file's name in error messages.
-
-    Raises:
-        TrialfleetError: the file can't be created, or is not a SQLite file.
+    `what` names the file in errors. Raises TrialfleetError if the file can't be created, or is not
+    a SQLite file.
     """
     try:
         with closing(sqlite3.connect(file, timeout=PATIENCE)) as connection:

@@ -23,12 +23,10 @@ Names = Callable[[click.Context, str], Iterable[str]]
 
 
 def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = True) -> Run:
-    """Return the run with this name, or the newest run; see `lookup.find_run`.
+    """Return the named run, or else the newest run; see `lookup.find_run`.
 
-    Args:
-        name: the command's argument; None if it was not given.
-        planned: True: find a run that is not yet submitted.
-        quiet: False: without a name, print the run that was found to standard error.
+    `planned` prefers runs that are not yet submitted. `quiet=False` prints the newest run's name to
+    standard error.
     """
     from trialfleet.workflows.control.run.run import Run
     from trialfleet.workflows.facts.runs.lookup import find_run
@@ -75,7 +73,6 @@ def _regions(ctx: click.Context, _: str) -> Iterable[str]:
 
 
 def _models(ctx: click.Context, _: str) -> Iterable[str]:
-    """Return the regions with models here, and those of the newest run that published models."""
     from trialfleet.workflows.facts.runs.lookup import region_names_here, runs_here
 
     study = ctx.params.get("study")
@@ -87,7 +84,6 @@ def _models(ctx: click.Context, _: str) -> Iterable[str]:
 
 
 def _published_by(folder: Path) -> list[str]:
-    """Return the regions whose models a run has published; empty if the run can't be read."""
     from trialfleet.workflows.facts.runs.lookup import published_models
 
     try:
@@ -97,7 +93,6 @@ def _published_by(folder: Path) -> list[str]:
 
 
 def _models_of_runs(_: click.Context, incomplete: str) -> Iterable[str]:
-    """Return names of runs; after a run's name and a slash, return RUN/REGION names."""
     from trialfleet.workflows.facts.runs.lookup import find_run
 
     ids = _run_ids()
@@ -119,7 +114,6 @@ def _runs_of_region(ctx: click.Context, _: str) -> Iterable[str]:
 
 
 def _subjects(ctx: click.Context, incomplete: str) -> list[str]:
-    """Return a run's regions, DAG nodes and trials; after a study's name, STUDY/REGION names."""
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.facts.run_folder.graph import graph_of
 
@@ -134,7 +128,6 @@ def _subjects(ctx: click.Context, incomplete: str) -> list[str]:
 
 
 def _cost_keys(_: click.Context, incomplete: str) -> list[str]:
-    """Return the keys for --by, also after other keys and a comma."""
     from trialfleet.workflows.rules.cost_sums import BY
 
     before, comma, _last = incomplete.rpartition(",")

@@ -89,7 +89,6 @@ def backfill(study: Path, first: date, last: date, only: str | None, yes: bool) 
 
 
 def _show_and_leave(days: Any, done: list[date]) -> None:
-    """Print the regions' results on the days `done`; exit with 1 if a region failed."""
     from trialfleet.workflows.facts.journal.journal import Ending
     from trialfleet.workflows.status.day_outcomes import outcomes_now
     from trialfleet.workflows.views.terminal.short_commands import shortened
@@ -160,7 +159,6 @@ def status(study: Path, most: int, as_json: bool) -> None:
 
 
 def _say_what_comes(study: Path, begins: str, clock: str | None, folder: DailyFolder) -> None:
-    """Print when the next day starts, and what starts it; `begins` is empty without a schedule."""
     if not begins:
         say("no further day starts: the study has no daily: table any more")
         if clock:

@@ -61,7 +61,6 @@ def print_unexported(problems: dict[str, str]) -> None:
 
 
 def _study_of(name: str | None) -> tuple[Study, dict[str, str]]:
-    """Return a study with absolute paths for its models, and environment variables for AWS."""
     from trialfleet.workflows.facts.models.export_folder import read_variables
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.facts.runs.lookup import find_run

@@ -99,8 +99,8 @@ def fleet_plan(
 def fleet_gpus(file: Path | None, aws_regions: tuple[str, ...], as_json: bool) -> None:
     """List instance types with GPUs: hardware, prices, and AWS regions that offer them.
 
-    With FILE, only the types that its fleet allows by instance_types or needs. Without credentials,
-    the data of trialfleet's own price table.
+    With FILE, the list has only types that the fleet's instance_types or needs allow. Without
+    credentials, the data comes from trialfleet's own price table.
     """
     from trialfleet.infra.fleet.aws.clients import Aws
     from trialfleet.infra.fleet.commands.gpu_types import gpu_types
@@ -270,7 +270,6 @@ def fleet_down(file: Path | None, now: bool, yes: bool) -> None:
 
 
 def _confirm_with_runs(name: str, yes: bool) -> None:
-    """List the runs that use a fleet, and ask whether to take it down."""
     from trialfleet.errors import PoolError
     from trialfleet.files import shell_quoted
     from trialfleet.workflows.facts.runs.fleet_use import runs_on
@@ -341,7 +340,6 @@ def manager() -> None:
 
 
 def _manager_options(command: Command) -> Command:
-    """Add the options that `install` and `config` share."""
     for option in (
         click.option(
             "--port",
@@ -439,7 +437,6 @@ def _file_argument(file: Path | None) -> str:
 def _show_until(
     aws: Aws, spec: Fleet, run: str, done: Callable[[FleetStatus], bool]
 ) -> FleetStatus:
-    """Show the fleet's status until `done` is true: on a terminal live, else a line per change."""
     from rich.live import Live
 
     from trialfleet.infra.fleet.commands.status import status

@@ -1,8 +1,4 @@
-"""The command line: all commands, and the handling of their errors.
-
-Each command reads its arguments, calls one function and shows the result. A command imports its
-modules when it is called, so that all commands start quickly.
-"""
+"""The command line. A command imports its modules when called, so that all commands start fast."""
 
 from __future__ import annotations
 
@@ -30,7 +26,6 @@ from trialfleet.workflows.views.output import say
 
 
 def _plain(error: click.UsageError) -> str:
-    """Return a usage error in the form of other errors, with a hint to the command's --help."""
     message = error.format_message()
     where = f"; see: {error.ctx.command_path} --help" if error.ctx else ""
     return f"{message[:1].lower()}{message[1:].removesuffix('.')}{where}"

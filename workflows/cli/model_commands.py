@@ -81,7 +81,6 @@ def models(region: str | None, study: str | None, card_of: str | None, as_json: 
 
 
 def _chosen(region: RegionModels, run: str) -> PublishedModel:
-    """Return a region's model from a run, or its current model."""
     for model in region.models:
         if model.run == run or (run == _CURRENT and model.in_force):
             return model
@@ -119,10 +118,9 @@ def rollback(region: str, to: str | None, study: str | None, why: str) -> None:
 def promote(models: tuple[str, ...], why: str) -> None:
     """Make each MODEL the latest of its region, even an older one.
 
-    MODEL is a run's id, for the models of all its regions; RUN/REGION for one of them; or a model's
-    folder. A run never replaces the model of a later run; this command does, in both directions. If
-    some of several models can't be promoted, the others are; the command names the failed ones and
-    exits with 1.
+    MODEL is a run's id (the models of all its regions), RUN/REGION, or a model's folder. A run
+    never replaces the model of a later run; this command replaces any model. If some of several
+    models can't be promoted, the others are; the command names the failed ones and exits with 1.
     """
     from trialfleet.workflows.control.export.switching import follow, promote_each
 

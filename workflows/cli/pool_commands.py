@@ -76,7 +76,6 @@ def pool_down(folder: Path | None, yes: bool) -> None:
 
 
 def _confirm_with_runs(named: Pool, yes: bool) -> None:
-    """List the runs in progress on a pool, and ask whether to stop the pool."""
     from trialfleet.workflows.facts.dagman.job_queue import runs_in_progress
 
     runs = runs_in_progress(named.environment())

@@ -95,7 +95,6 @@ def status(run: str | None, keep_watching: bool, as_json: bool) -> None:
 
 
 def _left_out(folder: Path) -> list[str]:
-    """Return a line for each region that is not in a day's run, because it failed before."""
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.study.frozen import load_frozen
 
@@ -245,7 +244,6 @@ def remove(names: tuple[str, ...], planned: bool, yes: bool) -> None:
 
 
 def _ask(question: str) -> None:
-    """Ask a person for confirmation; abort unless the answer is yes."""
     try:
         agreed = click.confirm(question)
     except click.Abort:
@@ -278,7 +276,6 @@ def resume(run: str | None, keep_watching: bool) -> None:
 
 
 def _resumed(before: str | None, now: str) -> str:
-    """Return the result of a resume in words; `before` and `now` are ids of DAGMan's job."""
     if before == now:
         return f"the run is already running as job {now}: nothing was resumed"
     return f"resumed as job {now}"
@@ -307,8 +304,9 @@ def supervise(state: Path | None) -> None:
 def takeover(run: str) -> None:
     """Take ownership of RUN from another manager.
 
-    For a manager that is lost, if the study's `storage` is a database. Needs the run's folder on
-    this machine. Finished trials are kept. If the other manager comes back, its regions stop.
+    Use this command if the other manager is lost and the study's `storage` is a database. This
+    machine needs the run's folder. Finished trials are kept. If the other manager comes back, its
+    regions stop.
     """
     from trialfleet.workflows.facts.runs.lookup import find_run
     from trialfleet.workflows.facts.runs.storage import take_over

@@ -40,7 +40,6 @@ check_region_option = click.option(
 
 
 def _one_name(ctx: click.Context, _: click.Parameter, out: Path | None) -> Path | None:
-    """Refuse an --out whose name differs from --run-id."""
     run_id = ctx.params.get("run_id")
     if out is not None and run_id and out.absolute().name != run_id:
         raise InputError(
@@ -221,7 +220,6 @@ def _check(
 
 
 def _there_already(study: Path, out: Path | None, run_id: str, day: date | None) -> Run | None:
-    """Return the study's run with this id, if it exists."""
     from trialfleet.workflows.control.plan.pool_choices import is_settled
     from trialfleet.workflows.control.plan.run_ids import default_folder
     from trialfleet.workflows.control.run.run import Run
@@ -247,7 +245,6 @@ def _there_already(study: Path, out: Path | None, run_id: str, day: date | None)
 
 
 def _show_again(there: Run) -> NoReturn:
-    """Watch a run that was submitted before, or show its results."""
     current = there.status()
     name = shell_quoted(there.folder)
     say(f"{name} already exists and is {current.state}: nothing is planned or trained again")

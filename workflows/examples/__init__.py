@@ -23,11 +23,7 @@ _NO_PART = {"__init__.py", "__pycache__", "data", "runs", "models"}
 
 
 def write_example(name: str, folder: Path) -> Path:
-    """Copy an example into a new folder and return its study file.
-
-    Raises:
-        InputError: the folder exists and is not empty, or can't be written.
-    """
+    """Copy an example into a new folder and return its study file; InputError on failure."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{str(folder)!r} exists already and is not empty; choose another folder")
     try:
@@ -48,8 +44,5 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def prepare_example(folder: Path) -> bool:
-    """Run an example's data program; return whether it succeeded.
-
-    The program's output and errors go to the terminal.
-    """
+    """Run an example's data program on this terminal; return whether it succeeded."""
     return subprocess.run([sys.executable, str(folder / PREPARE)], check=False).returncode == 0

@@ -16,13 +16,7 @@ _SECONDS = 20.0
 
 
 def lines_on_needs(folder: Path) -> list[str]:
-    """Return a line for each missing requirement.
-
-    It assumes a pool on this machine only, so that trials use this Python.
-
-    Args:
-        folder: the example's folder, which `write_example` wrote.
-    """
+    """Return a line for each requirement of an example that this machine or its Python lacks."""
     lines = [_line(packages_of(lacking))] if (lacking := _modules(folder)) else []
     if any(folder.glob("*.R")) and not _has_r():
         lines.append(f"it needs R with jsonlite, which is not installed here: {_R}")

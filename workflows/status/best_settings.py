@@ -16,11 +16,8 @@ from trialfleet.workflows.status.run_trials import Trial
 class BestSettings:
     """The best settings of a region.
 
-    Attributes:
-        stage: the region's stage.
-        value: the objective's metric of the trial.
-        final: the metrics of the full training; None before it is published.
-        published: the folder of the published model; None without one.
+    `value` is the objective's metric of the trial. `final` has the metrics of the full training;
+    None before its publication. `published` is the folder of the published model; None without one.
     """
 
     region: str

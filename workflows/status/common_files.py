@@ -1,7 +1,4 @@
-"""Jobs that wait for common files although HTCondor doesn't send these files.
-
-`docs/htcondor-findings.md`, "Common files", explains this.
-"""
+"""Jobs that wait for common files that HTCondor doesn't send; see docs/htcondor-findings.md."""
 
 from __future__ import annotations
 
@@ -24,12 +21,7 @@ Ad = dict[str, Any]
 
 
 class Transfer(NamedTuple):
-    """The last event of a job's log about the transfer of its common files.
-
-    Attributes:
-        is_over: whether the files have arrived.
-        time: the event's time in Unix seconds.
-    """
+    """The last event of a job's log about its common files; `time` is in Unix seconds."""
 
     is_over: bool
     time: float
@@ -38,7 +30,7 @@ class Transfer(NamedTuple):
 def overdue(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
     """Return a run's jobs whose files will not arrive, or whose repair was interrupted.
 
-    The `ads` of the run's jobs have the attributes of `health.PROJECTION`.
+    The `ads` of the run's jobs have the attributes of `job_queue.PROJECTION`.
     """
     waiting, cut_off = defaultdict(list), []
     for ad in ads:
@@ -53,7 +45,7 @@ def overdue(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
 def without_transfer(waiting: list[tuple[Ad, Transfer | None]], now: float) -> list[Ad]:
     """Return the jobs of a region that wait for common files although none are transferred.
 
-    A job in the state B waits for its own last transfer, or for that of another job of its region.
+    A blocked job waits for its own last transfer, or for the transfer of another job of its region.
     """
     is_sending = any(  # a transfer from before its job's wait was interrupted
         last is not None and not last.is_over and last.time >= ad["EnteredCurrentStatus"]

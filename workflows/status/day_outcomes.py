@@ -23,10 +23,10 @@ from trialfleet.workflows.names import region_slug
 def outcomes_now(
     journal: Journal, first: date | None = None, last: date | None = None
 ) -> dict[tuple[date, str], Outcome]:
-    """Return the presently valid outcomes from one day to another, by day and region.
+    """Return the valid outcomes from day `first` to day `last`, by day and region.
 
     A failed region in a new attempt has no outcome until its new model exists. The new model counts
-    immediately, even before the outcome is recorded.
+    even before the outcome is recorded.
     """
     again = {
         (attempt.date, region): attempt
@@ -50,8 +50,8 @@ def outcomes_now(
 def left_out(run: Path, day: date) -> list[Outcome]:
     """Return the outcomes of regions that failed on a run's day before they had a run.
 
-    Regions of another attempt count, too, if that attempt has no run, for example because data
-    never arrived. The result is empty if the study has no journal.
+    Failed regions of another attempt count, too, if that attempt has no run, for example because
+    data never arrived. The result is empty if the study has no journal.
     """
     folder = DailyFolder(run.parent)
     if not folder.journal.exists():
@@ -80,7 +80,6 @@ def warnings_of_day(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[st
 
 
 def _made(journal: Journal, attempt: Attempt, region: str) -> Outcome | None:
-    """Return the outcome of a region whose model exists but is not recorded yet."""
     run = RunFolder(DailyFolder(journal.file.parent).run(attempt.run))
     files = run.region(region_slug(region))
     if not files.published.exists():

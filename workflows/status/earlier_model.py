@@ -13,7 +13,7 @@ from trialfleet.workflows.study.spec import Study
 
 
 class BesideEarlier(NamedTuple):
-    """The values of a metric for a model and its previous model; None if not measured."""
+    """A metric of a model and of its previous model; None if not measured."""
 
     metric: str
     direction: Direction
@@ -25,11 +25,9 @@ class BesideEarlier(NamedTuple):
 def beside_earlier(published: Path, study: Study) -> BesideEarlier:
     """Return the metric's values for a published model and for the region's previous model.
 
-    A gate's values come first, because the gate measured both models on the same rows. Without a
-    gate, the models' full trainings are compared, each on its own rows.
-
-    Raises:
-        OSError: the folder of the region's models can't be read.
+    A gate's values take precedence, because the gate measured both models on the same rows. Without
+    a gate, each value is from the model's own full training, on other rows. Raises OSError if the
+    folder of the region's models can't be read.
     """
     verdict = verdict_of(published)
     if study.gate and verdict:
@@ -49,8 +47,7 @@ def beside_earlier(published: Path, study: Study) -> BesideEarlier:
 def better_before(published: Path, study: Study) -> Path | None:
     """Return the region's previous model if its metric was better; None if not, or if unknown.
 
-    Raises:
-        OSError: the folder of the region's models can't be read.
+    Raises OSError if the folder of the region's models can't be read.
     """
     both = beside_earlier(published, study)
     is_known = both.before is not None and both.before.is_dir() and both.value is not None

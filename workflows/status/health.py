@@ -1,7 +1,7 @@
 """Faults that block a run, detected from outside its DAGMans.
 
-The ads of a run's jobs and the files of its DAGMans show its present faults. Some faults pass by
-themselves. So each fault has a patience, and `supervisor` repairs only a fault that lasts longer.
+A run's faults show in the ads of its jobs and in the files of its DAGMans. Some faults pass by
+themselves, so `supervisor` repairs a fault only after the fault's patience.
 """
 
 from __future__ import annotations
@@ -64,13 +64,12 @@ class Fault:
     Attributes:
         region: the slug of the DAGMan's or trial's region; None for the whole graph's DAGMan.
         job: the cluster id of the job; None without a job.
-        what: the fault in words, without changing figures, so that it is equal at every check.
-        remedy: the repair of the fault.
-        patience: the seconds that the fault may last before it is repaired.
+        what: the fault as text, without changing figures, so that every check gives the same text.
+        patience: the seconds that the fault may last before its repair.
         is_sure: whether one check proves the fault. If not, the queue and the files may have been
             read at different times.
         has_parent: whether the whole graph's DAGMan waits for the job or its DAGMan.
-        node: the trial's node in the region's graph; None for a DAGMan.
+        node: the trial's DAG node; None for a DAGMan.
     """
 
     region: str | None
@@ -83,7 +82,7 @@ class Fault:
     node: str | None = None
 
     def by_person(self) -> Fault:
-        """Return the fault with the repair for a person's request: a person's hold is released."""
+        """Return the fault with the repair for a person's request: release even a person's hold."""
         is_hold = self.remedy is Remedy.NONE
         return replace(self, remedy=Remedy.RELEASE) if is_hold else self
 
@@ -94,7 +93,8 @@ class Fault:
 def faults(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Fault]:
     """Return the present faults of a run that nobody stopped.
 
-    The `ads` of the run's jobs have the attributes of `PROJECTION` and come from a recent query.
+    The `ads` of the run's jobs have the attributes of `job_queue.PROJECTION` and come from a recent
+    query.
     """
     ads = list(ads)
     with_jobs = _nodes_with_jobs(ads)
@@ -125,7 +125,6 @@ def _of_trials(folder: RunFolder, ads: list[Ad], now: float) -> list[Fault]:
 
 
 def _unanswered(folder: RunFolder, ads: list[Ad]) -> list[Fault]:
-    """Return a fault if an agent waits for an answer and no optimiser's service runs."""
     running = (ad for ad in ads if ad["JobStatus"] == JobStatus.RUNNING and "TrialfleetNode" in ad)
     if is_served(str(folder.root)):  # first: a thousand jobs have two thousand message files
         return []
@@ -144,12 +143,11 @@ def _unanswered(folder: RunFolder, ads: list[Ad]) -> list[Fault]:
 
 
 def dag_files(folder: RunFolder, region: str | None) -> DagFiles:
-    """Return the files of a region's DAG; if `region` is None, those of the whole graph."""
+    """Return the files of a region's DAG; None means the whole graph."""
     return folder.dag_files if region is None else folder.region(region).dag_files
 
 
 def _nodes_with_jobs(ads: list[Ad]) -> defaultdict[int, set[str]]:
-    """Return the names of the nodes with a job, by the cluster id of their DAGMan."""
     found: defaultdict[int, set[str]] = defaultdict(set)
     for ad in ads:
         if "DAGManJobId" in ad and "DAGNodeName" in ad:
@@ -158,8 +156,6 @@ def _nodes_with_jobs(ads: list[Ad]) -> defaultdict[int, set[str]]:
 
 
 class _Dagman:
-    """A DAGMan job of a run."""
-
     def __init__(self, folder: RunFolder, ad: Ad, nodes_with_jobs: set[str]) -> None:
         self.ad = ad
         self._region: str | None = ad.get("TrialfleetRegion")
@@ -167,7 +163,6 @@ class _Dagman:
         self._nodes_with_jobs = nodes_with_jobs
 
     def fault(self, now: float) -> Fault | None:
-        """Return the fault of this DAGMan; None without one."""
         if self.ad["JobStatus"] == JobStatus.HELD:
             return self._on_hold()
         if self.ad["JobStatus"] == JobStatus.IDLE:
@@ -204,7 +199,6 @@ class _Dagman:
         return self._fault(reason, Remedy.REPLACE, 0.0 if left > LONG_COOL_DOWN else SHORT_PATIENCE)
 
     def _silent(self, now: float) -> Fault | None:
-        """Return a fault if DAGMan no longer writes its node status file (normally every 5 s)."""
         if _between(now, self.ad["EnteredCurrentStatus"]) < SILENT:
             return None
         if _between(now, self._last_update()) < SILENT:
@@ -215,7 +209,7 @@ class _Dagman:
     def _missed_ends(self, now: float) -> Fault | None:
         """Return a fault if DAGMan missed the end of a node's job or script.
 
-        An old status file doesn't count: DAGMan may have stalled, or been restarted, since.
+        An old status file doesn't count, because DAGMan may have stalled or restarted since.
         """
         written = self._last_update()
         if written < self.ad["EnteredCurrentStatus"] or _between(now, written) > FRESH:
@@ -224,7 +218,6 @@ class _Dagman:
         return self._without_jobs(nodes) or self._passed_over(nodes)
 
     def _without_jobs(self, nodes: dict[str, NodeStatus]) -> Fault | None:
-        """Return a fault if DAGMan missed the end of a job, for example because of a full disk."""
         waited = {name for name, node in nodes.items() if node.submitted}
         if not (lost := sorted(waited - self._nodes_with_jobs)):
             return None
@@ -232,7 +225,7 @@ class _Dagman:
         return replace(self._fault(reason, Remedy.REPLACE, LOST_PATIENCE), is_sure=False)
 
     def _passed_over(self, nodes: dict[str, NodeStatus]) -> Fault | None:
-        """Return a fault if DAGMan ignored the end of a script; its recovery does not ignore it."""
+        """Return a fault if DAGMan ignored the end of a script; DAGMan's recovery finds the end."""
         waited = {name for name, node in nodes.items() if node.in_post}
         if not waited:
             return None
@@ -261,7 +254,6 @@ def _between(now: float, then: float) -> float:
 
 
 def _of_absence(folder: RunFolder) -> list[Fault]:
-    """Return a fault if the run has no DAGMan in the queue although it has not ended."""
     if _is_over(folder):  # except for the report, perhaps
         left = None if folder.report_page.exists() else _cut_off(folder) or _before_report(folder)
         found = left or _lost([(folder.dag_files, None)])
@@ -274,7 +266,6 @@ def _of_absence(folder: RunFolder) -> list[Fault]:
 
 
 def _cut_off(folder: RunFolder) -> tuple[str | None, str] | None:
-    """Return the region of an interrupted submission, and the fault in words; None without one."""
     noted = read_submission(folder)
     if noted is None:
         return None
@@ -284,7 +275,6 @@ def _cut_off(folder: RunFolder) -> tuple[str | None, str] | None:
 
 
 def _lost(graphs: list[tuple[DagFiles, str | None]]) -> tuple[str | None, str] | None:
-    """Return the region of a DAGMan that the queue has lost, and the fault in words; else None."""
     for files, region in graphs:
         if files.lock.exists() and not is_locked(files) and removal(files) is None:
             return region, "HTCondor's queue has lost its DAGMan"
@@ -299,7 +289,6 @@ def _gave_up(folder: RunFolder) -> tuple[str | None, str] | None:
 
 
 def _before_report(folder: RunFolder) -> tuple[str | None, str] | None:
-    """Return the fault if the graph's DAGMan ended after all regions but before the report."""
     files = folder.dag_files
     report = read_node_status(files.node_status).get("report")
     is_tried = report is not None and report.failed
@@ -309,7 +298,6 @@ def _before_report(folder: RunFolder) -> tuple[str | None, str] | None:
 
 
 def _untaken(folder: RunFolder) -> list[str]:
-    """Return the regions whose DAGMan HTCondor refused at the last submission."""
     return [
         files.root.name
         for files in _left(folder)
@@ -319,19 +307,14 @@ def _untaken(folder: RunFolder) -> list[str]:
 
 @dataclass(frozen=True)
 class Submission:
-    """The last submission of a run.
-
-    Attributes:
-        region: the region whose graph was submitted; None for the whole graph.
-        handed_over: whether HTCondor has accepted the submission.
-    """
+    """The last submission of a run's or a region's graph, and whether HTCondor has accepted it."""
 
     region: str | None
     handed_over: bool
 
 
 def read_submission(folder: RunFolder) -> Submission | None:
-    """Return the record of a run's last submission; None if it is absent, as after a stop."""
+    """Return the record of a run's last submission; None without one, as after a stop."""
     return unless_damaged(lambda: Submission(**read_json(folder.submission)), None)
 
 
@@ -345,7 +328,6 @@ def _is_over(folder: RunFolder) -> bool:
 
 
 def _left(folder: RunFolder) -> Iterator[RegionFolder]:
-    """Yield the regions that have not ended, in the order of their names."""
     for path in sorted(folder.regions.iterdir()):
         files = folder.region(path.name)
         if not (files.is_done or files.stopped.exists()):

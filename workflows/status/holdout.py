@@ -6,16 +6,20 @@ Notation, for the rows of one part of a table:
     m       the mean of their losses: `val_loss`, `test_loss`
     c       the losses' coefficient of variation: standard deviation / mean
 
-If both parts come from the same distribution, ln(m_test / m_val) is 0 except for chance, with a
-standard error of about c · √(1/n_val + 1/n_test) (the delta method). The warning requires more than
-three standard errors. It also requires losses that differ by a factor of two or more, because with
-many rows a small difference is significant but not relevant. For squared errors c is 2: more than
-the √2 of normal errors, because real errors have longer tails. For cross-entropies c is 3, because
-a few surprising rows dominate them. So with 30 rows in each part the warning needs a factor of 4.7
-in the squared error (2.2 in its root), with 100 rows 2.3, and with 10 rows 15.
+If both parts come from the same distribution, ln(m_test / m_val) differs from 0 only by chance. Its
+standard error is about c · √(1/n_val + 1/n_test) (the delta method). The warning requires:
 
-c could be measured from the losses of single rows, but an outlier would then increase c and hide
-itself. If a gate wrote the losses of rows, they show how much of the loss one row makes up.
+- more than three standard errors
+- losses that differ by a factor of two or more, because with many rows a small difference is
+  significant but not relevant
+
+For squared errors c is 2: more than the √2 of normal errors, because real errors have longer tails.
+For cross-entropies c is 3, because a few surprising rows dominate them. With 30 rows in each part,
+the warning needs a factor of 4.7 in the squared error (2.2 in its root). With 100 rows the factor
+is 2.3, with 10 rows 15.
+
+c is fixed, not measured from the losses of rows, because an outlier would increase c and hide
+itself. A gate's losses of rows only show how much of the loss one row makes up.
 """
 
 from __future__ import annotations
@@ -44,22 +48,14 @@ _VALIDATION, _TEST = "val_", "test_"
 def noise_factor(task: str, validation: int, test: int) -> float:
     """Return the factor by which chance may make the losses of two parts of a table differ.
 
-    Args:
-        task: "regression" or "classification".
-        validation: the number of rows of one part.
-        test: the number of rows of the other part.
+    `task` is "regression" or "classification"; `validation` and `test` are numbers of rows.
     """
     spread = _SPREAD.get(task, _SPREAD_OF_CLASSES)
     return max(LEAST_FACTOR, math.exp(_ERRORS * spread * math.sqrt(1 / validation + 1 / test)))
 
 
 def holdout_warning(files: RegionFolder, study: Study) -> str | None:
-    """Return the warning about a full training's losses; None without a warning.
-
-    Args:
-        files: the region's files.
-        study: the run's study; only `trainer: tabular` has known losses.
-    """
+    """Return the warning about a full training's losses, for `trainer: tabular`; else None."""
     if isinstance(study.trainer, Trainer) or not files.best.result.exists():
         return None
     try:
@@ -99,7 +95,6 @@ def _warning(
 
 
 def _shown(objective: str, metrics: dict[str, Any]) -> str:
-    """Return the objective's metric if both parts have it, otherwise the loss."""
     name = objective.removeprefix(_VALIDATION).removeprefix(_TEST)
     known = {f"{_VALIDATION}{name}", f"{_TEST}{name}"} <= metrics.keys()
     return name if known else "loss"

@@ -72,10 +72,10 @@ def packages_of(modules: Sequence[str]) -> list[str]:
 
 
 def imports_of(files: Iterable[Path]) -> list[str]:
-    """Return the modules that a trainer's Python files import at their top level, by name.
+    """Return the modules that Python files import at their top level, by name.
 
-    Python's own modules, the trainer's own files, and imports in functions or in `try` are left
-    out.
+    The result omits Python's own modules, the files' own names, and imports in functions or in
+    `try`.
     """
     sent = list(files)
     own = {*_SENT, *(file.stem for file in sent)}

@@ -1,6 +1,7 @@
-"""The pauses of a run, in which its own DAGMan did not execute.
+"""The pauses of a run: the time in which its own DAGMan did not execute.
 
-A run is paused from a stop until it is resumed. Its wall time does not include pauses.
+A run is paused between a stop and a resume, or while HTCondor is down. The wall time of a run
+excludes its pauses.
 """
 
 from __future__ import annotations
@@ -18,12 +19,9 @@ Span = tuple[float, float]  # from and to, in Unix seconds
 
 
 def pauses_so_far(log: Path, trials: Iterable[StoredTrial]) -> tuple[Span, ...]:
-    """Return the gaps in which a run's own DAGMan did not execute.
+    """Return the gaps in which a run's own DAGMan did not execute, from the DAGMan's event log.
 
-    Args:
-        log: the event log of that DAGMan.
-        trials: the run's trials; if a DAGMan's end is not recorded, their executions are signs of
-            life.
+    If the log lacks the end of a DAGMan, executions of the run's trials show how long it executed.
     """
     active = read_executions(log)
     if len(active) < 2:
@@ -38,15 +36,15 @@ def pauses_of(
     signs: Collection[float],
     stops: Collection[float] = (),
 ) -> tuple[Span, ...]:
-    """Return the gaps in which no DAGMan of a run executed, oldest first.
+    """Return the gaps in which no DAGMan of a run executed, oldest first, in Unix seconds.
 
     A gap after a stop counts if it is at least a second long, other gaps if at least a minute.
 
     Args:
-        active: when its DAGMans executed, as in `job_log.read_executions`. If an end is unknown
-            (None), the last sign of life before the next DAGMan's start counts as the end.
-        signs: the times of events of the run's jobs, in Unix seconds.
-        stops: when the run's own DAGMan was removed, in Unix seconds.
+        active: the DAGMans' executions. An unknown end (None) means the last of `signs` before the
+            next start.
+        signs: the times of events of the run's jobs.
+        stops: the times when the run's own DAGMan was removed.
     """
     begins = sorted(begin for begin, _ in active)
     spans = sorted((begin, _end(begin, end, begins, signs)) for begin, end in active)
@@ -70,5 +68,5 @@ def _end(
 
 
 def paused_within(pauses: Iterable[Span], begin: float, end: float) -> float:
-    """Return the seconds of pauses between `begin` and `end`, which are in Unix seconds."""
+    """Return the seconds of pauses between two times in Unix seconds."""
     return sum(max(0.0, min(end, to) - max(begin, since)) for since, to in pauses)

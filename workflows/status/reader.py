@@ -1,8 +1,6 @@
-"""The status of a run, combined from three sources: the study, the job queue and DAGMan.
+"""The status of a run, from its study, the job queue and DAGMan's files.
 
-The study has the finished trials with their values. The queue has the jobs that run, wait for a
-slot or are on hold. DAGMan's files have the state of the graph and how it ended. A source may be
-unreachable, so a run can be read even after its pool is removed.
+Each source may be unreachable, so a run's status can be read even after its pool is removed.
 """
 
 from __future__ import annotations
@@ -94,16 +92,13 @@ class RunSnapshot:
     """A run at one moment.
 
     Attributes:
-        status: the run's status.
         unfinished: the states of trials without a recorded result: by region, then by name.
-        trials: all of its trials, by region.
         records: the records in its regions' folders, by slug.
         queued: its jobs in the queue; None if the queue is unreachable.
-        queue_away: why the queue is unreachable; empty if it is not.
-        storage_away: why the trials are from an earlier read; empty if they are not.
-        faults: the faults of its DAGMans.
-        service_away: why the optimiser's service does not answer; empty if it answers.
-        no_space: why nothing starts until the disk has more free space; empty if it has enough.
+        queue_away: why the queue is unreachable, or empty.
+        storage_away: why the trials are from an earlier read, or empty.
+        service_away: why the optimiser's service does not answer, or empty.
+        no_space: why nothing starts for lack of disk space, or empty.
     """
 
     status: RunStatus
@@ -120,67 +115,40 @@ class RunSnapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class _Sources:
-    """The sources of a region's status, except its own files.
-
-    Attributes:
-        state: the region's state.
-        node: the region's node in the whole run's graph.
-        records: the records in its folder.
-        queued: the run's jobs in the queue; None if the queue is unreachable.
-        ads: the ads of the region's jobs in the queue.
-        trouble: why the optimiser's service does not answer; empty if it answers.
-        by_stop: whether a person stopped the run.
-    """
+    """The sources of a region's status, except its own files."""
 
     region: RegionGraph
     state: RunState
-    node: NodeStatus | None
+    node: NodeStatus | None  # in the whole run's graph
     records: RegionRecords
     trials: list[StoredTrial]
     queued: QueuedRun | None
-    ads: Sequence[Mapping[str, Any]]
-    trouble: str
-    by_stop: bool
+    ads: Sequence[Mapping[str, Any]]  # of the region's jobs
+    trouble: str  # why the optimiser's service does not answer, or empty
+    by_stop: bool  # whether a person stopped the run
 
 
 @dataclass(kw_only=True)
 class _Decided:
-    """A region's cached status, valid as long as its sources are unchanged.
+    """A region's cached status, valid as long as its sources are unchanged."""
 
-    Attributes:
-        stamp: a value that changes with the sources.
-        reports: a value that changes with the reports of running trials.
-        until: when the cache expires, on the monotonic clock; needed because the stamp doesn't
-            cover everything.
-        jobs: the jobs of its nodes in the queue.
-        unfinished: the states of its trials without a recorded result, by name.
-        status: its status without costs and remaining time.
-        first: when the first of its trials was asked, in Unix seconds.
-        work: the work of its jobs.
-        usd: the cost of that work; None without any price.
-        added: when `work` and `usd` expire, on the monotonic clock.
-    """
-
-    stamp: object
-    reports: object
-    until: float
+    stamp: object  # changes with the sources
+    reports: object  # changes with the reports of running trials
+    until: float  # on the monotonic clock, because the stamp doesn't cover every source
     jobs: list[JobFacts]
-    unfinished: dict[str, TrialState]
-    status: RegionStatus
-    first: float | None
+    unfinished: dict[str, TrialState]  # trials without a recorded result, by name
+    status: RegionStatus  # without costs and remaining time
+    first: float | None  # when the first of its trials was asked, in Unix seconds
     work: Work = field(default_factory=Work)
     usd: float | None = None
-    added: float = float("-inf")
+    added: float = float("-inf")  # when work and usd expire, on the monotonic clock
 
 
 class StatusReader:
     """Reader of a run's status for repeated use; it reads each finished trial only once.
 
-    It changes nothing, so any number of readers may read a run while it runs.
-
-    Args:
-        folder: the run's folder.
-        brief: whether to leave out the trials' curves, parameters and metrics.
+    A reader changes nothing, so any number of readers may read a run while it runs. `brief` leaves
+    out the trials' curves, parameters and metrics.
     """
 
     def __init__(self, folder: RunFolder, *, brief: bool = False) -> None:
@@ -324,7 +292,7 @@ class StatusReader:
     def _failing(
         self, regions: Iterable[RegionStatus], trouble: str
     ) -> tuple[list[str], list[str]]:
-        """Return the errors of scripts and of their service, and the reasons why scripts wait."""
+        """Return the errors of scripts and of the optimiser's service, and why scripts wait."""
         errors = [str(each) for each in failing_scripts(self._folder.failing)]
         under_way = [region for region in regions if region.state in {*UNDER_WAY, RunState.WAITING}]
         if trouble and under_way:
@@ -341,13 +309,11 @@ class StatusReader:
             yield mend | {"region": mend["region"] and self._names[mend["region"]]}
 
     def _of(self, slug: str | None, what: str) -> str:
-        """Return a text about a region after the region's name; without a region, only the text."""
         return f"{self._names[slug]}: {what}" if slug else what
 
     def _all_fail(
         self, trials: dict[str, list[StoredTrial]], records: Mapping[str, RegionRecords]
     ) -> str | None:
-        """Return why no trial can succeed; None if one may, or once a region has ended early."""
         if any(own.stopped is not None for own in records.values()):
             return None
         if any(trial.state is StoredState.COMPLETE for own in trials.values() for trial in own):
@@ -373,18 +339,16 @@ class StatusReader:
         return RunState.STOPPED if is_removed or self._was_stopped() else RunState.FAILED
 
     def _was_stopped(self) -> bool:
-        """Return whether a person stopped the run, from its record or from removed DAGMans."""
         whole, *regions = self._folder.all_dags()
         dags = [whole] if whole.submit.exists() else regions
         return self._folder.stopped.exists() or any(removal(files) is not None for files in dags)
 
     def _ended_by_itself(self) -> bool:
-        """Return whether the last DAGMan ended regularly, so that it removed its lock."""
+        """Return whether the last DAGMan ended regularly, because DAGMan then removes its lock."""
         files = self._folder.dag_files
         return exit_code(files) is not None and not files.lock.exists()
 
     def _decided_of(self, sources: _Sources) -> _Decided:
-        """Return a region's status, from the cache if its sources are unchanged."""
         region, stamp, now = sources.region, self._stamp(sources), time.monotonic()
         reports = [job_files.stamp_of(self._words[node].reports) for node in _nodes_of(sources)]
         known = self._decided.get(region.slug)
@@ -418,7 +382,6 @@ class StatusReader:
         queued: QueuedRun | None,
         now: float,
     ) -> None:
-        """Add up the executions of a region's jobs, after a change or else every few seconds."""
         if time.monotonic() < decided.added:
             return
         names = {region.name: trials}
@@ -427,7 +390,6 @@ class StatusReader:
         decided.added = time.monotonic() + _ADDED_SECONDS * (1 + random.random())  # noqa: S311
 
     def _stamp(self, sources: _Sources) -> object:
-        """Return a value that changes with the sources of a region's status."""
         records, files = sources.records, self._folder.region(sources.region.slug)
         return (
             sources.state,
@@ -449,7 +411,6 @@ class StatusReader:
         )
 
     def _stamp_of_job(self, files: RegionFolder, ad: Mapping[str, Any]) -> object:
-        """Return a value that changes with a job's log and with its agent's messages."""
         node, is_telling = ad["TrialfleetNode"], may_fail(ad)
         place = self._words.get(node)
         if place is None:
@@ -465,7 +426,6 @@ class StatusReader:
         return seconds_left(decided.first, region.finished, region.budget, hours, pauses)
 
     def _region(self, sources: _Sources, unfinished: Mapping[str, TrialState]) -> RegionStatus:
-        """Return a region's status, except its costs and the parts that depend on the clock."""
         region, records, queued = sources.region, sources.records, sources.queued
         state, node, trials = sources.state, sources.node, sources.trials
         files = self._folder.region(region.slug)
@@ -538,7 +498,6 @@ class StatusReader:
         return running_trials(files, region, queued, self._metric, unfinished)
 
     def _holdout(self, files: RegionFolder) -> str | None:
-        """Return the warning about a published model's losses, cached after the first call."""
         slug = files.root.name
         if slug not in self._holdouts:
             self._holdouts[slug] = holdout_warning(files, self._frozen.study)
@@ -550,26 +509,20 @@ class StatusReader:
         return [region.name for region in self._graph.regions]
 
     def trials(self, region: str) -> list[StoredTrial]:
-        """Return a region's trials; empty before its study starts.
-
-        Raises:
-            OptimizerError: the storage can't be read.
-        """
+        """Return a region's trials; empty before its study starts, OptimizerError if unreadable."""
         return self._trials.of_region(region)
 
     def best_trials(self, status: RunStatus) -> dict[str, StoredTrial]:
-        """Return each region's best trial, if any, as in a status; errors as in `trials`."""
+        """Return each region's best trial, if any; OptimizerError if the storage can't be read."""
         numbers = {each.name: each.best_trial for each in status.regions}
         return self._trials.some({name: n for name, n in numbers.items() if n is not None})
 
 
 def open_run(path: Path) -> RunFolder:
-    """Return the run in a folder, with the path that it had when it was planned.
+    """Return the run in a folder, with the folder's path at planning time.
 
-    The run's jobs have that path. The given path may be another spelling of it, or a link to it.
-
-    Raises:
-        InputError: the folder does not contain a run, or was moved since planning.
+    The run's jobs have this path. The given path may be another spelling of it, or a link. Raises
+    InputError if the folder does not contain a run, or was moved since planning.
     """
     folder = RunFolder(path.absolute())
     planned = _planned(folder, str(path))
@@ -578,7 +531,6 @@ def open_run(path: Path) -> RunFolder:
 
 
 def _planned(folder: RunFolder, given: str) -> Path:
-    """Return the path that a run's folder had when the run was planned."""
     why = f"it has no {folder.study.name}"
     if folder.study.exists():
         try:
@@ -602,12 +554,10 @@ def last_finished(folder: RunFolder) -> datetime | None:
 
 
 def _nodes_of(sources: _Sources) -> list[str]:
-    """Return the nodes of a region that have a job in the queue."""
     return [ad["TrialfleetNode"] for ad in sources.ads if "TrialfleetNode" in ad]
 
 
 def _ads_by_region(queued: QueuedRun | None) -> dict[str, list[Mapping[str, Any]]]:
-    """Return a run's jobs in the queue, by the slugs of their regions."""
     found: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for ad in queued.ads if queued else ():
         if "TrialfleetRegion" in ad:
@@ -616,11 +566,9 @@ def _ads_by_region(queued: QueuedRun | None) -> dict[str, list[Mapping[str, Any]
 
 
 def _blamed(regions: Iterable[RegionStatus]) -> str | None:
-    """Return the name of the first failed region with a cause; None without one."""
     return next((r.name for r in regions if r.cause and r.stage is Stage.FAILED), None)
 
 
 def _mending(regions: Iterable[RegionStatus], study: Study) -> str:
-    """Return how to install modules that the trainer lacks, from the regions' causes, or ""."""
     causes = [region.cause.error for region in regions if region.cause]
     return next(filter(None, (how_to_install(error, study) for error in causes)), "")

@@ -21,44 +21,37 @@ UNDER_WAY = {RunState.RUNNING, RunState.HELD, RunState.LOST, RunState.UNKNOWN}
 
 @dataclass(frozen=True, kw_only=True)
 class RegionStatus:
-    """The status of a region.
+    """The status of a region. Texts are None if there is nothing to report.
 
     Attributes:
-        stage: its stage, the word that all views show.
+        stage: the word that all views show for its state.
         phase: "waiting", "trials", "best", "gate", "publish" or "done".
         done: the number of complete trials.
-        failed: the number of permanently failed trials.
-        stopped_early: the number of trials stopped early because they would not become the best.
         pruned: the number of trials abandoned through no fault of their parameters.
-        running: the number of trials that jobs train now.
         running_trials: the progress of each running trial and of a running full training.
         queued: the number of trials whose job waits for a slot or whose parameters are being
-            chosen. Waiting jobs that will ask for a trial once they have a slot count, too.
-        on_hold: the number of trials whose job is on hold.
+            chosen, and of waiting jobs that will ask for a trial.
         interrupted: the number of trials that ran when the run ended; `resume` trains them again.
         budget: the maximum number of trials.
-        best: the best value of the objective so far.
-        best_trial: the number of the trial with that value.
+        best: the best value of the objective so far, of the trial with the number `best_trial`.
         seconds_left: the estimated time until the last trial ends; None if unknown.
         reason: why the region ended early.
         usd: the cost of its jobs so far; None if their nodes have no price.
         published: the folder of the published model.
-        spent: the spent budget in USD that ended its trials, if any.
-        not_latest: why `latest` is not its published model, if it isn't.
+        spent: the spent budget in USD that ended its trials.
+        not_latest: why its published model is not `latest`, the current one.
         awaits_approval: since when its model waits for a person's approval, in ISO 8601.
         gate: the gate's message about a model that passed; None without a gate or a previous model.
-        kept: why the gate kept the previous model, if it did.
-        holdout: a warning if the validation and test losses of its full training differ by more
-            than chance explains.
-        changed: the files of its data or code that have changed since the submission, if any.
-        checks: the warnings of the checks of its day's table, if any.
-        drift: a text about the drift of the previously current model, if the gate found any.
-        cause: the cause of failed attempts, if any: the most frequent cause if the region failed or
-            was stopped, otherwise the latest.
-        cut_off: the number of trials that would have been retried if the region had not failed.
+        kept: why the gate kept the previous model.
+        holdout: a warning if its validation and test losses differ by more than chance explains.
+        changed: the files of its data or code that have changed since the submission.
+        checks: the warnings of the checks of its day's table.
+        drift: the drift that the gate found in the previously current model.
+        cause: the most frequent cause of failed attempts if the region failed or was stopped,
+            otherwise the latest cause.
+        cut_off: the number of trials that lost their retry because the region failed.
         failing: its scripts that fail now, or that failed at its end.
-        over: why it gets no more trials even after a resume; None if it may get more, or if it
-            succeeded.
+        over: why it gets no more trials, even after a resume; None if it may get more or succeeded.
     """
 
     name: str
@@ -109,15 +102,13 @@ class RunStatus:
     Attributes:
         root: the job id of its DAGMan, if it is in the queue.
         notice: the most important notices, for example that HTCondor is unreachable.
-        held: jobs on hold, with their reasons.
         troubles: faults that now block the run or parts of it.
-        failing: the troubles that are errors of its scripts or of its service.
+        failing: the troubles that are errors of its scripts or of the optimiser's service.
         job_troubles: the troubles of trials without progress.
-        work: the execution time of its jobs, and the lost part.
         mends: the supervisor's repairs, oldest first: `{"time", "region", "what", "remedy"}`.
         money: the cost of the run's fleet; None unless an autoscaler has reported it.
         again: the command for another run of its study, for the same day.
-        mending: how to install modules that its trainer lacks, if trials fail because of them.
+        mending: how to install modules that its trainer lacks.
     """
 
     run: str
@@ -150,7 +141,7 @@ class RunStatus:
 
     @property
     def ended(self) -> bool:
-        """True if nothing more will happen without a person's action."""
+        """True if nothing more happens without a person's action."""
         return self.state not in UNDER_WAY
 
     @property

@@ -37,24 +37,20 @@ class Trial(Job):
 
     `started` and `ended` are Unix seconds, fields that end in `_seconds` are seconds, `memory_mb`
     is in MB, `usd` and `lost_usd` are in USD. Texts are printable, numbers are finite, unknown
-    values are None. `row` returns the trial as a row of a table.
+    values are None.
 
     Attributes:
-        region: the region's name.
         trial: the trial's number in the region's study, from 0.
         node: the trial's name, which contains the name of its lane.
-        state: its state.
         baseline: whether the trial has the default settings.
         value: the objective's metric of a complete trial.
         predicted: the predicted value of a trial that was stopped early.
         stopped: the numbers in the order to stop early: `step`, `max_steps` and the prediction.
         params: its parameters, without constants and inactive ones.
-        metrics: all metrics in its result.
-        seconds: the duration of its training in seconds, as reported by the trainer.
-        device: the device of its training, as reported by the trainer.
+        seconds: the training's duration that the trainer reported.
+        device: the training's device that the trainer reported.
         error: why it failed or was abandoned; for an unfinished trial, why its last attempt failed.
-        curve: the reported values of the objective's metric, each with its step, by ascending
-            steps.
+        curve: pairs of step and reported objective metric, by ascending step.
         stays: the executions of its job over all attempts, oldest first; empty if unknown.
     """
 
@@ -83,7 +79,7 @@ class Trial(Job):
     def saved_seconds(self) -> float:
         """The time that early stopping saved, estimated from the trial's own pace.
 
-        A trial trains until the stop order arrives, so its last reported step counts.
+        The last reported step counts, because a trial trains until the stop order arrives.
         """
         step, end = self.stopped.get("step", 0.0), self.stopped.get("max_steps", 0.0)
         last = max(step, *(each for each, _ in self.curve[-1:]), 0.0)
@@ -94,9 +90,9 @@ class Trial(Job):
     def row(self) -> dict[str, Any]:
         """Return the trial as a row of a table with the columns of `trialfleet trials --csv`.
 
-        `started` and `ended` are datetimes in UTC here. Each parameter has a column `params.NAME`,
-        each metric a column `metrics.NAME`. `pandas.DataFrame([trial.row() for trial in
-        run.trials()])` makes a table; polars has the same call.
+        `started` and `ended` are datetimes in UTC. Each parameter has a column `params.NAME`, each
+        metric a column `metrics.NAME`. `pandas.DataFrame([trial.row() for trial in run.trials()])`
+        makes a table; polars has the same call.
         """
         return {
             **{name: getattr(self, name) for name in COLUMNS},
@@ -120,15 +116,9 @@ def trials_of(
     study: Study,
     now: float | None = None,
 ) -> tuple[Trial, ...]:
-    """Return a region's trials.
+    """Return a region's trials; `unfinished` has the states of trials without a result, by node.
 
-    Args:
-        region: its name.
-        stored: the region's trials in the storage.
-        unfinished: the states of trials without a recorded result, by node.
-        files: the region's folder.
-        study: the run's study.
-        now: the present time, until which running trials execute; None if none runs.
+    `now` is the time until which running trials execute; None if no trial runs.
     """
     return tuple(
         trial_of(region, each, unfinished, trial_stays(files, each, study, now)) for each in stored
@@ -143,7 +133,7 @@ def trial_of(
 ) -> Trial:
     """Return a trial; arguments as in `trials_of`, and `stays` has the executions of its job.
 
-    The trial's notes may be from trainers and other releases, so invalid values are dropped.
+    Invalid values are dropped, because a trainer or another release may have written the notes.
     """
     notes = stored.user_attrs
     node, is_early = str(notes.get("node", "")), is_stopped_early(stored)
@@ -183,7 +173,6 @@ def _cleaned(stay: Stay) -> Stay:
 
 
 def _error(stored: StoredTrial, state: TrialState) -> str | None:
-    """Return why a trial failed or was abandoned; if unfinished, why its last attempt failed."""
     if state in {TrialState.FAILED, TrialState.PRUNED}:
         return str(stored.user_attrs.get("error") or "").strip() or "no error was recorded"
     attempts = [] if stored.state.is_finished() else failed_attempts([stored])
@@ -203,11 +192,7 @@ def _amount(value: Any) -> float | None:
 class RunTrials:
     """Reader of a run's trials; it fetches each finished trial from the storage only once.
 
-    Args:
-        folder: the run's folder.
-        frozen: the run's frozen study.
-        brief: whether `read` and `all` leave out curves and other parts. Status and costs don't
-            need these.
+    `brief` leaves out curves and other parts that status and costs don't need.
     """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy, *, brief: bool = False) -> None:
@@ -220,15 +205,11 @@ class RunTrials:
         self._seen: dict[str, list[StoredTrial]] = {}
 
     def of_region(self, region: str) -> list[StoredTrial]:
-        """Return a region's trials; empty before its study starts.
-
-        Raises:
-            OptimizerError: the storage can't be read.
-        """
+        """Return a region's trials; empty before its study starts, OptimizerError if unreadable."""
         return _without_repeats(self._whole(self._names[region]))
 
     def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return one trial of each of some regions, by its number; errors as in `of_region`."""
+        """Return one trial, by its number, of each given region; errors as in `of_region`."""
         found = self._all.some({self._names[region]: n for region, n in numbers.items()})
         return {region: found[self._names[region]] for region in numbers}
 

@@ -23,14 +23,8 @@ def seconds_left(
 ) -> float | None:
     """Return a region's remaining time, at its pace since its first trial was asked.
 
-    Pauses of the run don't count.
-
-    Args:
-        first: when the region's first trial was asked, in Unix seconds.
-        finished: the number of ended trials.
-        budget: the maximum number of trials.
-        hours: the maximum number of hours.
-        pauses: the pauses of the run.
+    Pauses don't count. `first` is the time of the first trial in Unix seconds. `finished` counts
+    ended trials. `budget` and `hours` are the region's limits.
     """
     if first is None or not finished:
         return None
@@ -45,12 +39,8 @@ def seconds_left_of_run(
 ) -> float | None:
     """Return a run's remaining time, at the pace of all regions together: they share the pool.
 
-    A region's full training counts as one trial. The result is None until a tenth is done.
-
-    Args:
-        regions: the run's regions.
-        begun: when the run's first trial was asked, in Unix seconds.
-        pauses: the times in which the run was stopped or HTCondor was down.
+    A region's full training counts as one trial. The result is None until a tenth is done. `begun`
+    is the time when the run's first trial was asked, in Unix seconds.
     """
     regions = list(regions)
     done = sum(r.finished + (r.published is not None) for r in regions)

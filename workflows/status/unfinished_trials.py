@@ -1,8 +1,4 @@
-"""A run's unfinished trials, and the progress of the running ones.
-
-A node's job trains one trial at a time: the trial that has been asked and has no recorded result.
-The job's agent writes the trial's reports into `words/`.
-"""
+"""A run's unfinished trials, and the progress of the running ones."""
 
 from __future__ import annotations
 
@@ -29,14 +25,11 @@ class RunningTrial:
     """A trial, full training or gate that a job trains now, or a job between two trials.
 
     Attributes:
-        node: the trial's name; for a full training, a gate or a job between two trials, the DAG
-            node.
+        node: the trial's name, or else the name of the DAG node.
         slot: HTCondor's name of the slot: `slot1_1@host`.
-        started: when it started, in Unix seconds.
-        step: the last reported step, if known.
-        value: the objective's metric in the last report, if that has it.
+        started: in Unix seconds.
+        value: the objective's metric in the last report.
         ranks: for a gang, the number of training ranks; 0 while a generation forms.
-        generation: for a gang, the current generation.
     """
 
     node: str
@@ -57,12 +50,8 @@ def running_trials(
 ) -> tuple[RunningTrial, ...]:
     """Return a region's running trials with their progress, by node.
 
-    Args:
-        files: the region's folder.
-        region: the region's nodes.
-        queued: the run's jobs in the queue; None if the queue is unreachable.
-        metric: the objective's metric.
-        unfinished: the names of the region's trials without a recorded result.
+    `unfinished` has the names of trials without a recorded result. The result is empty if the queue
+    is unreachable.
     """
     jobs = queued.running_jobs if queued else {}
     ends = {region.best, region.gate}

@@ -19,12 +19,7 @@ _LOOK_EVERY = 10.0  # seconds; the slots of a large pool are megabytes
 
 
 class Waiting:
-    """Check of a run's waiting jobs, repeated at most every `_LOOK_EVERY` seconds.
-
-    Args:
-        folder: the run's folder.
-        frozen: the run's frozen study.
-    """
+    """Check of a run's waiting jobs, repeated at most every `_LOOK_EVERY` seconds."""
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
         self._folder = folder

@@ -25,11 +25,8 @@ _MUCH, _LEAST_SECONDS = 1 / 3, 60.0
 class Work:
     """The total execution time of jobs, and its lost part.
 
-    Attributes:
-        seconds: the execution time.
-        lost_seconds: the time of failed attempts and interrupted executions, except the part that a
-            checkpoint saved.
-        lost_share: lost_seconds / seconds, from 0 to 1.
+    `lost_seconds` is the time of failed attempts and interrupted executions, except the part that a
+    checkpoint saved. `lost_share` is lost_seconds / seconds, from 0 to 1.
     """
 
     seconds: float = 0.0
@@ -48,7 +45,7 @@ class Work:
 
     @property
     def is_much_lost(self) -> bool:
-        """True if a large part was lost, so that a person should look for the reason."""
+        """True if a person should look for the reason of the lost part."""
         return self.lost_share > _MUCH and self.lost_seconds >= _LEAST_SECONDS
 
     def __str__(self) -> str:
@@ -58,20 +55,13 @@ class Work:
 
 
 class _Part(NamedTuple):
-    """A sum over executions: the execution time, its lost part, and the cost."""
-
     seconds: float
     lost_seconds: float
     usd: float | None
 
 
 class WorkReader:
-    """Reader of a run's executions for repeated use; it reads ended trials only once.
-
-    Args:
-        folder: the run's folder.
-        study: the run's study.
-    """
+    """Reader of a run's executions for repeated use; it reads ended trials only once."""
 
     def __init__(self, folder: RunFolder, study: Study) -> None:
         self._folder, self._study = folder, study
@@ -89,12 +79,7 @@ class WorkReader:
     ) -> tuple[Work, dict[str, float | None]]:
         """Return the work of a run so far, and the cost of each region, or None without any price.
 
-        Args:
-            regions: the regions of the run.
-            trials: the regions' trials, by the regions' names.
-            jobs: the facts about the jobs in the queue.
-            queued: the run's jobs in the queue; None if the queue is unreachable.
-            now: the time in Unix seconds.
+        `queued` is None if the queue is unreachable. `jobs` are the jobs in the queue.
         """
         running = queued.running if queued else frozenset()
         useless = {job.node for job in jobs if job.starts and not job.checkpointed}
@@ -161,7 +146,6 @@ class WorkReader:
     def _lost_nothing_of(
         self, region: RegionGraph, trials: Iterable[StoredTrial]
     ) -> dict[int, str]:
-        """Return the nodes of ended trials that lost no work, by the trials' numbers."""
         known = self._lost_nothing.setdefault(region.slug, {})
         new = (trial for trial in trials if trial.number not in known)
         known |= {trial.number: _node_of(region, trial) for trial in new if has_lost_nothing(trial)}
@@ -176,7 +160,6 @@ class WorkReader:
         useless: Set[str],
         now: float,
     ) -> tuple[str, _Part]:
-        """Return the node that trained a trial, and the sum of the trial's executions."""
         key = (files.root.name, trial.number)
         if key in self._trials:
             return self._trials[key]
@@ -203,7 +186,7 @@ def _stamp(files: RegionFolder, lanes: Iterable[str], trials: Sequence[StoredTri
 
 
 def _lost_of(part: _Part) -> _Part:
-    """Return only the lost part of a trial: the rest is in the sum of its job's executions."""
+    """Return only the lost part of a trial: the sum of its job's executions has the rest."""
     return part._replace(seconds=0.0, usd=None)
 
 

@@ -32,11 +32,7 @@ S3_OBJECT = re.compile(r"s3://[^/]+/(.*[^/])")
 
 
 def transferable(value: str) -> str:
-    """Return `value` if HTCondor can transfer a file with this path: its list has no quoting.
-
-    Raises:
-        ValueError: HTCondor would read the path differently.
-    """
+    """Return `value` if HTCondor's unquoted list of files can hold this path; ValueError if not."""
     if not is_transferable(value):
         raise ValueError(
             f"{value!r} can't be sent by HTCondor's file transfer: remove commas, double quotes, "
@@ -46,7 +42,6 @@ def transferable(value: str) -> str:
 
 
 def _expression(value: str) -> str:
-    """Validate a ClassAd expression with HTCondor's own parser."""
     import classad2
 
     one_line(value)
@@ -86,7 +81,6 @@ def as_list(value: Any) -> Any:
 
 
 def _as_words(value: Any) -> Any:
-    """Split a command that is given as one text into words, as a shell does without expansion."""
     if not isinstance(value, str):
         return value
     try:
@@ -115,7 +109,6 @@ def _time_for_a_trial(value: float) -> float:
 
 
 def _gpus(value: Any) -> int | float:
-    """Validate a whole number of GPUs, or a share 1/N, given as text or as a rounded number."""
     fraction = re.fullmatch(r"1 ?/ ?([1-9][0-9]?)", value) if isinstance(value, str) else None
     gpus = 1 / int(fraction[1]) if fraction else value
     if not is_number(gpus):
@@ -149,7 +142,6 @@ Command = Annotated[
 
 
 def _trials_per_job(value: Any) -> int | Literal["all"]:
-    """Validate a number of trials, or "all"."""
     if value == "all":
         return "all"
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:

@@ -146,7 +146,7 @@ class Daily(Section):
         return ZoneInfo(self.zone) if self.zone else None
 
     def ends(self, started: datetime) -> datetime | None:
-        """Return the deadline of a day from the time when it started; None without a deadline."""
+        """Return the deadline of a day that started at `started`; None without a deadline."""
         return started + lasting(self.deadline) if self.deadline else None
 
 
@@ -156,8 +156,8 @@ Reaction = Literal["warn", "fail", "off"]
 class Checks(Section):
     """The reaction to a region's new table that differs from those of its past days.
 
-    warn: it is trained, and its model keeps the warning. fail: its day fails before anything is
-    spent. off: there is no check.
+    warn: the region is trained, and its model keeps the warning. fail: the region's day fails
+    before anything is spent. off: there is no check.
     """
 
     rows: Reaction = Field("warn", description="The number of rows.")
@@ -180,11 +180,8 @@ class Checks(Section):
 class RunsDay(BaseModel):
     """The day of a run, which the run freezes.
 
-    Attributes:
-        date: the date that replaces `{date}` in the study's data.
-        deadline: the time after which no trial starts; None: no deadline.
-        settings: for each region, a fingerprint of all settings, except data, that affect its
-            training.
+    `date` replaces `{date}` in the study's data. No trial starts after `deadline`. `settings` has,
+    for each region, a fingerprint of all settings, except data, that affect its training.
     """
 
     date: date

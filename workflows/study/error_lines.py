@@ -40,11 +40,7 @@ _UNSHOWN = {"missing", "empty", "unknown_key", "storage_url", "secret_url"}
 
 @contextmanager
 def errors_with_lines(path: str | PathLike[str]) -> Iterator[None]:
-    """Add the file's line numbers to errors about a study that was read from a file.
-
-    Raises:
-        StudyError: for each `UnusableStudyError` of the block.
-    """
+    """Turn `UnusableStudyError`s about a study file into `StudyError`s with line numbers."""
     try:
         yield
     except UnusableStudyError:
@@ -75,7 +71,6 @@ def validated(model: type[Model], path: Path, tree: Any) -> Model:
 
 
 def _all_of(problems: Sequence[str]) -> StudyError:
-    """Return an error with all problems of a file, one per line."""
     lines = dict.fromkeys(problems[:_MOST_PROBLEMS])
     shown = [line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…" for line in lines]
     if (more := len(problems) - _MOST_PROBLEMS) > 0:
@@ -84,11 +79,9 @@ def _all_of(problems: Sequence[str]) -> StudyError:
 
 
 def read_table(path: Path, what: str = "study") -> Any:
-    """Return the table of keys in a YAML file, such as a study, with line numbers.
+    """Return a YAML file's table of keys, with line numbers; `what` is its kind in errors.
 
-    Raises:
-        StudyError: the file is not YAML, or no table of keys.
-        InputError: the file can't be read.
+    Raises StudyError if the file is not YAML or no table of keys, InputError if it can't be read.
     """
     tree = read_yaml(path)
     if not isinstance(tree, Mapping):
@@ -128,7 +121,7 @@ def _explain(path: Path, tree: Any, detail: ErrorDetails, model: type[BaseModel]
 
 @contextmanager
 def problems_with_lines(path: Path, tree: Any) -> Iterator[None]:
-    """Add the file's line numbers to the problems of an `UnusableStudyError`."""
+    """Turn an `UnusableStudyError` into a `StudyError` with the file's line numbers."""
     try:
         yield
     except UnusableStudyError as error:
@@ -136,7 +129,6 @@ def problems_with_lines(path: Path, tree: Any) -> Iterator[None]:
 
 
 def _place(path: Path, tree: Any, problem: Problem) -> str:
-    """Return a problem as `file:line: key.key: problem`; without the line for a default value."""
     keys = _keys_in_file(tree, problem.keys, missing=False)
     number = _line_of(tree, keys) if keys else 0
     line = f":{number}" if number else ""

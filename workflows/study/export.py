@@ -101,11 +101,7 @@ class Mlflow(Section):
         return self
 
     def resolve(self, folder: Path, keys: Keys) -> Mlflow:
-        """Return these settings with absolute paths.
-
-        Raises:
-            UnusableStudyError: the package mlflow is missing, or a file can't be read.
-        """
+        """Return the settings with absolute paths; UnusableStudyError without mlflow or a file."""
         if importlib.util.find_spec(NEEDED) is None:
             text = f"needs the package mlflow-skinny on the manager: {_INSTALL}"
             raise UnusableStudyError(Problem(keys, text))
@@ -125,10 +121,6 @@ class Export(Section):
         return self
 
     def resolve(self, folder: Path) -> Export:
-        """Return these destinations with absolute paths.
-
-        Raises:
-            UnusableStudyError: a destination can't be used.
-        """
+        """Return these destinations with absolute paths; UnusableStudyError if one is unusable."""
         mlflow = self.mlflow and self.mlflow.resolve(folder, ("export", "mlflow"))
         return self.model_copy(update={"mlflow": mlflow})

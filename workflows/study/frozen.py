@@ -26,12 +26,7 @@ _known: dict[Path, tuple[tuple[int, ...], FrozenStudy]] = {}
 
 
 class CostsBefore(BaseModel):
-    """The cost of jobs of previous runs, in USD.
-
-    Attributes:
-        trial: the mean cost of a trial.
-        full: the mean cost of a full training; None if there was none.
-    """
+    """Mean costs of previous runs' jobs in USD: of a trial, and of a full training, if any."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -40,18 +35,16 @@ class CostsBefore(BaseModel):
 
 
 class FrozenStudy(BaseModel):
-    """The content of `RUN/study.yaml`.
+    """The content of `RUN/study.yaml`; `study` is resolved.
 
     Attributes:
-        run: the run's id.
         folder: the folder in which the run was planned.
         created: the time of planning; the model of a later run counts as newer.
         day: the run's day, if the study or the user names one.
         costs: the cost of the study's previous jobs, if a budget in USD needs it.
         notes: the choices made for the study at planning, and their reasons.
-        places: `FILE:LINE` for each key that a person may want to change; for a key that the
-            study's file omits, only the file.
-        study: the resolved study.
+        places: `FILE:LINE` for each key that a person may want to change; only FILE for a key that
+            the study's file omits.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -74,7 +67,7 @@ class FrozenStudy(BaseModel):
     def as_of(self) -> datetime:
         """The time that decides which model is newer: the planning, or the end of the run's day.
 
-        The earlier of the two counts, because a backfill is planned after the runs of later days.
+        The earlier time counts, because a backfill is planned after the runs of later days.
         """
         return min(self.created, self.day.end) if self.day else self.created
 
@@ -108,9 +101,7 @@ class NoRunError(InputError):
 def load_frozen(path: Path) -> FrozenStudy:
     """Read the study that a run froze; an unchanged file is read only once.
 
-    Raises:
-        NoRunError: the file is a study file, not a run's file.
-        InputError: the file can't be read or is no longer a study.
+    Raises NoRunError if the file is a study file, InputError if it is unreadable or damaged.
     """
     stamp = _stamp(path)
     if stamp and (known := _known.get(path)) and known[0] == stamp:
@@ -140,20 +131,18 @@ def load_frozen(path: Path) -> FrozenStudy:
 
 
 def _copied(path: Path) -> FrozenStudy | None:
-    """Return the study from its copy in JSON; None if there is no copy of the present file."""
     return unless_damaged(  # errors are found in the file itself
         lambda: FrozenStudy.model_validate(read_copy(path), context=FROM_FILE), None
     )
 
 
 def remember_frozen(path: Path, frozen: FrozenStudy) -> None:
-    """Store the content that was just written to `path`, so that it needn't be parsed again."""
+    """Remember what was just written to `path`, so that `load_frozen` needn't parse it again."""
     _known.clear()
     _known[path] = _stamp(path), frozen
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """Return a value that changes when a file is replaced or written; empty without a file."""
     try:
         stat = path.stat()
     except OSError:
@@ -162,7 +151,7 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 
 def dump_copy(frozen: FrozenStudy, text: str) -> str:
-    """Return the text of `RUN/study.json`, the copy of `RUN/study.yaml`, which has `text`."""
+    """Return the text of `RUN/study.json`, the copy of `RUN/study.yaml` with this `text`."""
     plain = frozen.model_dump(mode="json", exclude_none=True)
     return json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "frozen": plain})
 

@@ -1,7 +1,7 @@
 """The container image of trials, in a study file and in the study's normal form.
 
-In the normal form, the image is either a reference to a registry, which begins with `docker://`, or
-the absolute path of a SIF file on the access point, which HTCondor transfers.
+The normal form is a reference to a registry (`docker://…`), or the absolute path of a SIF file on
+the access point. HTCondor transfers a SIF file.
 """
 
 from __future__ import annotations
@@ -43,11 +43,7 @@ def is_sif(image: str) -> bool:
 
 
 def resolved_image(image: str, folder: Path) -> str:
-    """Return the form of an image in a study's normal form.
-
-    Raises:
-        UnusableStudyError: the file doesn't exist or isn't a SIF file.
-    """
+    """Return an image's normal form; UnusableStudyError if its file can't be used."""
     keys: Keys = ("image",)
     if not is_sif(image):
         return REGISTRY + image.removeprefix(REGISTRY)

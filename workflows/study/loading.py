@@ -1,4 +1,8 @@
-"""Functions that read a study file: for all days, for one day, or only its fleet."""
+"""Functions that read a study file: for all days, for one day, or only its fleet.
+
+All raise InputError if the file can't be read, and StudyError if it is not YAML or not valid. A
+StudyError has one line per problem.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +31,8 @@ from trialfleet.workflows.study.spec import Study, shares_of
 class DaysStudy:
     """A study on one day.
 
-    Attributes:
-        whole: the study as it is in its file, for all days.
-        study: the normal form with the regions whose data exists; None if there are none.
-        absent: the other regions, each with the path of data that doesn't exist.
+    `whole` is the study for all days. `study` is the normal form with the regions whose data
+    exists; None without any. `absent` has the other regions, each with the path of absent data.
     """
 
     whole: Study
@@ -39,12 +41,7 @@ class DaysStudy:
 
 
 def load_day(path: Path, day: date) -> DaysStudy:
-    """Read a study for a day; some regions' data may be absent.
-
-    Raises:
-        StudyError: see `load_study`; absent data is no error.
-        InputError: the file can't be read.
-    """
+    """Read a study for a day; some regions' data may be absent. StudyError if invalid."""
     tree = read_table(path)
     folder = path.absolute().parent
     with problems_with_lines(path, tree):
@@ -56,23 +53,15 @@ def load_day(path: Path, day: date) -> DaysStudy:
 
 
 def load_whole(path: Path) -> Study:
-    """Read and validate a study file; its data and other files are not checked.
-
-    Raises:
-        StudyError: the file is not YAML, or not a study.
-        InputError: the file can't be read.
-    """
+    """Read and validate a study file, but not its data and other files; StudyError if invalid."""
     return validated(Study, path, read_table(path))
 
 
 def load_published(path: Path) -> Study:
-    """Read a study file for access to its published models and their copies.
+    """Read a study file for access to its published models; absent data is no error.
 
-    The study's data is not checked, because models also exist on days without data.
-
-    Raises:
-        StudyError: the file is not YAML or not a study, or a file with keys can't be used.
-        InputError: the file can't be read.
+    Models also exist on days without data. Raises StudyError if a file with S3 keys or a
+    destination of models can't be used.
     """
     tree = read_table(path)
     with problems_with_lines(path, tree):
@@ -85,15 +74,15 @@ def load_study(
     day: date | None = None,
     folder: str | PathLike[str] = ".",
 ) -> Study:
-    """Read, validate and resolve a study file, or its content; see `load_dated`.
+    """Read, validate and resolve a study file, or its content as a dict.
 
     Args:
-        study: the study's file, or its content as a dict.
-        day: see `load_dated`.
+        study: the study's file or content.
+        day: the date for `{date}` in the study's data; default: today in the study's zone.
         folder: the base of relative paths in a dict. For a file, the base is the file's folder.
 
     Raises:
-        StudyError: see `load_dated`.
+        StudyError: the study is invalid, or names files that can't be used; one line per problem.
         InputError: the file can't be read.
     """
     if not isinstance(study, Mapping):
@@ -104,16 +93,10 @@ def load_study(
 
 
 def load_dated(path: str | PathLike[str], day: date | None = None) -> tuple[Study, date | None]:
-    """Read, validate and resolve a study file; return it and its day, if any.
+    """Read, validate and resolve a study file; return the study and its day, if any.
 
-    Args:
-        path: the study's file.
-        day: the date for `{date}` in the study's data; default: today in the study's zone.
-
-    Raises:
-        StudyError: the file is not YAML or not a study, or it names files that can't be used. The
-            message has one line per problem.
-        InputError: the file can't be read.
+    `day` replaces `{date}` in the study's data; the default is today in the study's zone. Raises
+    StudyError if the study is invalid or a named file can't be used.
     """
     file = Path(path)
     tree = read_table(file)
@@ -122,10 +105,6 @@ def load_dated(path: str | PathLike[str], day: date | None = None) -> tuple[Stud
 
 
 def _resolved(study: Study, day: date | None, folder: Path) -> tuple[Study, date | None]:
-    """Return the normal form of a study on a day, and this day.
-
-    Errors about absent data name the date that replaced `{date}`.
-    """
     dated, of = study.dated(day)
     try:
         return dated.resolve(folder), of
@@ -153,12 +132,7 @@ class StudyWithFleet(BaseModel):
 
 
 def load_fleet(path: Path) -> Fleet:
-    """Read the fleet from a study file, or from a file with only a fleet, which must have a name.
-
-    Raises:
-        StudyError: the file is not YAML, or not a fleet; one line per problem.
-        InputError: the file can't be read.
-    """
+    """Read the fleet from a study file, or from a file with only a fleet, which needs a name."""
     tree = read_table(path, "study or fleet")
     if "fleet" in tree:
         study = validated(StudyWithFleet, path, tree)

@@ -198,11 +198,7 @@ class Channel(Section):
         return tuple(kind for kind in KINDS if not (is_daily and kind == "run-done"))
 
     def resolve(self, folder: Path, keys: Keys) -> Channel:
-        """Return the channel with absolute paths.
-
-        Raises:
-            UnusableStudyError: a file can't be read, or a program can't be run.
-        """
+        """Return the channel with absolute paths; UnusableStudyError if one can't be used."""
         update: dict[str, Any] = {}
         if self.command:
             program = named_program(self.command[0], folder)

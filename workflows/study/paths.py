@@ -1,6 +1,7 @@
-"""Functions that make a study's paths absolute and check them: files, data and results.
+"""Functions that check a study's files, data and folders, and make their paths absolute.
 
-They take the study file's folder, and raise `UnusableStudyError` with the key at fault.
+`folder` is the study file's folder. Functions with `keys` raise UnusableStudyError, with the key at
+fault, if a path doesn't exist or can't be used.
 """
 
 from __future__ import annotations
@@ -57,11 +58,10 @@ class AbsentError(UnusableStudyError):
 
 
 def existing(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
-    """Return the absolute path of a file or folder to transfer; messages begin with `whose`.
+    """Return the absolute path of a file or folder that HTCondor can transfer.
 
-    Raises:
-        AbsentError: the file or folder doesn't exist.
-        UnusableStudyError: it can't be read, or HTCondor can't transfer a file with this name.
+    Raises AbsentError if the path doesn't exist, and UnusableStudyError if it can't be used.
+    Messages begin with `whose`.
     """
     path = (folder / name).absolute()
     try:
@@ -81,11 +81,7 @@ def existing(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
 def with_absolute_files(part: Part, names: Iterable[str], folder: Path, keys: Keys) -> Part:
     """Return a part of a study with absolute paths of files that trialfleet itself reads.
 
-    The paths are the values of the keys `names` in this part. `keys` is the part's place in the
-    study.
-
-    Raises:
-        UnusableStudyError: a file doesn't exist or can't be read.
+    The keys `names` of this part have the paths. `keys` is the part's place in the study.
     """
     given = [(name, getattr(part, name)) for name in names]
     files = {name: str((folder / file).absolute()) for name, file in given if file}
@@ -107,13 +103,12 @@ def sandbox_name(place: str) -> str:
 def named_program(name: str, folder: Path) -> str:
     """Return the word with which a trial calls a program: an absolute path or an unchanged name.
 
-    Links are kept, because a virtual environment is recognised by the link to its Python.
+    Links are kept, because Python finds its virtual environment by the path of the link.
     """
     return str((folder / name).absolute()) if "/" in name else name
 
 
 def _fault(path: Path, folder: Path) -> str:
-    """Return the problem with an existing file or folder; empty if there is none."""
     if path.name in {"", ".."} or folder.resolve().is_relative_to(path.resolve()):
         return "contains the study itself; name only the files that a trial needs"
     if not (path.is_file() or path.is_dir()):
@@ -123,13 +118,9 @@ def _fault(path: Path, folder: Path) -> str:
 
 
 def region_data(region: str, patterns: Sequence[str], folder: Path, keys: Keys) -> list[str]:
-    """Return the paths and URLs of a region's data.
+    """Return the paths and URLs of a region's data; AbsentError if a path doesn't exist.
 
     The region's name replaces `{region}` in the patterns; in a URL it is percent-encoded.
-
-    Raises:
-        AbsentError: a file doesn't exist.
-        UnusableStudyError: a file can't be used, or a URL has another placeholder.
     """
     return [
         _object_url(pattern.replace(PLACEHOLDER, quote(region, safe="")), (*keys, index))
@@ -158,7 +149,7 @@ def regions_with_data(pattern: str, folder: Path) -> list[str]:
 def absent_data(region: str, patterns: Sequence[str], folder: Path) -> str | None:
     """Return the first path of a region's data that doesn't exist; URLs are not checked.
 
-    A path that can't be read counts as absent. So the day continues for the other regions.
+    An unreadable path counts as absent, so that the day continues for the other regions.
     """
     paths = [
         (folder / pattern.replace(PLACEHOLDER, region)).absolute()
@@ -199,12 +190,7 @@ def too_many_regions(count: int) -> str | None:
 
 
 def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
-    """Return the data file of each region; the part that matches the pattern's `*` is the name.
-
-    Raises:
-        UnusableStudyError: the pattern doesn't have exactly one `*`, has no match, or gives an
-            invalid name of a region.
-    """
+    """Return the data file of each region, by the part that matches the pattern's only `*`."""
     if pattern.count("*") != 1:
         text = f"{pattern!r} needs exactly one '*': it names the region"
         raise UnusableStudyError(Problem(keys, text))
@@ -227,11 +213,7 @@ def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
 
 
 def writable_folder(name: str, folder: Path, keys: Keys) -> str:
-    """Return the absolute path of a folder that is writable or can be created.
-
-    Raises:
-        UnusableStudyError: the path is a file, is in a file, or is not writable.
-    """
+    """Return the absolute path of a folder that is writable or can be created."""
     path = (folder / name).absolute()
     try:
         near = next(p for p in (path, *path.parents) if _exists(p))
@@ -256,11 +238,9 @@ def _exists(path: Path) -> bool:
 
 
 def check_storage(url: str) -> str:
-    """Return a storage's URL if trialfleet supports it.
+    """Return a storage's URL if trialfleet supports it; otherwise raise ValueError.
 
-    Raises:
-        ValueError: the URL is not supported. The message omits it, because it may contain a
-            password.
+    The message omits the URL, because it may contain a password.
     """
     from trialfleet.optimizer.storage_url import STORAGE_FORMS, parse_storage
 
@@ -279,11 +259,7 @@ def check_storage(url: str) -> str:
 
 
 def absolute_storage(url: str, folder: Path, keys: Keys) -> str:
-    """Return a storage's URL; the path of a SQLite file becomes absolute.
-
-    Raises:
-        UnusableStudyError: the folder of a SQLite file doesn't exist or can't be written to.
-    """
+    """Return a storage's URL; the path of a SQLite file becomes absolute, in a writable folder."""
     from trialfleet.optimizer.storage_url import parse_storage
 
     parsed = parse_storage(url)

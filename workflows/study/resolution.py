@@ -68,11 +68,7 @@ def resolved(study: Study, folder: Path) -> Study:
 
 
 def published(study: Study, folder: Path) -> dict[str, Any]:
-    """Return the study's keys `s3`, `publish` and `export` with absolute paths.
-
-    Raises:
-        UnusableStudyError: a file with S3 keys doesn't exist, or a destination can't be used.
-    """
+    """Return `s3`, `publish` and `export` with absolute paths; UnusableStudyError on failure."""
     keys = [(key, existing(file, folder, ("s3", key))) for key, file in study.s3 or ()]
     return {
         "s3": S3Keys(**dict(keys)) if keys else None,
@@ -108,15 +104,12 @@ def _regions(study: Study, folder: Path) -> dict[str, Region]:
 
 
 class _Absent(NamedTuple):
-    """A region without data: its patterns of data, and the problem with one pattern."""
-
     region: str
     patterns: list[str]
     problem: Problem
 
     @property
     def what(self) -> str:
-        """The problem without the region's name."""
         return self.problem.message.removeprefix(f"region {self.region!r}: ")
 
 
@@ -167,7 +160,6 @@ def _trainer(study: Study, folder: Path) -> Literal["tabular"] | Trainer:
 
 
 def _check_s3_keys(study: Study, regions: Mapping[str, Region]) -> None:
-    """Refuse s3:// data if the study has no keys for HTCondor to sign the URLs."""
     if study.s3:
         return
     for name, region in regions.items():
@@ -188,7 +180,6 @@ def _data_keys(study: Study, region: str) -> Keys:
 
 
 def _check_command(study: Study, folder: Path) -> None:
-    """Refuse a trainer's command that names files which will be missing in a trial's sandbox."""
     if not isinstance(study.trainer, Trainer):
         return
     data = {sandbox_name(place) for name in study.region_table for place in study.data_of(name)}
@@ -198,7 +189,7 @@ def _check_command(study: Study, folder: Path) -> None:
 
 
 def _with_startup(study: Study, name: str) -> Region:
-    """Return a region with its number of start-up trials, which other releases may change."""
+    """Return a region with its number of start-up trials, because the default may change."""
     region, budget, space = study.region(name), study.budget_of(name), study.space_of(name)
     own = region.budget or BudgetOverride()
     if problem := startup_problem(own.startup_trials, budget.trials):
@@ -213,17 +204,10 @@ def _with_startup(study: Study, name: str) -> Region:
 
 
 def studys_fleet(fleet: Fleet, study: str, shares: int | None, *, gangs: bool = False) -> Fleet:
-    """Return a study's fleet, with defaults from the study.
+    """Return a study's fleet, with defaults from the study: its name, GPU shares and gangs.
 
-    Args:
-        fleet: the study's `fleet:` table.
-        study: the study's name, the default for the fleet's name.
-        shares: the number of trials that share a GPU; None: trials need no GPU.
-        gangs: True if the study has gangs.
-
-    Raises:
-        UnusableStudyError: the fleet doesn't divide GPUs as the trials request. The trials would
-            wait forever.
+    `shares` is the number of trials that share a GPU; None if trials need no GPU. Raises
+    UnusableStudyError if the fleet divides GPUs otherwise, because trials would wait forever.
     """
     if shares and fleet.trials_per_gpu not in {None, shares}:
         text = (

@@ -99,10 +99,7 @@ class Budget(Section):
 
     @property
     def startup(self) -> int:
-        """The number of trials before the Gaussian process chooses; a resolved study has it.
-
-        A study that an earlier release froze may lack it. Then the old default is used.
-        """
+        """The number of trials before the Gaussian process chooses; 10 for old runs without it."""
         return min(self.startup_trials or 10, self.trials)
 
     @property

@@ -1,8 +1,8 @@
-"""The study: regions, data, search space, objective, budget, trainer, resources.
+"""`Study`, the validated content of a `study.yaml`.
 
-`Study` is the validated content of a `study.yaml`. `Study.resolve` returns its normal form: each
-region is listed by name with its own data and overrides, and every path is absolute. The normal
-form is itself a valid study. A run freezes it in `RUN/study.yaml`.
+`Study.resolve` returns a study's normal form: each region is listed by name with its own data and
+overrides, and every path is absolute. The normal form is a valid study, too. A run freezes it in
+`RUN/study.yaml`.
 """
 
 from __future__ import annotations
@@ -209,7 +209,6 @@ class Study(Section):
         return self
 
     def _of_metrics(self) -> Iterator[Refused]:
-        """Yield errors: a direction without a metric, and two directions for the same metric."""
         own, objective, gate = self.report_direction, self.objective, self.gate
         if own and self.report_metric is None:
             yield ("report_direction",), "requires report_metric", own
@@ -222,7 +221,6 @@ class Study(Section):
             yield ("gate", "direction"), "requires gate.metric", gate.direction
 
     def _of_absent_parts(self) -> Iterator[Refused]:
-        """Yield errors: keys whose requirements are missing, such as published models."""
         if self.trainer != "tabular":
             text = "requires trainer: tabular; leave it out, your trainer reads its own data"
             yield from (((name,), text, {}) for name in self._given("target", "table", "checks"))
@@ -236,7 +234,6 @@ class Study(Section):
             yield ("publish",), text, self.publish
 
     def _of_pairs(self) -> Iterator[Refused]:
-        """Yield errors: values that exclude each other."""
         if self.export and self.export.s3 and self.publish.startswith(URL_PREFIXES):
             text = "is in publish already; leave one of them out"
             yield ("export", "s3"), text, self.export.s3
@@ -254,7 +251,6 @@ class Study(Section):
             yield from self._of_two_managers(self.daily.takeover_after)
 
     def _of_two_managers(self, after: str) -> Iterator[Refused]:
-        """Yield errors: requirements of two managers that the study does not meet."""
         key = ("daily", "takeover_after")
         if not (self.storage or "").startswith("postgresql"):
             text = "requires storage: postgresql+psycopg://…, which both managers reach"
@@ -308,8 +304,7 @@ class Study(Section):
     def dated(self, day: date | None) -> tuple[Study, date | None]:
         """Return the study with a day instead of `{date}`, and this day.
 
-        Args:
-            day: the day; None: today in the study's zone, or no day if no data contains `{date}`.
+        None means today in the study's zone, or no day if no data contains `{date}`.
         """
         if not self.is_dated:
             return self, day
@@ -337,23 +332,15 @@ class Study(Section):
     # -- the normal form ---------------------------------------------------------------------
 
     def resolve(self, folder: Path) -> Study:
-        """Return the normal form: regions by name, paths absolute.
+        """Return the normal form: regions by name, paths absolute; `folder` is the study file's.
 
-        Args:
-            folder: the study file's folder, the base of relative paths.
-
-        Raises:
-            InputError: a file doesn't exist or can't be used, a glob has no matches, or a
-                region's overrides contradict the study. The message names the key.
+        Raises InputError, with the key, if a file can't be used, a glob has no matches, or a
+        region's overrides contradict the study.
         """
         return resolution.resolved(self, folder)
 
     def channels(self, folder: Path) -> list[Channel]:
-        """Return the channels of alerts, with absolute paths.
-
-        Raises:
-            UnusableStudyError: a file can't be read, or a program can't be run.
-        """
+        """Return the channels of alerts, with absolute paths; UnusableStudyError on failure."""
         return [each.resolve(folder, ("notify", i)) for i, each in enumerate(self.notify)]
 
     # -- a region of the normal form ---------------------------------------------------------
@@ -368,8 +355,8 @@ class Study(Section):
     def compared_metric(self) -> str:
         """The metric that compares tuned with default settings.
 
-        On the rows that chose the best of many trials, this trial looks better than it is. So
-        `trainer: tabular` also measures each trial on other rows.
+        The best of many trials looks better than it is on the rows that chose it. So `trainer:
+        tabular` also measures each trial on other rows.
         """
         metric = self.objective.metric
         if self.trainer == "tabular" and metric.startswith("val_"):
@@ -391,11 +378,7 @@ class Study(Section):
         return self.region(region).data or []
 
     def space_of(self, region: str) -> SearchSpace:
-        """Return a region's search space: the study's space, with the region's own entries.
-
-        Raises:
-            InputError: the region's entries make the space invalid. The message names the keys.
-        """
+        """Return a region's search space, with its own entries; InputError with keys if invalid."""
         own = self.region(region).search_space
         if not own:
             return self.search_space
@@ -426,7 +409,6 @@ def shares_of(accelerator: Accelerator, resources: Resources, fleet: Fleet | Non
 
 
 def _space_problems(error: ValidationError, region: str, own: Mapping[str, Any]) -> list[Problem]:
-    """Return the problems of a region's search space, each with the keys of its entry."""
     problems = []
     for detail in error.errors(include_url=False):
         place = detail["loc"]

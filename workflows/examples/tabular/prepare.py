@@ -2,8 +2,8 @@
 
     python prepare.py
 
-writes data/lyon.csv and so on, always with the same rows, as an example for your own files; the
-study itself doesn't need this program. Each region has other reasons for late parcels: `REASONS`.
+writes data/lyon.csv and so on, always with the same rows, as an example for your own files. The
+study itself doesn't need this program. `REASONS` has each region's reasons for late parcels.
 """
 
 from __future__ import annotations

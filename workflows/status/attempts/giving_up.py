@@ -1,7 +1,6 @@
 """The decision to abandon a run's trials early, because all fail for the same reason.
 
-A trainer that crashes with any parameters would otherwise use up all attempts of the study, on
-rented machines.
+A trainer that crashes with any parameters would otherwise use up all attempts on rented machines.
 """
 
 from __future__ import annotations
@@ -28,9 +27,11 @@ TRIALS = 3  # of different parameters: one of them may have untrainable ones
 def reason_to_abandon(regions: Regions) -> str | None:
     """Return why no further trial of these regions can succeed; None if one may.
 
-    All attempts so far have failed for the same reason, at three trials or more; machines' faults
-    don't count. No trial is complete, and no first attempt has run longer than the failed ones. A
-    single machine is not the cause: the attempts ran on several machines, or the pool has no other.
+    All of this must be true:
+
+    - At least three trials have failed, all with the same error. Machines' faults don't count.
+    - No trial is complete, and no first attempt has run longer than the failed ones.
+    - Several machines ran the attempts, or the pool has only one.
     """
     trials = [trial for own, _ in regions for trial in own]
     attempts = [attempt for attempt in failed_attempts(trials) if not attempt.blame]
@@ -57,14 +58,12 @@ def reason_to_abandon(regions: Regions) -> str | None:
 
 
 def _fares_better(place: TrialFolder, job: Job, seconds: float) -> bool:
-    """Return whether a trial's first attempt has a result, or has run longer than failed ones."""
     if job_files.size_of(place.result):
         return True
     return is_executing(place) and time.time() - (job.started or 0.0) > seconds
 
 
 def _on_several(used: Set[str]) -> bool:
-    """Return whether jobs ran on more than one machine, or on all machines of the pool."""
     if len(used) != 1:  # none: they failed before a machine had them
         return True
     try:

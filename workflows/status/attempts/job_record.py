@@ -20,8 +20,8 @@ def execution_of(
 ) -> TrialExecution:
     """Return the execution of a trial from its job's files.
 
-    `attempts` is the number of attempts if the job's log has none. The log comes first, because
-    DAGMan forgets the attempts of a stopped run. `failed` marks a trial without a result.
+    `failed` marks a trial without a result. `attempts` is their number if the job's log has none.
+    The log takes precedence, because DAGMan forgets the attempts of a stopped run.
     """
     plain, metric = _plain(place, study, failed=failed), study.objective.metric
     # without files from its job, its agent's reports
@@ -31,12 +31,11 @@ def execution_of(
 
 
 def note_job(place: TrialFolder, study: Study, *, failed: bool) -> None:
-    """Store the execution of a full training or a gate in its folder: no study stores it."""
+    """Store the execution of a full training or a gate in a file; the storage has only trials."""
     job_files.write_json(place.job, _plain(place, study, failed=failed))
 
 
 def _plain(place: TrialFolder, study: Study, *, failed: bool) -> dict[str, Any]:
-    """Return the job and its executions as plain data; empty without a job."""
     job = read_job(place, study.usd_per_hour, failed=failed)
     stays = read_stays(place, study.usd_per_hour, failed=failed)
     if job is None:

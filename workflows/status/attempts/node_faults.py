@@ -1,9 +1,8 @@
 """Failed attempts for which a machine or HTCondor is to blame; they cost no retry.
 
-Three sources distinguish them from the user's own errors: HTCondor's hold code, the last line of
-the error, and the machine's state in the pool, which comes from its probe and its agent. A broken
-machine may be detected only after the third failed job. It is then also blamed for its earlier
-failures.
+Three sources identify such attempts: HTCondor's hold code, the last line of the error, and the
+machine's own ad in the pool. A broken machine may be recognised only after the third failed job.
+Its earlier failures then count as its fault, too.
 """
 
 from __future__ import annotations
@@ -41,10 +40,7 @@ _FAILING_JOBS = "jobs failed here within"  # a node agent's text for repeatedly 
 
 
 def in_hold(code: int, reason: str) -> bool:
-    """Return whether a machine or HTCondor caused a hold, from the hold's code and reason.
-
-    A missing file is the user's error.
-    """
+    """Return whether a machine or HTCondor caused a hold; a missing file is the user's error."""
     if code in {*CODES, *_BY_A_PERSON}:
         return False
     if code in {_INPUT, _OUTPUT}:
@@ -59,7 +55,7 @@ def in_words(message: str) -> bool:
 
 
 def word_of(machine: str) -> bool:
-    """Return whether a machine reports itself as broken; False if the pool doesn't answer."""
+    """Return whether a machine's ad reports it as broken; False if the pool doesn't answer."""
     found = machine_named(machine)
     if found is None:
         return False
@@ -67,7 +63,7 @@ def word_of(machine: str) -> bool:
 
 
 def own_errors(noted: Mapping[str, Mapping[str, str]]) -> int:
-    """Return the number of attempts that failed by the user's error; `retries` limits it."""
+    """Return the number of attempts that failed by the user's error; `retries` limits them."""
     others = [attempt for attempt in noted.values() if attempt.get("blame") != MACHINE]
     names = {attempt["machine"] for attempt in others if attempt.get("machine")}
     broken = {name for name in names if word_of(name)}
@@ -75,7 +71,7 @@ def own_errors(noted: Mapping[str, Mapping[str, str]]) -> int:
 
 
 def to_avoid(study: Study, noted: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
-    """Return the machines that another attempt should avoid; empty if there are no others."""
+    """Return the machines that another attempt should avoid; empty if the pool has no others."""
     failed = {attempt["machine"] for attempt in noted.values() if attempt.get("machine")}
     return tuple(sorted(failed)) if failed and others_than(study, failed) else ()
 

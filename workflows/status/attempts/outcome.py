@@ -39,14 +39,11 @@ _SHOWN = 40  # characters of a value that isn't a number
 def outcome_of(
     folder: TrialFolder, return_code: int, metric: str, places: Mapping[str, str]
 ) -> Complete | Failed | Unpaid:
-    """Return the outcome of an ended job.
+    """Return the outcome of an ended job; a result must have the objective's `metric`.
 
-    Args:
-        folder: the trial's folder, with the job's files.
-        return_code: DAGMan's return code for a POST script: the exit code, minus the signal's
-            number, or a number below -999 for a removed job.
-        metric: the objective's metric, which a result must have.
-        places: the places of a trial's limits in the study, as in `FrozenStudy`.
+    `return_code` is as DAGMan gives it to a POST script: an exit code, a negated signal number, or
+    a number below -999 for a job that did not exit. `places` has the places of a trial's limits in
+    the study, as in `FrozenStudy`.
     """
     ended = read_ended(folder)
     if ended and ended.over:
@@ -89,7 +86,7 @@ def read_stop(folder: TrialFolder) -> dict[str, Any] | None:
 
 
 class _NoResultError(ValueError):
-    """The error that JSON does not have the shape of a result."""
+    """Valid JSON that is not a result."""
 
 
 def _outcome_of_result(path: Path, metric: str) -> Complete | Failed:
@@ -109,7 +106,6 @@ def _outcome_of_result(path: Path, metric: str) -> Complete | Failed:
 
 
 def _figures(result: dict[str, Any], metric: str) -> dict[str, Any]:
-    """Return the metrics, seconds and device in a result."""
     seconds = result.get("seconds")
     return {
         "metrics": finite_metrics(result["metrics"], metric),
@@ -119,11 +115,7 @@ def _figures(result: dict[str, Any], metric: str) -> dict[str, Any]:
 
 
 def load_result(path: Path) -> dict[str, Any]:
-    """Return a trial's result, in which "metrics" is a dict.
-
-    Raises:
-        ValueError: the result can't be used; the message has the reason.
-    """
+    """Return a trial's result, in which "metrics" is a dict; ValueError if it can't be used."""
     try:
         text = job_files.read_bytes(path, job_files.MOST_RESULT)
     except FileNotFoundError:
@@ -163,7 +155,6 @@ def _shape(metric: str) -> str:
 
 
 def _beside(result: dict[str, Any], metric: str) -> str:
-    """Return a note if the objective's number is outside of "metrics"; otherwise empty."""
     found = is_finite(result.get(metric)) and metric not in result["metrics"]
     return f', and {metric!r} is beside "metrics" instead of in it' if found else ""
 
@@ -190,7 +181,7 @@ def _why_no_objective(result: dict[str, Any], metric: str) -> str:
 
 
 def wrong_type(given: Mapping[str, Any], metric: str) -> str:
-    """Return the type and value of a metric that isn't a number; empty for others."""
+    """Return the type and value of a metric that isn't a number; otherwise empty."""
     value = given.get(metric)
     if metric not in given or is_number(value):
         return ""
@@ -214,7 +205,7 @@ def finite_metrics(given: dict[str, Any], objective: str | None = None) -> dict[
 
 
 def reported_metrics(place: TrialFolder) -> dict[str, float]:
-    """Return the metrics in a trial's or full training's result; empty before its end."""
+    """Return the finite metrics of a trial or full training; empty before its end."""
     try:
         return finite_metrics(load_result(place.result)["metrics"])
     except ValueError:
@@ -227,7 +218,6 @@ def one_line(value: Any) -> str:
 
 
 def _clean(value: Any) -> str:
-    """Return `value` as one line that is safe for a page, a terminal and a database."""
     try:
         text = str(value)
     except RecursionError:
@@ -236,7 +226,6 @@ def _clean(value: Any) -> str:
 
 
 def _own_words(folder: TrialFolder) -> str:
-    """Return the trainer's own error, from its result or from its last line of standard error."""
     try:
         error = load_result(folder.result).get("error")
     except ValueError:
@@ -254,7 +243,6 @@ def last_line(path: Path) -> str:
 
 
 def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid:
-    """Return the outcome of a removed job, from its hold or from the reason of its removal."""
     hold, removal, evictions = "", "", 0
     code: int | None = None
     for event in submissions(events_of(log))[-1]:
@@ -279,10 +267,7 @@ def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid
 
 
 def _got_nowhere(removal: str, evictions: int) -> str:
-    """Return why a job was removed for lack of progress; empty if it was removed otherwise.
-
-    The supervisor removes such jobs, or their submit file does.
-    """
+    """Return why the supervisor or the submit file removed a job without progress; else empty."""
     for beginning in (f"{EVICTED}: ", f"{STUCK}: "):
         if beginning in removal:
             return _BY_USER.sub("", removal[removal.index(beginning) :])

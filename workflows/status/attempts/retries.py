@@ -22,11 +22,8 @@ Noted = Mapping[str, Mapping[str, str]]  # the record of each failed attempt, by
 class JobEnd(NamedTuple):
     """The end of a node's job, as DAGMan reports it to its POST script.
 
-    Attributes:
-        code: the return code, as in `outcome.outcome_of`.
-        retry: the number of retries of the node so far.
-        most: the maximum number of retries.
-        asked: the exit code of the node's PRE script.
+    `code` is as in `outcome.outcome_of`. `retry` counts the node's retries so far, and `most` is
+    their maximum. `asked` is the exit code of the node's PRE script.
     """
 
     code: int
@@ -36,10 +33,7 @@ class JobEnd(NamedTuple):
 
 
 class Attempts:
-    """The attempts at a node within the study's `retries`, which count only the user's errors.
-
-    DAGMan's own limit applies to all attempts.
-    """
+    """The attempts at a node; `retries` limits the user's errors, DAGMan limits all attempts."""
 
     def __init__(self, place: TrialFolder, study: Study) -> None:
         starts = [start for start in read_starts(place) if start.slot]
@@ -51,9 +45,9 @@ class Attempts:
     def with_machine(self, outcome: Failed, before: Noted) -> Failed:
         """Return the outcome, marked if the machine is to blame; `before` has earlier attempts.
 
-        If only one machine has tried a command that can't be run, and there are others, the failure
-        is not final: Python may be broken on that machine. The same holds for a job without
-        progress.
+        A broken Python on one machine may be the reason why a command can't be run. If the pool has
+        other machines, and none has tried the command, this machine is to blame. The failure is
+        then not final. A job without progress is treated alike.
         """
         if not self._machine:
             return outcome
@@ -72,7 +66,7 @@ class Attempts:
     def over(self, outcome: Failed, noted: Noted, job: JobEnd | None) -> bool:
         """Return whether a failed attempt gets no retry.
 
-        `noted` has all failed attempts, including this one; `job` is None if the job has not ended.
+        `noted` has all failed attempts, including this one. `job` is None if the job has not ended.
         """
         so_far, most = len(noted), self._retries + NODE_FAULTS + 1
         if job:

@@ -13,10 +13,8 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 def settled(place: TrialFolder, return_code: int, most: float = math.inf) -> int:
     """Return an attempt's return code, and move its files into the trial's folder.
 
-    `return_code` is DAGMan's, or the agent's if the job continues. The files may have `most` bytes.
-
-    Raises:
-        OSError: for example, the disk is full.
+    `return_code` is DAGMan's, or the agent's if the job continues. `most` limits the size of the
+    files in bytes. Raises OSError, for example if the disk is full.
     """
     take_left(place, place.left, most)
     if ended := read_ended(place):

@@ -38,17 +38,13 @@ class BilledRun:
 
     @staticmethod
     def open(place: Path) -> BilledRun:
-        """Open a run.
-
-        Raises:
-            InputError: the folder does not contain a run.
-        """
+        """Open a run; InputError if the folder does not contain a run."""
         folder = open_run(place)
         return BilledRun(folder, load_frozen(folder.study))
 
     @property
     def name(self) -> tuple[str, str]:
-        """The names of the run's study and of the run, as in its items."""
+        """The names of the study and of the run, as in the run's items."""
         return self.frozen.study.name, self.frozen.run
 
     @property
@@ -59,25 +55,17 @@ class BilledRun:
 
 @dataclass(frozen=True)
 class Bill:
-    """The bill of runs.
-
-    Attributes:
-        items: the items of the runs' jobs, and of their nodes' time without a job.
-        notices: lines about missing costs, with reasons.
-    """
+    """The costs of jobs and of nodes' time without a job; `notices` say which costs are missing."""
 
     items: tuple[Item, ...]
     notices: tuple[str, ...] = ()
 
 
 def bill(runs: Iterable[BilledRun], lifetimes: Mapping[str, Lifetime], now: datetime) -> Bill:
-    """Return the costs of runs and of nodes.
+    """Return the costs of runs and of nodes; `now` ends the charged time of running nodes.
 
-    Args:
-        runs: all runs that may have used the nodes: each pays a share of the nodes' time without a
-            job.
-        lifetimes: the nodes' lifetimes, by instance.
-        now: the end of the charged time of running nodes.
+    `runs` must include all users of the nodes, because they share the cost of time without a job.
+    `lifetimes` are by instance.
     """
     runs = list(runs)
     items: list[Item] = []
@@ -105,11 +93,7 @@ def _placed(item: Item, runs: Sequence[BilledRun]) -> Item:
 
 
 def run_items(run: BilledRun) -> list[Item]:
-    """Return the costs of a run's jobs.
-
-    Raises:
-        OptimizerError: the run's study can't be read.
-    """
+    """Return the costs of a run's jobs; OptimizerError if the run's trials can't be read."""
     folder, frozen = run.folder, run.frozen
     is_under_way = StatusReader(folder).state() in {RunState.RUNNING, RunState.HELD}
     now = time.time() if is_under_way else None
@@ -154,20 +138,12 @@ def _item(whose: Item, kind: Kind, stay: Stay) -> Item:
 
 
 def overhead(place: RunFolder, now: datetime) -> CostSum | None:
-    """Return the cost of a run's share of its fleet's nodes, from its autoscaler's last report.
+    """Return the cost of a run's share of its fleet's nodes, mainly `boot` and `idle`.
 
-    AWS is not asked. Other runs on the same nodes are searched in the folder of the study's runs,
-    and in the folders of other studies next to it.
-
-    Args:
-        place: the run's folder.
-        now: the end of the charged time of running nodes.
-
-    Returns:
-        The costs, mainly `boot` and `idle`; None if no autoscaler has reported nodes.
-
-    Raises:
-        OptimizerError: the run's study can't be read.
+    The nodes come from the autoscaler's last report, not from AWS. The result is None without a
+    report. Other runs on these nodes are looked up in the folders of this study and of studies next
+    to it. `now` ends the charged time of running nodes. Raises OptimizerError if the run's trials
+    can't be read.
     """
     run = BilledRun.open(place.root)
     if run.fleet is None or not (known := reported(run.fleet, [place.fleet_state])):
@@ -185,7 +161,6 @@ def overhead(place: RunFolder, now: datetime) -> CostSum | None:
 
 
 def _beside(run: BilledRun, since: datetime) -> Iterator[BilledRun]:
-    """Yield the other runs that had jobs at a moment or later."""
     root = run.folder.root
     are_by_study = root.parent.name == run.frozen.study.name  # runs/STUDY/RUN
     for place in root.parent.parent.glob("*/*") if are_by_study else root.parent.glob("*"):
@@ -196,5 +171,4 @@ def _beside(run: BilledRun, since: datetime) -> Iterator[BilledRun]:
 
 
 def _last_event(folder: RunFolder) -> float:
-    """Return the time of the newest event of a run's jobs, in Unix seconds; 0 without events."""
     return max(job_files.stamp_of(dag.nodes_log)[1] for dag in folder.all_dags()) / 1e9

@@ -26,11 +26,7 @@ def reported(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifetime]:
 
 
 def recorded(fleet: Fleet, now: datetime | None) -> dict[str, Lifetime]:
-    """Return the lifetimes of nodes in the fleet's own record, and of those that AWS lists now.
-
-    Raises:
-        FleetError: AWS is unreachable.
-    """
+    """Return nodes' lifetimes from the fleet's own record and AWS; FleetError if unreachable."""
     from trialfleet.infra.fleet.aws.clients import Aws
     from trialfleet.infra.fleet.commands.status import current_record
 

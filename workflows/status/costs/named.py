@@ -25,12 +25,7 @@ from trialfleet.workflows.status.costs.lifetimes import recorded, reported
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """The costs of runs, in USD.
-
-    Attributes:
-        by: the keys by which the rows are grouped.
-        notices: lines about unknown costs.
-    """
+    """The costs of runs, in USD, grouped by the keys `by`; `notices` say which are unknown."""
 
     by: tuple[str, ...]
     rows: tuple[CostSum, ...]
@@ -55,8 +50,8 @@ def cost(*names: str | PathLike[str], by: Sequence[str] = ()) -> Costs:
     Args:
         names: runs, runs' folders, or studies; a study means all of its runs. Without names: all
             runs in `./runs`, and the total cost of their fleets.
-        by: the keys to group by: study, run, day, team, region, kind; default: region for one run,
-            otherwise run.
+        by: the keys to group by: study, run, day, team, region, kind. The default is region for one
+            run, otherwise run.
 
     Raises:
         InputError: a run, study or key doesn't exist.
@@ -84,20 +79,14 @@ _CENT, _NEAR = 0.01, 0.02  # USD, and a part: two reads of running nodes are som
 
 
 def _slot_time(hours: float) -> str:
-    """Return slot hours in words; short times are in minutes, because hours would round to 0.00."""
+    """Return slot hours as text; short times are in minutes, because hours would round to 0.00."""
     return f"{hours:.2f} slot hours" if hours >= 0.1 else f"{hours * 60:.2g} slot minutes"
 
 
 def read_costs(names: Sequence[str] = (), now: datetime | None = None) -> Bill:
-    """Return the bill of runs.
+    """Return the bill of runs, with `names` as in `cost`.
 
-    Args:
-        names: runs, named as in `find_run`, or studies; a study means all of its runs. Without
-            names: all runs in `./runs`, and the total cost of their fleets.
-        now: the end of the charged time of running nodes; default: the present.
-
-    Raises:
-        InputError: a run or study doesn't exist.
+    `now` ends the charged time of running nodes. Raises InputError if a name doesn't exist.
     """
     chosen = [BilledRun.open(place) for place in _places(names)] if names else _all_here()
     fleets = {run.fleet.called: run.fleet for run in chosen if run.fleet}
@@ -117,7 +106,6 @@ def read_costs(names: Sequence[str] = (), now: datetime | None = None) -> Bill:
 
 
 def _beside_the_status(run: BilledRun, items: Sequence[Item], now: datetime | None) -> list[str]:
-    """Return a notice if a run's cost differs from the fleet's cost that its status shows."""
     money = read_spending(run.folder, run.frozen.run, run.fleet, now)
     own = add(items).usd or 0.0
     if money is None or abs(money.spent - own) <= max(_CENT, _NEAR * own):
@@ -131,7 +119,6 @@ def _beside_the_status(run: BilledRun, items: Sequence[Item], now: datetime | No
 
 
 def _places(names: Iterable[str]) -> list[Path]:
-    """Return the named runs; a study's name means all of its runs."""
     here = runs_here()
     places: dict[Path, None] = {}
     for name in names:
@@ -143,7 +130,6 @@ def _places(names: Iterable[str]) -> list[Path]:
 
 
 def _all_here() -> list[BilledRun]:
-    """Return the readable runs in `./runs`."""
     found = []
     for run in runs_here():
         with suppress(InputError):
@@ -154,7 +140,6 @@ def _all_here() -> list[BilledRun]:
 def _lifetimes(
     runs: Iterable[BilledRun], fleets: Iterable[Fleet], now: datetime | None
 ) -> tuple[dict[str, Lifetime], list[str]]:
-    """Return the lifetimes of fleets' nodes, and why some are unknown."""
     reports = [run.folder.fleet_state for run in runs if run.fleet]
     found: dict[str, Lifetime] = {}
     notices = []
