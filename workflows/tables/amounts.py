@@ -28,10 +28,7 @@ _MARKED = r"^[^\w#]*[0-9]+(?:[.,][0-9]+)?[^\w\-.,/:]+[^\W\d]{0,2}[^\w\-.,/:]*$"
 
 
 def amounts(values: pl.Series, kind: str) -> pl.Series:
-    """Return the numbers of a text column as Float64; null if a cell is not a number.
-
-    `kind` is a key of `DECIMAL_SIGNS`.
-    """
+    """Return a text column as Float64, null for other cells; `kind` is a key of `DECIMAL_SIGNS`."""
     decimal = DECIMAL_SIGNS[kind]
     thousands = "," if decimal == "." else "."
     bare = values.str.replace_all("\u2212", "-").str.replace_all(_MONEY, "")
@@ -53,10 +50,7 @@ def amounts(values: pl.Series, kind: str) -> pl.Series:
 
 
 def as_people_write_numbers(values: pl.Series) -> str:
-    """Return advice about a text column with numbers in people's forms, which are not read.
-
-    Empty if the column has something else.
-    """
+    """Return advice for a text column of numbers in people's forms; empty for other columns."""
     present = different_texts(values)
     other = present.filter(present.cast(pl.Float64, strict=False).is_null() & (present != ""))
     read = {kind: amounts(other, kind).is_not_null() for kind in DECIMAL_SIGNS}
@@ -74,10 +68,7 @@ def as_people_write_numbers(values: pl.Series) -> str:
 
 
 def with_units(values: pl.Series) -> str:
-    """Return advice about a text column with many numbers that have a unit or a mark.
-
-    Empty for other columns. A column of marked numbers may also have plain numbers.
-    """
+    """Return advice for a text column of numbers with units or marks; empty for other columns."""
     present = different_texts(values)
     is_plain = present.cast(pl.Float64, strict=False).is_not_null()
     is_marked = present.str.contains(_MARKED) & ~is_plain

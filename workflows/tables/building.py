@@ -46,19 +46,14 @@ class Description:
         rows: the number of rows with a target.
         parts: the number of training, validation and test rows.
         without_target: the number of rows without a target, which are left out.
-        target: the column to predict.
-        task: classification or regression.
-        task_inferred: True if the task was inferred, not given by the study.
         classes: the number of rows of each class; empty for a regression.
         range: the smallest and the largest target; empty for a classification.
-        numeric: the numeric columns.
-        categorical: the categorical columns, each with the size of its vocabulary.
-        ignored: the columns that are not used, each with the reason.
-        missing: the used columns with missing cells, each with their number.
-        notes: a note for people about a column, by column.
+        categorical: the size of each categorical column's vocabulary.
+        ignored: the unused columns, each with the reason.
+        missing: the number of missing cells, for used columns with any.
         one_class: the parts whose rows all have the same class or value.
         untaught: the classes that no training row has.
-        begins: for a split by time, the earliest time of validation and of test rows, as text.
+        begins: for a split by time, the earliest time of validation and of test rows.
         in_no_cell: texts of the study's own null_values that no cell has.
     """
 
@@ -91,11 +86,7 @@ class Description:
 def build_table(
     frame: pl.DataFrame, target: str | None, options: TableOptions, seed: int
 ) -> tuple[Table, Description]:
-    """Return the table for trials, and its description.
-
-    Raises:
-        TableError: the rows can't be used as such a table.
-    """
+    """Return the table for trials, and its description; TableError if the rows are unusable."""
     target = _check_columns(frame.columns, target, options)
     own = [text for text in options.null_values if text not in NULL_VALUES]
     in_no_cell = cells.in_no_cell(frame, own)
@@ -129,7 +120,7 @@ def build_table(
 
 
 def describe(table: Table) -> Description:
-    """Return the description of a table, from the table alone."""
+    """Describe a table, without facts that only its file has, such as ignored columns."""
     table = table.used()
     columns, values = table.columns, table.target
     missing = np.isnan(table.numeric).sum(0)
@@ -159,7 +150,6 @@ def describe(table: Table) -> Description:
 def _read_by_forms(
     rows: pl.DataFrame, roles: Mapping[str, str], numbered: Sequence[int]
 ) -> pl.DataFrame:
-    """Return the rows; columns for which the study gives a format are parsed."""
     forms = {name: role for name, role in roles.items() if is_form(role)}
     for name, form in forms.items():
         numbers_of(rows[name], form, numbered, _WAYS_OUT)
@@ -171,7 +161,7 @@ def _read_by_forms(
 
 @dataclass(frozen=True, kw_only=True)
 class _Goal:
-    """The target column: for each row a value, or the number of a class."""
+    """The target column: `values` has a number for each row, or an index into `classes`."""
 
     task: Task
     inferred: bool
@@ -219,7 +209,6 @@ def _goal(
 
 
 def _where(values: pl.Series, numbered: Sequence[int]) -> str:
-    """Return the rest of an error about a target with unread numbers: a row, perhaps a hint."""
     found = cells.understood_as("number", values)
     row = f"row {numbered[found.row]} below the header"
     if found.are_most():
@@ -242,7 +231,7 @@ def _task_of(values: pl.Series, found: pl.Series, kind: str) -> Task:
 def _slip(
     values: pl.Series, kind: str, numbered: Sequence[int], least: float = cells.MOSTLY
 ) -> str:
-    """Return a text about the first cell that is no number, if nearly all others are; else ""."""
+    """Describe a text column's first non-number if nearly all cells are numbers; else ""."""
     if kind != "text" or values.dtype != pl.String:
         return ""
     found = cells.understood_as("number", values)
@@ -280,7 +269,7 @@ def _check_parts(split: npt.NDArray[np.int8], goal: _Goal, target: str) -> None:
 
 
 def _check_columns(names: Sequence[str], target: str | None, options: TableOptions) -> str:
-    """Return the target; check that it and all columns of the options exist."""
+    """Return the target; TableError if a column of the options doesn't exist."""
     choices = ", ".join(map(repr, names[:_SHOWN])) + (", …" if len(names) > _SHOWN else "")
     if target is None:
         raise TableError(f"no column to predict is named: write target: COLUMN; it has {choices}")

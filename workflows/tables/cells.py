@@ -1,6 +1,6 @@
 """The kinds of a column's cells, and the conversion of cells to numbers or categories.
 
-Training and prediction both use this module. So a value has the same meaning in both.
+Training and prediction both use this module, so a value has the same meaning in both.
 """
 
 from __future__ import annotations
@@ -26,12 +26,7 @@ _DIGITS = r"^(0|-?[1-9][0-9]*)$"
 
 
 class CellError(ValueError):
-    """A cell is not of its column's kind.
-
-    Attributes:
-        row: the row's number, from 0.
-        why: the problem, with the cell's value.
-    """
+    """A cell is not of its column's kind; `row` counts from 0."""
 
     def __init__(self, row: int, why: str) -> None:
         super().__init__(why)
@@ -50,7 +45,7 @@ def without_nulls(frame: pl.DataFrame, null_values: Sequence[str]) -> pl.DataFra
 
 
 def in_no_cell(frame: pl.DataFrame, null_values: Sequence[str]) -> list[str]:
-    """Return those of `null_values` that no cell has."""
+    """Return the `null_values` that no cell has."""
     columns = [_plain(column) for column in frame.iter_columns()]
     return [
         text for text in null_values if not any(_are_among(each, [text]).any() for each in columns)
@@ -62,7 +57,7 @@ def _plain(values: pl.Series) -> pl.Series:
 
 
 def _are_among(values: pl.Series, null_values: Sequence[str]) -> pl.Series:
-    """Return for each cell whether it is one of the texts, or the same number, date or time.
+    """Return which cells equal one of `null_values`, also as a number, a date or a time.
 
     Blanks around a cell don't matter. A text with a leading zero is a code, not a number.
     """
@@ -88,7 +83,6 @@ def _are_among(values: pl.Series, null_values: Sequence[str]) -> pl.Series:
 
 @lru_cache
 def _as_numbers(null_values: tuple[str, ...]) -> dict[str, pl.Series]:
-    """Return the numbers, the dates and the times among texts, by kind."""
     texts = pl.Series(null_values, dtype=pl.String)
     found = {kind: _CONVERT[kind](texts) for kind in ("number", "date", "time")}
     read = {kind: numbers.fill_nan(None).drop_nulls() for kind, numbers in found.items()}
@@ -98,7 +92,7 @@ def _as_numbers(null_values: tuple[str, ...]) -> dict[str, pl.Series]:
 def recognise(values: pl.Series) -> tuple[str | None, pl.Series]:
     """Return the kind of a column's cells, and the cells; numbers, dates and times are converted.
 
-    A text column has the kind number, date, time or boolean if all its cells have this kind. The
+    A text column has the kind "text" unless all cells are numbers, dates, times or booleans. The
     kind is None if no model can use the column's type.
     """
     if values.dtype != pl.String:
@@ -137,16 +131,14 @@ def _is(values: pl.Series, *types: type[pl.DataType]) -> bool:
 
 
 class Understood(NamedTuple):
-    """Counts for a text column: cells of one kind, such as number, and other cells.
+    """Counts of a text column's cells of one kind, such as number, and of its other cells.
 
     Attributes:
-        kind: the kind.
-        share: the share of cells of this kind, among cells that are not missing.
-        others: the number of other cells.
-        different: the number of different texts in the column.
-        different_others: the number of different texts that are not of this kind.
+        share: the share of cells of this kind among all cells with a value.
+        different: the number of different texts.
+        different_others: the number of different texts of another kind.
         first: the first other cell; empty if there is none.
-        row: the row of this cell, from 0.
+        row: the row of `first`, from 0.
     """
 
     kind: str
@@ -158,7 +150,7 @@ class Understood(NamedTuple):
     row: int = 0
 
     def are_most(self, least: float = MOSTLY) -> bool:
-        """Return whether nearly all cells, or nearly all different texts, are of this kind."""
+        """Return whether nearly all cells or different texts, but not all, are of this kind."""
         few = self.different_others <= FEW_TEXTS * self.different
         return self.others > 0 and (self.share >= least or few)
 
@@ -172,7 +164,7 @@ class Understood(NamedTuple):
 
 
 def understood_as(kind: str, values: pl.Series) -> Understood:
-    """Count a column's cells that are of a kind, and find the first cell that is not."""
+    """Count a column's cells of a kind, and find the first other cell."""
     present = len(values) - values.null_count()
     different = values.drop_nulls().unique(maintain_order=True)
     others = different.filter(_unread(different, _CONVERT[kind](different)))
@@ -185,11 +177,9 @@ def understood_as(kind: str, values: pl.Series) -> Understood:
 
 
 def as_written(values: pl.Series, form: str) -> pl.Series:
-    """Return a column as numbers or moments; all cells must have the given form.
+    """Return cells, prepared by `without_nulls`, as numbers or moments.
 
-    Args:
-        values: the cells after `without_nulls`.
-        form: "decimal_point", "decimal_comma", or a strftime format of dates.
+    All cells must have `form`: "decimal_point", "decimal_comma", or a strftime format of dates.
     """
     if form in DECIMAL_SIGNS:
         return numbers(values, form)
@@ -197,16 +187,15 @@ def as_written(values: pl.Series, form: str) -> pl.Series:
 
 
 def numbers(values: pl.Series, kind: str) -> pl.Series:
-    """Return a column's cells as Float64; null for missing cells.
+    """Return cells, prepared by `without_nulls`, as Float64; null for missing cells.
 
-    Args:
-        values: the cells after `without_nulls`.
-        kind: "number", "decimal_point" or "decimal_comma"; "date" or a strftime format, which give
-            days since the beginning of 1970 in UTC; "time", which gives hours since midnight; or
-            "boolean", which gives 0 or 1.
+    - "number", "decimal_point" and "decimal_comma" give the number.
+    - "date" and strftime formats give days since the beginning of 1970 in UTC.
+    - "time" gives hours since midnight.
+    - "boolean" gives 0 or 1.
 
     Raises:
-        CellError: a cell is not of this kind.
+        CellError: a cell is not of this kind, or too large for a 32-bit number.
     """
     found = _CONVERT[kind](values) if kind in _CONVERT else _days(values, kind)
     _refuse(
@@ -223,10 +212,7 @@ def kind_now(values: pl.Series, kind: str) -> str:
 
 
 def texts(values: pl.Series, kind: str) -> pl.Series:
-    """Return a column's cells as categories; null for missing cells.
-
-    A category has one spelling: whole numbers have no fraction, booleans are in lower case.
-    """
+    """Return cells as categories; whole numbers have no fraction, booleans are in lower case."""
     found = values.cast(pl.String)
     if kind == "boolean":
         return found.str.strip_chars().str.to_lowercase()
@@ -235,15 +221,9 @@ def texts(values: pl.Series, kind: str) -> pl.Series:
 
 
 def labels(values: pl.Series, kind: str) -> pl.Series:
-    """Return a target's cells as names of classes; whole numbers have no fraction.
+    """Return a target's cells as class names, whole numbers without fraction; errors as `numbers`.
 
-    Args:
-        values: the cells after `without_nulls`, not yet converted: a float can't represent all
-            large whole numbers.
-        kind: the kind of the cells.
-
-    Raises:
-        CellError: the kind is "number", but a cell is no number.
+    `values` are unconverted cells, because a float can't represent all large whole numbers.
     """
     if kind != "number":
         return texts(values, kind)
@@ -258,9 +238,9 @@ def labels(values: pl.Series, kind: str) -> pl.Series:
 
 
 def codes(values: pl.Series, vocabulary: Iterable[str]) -> pl.Series:
-    """Return texts as Int32 codes: the position in the vocabulary + 1, or 0 for any other text.
+    """Return texts as Int32 codes: the position in the vocabulary + 1, or 0 for other texts.
 
-    A missing text is 0, too, unless the vocabulary has the empty text, which `write_table` allows.
+    A missing text counts as the empty text, which `write_table` allows in a vocabulary.
     """
     known = codes_of([*vocabulary])
     if not known:
@@ -269,7 +249,7 @@ def codes(values: pl.Series, vocabulary: Iterable[str]) -> pl.Series:
 
 
 def _unread(values: pl.Series, found: pl.Series) -> pl.Series:
-    """Return for each cell whether it could not be read; a blank cell counts as missing."""
+    """Return which cells could not be read; a blank cell counts as missing."""
     unread = found.is_null() & values.is_not_null()
     if values.dtype == pl.String and unread.any():
         unread &= values.str.strip_chars() != ""

@@ -23,11 +23,9 @@ class Feature:
     """The role of a column in the model.
 
     Attributes:
-        role: the column's role.
-        kind: the kind of its cells, see `cells`.
-        values: its cells, converted to numbers if they are numbers, dates or times.
-        why: the reason why a model doesn't use it; empty if a model does. If the role isn't
-            "ignore", the table has its values even so.
+        kind: the kind of the cells, see `cells`.
+        values: the cells; numbers, dates and times are converted to numbers.
+        why: why no model uses the column; the table has the column unless `role` is "ignore".
         note: a note for people if the study gives no role.
     """
 
@@ -44,10 +42,9 @@ class Feature:
 
 
 def feature_of(values: pl.Series, override: Role | None, trained: pl.Series) -> Feature:
-    """Return the role of a column.
+    """Return the role of a column; `trained` is True for training rows.
 
     `values` are the cells after `without_nulls`, or after a form of the study was applied.
-    `trained` is True for training rows.
     """
     is_named = values.name and not UNNAMED.fullmatch(values.name)
     if values.null_count() == len(values) and override != "ignore" and is_named:
@@ -60,7 +57,6 @@ def feature_of(values: pl.Series, override: Role | None, trained: pl.Series) -> 
 
 
 def _feature_of(values: pl.Series, override: Role | None) -> Feature:
-    """Return the role of a column, based on all its rows."""
     if override == "ignore":
         return Feature(role="ignore", values=values, why="the study says so")
     kind, found = cells.recognise(values)
@@ -78,7 +74,6 @@ def _feature_of(values: pl.Series, override: Role | None) -> Feature:
 
 
 def _inferred(values: pl.Series, kind: str, found: pl.Series) -> Feature:
-    """Return the role of a column for which the study gives no role, based on its cells."""
     written = almost = ""
     if kind == "text":
         written = as_people_write_dates(values) or as_people_write_numbers(values)
@@ -97,7 +92,6 @@ def _inferred(values: pl.Series, kind: str, found: pl.Series) -> Feature:
 
 
 def _why_useless(values: pl.Series, kind: str) -> str:
-    """Return the reason why a column can't help to predict the target; empty if it may."""
     if not values.name or UNNAMED.fullmatch(values.name):
         return "it has no name"
     present = values.drop_nulls()
@@ -115,7 +109,6 @@ def _counts_rows(values: pl.Series) -> bool:
 
 
 def _almost_numbers(values: pl.Series) -> str:
-    """Return a note if nearly all cells of a text column are numbers, dates or times; else ""."""
     if values.dtype != pl.String:
         return ""
     for kind in ("number", "date", "time"):

@@ -1,8 +1,8 @@
 """The rows of a CSV file as text, read as pandas does.
 
-Training and prediction use the same reader, Python's csv. Polars, which is ten times as fast, reads
-an unambiguous file instead. In such a file each quote encloses a cell or is doubled within a cell,
-lines end in LF or CR LF, and each row has as many cells as the header.
+Training and prediction both use Python's csv, so that they read the same rows. Polars is ten times
+as fast and reads unambiguous files for training. In such a file, quotes enclose cells or are
+doubled, lines end in LF or CR LF, and rows are equally long.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SEPARATORS = ",;\t|"
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)  # Excel writes it above the header
 _HEAD = 64  # lines from which the separator is inferred
 _NUL = "\0"
-_NO_CHARACTER = re.compile("[\0\udc80-\udcff]")  # invalid UTF-8 bytes are read as the latter
+_NO_CHARACTER = re.compile("[\0\udc80-\udcff]")  # NUL, or a byte that is not UTF-8
 
 
 class TableError(ValueError):
@@ -56,9 +56,8 @@ class CsvRows:
     """An open CSV file.
 
     Attributes:
-        header: the header's cells, unchanged except that line breaks in a cell become LF.
+        header: the header's cells; line breaks in a cell become LF.
         names: the columns' names, which are all different.
-        separator: the character between the cells.
         frames: the rows as text, in batches; empty cells are null.
     """
 
@@ -70,23 +69,13 @@ class CsvRows:
 
 @contextmanager
 def opened_csv(path: Path) -> Iterator[CsvRows]:
-    """Open a CSV file, which may be a pipe, and yield its rows.
-
-    Raises:
-        TableError: the file is not valid CSV; this may also be raised while rows are read.
-        OSError: the file can't be read.
-    """
+    """Open a CSV file or a pipe, and yield its rows; TableError also while rows are read."""
     with path.open("rb") as file:
         yield _parse(_unpacked(file))
 
 
 def read_csv(path: Path) -> pl.DataFrame:
-    """Return all rows of a CSV file.
-
-    Raises:
-        TableError: the file is not valid CSV.
-        OSError: the file can't be read.
-    """
+    """Return all rows of a CSV file; TableError for invalid CSV, OSError if it can't be read."""
     with path.open("rb") as file:
         try:
             data = _unpacked(file).read()
@@ -159,8 +148,6 @@ def _parse(file: io.BufferedReader) -> CsvRows:
 
 
 def _separator_of(head: list[str]) -> str:
-    """Return the separator with which most rows have as many cells as the header."""
-
     def score(mark: str) -> tuple[float, int, int]:
         header, *rows = [len(row) for row in csv.reader(head, delimiter=mark) if row] or [0]
         alike = rows.count(header) / len(rows) if rows and header > 1 else 0.0
@@ -171,7 +158,7 @@ def _separator_of(head: list[str]) -> str:
 
 @dataclass(frozen=True)
 class _Record:
-    """A row, with the numbers of its first and last line in the file."""
+    """A row; `first` and `last` are the numbers of its lines in the file."""
 
     cells: list[str]
     first: int
@@ -179,11 +166,7 @@ class _Record:
 
 
 def _records(lines: Iterable[str], separator: str, skipped: int) -> Iterator[_Record]:
-    """Yield the rows that aren't blank.
-
-    A special line is appended to the file's lines. It shows whether a quote is still open at the
-    end.
-    """
+    """Yield the rows that aren't blank; an appended line shows whether a quote is still open."""
     end = [_NUL, _NUL]
     reader = csv.reader(itertools.chain(lines, [separator.join(end)]), delimiter=separator)
     first = skipped + 1
@@ -200,7 +183,6 @@ def _records(lines: Iterable[str], separator: str, skipped: int) -> Iterator[_Re
 
 
 def _names(header: list[str]) -> list[str]:
-    """Return the columns' names; columns without a name get the name that pandas gives them."""
     if not any(map(str.strip, header)):
         raise TableError("has no header: its first line must name the columns")
     names = [name if name.strip() else f"Unnamed: {i}" for i, name in enumerate(header)]
@@ -233,7 +215,7 @@ def _of_another_length(record: _Record, width: int) -> str:
 
 
 def _by_polars(data: bytes, rows: CsvRows) -> pl.DataFrame | None:
-    """Return the rows read by polars; None for an ambiguous file, which Python's csv must read."""
+    """Return the rows read by polars; None for an ambiguous file."""
     data = data.removeprefix(_UTF8).strip(b"\r\n")
     has_separator_line = _SEPARATOR_LINE.match(data[:8].decode(errors="replace"))
     if has_separator_line or not _is_plain(data, rows.separator, len(rows.names)):
@@ -247,7 +229,7 @@ def _by_polars(data: bytes, rows: CsvRows) -> pl.DataFrame | None:
 
 
 def _is_plain(data: bytes, separator: str, width: int) -> bool:
-    """Return whether each row has the right number of cells, and all quotes are unambiguous."""
+    """Return whether all rows have `width` cells, and all quotes are unambiguous."""
     if width < 2 or b"\0" in data or data.count(b"\r") != data.count(b"\r\n"):
         return False
     text = np.frombuffer(b"\n" + data + b"\n", np.uint8)

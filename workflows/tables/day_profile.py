@@ -25,10 +25,8 @@ class DayProfile:
     """The profile of a day's table.
 
     Attributes:
-        rows: the number of rows with a target.
-        target: the column to predict.
         missing: the share of rows with a missing cell, by column.
-        ignored: the columns that no model uses; they are not in `missing`.
+        ignored: the unused columns that are not in `missing`.
         categories: the number of training rows of each category, by column.
         classes: the share of rows of each class; empty for a regression.
         quantiles: the quantiles of a regression's target, in twenty steps.
@@ -46,7 +44,7 @@ class DayProfile:
 
 
 def profile_of(table: Table, found: Description, *, seed: int, labels: bool) -> DayProfile:
-    """Return the profile of a day's table; the label score is only computed if `labels` is set."""
+    """Return the profile of a day's table, with a label score if `labels` is set."""
     rows, used = found.rows, table.used()
     missing = _missing(table, found)
     is_regression = found.task == "regression"
@@ -64,7 +62,6 @@ def profile_of(table: Table, found: Description, *, seed: int, labels: bool) -> 
 
 
 def _missing(table: Table, found: Description) -> dict[str, float]:
-    """Return the share of missing cells in each column that a model uses or could use."""
     rows, columns = found.rows, table.columns
     of_numbers = np.isnan(table.numeric).mean(0).tolist()
     categorical = {name: found.missing.get(name, 0) / rows for name in found.categorical}

@@ -19,11 +19,8 @@ def encode(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]:
     """Return rows in a model's form: numeric [n, d], categorical [n, k].
 
-    `rows` come from `cells.without_nulls`. `numbered` has the row numbers for messages.
-
-    Raises:
-        TableError: numeric columns have cells that are no numbers. The message names the first such
-            cell of each column.
+    `rows` come from `cells.without_nulls`. `numbered` has the row numbers for messages. A
+    TableError names each numeric column's first cell that is no number.
     """
     numeric: list[npt.NDArray[np.float64]] = []
     problems: list[str] = []
@@ -47,7 +44,7 @@ def encode(
 def numbers_of(
     values: pl.Series, kind: str, numbered: Sequence[int], ways_out: str = ""
 ) -> pl.Series:
-    """Return a column's cells as Float64; an error names row and column, and says what to do."""
+    """Return a column's cells as Float64; a TableError names the first other cell, and a fix."""
     try:
         return cells.numbers(values, kind)
     except cells.CellError as error:

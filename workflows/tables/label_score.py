@@ -1,9 +1,9 @@
 """A test whether columns predict a table's labels better than they predict shuffled labels.
 
-It uses a cheap model on a sample of the rows: correlations of the target with each column. For a
-numeric column these are its ranks, their squares, and its missing cells; for a categorical column
-each category. The score is the fourth root of the sum of the correlations' fourth powers. So one
-strong column counts as well as many weak ones. A pattern of several columns together is not found.
+The target is correlated with features of each column, on a sample of the rows. A numeric column's
+features are its ranks, their squares and its missing cells. A categorical column's features are its
+categories. The score is the fourth root of the sum of the correlations' fourth powers. So one
+strong column counts as much as many weak ones. The test finds no pattern of several columns.
 """
 
 from __future__ import annotations
@@ -35,15 +35,12 @@ class LabelScore:
 
     @property
     def ratio(self) -> float:
-        """The labels' score divided by that of shuffled labels; 1 or less is no better."""
+        """The ratio `score` / `shuffled`; above 1 if columns predict the true labels better."""
         return self.score / self.shuffled
 
 
 def label_score(table: Table, seed: int) -> LabelScore | None:
-    """Return the score for how well a table's columns predict its target; None if unknown.
-
-    The same table and seed give the same score.
-    """
+    """Return a table's score, always the same for a seed; None for a small or constant table."""
     if len(table.target) < FEWEST_ROWS:
         return None
     dealt = np.random.default_rng(seed)
@@ -64,7 +61,6 @@ def label_score(table: Table, seed: int) -> LabelScore | None:
 
 
 def _goal(table: Table, rows: npt.NDArray[np.int64]) -> Floats:
-    """Return the target of some rows as columns: its ranks, or one column per class."""
     target = table.target[rows]
     if table.columns.task == "regression":
         return _standard(_ranks(target))[:, None]
@@ -72,7 +68,7 @@ def _goal(table: Table, rows: npt.NDArray[np.int64]) -> Floats:
 
 
 def _values(table: Table, rows: npt.NDArray[np.int64]) -> Iterator[Floats]:
-    """Yield the values to correlate, for each column of a table, with mean 0 and variance 1."""
+    """Yield the values to correlate, for each column, with mean 0 and variance 1."""
     for column in table.numeric.T:
         numbers = column[rows]
         is_missing = np.isnan(numbers)
@@ -92,7 +88,7 @@ def _each_word(codes: npt.NDArray[np.integer[Any]]) -> Iterator[Floats]:
 
 
 def _ranks(numbers: Floats) -> Floats:
-    """Return the ranks of numbers, scaled to -0.5 to 0.5; equal numbers have equal ranks."""
+    """Return ranks scaled to -0.5 to 0.5; equal numbers have equal ranks."""
     _, places, counts = np.unique(numbers, return_inverse=True, return_counts=True)
     middles = np.cumsum(counts) - (counts - 1) / 2
     ranks: Floats = (middles[places] / (len(numbers) + 1) - 0.5).astype(np.float32)

@@ -1,6 +1,6 @@
 """Dates and times (moments) in the forms of databases, programs and people.
 
-A form is read if month and day can't be confused. Any other form is reported, with the strftime
+A form is read if month and day can't be confused. For another form, advice names the strftime
 format to write in `table.columns`.
 """
 
@@ -89,7 +89,7 @@ _PERHAPS = (  # a time of day; .NET's forms; a year and other numbers without La
 
 
 def moments(values: pl.Series) -> pl.Series:
-    """Return the moments of a text column in UTC; null if a cell is not a moment."""
+    """Return the moments of a text column in UTC; null for other cells."""
     found = _in_utc(values.str.strip_chars().str.replace("T", " ", literal=True))
     left = (found.is_null() & values.str.contains("[0-9]")).arg_true()
     sample = values.gather(left.head(_SAMPLE))
@@ -111,10 +111,7 @@ def by_form(values: pl.Series, form: str) -> pl.Series:
 
 
 def as_people_write_dates(values: pl.Series) -> str:
-    """Return advice about a text column with dates in a form that is not read.
-
-    Empty if the column has something else.
-    """
+    """Return advice for a text column of dates in an unread form; empty for other columns."""
     present = different_texts(values)
     dates = present.filter(present.str.contains(_LIKE_DATES) & moments(present).is_null())
     if not len(dates) or len(dates) < (1 - FEW_TEXTS) * len(present):
@@ -132,7 +129,7 @@ def as_people_write_dates(values: pl.Series) -> str:
 
 
 def perhaps_moments(values: pl.Series) -> str:
-    """Return advice about a column with many texts that may be moments; empty for others."""
+    """Return advice for a column with many texts that may be moments; empty for other columns."""
     present = different_texts(values)
     alike = present.filter(present.str.contains(_PERHAPS))
     if len(alike) < max(MANY_TEXTS, (1 - FEW_TEXTS) * len(present)):
@@ -141,7 +138,7 @@ def perhaps_moments(values: pl.Series) -> str:
 
 
 def different_texts(values: pl.Series) -> pl.Series:
-    """Return the different texts of a column, without blanks around; empty if it isn't text."""
+    """Return a column's different texts, without blanks around; empty if the column isn't text."""
     present = values.drop_nulls() if values.dtype == pl.String else pl.Series(dtype=pl.String)
     return present.str.strip_chars().unique(maintain_order=True)
 

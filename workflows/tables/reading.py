@@ -15,11 +15,7 @@ NPZ = (".npz",)
 
 
 def format_of(name: str) -> str:
-    """Return "csv", "parquet" or "npz", from the end of a file's name or URL.
-
-    Raises:
-        TableError: the name has none of these endings.
-    """
+    """Return "csv", "parquet" or "npz" by the end of a file's name; TableError for other names."""
     for form, endings in [("csv", CSV), ("parquet", PARQUET), ("npz", NPZ)]:
         if name.lower().endswith(endings):
             return form
@@ -29,12 +25,7 @@ def format_of(name: str) -> str:
 
 
 def read_rows(path: Path, form: str) -> pl.DataFrame:
-    """Return all rows of a file: for CSV as text, for Parquet with the file's types.
-
-    Raises:
-        TableError: the file has another format, or no rows.
-        OSError: the file can't be read.
-    """
+    """Return all rows of a file, CSV as text; TableError if the file is invalid or has no rows."""
     frame = read_csv(path) if form == "csv" else _read_parquet(path)
     if not len(frame):
         raise TableError("has a header and no rows" if frame.columns else "is empty")

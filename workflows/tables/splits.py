@@ -37,14 +37,10 @@ def split_rows(
     seed: int,
     numbered: Sequence[int],
 ) -> Codes:
-    """Return the part of each row: TRAIN, VALIDATION or TEST.
+    """Return each row's part, TRAIN, VALIDATION or TEST; TableError for unusable values.
 
-    With `random`, the rows of each class are split separately, so that each part has the same share
-    of the class. `classes` [rows] has each row's class; `numbered` has the row numbers for
-    messages.
-
-    Raises:
-        TableError: a value of the split's column can't be used.
+    A random split keeps the proportions of `classes` [rows] in each part. `numbered` has the row
+    numbers for messages.
     """
     if split.column is not None:
         return _by_column(frame[split.column])
@@ -84,7 +80,6 @@ def _unusable(values: pl.Series, why: str) -> TableError:
 
 
 def _why_no_times(values: pl.Series, numbered: Sequence[int]) -> str:
-    """Return a text about the first cell that is neither a date nor a number."""
     if values.null_count() == len(values):
         return "has no values"
     if values.dtype != pl.String:

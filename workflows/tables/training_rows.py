@@ -1,4 +1,4 @@
-"""Detection of columns that are useless, because a model learns nothing from the training rows."""
+"""Detection of useless columns, from whose training rows a model learns nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENOUGH = 20  # with more training rows, a value of only one row teaches nothing
 
 
 def reason_unused(values: pl.Series, kind: str, role: Role, trained: pl.Series) -> str:
-    """Return the reason why a model learns nothing from a column; empty if it may learn."""
+    """Return why a model learns nothing from a column; empty if the model may learn."""
     if role == "categorical":
         texts = cells.texts(values, kind)
         learned = texts.filter(trained)
@@ -42,7 +42,7 @@ def _why_constant(values: pl.Series, learned: pl.Series, is_constant: bool) -> s
 
 
 def _why_unlike(learned: pl.Series, others: pl.Series) -> str:
-    """Return the reason if the training rows' numbers don't cover those of the others; else ""."""
+    """Return why the training rows' numbers don't cover the other rows'; empty if they do."""
     present, rest = (each.drop_nulls().to_numpy() for each in (learned, others))
     spread = spread_of(present)
     width = float(np.subtract(*np.quantile(rest, [0.9, 0.1]))) if len(rest) else 0.0

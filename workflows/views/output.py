@@ -29,7 +29,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def console(*, err: bool = False) -> Console:
-    """Return a rich console for the terminal or for another output."""
+    """Return a rich console, which wraps lines only on a terminal or with COLUMNS set."""
     from rich.console import Console
 
     made = Console(highlight=False, stderr=err)
@@ -39,7 +39,7 @@ def console(*, err: bool = False) -> Console:
 
 
 def show(view: RenderableType) -> None:
-    """Print a view. Words that are wider than the terminal, such as paths, are not broken."""
+    """Print a view without breaking words, such as paths, that are wider than the terminal."""
     console().print(view, overflow="ignore", crop=False)
 
 
@@ -50,10 +50,10 @@ def say(text: str, *, err: bool = False) -> None:
 
 @contextmanager
 def progress_lines(indent: str = "", *, err: bool = False) -> Iterator[Callable[[str], None]]:
-    """Give a function that shows a line of progress.
+    """Yield a function that shows a line of progress, with the seconds since the start.
 
-    A terminal shows only the last line, with the seconds since the start, and removes it at the
-    end. Elsewhere a line is printed when it changes, and periodically while it doesn't.
+    A terminal shows only the last line, and none after the end. Other outputs get each changed
+    line, and an unchanged line every `_SAID_AGAIN` seconds.
     """
     from rich.live import Live
     from rich.text import Text
@@ -93,13 +93,9 @@ def plain_table(*columns: str, right: Container[str] = ()) -> Table:
 
 
 class LongTable:
-    """A `plain_table` with many rows of text. Rich only computes its columns' widths.
-
-    It looks like rich's own table, which is slower: a millisecond per row.
-    """
+    """A faster `plain_table` of many rows; rich's own table takes a millisecond per row."""
 
     def __init__(self, table: Table, rows: Sequence[Sequence[str]]) -> None:
-        """Take a table that has columns but no rows, and its rows."""
         self._table, self._rows = table, rows
         self._columns = [_ColumnCells(cells) for cells in zip(*rows, strict=True)]
         if rows:
@@ -108,7 +104,6 @@ class LongTable:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType | Segment]:
-        """Yield the titles as rich renders them, and the rows."""
         from rich.segment import Segment, Segments
 
         lines = console.render_lines(self._table, options, pad=False, new_lines=True)
@@ -126,7 +121,7 @@ class LongTable:
 
 
 class _ColumnCells:
-    """A column's cells as a single cell, which rich measures and gives a width."""
+    """A column's cells as a single cell, for which rich computes the column's width."""
 
     def __init__(self, cells: Iterable[str]) -> None:
         self._cells, self.width = {*cells}, 0
@@ -155,12 +150,11 @@ def _size_of(cell: str, console: Console) -> tuple[int, int]:
 
 
 def _is_plain(cell: str) -> bool:
-    """Return whether a cell is one line with a width equal to its number of characters."""
+    """Return whether a cell is one line as wide as its number of characters."""
     return cell.isascii() and cell.isprintable()
 
 
 def _cell_lines(console: Console, cell: str, width: int, justify: JustifyMethod) -> list[str]:
-    """Return the lines of a cell, padded to a width."""
     if _is_plain(cell) and len(cell) <= width:
         return [cell.rstrip().rjust(width) if justify == "right" else cell.ljust(width)]
     from rich.text import Text
@@ -186,14 +180,14 @@ def keep_numbers_whole(table: Table) -> None:
 
 
 def cut_to_width(text: str, style: str = "") -> Text:
-    """Return a cell of one line; at its column's width it is cut with a …."""
+    """Return a cell of one line, which rich cuts at the column's width."""
     from rich.text import Text
 
     return Text(" ".join(text.split()), style, no_wrap=True, overflow="ellipsis")
 
 
 def with_hint_where_cut(table: Table, hint: str) -> Fitting:
-    """Return a table; if the terminal cuts its cells, a hint on the full texts is below it."""
+    """Return a table, with a hint on the full texts below if the terminal cuts cells."""
     from rich.console import Group
     from rich.text import Text
 
@@ -204,16 +198,12 @@ class Fitting:
     """A table with all columns if the terminal is wide enough, otherwise a narrower table."""
 
     def __init__(self, table: Callable[[bool], RenderableType]) -> None:
-        """Take the function that makes the table; its argument tells whether all columns fit.
-
-        The narrower table may be a `Fitting` again.
-        """
+        """Take the function that makes the table; its argument is whether all columns fit."""
         self._table = table
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        """Yield the table that fits."""
         from rich.measure import Measurement
 
         table, room = self._table(True), options.max_width  # noqa: FBT003 - its only argument
@@ -223,13 +213,7 @@ class Fitting:
 
 
 def keep_widths(table: Table, widths: dict[str, int]) -> None:
-    """Keep a table's columns, except the first, at least as wide as in earlier calls.
-
-    Args:
-        table: the table with all of its rows; its first column has constant names.
-        widths: the greatest width of each column so far, by the column's title; the call updates
-            it.
-    """
+    """Keep columns, except the first, as wide as in earlier calls with the same `widths`."""
     for column in table.columns[1:]:
         title = str(column.header)
         now = _widest([column.header, *column.cells])

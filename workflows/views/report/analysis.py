@@ -45,7 +45,7 @@ def compare(
 def worse_of(objective: Comparison, report: Comparison) -> str | None:
     """Return a text if tuned settings are notably worse than default ones; otherwise None.
 
-    The best trial can't be worse by the objective, only by another metric.
+    The best trial can be worse only by a metric other than the objective.
     """
     if report.gain is None or report.gain >= 0:
         return None
@@ -86,17 +86,10 @@ def advice_on_worse(metric: str, report_metric: str) -> str:
 def next_step_on_worse(
     region: str, data: Sequence[str], published: Path, in_force: Path, previous: Path | None
 ) -> tuple[str, str | None]:
-    """Return the next step for a published model of settings that are worse than default ones.
+    """Return the next step, and its command or None, for a model worse than default settings.
 
-    Args:
-        region: the region's name.
-        data: the region's data files.
-        published: the published model's folder.
-        in_force: the model that `latest` links to.
-        previous: a previous run's model whose metric was better; None without one.
-
-    Returns:
-        The step in words, and its command or None.
+    `in_force` is the model that `latest` links to. `previous` is a previous run's model with a
+    better metric.
     """
     if in_force != published:
         return f"The region's latest model is run {in_force.name}'s, not this one.", None
@@ -136,11 +129,7 @@ def settings_of(
 ) -> tuple[Setting, ...]:
     """Return each parameter's default and best value: first in the defaults' order, then by name.
 
-    Args:
-        defaults: the default settings.
-        best: the best trial.
-        trials: the trials; only parameters that they had get a range.
-        parameters: the parameters of the search space.
+    Only parameters that a trial had get a range.
     """
     had = {name for trial in trials for name in trial.params}
     ranges = {name: _range(item) for name, item in parameters.items() if name in had}

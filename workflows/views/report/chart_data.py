@@ -1,7 +1,7 @@
 """The data for the page's script as plain JSON: for charts, and for tables of trials.
 
 Each region has one block. Columns instead of rows, and few digits, keep the file small even with
-hundreds of regions. The script adds the rest: colours, tooltips and axes.
+hundreds of regions.
 """
 
 from __future__ import annotations
@@ -64,10 +64,7 @@ class Pair:
 
 
 def overview_data(report: Report) -> dict[str, Any]:
-    """Return the data of the chart that compares regions: places in the report, values and scales.
-
-    Gains are numbers and also texts as in the table of regions.
-    """
+    """Return the data of the chart that compares regions: places in the report, values, scales."""
     decimals = report_decimals(report)
     rows = [
         (at, row)
@@ -109,13 +106,7 @@ def scale_of_gains(report: Report) -> Scale:
 
 
 class CostBar(NamedTuple):
-    """A bar for the cost of a region's jobs, or of the fleet's nodes without a job.
-
-    Attributes:
-        place: the region's place in the report; None for the fleet.
-        usd: the total cost.
-        parts: the parts of the cost in USD, without zeros.
-    """
+    """The cost in USD of a region's jobs or, without a `place`, of the fleet's idle nodes."""
 
     place: int | None
     usd: float
@@ -142,10 +133,7 @@ def _known(parts: dict[str, float]) -> dict[str, float]:
 
 
 def _parts_of_cost(region: RegionReport) -> dict[str, float]:
-    """Return a region's cost in parts: trials, full training and gate, and lost work.
-
-    Jobs' time between trials counts as trials' time.
-    """
+    """Return a region's cost in parts; jobs' time between trials counts as trials' time."""
     jobs = [*region.trials, *([region.final_job] if region.final_job else [])]
     lost = sum(job.lost_usd or 0.0 for job in jobs)
     trials = sum((trial.usd or 0.0) - (trial.lost_usd or 0.0) for trial in region.trials)
@@ -179,7 +167,7 @@ def timeline_data(timeline: Timeline) -> dict[str, Any]:
 
 
 class Pictures:
-    """A region with data that several of its charts share; each is computed once."""
+    """The data that several charts of a region share; each is computed once."""
 
     def __init__(self, region: RegionReport) -> None:
         self.region = region
@@ -237,10 +225,7 @@ class Pictures:
 def region_data(report: Report, pictures: Pictures, points: int) -> dict[str, Any]:
     """Return a region's trials as columns, its parameters, and the scale of its objective.
 
-    Args:
-        report: the run's report.
-        pictures: the shared data of the region's charts.
-        points: the number of points to keep of each learning curve.
+    Each learning curve has at most `points` points.
     """
     region, drawn = pictures.region, pictures.drawn
     known = {item.name: item for item in region.settings}
@@ -282,7 +267,7 @@ def region_data(report: Report, pictures: Pictures, points: int) -> dict[str, An
 
 
 def decimals_of(values: Sequence[float | None], comparison: Comparison) -> int | None:
-    """Return the decimals for a column that values near the best need; outliers don't count."""
+    """Return a column's number of decimals, which outliers don't change."""
     known = [value for value in values if value is not None]
     anchor = comparison.tuned
     view = view_of(known, anchor) if known and anchor is not None else None
@@ -295,7 +280,6 @@ def _texts(values: Sequence[Any]) -> list[str]:
 
 
 def _jobs(trials: Sequence[Trial]) -> dict[str, list[Any]]:
-    """Return the data of trials' jobs as columns, without empty columns."""
     columns: dict[str, list[Any]] = {
         "started": [t.started and round(t.started) for t in trials],
         "seconds": [t.compute_seconds and round(t.compute_seconds, 1) for t in trials],
@@ -314,7 +298,7 @@ def _jobs(trials: Sequence[Trial]) -> dict[str, list[Any]]:
 
 
 def _curves(trials: Sequence[Trial], points: int) -> dict[int, list[list[Any]]]:
-    """Return the learning curves' steps and values, rounded to thousandths of the values' range."""
+    """Return learning curves' steps and values, rounded to thousandths of the values' range."""
     curves = {t.trial: thinned(t.curve, points) for t in trials}
     values = [value for curve in curves.values() for _, value in curve]
     reach = max(values) - min(values) if values else 0.0
@@ -368,6 +352,6 @@ def _places(item: Setting, trials: Sequence[Trial]) -> list[float | None]:
 
 
 def curve_points(report: Report) -> int:
-    """Return the number of points to keep of each learning curve; it is lower with many curves."""
+    """Return the maximum number of points of a learning curve; it is lower with many curves."""
     curves = sum(len(trial.curve) > 1 for region in report.regions for trial in region.trials)
     return max(CURVE_LEAST, min(CURVE_MOST, CURVE_POINTS // max(1, curves)))

@@ -20,7 +20,7 @@ MARKS = {Ending.PUBLISHED: "✓", Ending.UNCHANGED: "=", Ending.KEPT: "·", Endi
 
 
 def days_of(folder: DailyFolder, last: date | None = None) -> tuple[DayView, ...]:
-    """Return a study's last days, up to the day `last` if given; empty if it doesn't run daily."""
+    """Return a study's last days, up to the day `last` if given; empty without daily runs."""
     if not folder.journal.is_file():
         return ()
     try:
@@ -33,9 +33,9 @@ def days_of(folder: DailyFolder, last: date | None = None) -> tuple[DayView, ...
 def days_of_run(
     folder: DailyFolder, day: date, run: str, regions: Iterable[RegionStatus]
 ) -> tuple[DayView, ...]:
-    """Return the days up to a run's day, which includes the run's failed regions.
+    """Return the days up to a run's day, including the run's failed regions.
 
-    The journal doesn't have these regions yet, because the run writes its report earlier.
+    The journal lacks these regions while the run writes its report.
     """
     found = [_clean(each) for each in days_of(folder, day)]
     if found and found[0].date == day:
@@ -86,10 +86,7 @@ class RegionDays:
 
 
 def matrix(days: tuple[DayView, ...]) -> list[RegionDays]:
-    """Return a row for each region of some days, which are given newest first.
-
-    Regions with problems come first.
-    """
+    """Return a row per region, regions with problems first; `days` begin with the newest day."""
     by_region: dict[str, dict[date, Outcome]] = defaultdict(dict)
     for day in days:
         for one in day.outcomes:
@@ -103,6 +100,5 @@ def matrix(days: tuple[DayView, ...]) -> list[RegionDays]:
 
 
 def _bad_days(row: RegionDays) -> tuple[int, ...]:
-    """Return a row's sort key from its outcomes, newest first: failed, then kept, then others."""
     order = {Ending.FAILED: 0, Ending.KEPT: 1}
     return tuple(order.get(one.ending, 2) if one else 2 for one in row.outcomes[::-1])

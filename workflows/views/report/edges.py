@@ -7,17 +7,16 @@ from collections.abc import Sequence
 
 from trialfleet.workflows.views.report.model import RegionReport
 
-LEAST_TRIALS = 5  # completed ones of a region: the best of fewer is not significant
+LEAST_TRIALS = 5  # completed trials of a region: the best of fewer is not significant
 OFTEN = 0.5  # of the regions
 _ENDS = {"low": "lower", "high": "upper"}
 
 
 def edges_of(regions: Sequence[RegionReport]) -> str:
-    """Return a sentence about parameters whose best value is at an end in half of the regions.
+    """Return advice on parameters with best values at a range's end in half of the regions.
 
-    A best value that is the default doesn't count, because tuning didn't move it. A region doesn't
-    count if its tuned settings are not better than its default ones. If all trials are about equal,
-    the best one is random, and a wider range would not help.
+    A best value that is the default doesn't count, because tuning didn't move the value. A region
+    without a gain doesn't count, because the best of about equal trials is random.
     """
     tuned = [row for row in regions if row.complete >= LEAST_TRIALS]
     found = Counter(
@@ -44,10 +43,7 @@ def edges_of(regions: Sequence[RegionReport]) -> str:
 
 
 def _gained(row: RegionReport) -> bool:
-    """Return whether tuning helped, by the compared metric, or else by the objective.
-
-    Also return True if no trial had the default settings, because the gain is then unknown.
-    """
+    """Return whether tuning helped; True if no trial had the default settings."""
     gains = (row.report.gain, row.objective.gain)
     return next((gain for gain in gains if gain is not None), 1.0) > 0
 

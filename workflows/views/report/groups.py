@@ -1,4 +1,4 @@
-"""Groups of regions with the same outcome; the page shows and filters regions by them."""
+"""Groups of regions with the same outcome, by which the page filters regions."""
 
 from __future__ import annotations
 
@@ -21,14 +21,7 @@ BROKEN = {Stage.FAILED, Stage.STOPPED, Stage.LOST, Stage.HELD}
 
 @dataclass(frozen=True)
 class Group:
-    """The regions with one outcome, with their places in the report.
-
-    Attributes:
-        key: the group's key in `TITLES`.
-        title: the group's title.
-        tone: the group's CSS class.
-        regions: the regions, in the study's order.
-    """
+    """The regions with one outcome, each with its place in the report, in the study's order."""
 
     key: str
     title: str
@@ -47,7 +40,7 @@ def groups_of(report: Report) -> list[Group]:
 
 
 def group_of(region: RegionReport) -> str:
-    """Return the key of a region's group, the first one that applies."""
+    """Return the key in `TITLES` of a region's group."""
     if region.status in BROKEN:
         return "failed"
     if region.status == Stage.KEPT:

@@ -20,17 +20,13 @@ IMPORTANCE_BEST = 1 / 3  # of the trials
 def importance_of(
     trials: Sequence[Trial], parameters: Mapping[str, Tunable], direction: Direction
 ) -> tuple[tuple[Importance, ...], str | None]:
-    """Return each parameter's importance for being among the best third of trials.
+    """Return parameters' importances, greatest first, and a note on parameters without one.
 
-    PED-ANOVA (`optimizer/ped_anova.py`) compares a parameter's values in the best trials with those
-    in all trials that had the parameter, so it also handles conditional parameters. Optuna's
-    documentation requires five of the best trials. So a parameter needs ten trials, and five of the
-    best among them. Simulated studies of 20 to 60 trials had a parameter without any effect. If
-    three to five trials had that parameter, chance gave it up to nine tenths of the total
-    importance. With this rule it seldom got more than three tenths.
-
-    Returns:
-        The importances, greatest first, and a note why all or some parameters have none.
+    PED-ANOVA (`optimizer/ped_anova.py`) compares a parameter's values in the best third of trials
+    with those in all trials that had the parameter. A parameter needs ten trials, and five of the
+    best among them, as Optuna's documentation requires. Simulated studies of 20 to 60 trials had a
+    parameter without any effect. If three to five trials had that parameter, chance gave the
+    parameter up to 0.9 of the total importance. With this rule, chance seldom gave more than 0.3.
     """
     complete = ranked(trials, direction, lambda trial: trial.value)
     had = Counter(name for trial in complete for name in trial.params if name in parameters)

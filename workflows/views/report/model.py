@@ -1,9 +1,9 @@
 """The content of a report as plain frozen data, from one snapshot of a run.
 
-`Report.to_json` returns the content of report.json, schema 2: first `"schema": 2`, then the fields
-below by their names. Trials have the fields of `trialfleet trials --json`. Times of the run are ISO
-8601 in UTC, paths are text, durations are seconds, numbers are finite, and unknown values are null.
-A positive gain means that tuning helped, for either direction of the metric.
+`Report.to_json` returns report.json, schema 2: first `"schema": 2`, then the fields below by their
+names. Trials have the fields of `trialfleet trials --json`. Times of the run are ISO 8601 in UTC,
+paths text, durations seconds, numbers finite, and unknown values null. A positive gain means that
+tuning helped, for either direction of the metric.
 """
 
 from __future__ import annotations
@@ -52,14 +52,9 @@ class ParameterRange:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One parameter's default and best value. A conditional parameter may be inactive.
+    """One parameter's default and best value; None if a conditional parameter is inactive.
 
     Attributes:
-        name: the parameter's name.
-        default: its default value; None if inactive.
-        default_active: whether the default settings have the parameter.
-        best: its value in the best trial; None if inactive.
-        best_active: whether the best trial has the parameter.
         range: the searched range; None if no trial had the parameter.
         edge: "low" or "high" if the best value is at that end of the range.
     """
@@ -81,15 +76,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The comparison of tuned settings with default ones by one metric.
-
-    Attributes:
-        metric: the metric's name.
-        direction: "minimize" or "maximize".
-        default: the value of the trial with the default settings; None if unknown.
-        tuned: the value of the best trial; None if unknown.
-        gain: the improvement by tuning: positive is better in either direction.
-    """
+    """The values of tuned and default settings by one metric; a positive `gain` is better."""
 
     metric: str
     direction: Direction
@@ -103,13 +90,7 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Importance:
-    """The importance of a parameter for being among the best trials.
-
-    Attributes:
-        parameter: the parameter's name.
-        share: its share of the total importance of all judged parameters.
-        trials: the number of completed trials with the parameter, on which the share is based.
-    """
+    """A parameter's share in the total importance; `trials` completed trials had the parameter."""
 
     parameter: str
     share: float
@@ -129,50 +110,36 @@ class RegionReport:
     """One region's outcome.
 
     Attributes:
-        name: the region's name, any text.
-        slug: its name in paths, unique in the run; the page's anchor is `region-SLUG`.
-        study_name: the name of its study in the storage.
-        stopped: why the region ended early; None if it didn't.
-        budget_trials: the maximum number of trials, including failed ones.
-        final_job: HTCondor's data on the full training's job; None before its start.
-        gate_job: HTCondor's data on the gate's job; None before its start.
-        not_latest: why `latest` is not the published model, if it isn't.
+        slug: the region's name in paths, unique in the run; the page's anchor is `region-SLUG`.
+        study_name: the name of the region's study in the storage.
+        stopped: why the region ended early.
+        not_latest: why `latest` is not the published model.
         gate: the gate's message about a model that passed; None without a gate or a previous model.
         gate_worse: whether the passed model's metric is worse than the previous model's.
         usd: the cost of the region's jobs; None if their nodes have no price.
         between_usd: the part of `usd` for jobs' time between trials; None if unknown.
         holdout: a warning if the full training's validation and test losses differ by more than
             chance explains.
-        changed: the files of its data or code that have changed since the submission, if any.
-        checks: the warnings of the checks of its day's table, if any.
-        status: its stage, as in `states.Stage`.
-        complete: the number of complete trials.
-        failed: the number of permanently failed trials.
-        stopped_early: the number of trials stopped early because they would not become the best.
-        running: the number of running trials.
+        changed: the files of data or code that have changed since the submission.
+        checks: the warnings of the checks of the day's table.
+        status: the stage, as in `states.Stage`.
+        failed: the number of failed trials, including trials that the region's failure cut off.
         objective: the comparison of best and default settings by the objective.
-        report: the same by the report metric, both from the tuning's trials.
-        worse: a text if the tuned settings are worse than the default ones by the report metric;
-            otherwise None. `Report.advice` has advice.
-        next_step: what to do with the published model of worse settings; None without a model.
-        next_command: the command for `next_step`, if there is one.
-        why_command: the `trialfleet why` command for the region; None if the run has no folder.
-        final: the metrics of the full training with the best settings.
+        report: the comparison by the report metric, also from the tuning's trials.
+        worse: a text if the tuned settings are worse than the default ones by the report metric.
+        next_step: what to do with the published model of worse settings.
+        final: the metrics of the full training.
         final_stays: the executions of the full training's job, oldest first; empty if unknown.
         published: the folder of the published model.
-        best_trial: the number of the best trial.
         baseline_trial: the number of the trial with the default settings.
-        compute_seconds: the total time that its trials and its full training used slots.
-        wall_seconds: the time from its first trial's start to its last trial's end, without pauses.
+        compute_seconds: the total time that trials and the full training used slots.
+        wall_seconds: the time from the first trial's start to the last trial's end, without pauses.
         paused_seconds: the time of the run's pauses between that start and end.
-        importance: the importances of its parameters, greatest first.
-        importance_note: why all or some parameters have no importance.
-        settings: each parameter's default and best value.
+        importance: the importances of the parameters, greatest first.
         cause: the cause of failed attempts, as in `RegionStatus`, and their log.
         failures: the errors of failed trials, the most frequent first.
-        taught: the weights of previous tasks in the optimiser's model when it chose its last trial;
-            by the tasks' studies, greatest first.
-        trials: the trials in the order of their numbers.
+        taught: the weights of previous tasks in the optimiser's model at the last trial, by the
+            tasks' studies, greatest first.
     """
 
     name: str
@@ -238,19 +205,12 @@ class Head:
     """The facts about a whole run that don't come from its regions.
 
     Attributes:
-        study: the study's name.
-        run: the run's id.
-        metric: the objective's metric.
-        direction: "minimize" or "maximize".
         report_metric: the metric by which tuned and default settings are compared.
         created: when the run was planned, with a time zone.
-        finished: when it ended, with a time zone; None while it runs.
-        boot_usd: the run's share of the cost of the fleet's nodes while they boot; None if no
-            autoscaler has reported nodes.
+        finished: when the run ended, with a time zone; None while the run is in progress.
+        boot_usd: the run's share of the cost of booting nodes; None without an autoscaler's report.
         idle_usd: the run's share of the cost of nodes without a job; None as for `boot_usd`.
-        lost_share: the part of its jobs' time that was lost by failed attempts and evictions, from
-            0 to 1; None if unknown.
-        report_direction: the direction of the report metric.
+        lost_share: the part (0 to 1) of the jobs' time lost by failures and evictions.
         notice: the most important notices, such as why trials ended early; empty without one.
         days: for a daily run, the study's days up to the run's day, newest first.
     """
@@ -280,18 +240,13 @@ class Report(Head):
     """A run's outcome over all its regions.
 
     Attributes:
-        advice: advice about tuned settings that are worse than default ones; empty if there are
-            none.
-        edges: a sentence with advice about parameters whose best values are at an end of their
-            ranges in many regions; empty if there are none.
-        wall_seconds: the time from its first DAGMan's start to its end, without pauses.
-        paused_seconds: the total time of the pauses.
+        advice: advice about tuned settings that are worse than default ones; may be empty.
+        edges: advice about parameters whose best values are at an end of their ranges in many
+            regions; may be empty.
+        wall_seconds: the time from the first DAGMan's start to the run's end, without pauses.
         pauses: the begin and end of each pause, in Unix seconds.
         compute_seconds: the sum over the regions.
         usd: the sum over the regions; None if no region's cost is known.
-        complete: the number of complete trials.
-        failed: the number of permanently failed trials.
-        budget_trials: the maximum number of trials of all regions.
         regions: the regions, in the study's order.
     """
 
@@ -326,7 +281,6 @@ def _json(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a report's value as JSON types; parts of a report are dataclasses."""
     if isinstance(value, DayView):
         return {"date": str(value.date), "open": value.open, "regions": value.outcomes}
     if isinstance(value, Outcome):

@@ -1,9 +1,9 @@
 """The page of the report, report.html: one file without network requests.
 
-Each region's charts and tables are closed at first; they stay compressed until they are opened.
-Texts of a run come from users, trainers and machines, so the page treats them as unsafe. Templates
-escape by default, JSON blocks contain no `<`, and charts write text as text. A content security
-policy allows only the page's own two scripts (by their hashes) and no requests.
+A region's charts and tables stay compressed until they are opened. Texts of a run come from users,
+trainers and machines, so the page treats them as unsafe. Templates escape by default, JSON blocks
+contain no `<`, and charts write text as text. A content security policy allows only the page's own
+two scripts (by their hashes) and no requests.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LEVEL = 6  # of compression: 7 takes half more time for less than a hundredth o
 
 
 def render_page(report: Report) -> str:
-    """Return the whole page as text. The same report always gives the same text."""
+    """Return the whole page as text; the same report always gives the same text."""
     timeline = timeline_of(report)
     scripts = [libraries(), own_script(_folder() / "scripts" / "report.js")]
     overview = chart_data.overview_data(report)
@@ -73,10 +73,7 @@ def render_page(report: Report) -> str:
 
 
 def _packed(blocks: Iterable[Any]) -> str:
-    """Return JSON blocks, one per line, compressed and in base64, which can't end an element.
-
-    The blocks are compressed together, because regions have much in common.
-    """
+    """Return JSON lines, compressed together and in base64, which can't end an HTML element."""
     packing = zlib.compressobj(_LEVEL)
     parts = bytearray()
     for block in blocks:
@@ -121,10 +118,7 @@ def libraries() -> str:
 
 
 def own_script(last: Traversable) -> str:
-    """Return a page's own script: the code for charts, and then the page's own part.
-
-    The script is one function, so that its names are private.
-    """
+    """Return the charts' code and a page's own part as one function, so that names are private."""
     parts = [_folder() / "scripts" / name for name in SCRIPTS]
     text = "\n".join(part.read_text(encoding="utf-8") for part in [*parts, last])
     return _inline(f'(async () => {{\n"use strict";\n{text}}})();\n')

@@ -1,4 +1,4 @@
-"""Reader that makes a run's `Report` from one snapshot; it creates no missing storage."""
+"""Reader of a run's `Report` from one snapshot; the reader creates no missing storage."""
 
 from __future__ import annotations
 
@@ -51,22 +51,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RegionFacts:
-    """The facts from which a region's report is made.
+    """The facts from which a region's report is made; other fields are as in `RegionReport`.
 
     Attributes:
-        status: the region's status.
-        study_name: the name of its study in the storage.
-        trials: the region's trials, as in every view.
-        taught: the weights of previous tasks, as in `RegionReport`.
-        span: when its first trial was asked, and when its last result was recorded; None before.
-        parameters: the tuned parameters of its search space.
+        span: when the first trial was asked, and when the last result was recorded; None before.
+        parameters: the tuned parameters of the search space.
         defaults: the default settings, without constants and inactive parameters.
-        data: the region's data files.
-        final: the metrics of the full training with the best settings; None before its end.
-        final_job: HTCondor's data on that training's job; None before its start.
-        final_stays: the executions of the full training's job.
-        gate_job: HTCondor's data on the gate's job; None before its start.
-        between_usd: the cost of jobs' time between trials.
         in_force: the model that `latest` links to; None without one.
         previous: a previous run's model whose metric was better; None without one.
     """
@@ -89,10 +79,9 @@ class RegionFacts:
 
 
 def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
-    """Return the report of a run in its present state; `finished` is its end, if it has ended.
+    """Return a run's report; OptimizerError if the studies are unreadable or lost.
 
-    Raises:
-        OptimizerError: the run's studies can't be read, or are lost.
+    `finished` is the run's end, None while the run is in progress.
     """
     snapshot = StatusReader(folder).snapshot()
     if snapshot.storage_away:
@@ -152,7 +141,7 @@ def _report(
 
 
 def _overhead(folder: RunFolder, study: Study, now: datetime) -> CostSum | None:
-    """Return the run's share of its fleet's cost; None without a fleet, or if unknown."""
+    """Return the run's share of the cost of nodes without a job; None if unknown."""
     if study.fleet is None:
         return None
     from trialfleet.workflows.status.costs.bill import overhead  # imports boto3
@@ -163,18 +152,12 @@ def _overhead(folder: RunFolder, study: Study, now: datetime) -> CostSum | None:
 def _days(
     folder: RunFolder, frozen: FrozenStudy, regions: Iterable[RegionStatus]
 ) -> tuple[DayView, ...]:
-    """Return the study's days up to the run's day; empty if the run is not a daily run."""
     if frozen.day is None:
         return ()
     return days_of_run(DailyFolder(folder.root.parent), frozen.day.date, frozen.run, regions)
 
 
 def _notice(folder: RunFolder, day: RunsDay | None, regions: Iterable[RegionStatus]) -> str:
-    """Return the notice at the top of the report.
-
-    It tells whether a lack of money ended trials early, which models have drifted, and which
-    regions are not in the run because they failed on its day.
-    """
     unpaid = spending.unpaid_trials(folder)
     lines = [f"Trials ended early: {unpaid}."] if unpaid else []
     lines += [f"{region.name} ended early: {region.spent}." for region in regions if region.spent]
@@ -214,7 +197,6 @@ def _facts_of(
 
 
 def _other_models(published: str | None, study: Study) -> tuple[Path | None, Path | None]:
-    """Return the region's current model, and a previous model with a better metric, or None."""
     if published is None:
         return None, None
     try:
@@ -233,12 +215,8 @@ def build_report(
 ) -> Report:
     """Return the report of a run from its facts.
 
-    Args:
-        run: the facts about the whole run.
-        regions: the facts about each region.
-        root: the run's folder.
-        active: when the run's DAGMans executed, as in `read_executions`.
-        stops: when the run's own DAGMan was removed, in Unix seconds.
+    `active` has the times when the run's DAGMans executed, as in `read_executions`. `stops` has the
+    times when the run's own DAGMan was removed, in Unix seconds.
     """
     pauses = pauses_of(active, set(_signs(regions)), stops)
     made = tuple(_region(run, region, root, pauses) for region in regions)
@@ -343,7 +321,6 @@ def _cleaned(job: Job) -> Job:
 
 
 def _sum(known: Sequence[float | None]) -> float | None:
-    """Return the sum of the known values; None if no value is known."""
     found = [each for each in known if each is not None]
     return sum(found) if found else None
 

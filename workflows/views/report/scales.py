@@ -1,4 +1,4 @@
-"""The scales of charts. They are chosen so that an outlier doesn't flatten the other values."""
+"""The scales of charts, chosen so that an outlier doesn't flatten the other values."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Scale:
 def scale_of(values: Sequence[float], anchor: float, flat: float = FLAT) -> Scale:
     """Return the scale for `values`; the values near `anchor` matter most.
 
-    If a value's distance from `anchor` is more than `flat` times the median distance, a clipped
-    axis shows only values up to half of that distance.
+    A value farther from `anchor` than `flat` times the median distance is an outlier. A clipped
+    axis then shows only values up to half of that limit.
     """
     log, view = bool(values) and min(values) > 0, view_of(values, anchor, flat)
     if view is None:

@@ -24,27 +24,18 @@ _STYLES = {"worse": "red", "kept": "yellow"}
 
 
 def fitted_summary(report: Report) -> Fitting:
-    """Return the summary table. A narrow terminal omits the objective's best, then also times."""
+    """Return the summary table; a narrow terminal omits the objective's best, then also times."""
     narrow = partial(summary_table, report, with_best=False)
     without = Fitting(lambda room: narrow(with_time=room))
     return Fitting(lambda whole: summary_table(report) if whole else without)
 
 
 def summary_table(report: Report, *, with_best: bool = True, with_time: bool = True) -> Table:
-    """Return a table with a row per region: trials, tuned and default values, gain, time, status.
+    """Return a table with a row per region, and with notes on problems in the caption.
 
-    The column of trials counts complete trials. Failed trials have a separate column if there are
-    any.
-
-    The time of a region is from its first trial's start to its last trial's end. The title names
-    the compared metric. The caption has notes on three kinds of problems: tuned settings that are
-    worse than the default ones, validation and test losses that are far apart, and best settings at
-    the ends of their ranges.
-
-    Args:
-        report: the run's report.
-        with_best: whether to show the objective's best value, if another metric is compared.
-        with_time: whether to show times.
+    The column of trials counts ended trials. A region's time is from its first trial's start to its
+    last trial's end, without pauses. `with_best` shows the objective's best value, if another
+    metric is compared.
     """
     from rich.cells import cell_len
     from rich.table import Table
@@ -88,7 +79,6 @@ def summary_table(report: Report, *, with_best: bool = True, with_time: bool = T
 
 
 def _state(row: RegionReport) -> str:
-    """Return a region's outcome; for a failed region, with its failed attempts and their cause."""
     is_failed = row.status == Stage.FAILED and row.cause
     return f"{row.status}: {in_short(row.cause or '')}" if is_failed else outcome(row)
 
@@ -120,7 +110,6 @@ def _caption(report: Report) -> Text | None:
 
 
 def _worse(rows: list[RegionReport]) -> list[str]:
-    """Return notes with advice on regions whose tuned settings are worse than default ones."""
     if len(rows) > _IN_FULL:
         named = first_of([row.name for row in rows], _NAMED)
         where = f"Tuned is worse than default in {len(rows)} regions: {named}"

@@ -42,9 +42,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the overview: its title, its kind ("number" or "text"), and its cell function.
+    """A column of the overview; `kind` is "number" or "text", and `hint` explains the title.
 
-    A phone shows a column that is not `brief` only on demand. `hint` explains the title.
+    A phone shows a column that is not `brief` only on demand.
     """
 
     title: str
@@ -110,7 +110,6 @@ def _failed(row: RegionReport) -> Cell:
 
 
 def _model(row: RegionReport) -> Cell:
-    """Return a cell for a published model: the run's id, and the whole path as the cell's title."""
     name = f.NOTHING if row.published is None else PurePath(row.published).name
     return Cell(name, row.published or None, "path")
 
@@ -129,7 +128,7 @@ def gain_tone(comparison: Comparison) -> str:
 
 @dataclass(frozen=True)
 class SettingRow:
-    """One parameter's best and default value. Places are in percent of its range, or None."""
+    """One parameter's best and default value; places are in percent of the range."""
 
     name: str
     default: str
@@ -166,7 +165,6 @@ def _setting_row(item: Setting, has_best: bool) -> SettingRow:
 
 
 def _text_of(item: Setting, values: Sequence[Any]) -> Callable[[Any], str]:
-    """Return the formatter of a parameter's values; choices are shown as in the study."""
     is_choice = item.range is not None and item.range.choices is not None
     return f.setting if is_choice else f.alike(values)
 

@@ -1,8 +1,7 @@
 """The rows of the report's timeline, which shows the jobs of each machine over time.
 
-HTCondor creates a machine's slots for each job and reuses their names, so slots can't be counted by
-name. Each row shows one job at a time. So a machine has as many rows as the largest number of jobs
-that it ran at once.
+A row shows one job at a time. So a machine has as many rows as jobs ran there at once. A row is not
+a slot, because HTCondor creates slots for each job and reuses their names.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from trialfleet.workflows.rules.states import TrialState
 from trialfleet.workflows.status.pauses import Span, paused_within
 from trialfleet.workflows.views.report.model import RegionReport, Report
 
-TO_COME = 0.04  # of a run's time: how far past the latest event running jobs are drawn
+TO_COME = 0.04  # of the run's time: bars of running jobs end this far after the latest event
 GATE = "gate"  # as a job's state; a full training's is "full training"
 LOST = {End.FAILED: "failed attempt", End.EVICTED: "cut off"}  # executions that led to nothing
 OVERLAP = 1.0  # seconds that one job's end and the next one's start may overlap in their logs
@@ -34,9 +33,6 @@ class Bar(NamedTuple):
         region: the region's place in the report.
         trial: the trial's number; None for the full training and the gate.
         state: the trial's state; for a lost execution, one of `LOST`.
-        start: when it started.
-        end: when it ended.
-        machine: the machine.
         row: the row in the timeline, once assigned.
     """
 
@@ -87,12 +83,12 @@ class Timeline:
 
     @property
     def paused_seconds(self) -> float:
-        """The time of the run's pauses between the first job's start and the last job's end."""
+        """The time of the run's pauses between `start` and `end`."""
         return paused_within(self.pauses, self.start, self.end)
 
     @property
     def active_seconds(self) -> float:
-        """The time from the first job's start to the last job's end, without pauses."""
+        """The time from `start` to `end`, without pauses."""
         return self.end - self.start - self.paused_seconds
 
     @property
@@ -108,7 +104,7 @@ class Timeline:
 
     @cached_property
     def regions(self) -> set[int]:
-        """The places of the regions with jobs in the report."""
+        """The places in the report of the regions with jobs."""
         return {bar.region for bar in self.bars}
 
 
@@ -145,15 +141,12 @@ def lay_out(found: Iterable[Bar], pauses: tuple[Span, ...] = (), undrawn: int = 
 
 
 class _Rows:
-    """The rows of a machine while they are filled with jobs in the order of their starts."""
-
     def __init__(self) -> None:
         self.rows: list[list[Bar]] = []
         self._taken: list[tuple[float, int]] = []  # until when, and which row
         self._free: list[int] = []
 
     def take(self, job: Bar) -> None:
-        """Put a job into the first free row, or into a new row."""
         latest = job.start + min(OVERLAP, (job.end - job.start) / 2)
         while self._taken and self._taken[0][0] <= latest:
             heappush(self._free, heappop(self._taken)[1])
@@ -178,15 +171,10 @@ def _until(report: Report) -> float:
 def bars_of(
     at: int, number: int | None, state: str, job: Job, stays: Sequence[Stay], until: float
 ) -> Iterable[Bar]:
-    """Yield the bars of a job's executions.
+    """Yield the bars of a job's executions; without `stays`, of the last execution only.
 
-    Args:
-        at: the region's place in the report.
-        number: the trial's number; None for a full training or a gate.
-        state: the trial's state, or the word for a full training or a gate.
-        job: the job's data.
-        stays: the job's executions; if empty, the last execution is drawn from `job`.
-        until: the time at which the bar of a running job ends.
+    `at` is the region's place in the report. `number` is None for a full training or a gate, which
+    `state` names. The bar of a running job ends at `until`.
     """
     yield from _executions(at, number, state, stays, until)
     if job.started is None or stays:
@@ -205,7 +193,7 @@ def bars_of(
 def _executions(
     at: int, number: int | None, state: str, stays: Sequence[Stay], until: float
 ) -> Iterable[Bar]:
-    """Yield a bar for each execution of a job. The last has the trial's state, others are lost."""
+    """Yield a bar for each execution of a job; all executions before the last are lost."""
     is_over = number is not None and TrialState(state).is_finished
     for stay in stays:
         counts = stay is stays[-1] and (is_over or not stay.end.is_lost)

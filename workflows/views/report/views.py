@@ -1,7 +1,4 @@
-"""The texts and sort keys for the page's templates, which only lay them out.
-
-There is no HTML here, because the templates escape every text.
-"""
+"""The texts and sort keys for the page's templates; no HTML, because templates escape texts."""
 
 from __future__ import annotations
 
@@ -33,8 +30,8 @@ ERROR_LENGTH = 3000
 MOST_FAILURES = 20
 MOST_TEACHERS = 6
 TRIALS_NAMED = 12
-LEAST_BUSY = 10.0  # seconds: how busy the machines were in less says nothing
-LEAST_DEFAULT = 0.1  # of a value and its default: where that is nearer to zero, no percentage
+LEAST_BUSY = 10.0  # seconds: a shorter timeline has no share of busy time
+LEAST_DEFAULT = 0.1  # of the greater value: a default nearer to zero gives no percentage
 
 
 def header(report: Report) -> list[tuple[str, str, str]]:
@@ -71,7 +68,6 @@ def header(report: Report) -> list[tuple[str, str, str]]:
 
 
 def _lost(report: Report) -> str:
-    """Return a text about the lost part of the compute time; empty if it is below one percent."""
     share = report.lost_share or 0.0
     return f" · {share:.0%} lost" if share >= 0.01 else ""
 
@@ -79,8 +75,8 @@ def _lost(report: Report) -> str:
 def _median_gain(report: Report) -> tuple[str, str]:
     """Return the median of the regions' gains, and its unit.
 
-    Regions' values may differ in size. So gains are in percent of each region's value with default
-    settings, unless one of these values is near zero.
+    Gains are in percent of the value with default settings, because regions' values may differ in
+    size. If one of these values is near zero, gains have no unit.
     """
     compared = [row.report for row in report.regions if row.report.gain is not None]
     shares = [share for each in compared if (share := _share(each)) is not None]
@@ -125,9 +121,9 @@ def next_command(row: RegionReport) -> str | None:
 
 
 def _trouble(row: RegionReport) -> tuple[str, str | None]:
-    """Return a region's problem and the command for it; the problem is empty if there is none.
+    """Return a region's problem, which may be empty, and the command for it.
 
-    `trialfleet why` explains a region's state, but not worse tuned settings.
+    Worse settings have another command, because `trialfleet why` doesn't explain them.
     """
     if reason := _problem(row):
         return reason, row.why_command
@@ -260,7 +256,7 @@ def _trial_names(trials: Sequence[int]) -> str:
 
 
 def verdict(row: RegionReport) -> str:
-    """Return a note if no trial beat the default settings; otherwise empty."""
+    """Return a note if no trial was better than the default settings; otherwise empty."""
     if row.best_trial is None or row.best_trial != row.baseline_trial or row.complete < 2:
         return ""
     return f"None of {f.counted(row.complete - 1, 'other trial')} beat the default settings."
@@ -268,7 +264,7 @@ def verdict(row: RegionReport) -> str:
 
 @dataclass(frozen=True)
 class Switch:
-    """A switch for the layout of an axis: its kind, its options (value, text), the chosen one."""
+    """A switch for the layout of an axis; `options` are pairs of value and text."""
 
     kind: str
     legend: str
@@ -280,10 +276,7 @@ SHOW = Switch("show", "Show", (("value", "Values"), ("gain", "Gain")), "value")
 
 
 def switches(scale: Scale, of: str = "") -> list[Switch]:
-    """Return the switches of an axis: one for a logarithmic scale, one for hiding outliers.
-
-    The first needs positive values, the second a clipped range.
-    """
+    """Return an axis's switches: for a logarithmic scale if possible, and for hiding outliers."""
     found = []
     if scale.log:
         options = (("linear", "Linear"), ("log", "Log"))

@@ -1,1 +1,1 @@
-"""The page: the state of runs, regions, trials and nodes in a browser. It is read-only."""
+"""The read-only page: runs, regions, trials and nodes in a browser."""

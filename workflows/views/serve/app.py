@@ -1,7 +1,7 @@
 """The page's URLs and their content.
 
-A page is a frame around a live part. The browser requests the live part each second, with the
-version that it has. It gets an empty answer (204) while the part is unchanged.
+A page is a frame around a live part. Each second the browser requests the live part and names its
+version. The answer is empty (204) while the live part is unchanged.
 """
 
 from __future__ import annotations
@@ -57,12 +57,7 @@ _TURN = 15.0  # seconds after which a part is rendered again, for ages and progr
 
 
 class Pages:
-    """Renderer of the pages of runs. A page is rendered once for all readers.
-
-    Args:
-        runs: the runs to show.
-        dashboard: the folder of the run that optuna-dashboard shows, if it is served.
-    """
+    """Renderer of pages, once for all readers; optuna-dashboard shows the run in `dashboard`."""
 
     def __init__(self, runs: Runs, dashboard: Path | None = None) -> None:
         self.runs, self.live, self._dashboard = runs, LiveRuns(), dashboard
@@ -70,15 +65,12 @@ class Pages:
         self._rendered: OrderedDict[tuple[object, ...], _Rendered] = OrderedDict()
 
     def warm_up(self) -> None:
-        """Render the first page once in advance, so that no reader waits for slow first steps.
-
-        The slow steps are importing modules, compiling templates and fetching finished trials.
-        """
+        """Render the first page in advance, because imports and templates are slow at first."""
         with suppress(TrialfleetError):  # the first request shows it
             self.newest(Request({"type": "http", "path": "/", "query_string": b"", "headers": []}))
 
     def newest(self, request: Request) -> Response:
-        """Return the page of the newest run at this moment."""
+        """Return the page of the newest run."""
         try:
             run = self.runs.newest()
         except InputError as error:
@@ -205,14 +197,9 @@ class Pages:
         *,
         polls: bool = True,
     ) -> Response:
-        """Return a page, or only the live part if the browser sends the version that it has.
+        """Return a page, or only its live part if the browser sends the version that it has.
 
-        Args:
-            request: the browser's request.
-            key: the cache key of the live part; None if it is not cached.
-            title: the page's title.
-            render: the function that renders the live part.
-            polls: whether the page requests the live part again.
+        The live part is cached unless `key` is None.
         """
         found = self._part(key, partial(_Rendered.make, request.url.path, render, polls=polls))
         seen = request.query_params.get("seen")
@@ -240,14 +227,11 @@ class Pages:
 
 @dataclass(frozen=True)
 class _Rendered:
-    """The rendered live part of a page, and its version."""
-
     html: Markup
     version: str
 
     @staticmethod
     def make(path: str, render: Callable[[], str], *, polls: bool) -> _Rendered:
-        """Render the live part of the page at a path."""
         part = render()
         version = hashlib.sha256(part.encode()).hexdigest()[:16]
         html = render_template(
@@ -260,7 +244,6 @@ class _Rendered:
 
     @cached_property
     def packed(self) -> bytes:
-        """The compressed live part, made once for all readers."""
         return gzip.compress(self.html.encode(), _PACKING)
 
 
@@ -293,8 +276,6 @@ def _region_part(snapshot: Snapshot, slug: str, key: str) -> str:
 
 
 def _tile(snapshot: Snapshot, tile: views.Tile, place: int, key: str) -> Markup:
-    """Return a region's tile, which is rendered again only after changes."""
-
     def made() -> Markup:
         path = views.region_path(key, tile.slug)
         html = render_template("serve/tile.html.j2", tile=tile, place=place, path=path)
@@ -304,7 +285,7 @@ def _tile(snapshot: Snapshot, tile: views.Tile, place: int, key: str) -> Markup:
 
 
 def _timeline(snapshot: Snapshot) -> tuple[str, Markup]:
-    """Return the note below a run's timeline, and its data; an empty note without jobs."""
+    """Return the note below a run's timeline, empty without jobs, and the timeline's data."""
     timeline = timeline_of_run(snapshot)
     names = [region.name for region in snapshot.run.status.regions]
     note = report_views.timeline_note(timeline) if timeline.bars else ""
@@ -312,7 +293,6 @@ def _timeline(snapshot: Snapshot) -> tuple[str, Markup]:
 
 
 def _regions_json(timeline: Timeline, names: Sequence[str]) -> Markup:
-    """Return the data of the charts of all regions together."""
     return script_json({"names": names, "timeline": chart_data.timeline_data(timeline)})
 
 
@@ -342,15 +322,7 @@ def application(
     cookie: str,
     routes: tuple[BaseRoute, ...] = (),
 ) -> Guard:
-    """Return the application that answers requests.
-
-    Args:
-        pages: the pages.
-        hosts: as in `Guard`.
-        token: as in `Guard`.
-        cookie: as in `Guard`.
-        routes: further routes, such as those of optuna-dashboard.
-    """
+    """Return the application that answers requests; for the last arguments, see `Guard`."""
     app = Starlette(
         routes=[
             Route("/", pages.newest),
@@ -399,6 +371,5 @@ def _text_of(name: str) -> str:
 
 @cache
 def _versions() -> dict[str, str]:
-    """Return the URL of each asset; the URL changes with the asset's content."""
     digests = {name: hashlib.sha256(_text_of(name).encode()).hexdigest()[:12] for name in _ASSETS}
     return {name: f"/assets/{name}?{digest}" for name, digest in digests.items()}

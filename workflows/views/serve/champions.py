@@ -15,14 +15,7 @@ from trialfleet.workflows.study.spec import Study
 
 @dataclass(frozen=True, kw_only=True)
 class Champion:
-    """The current model of a region.
-
-    Attributes:
-        run: the run that published the model.
-        as_of: the time from which its age counts; None if unknown.
-        created: when that run was planned; None if unknown.
-        metrics: the metrics of its full training.
-    """
+    """The current model of a region, planned at `created`; the model's age counts from `as_of`."""
 
     run: str
     as_of: datetime | None
@@ -31,12 +24,7 @@ class Champion:
 
 
 class ChampionsReader:
-    """Reader of the current models of a run's regions; it reads a folder again only after changes.
-
-    Args:
-        study: the study of the models.
-        slugs: the slugs of its regions.
-    """
+    """Reader of the current models of a study's regions; rereads a folder only after changes."""
 
     def __init__(self, study: Study, slugs: Iterable[str]) -> None:
         self._study = study.name
@@ -45,7 +33,7 @@ class ChampionsReader:
         self._known: dict[str, tuple[int, Champion | None]] = {}
 
     def read(self) -> dict[str, Champion]:
-        """Return the current models, by the slugs of the regions that have one."""
+        """Return the current models by slug, for regions that have a model."""
         for slug, folder in self._folders.items():
             changed, known = folder_stamp(folder), self._known.get(slug)
             if not (known and changed and known[0] == changed):

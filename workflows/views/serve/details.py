@@ -49,9 +49,9 @@ class RegionPage:
 
     Attributes:
         report: the run's report, with this region only.
-        facts: more facts than in the report, each as label, text and tone.
-        progress: the slots and the progress of its running trials, by node.
-        models: its published models, the newest first.
+        facts: facts that the report lacks, each as label, text and tone (a CSS class).
+        progress: the slots and the progress of the running trials, by node.
+        models: the published models, the newest first.
     """
 
     tile: views.Tile
@@ -94,7 +94,6 @@ def _status_of(snapshot: Snapshot, slug: str) -> RegionStatus:
 def _facts(
     snapshot: Snapshot, region: RegionStatus, tile: views.Tile
 ) -> Iterable[tuple[str, str, str]]:
-    """Yield facts about a region's models and progress, which its report doesn't have."""
     gain = tile.gain
     if gain.value is not None:
         yield f"Compared with {gain.over}", f"{gain.text} by {gain.metric}", gain.tone
@@ -114,7 +113,6 @@ def _facts(
 
 
 def _progress(region: RegionStatus) -> dict[str, str]:
-    """Return the slots and the progress of a region's running trials, by node."""
     return {each.node: ", ".join(_parts_of_progress(each)) for each in region.running_trials}
 
 
@@ -163,7 +161,7 @@ def trial_page(snapshot: Snapshot, slug: str, node: str) -> TrialPage | None:
     region = _status_of(snapshot, slug)
     trial = _trial_of(snapshot, region.name, node)
     if trial is None and node not in {*graph.trial_nodes, graph.best, graph.gate}:
-        return None  # no other part of a URL becomes a path
+        return None  # no other text of a URL becomes a path
     place = files.of_node(node)
     params = trial.params if trial else _params_in(place)
     metrics = trial.metrics if trial else reported_metrics(place)
@@ -187,7 +185,6 @@ def _facts_of(values: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
 
 
 def _trial_of(snapshot: Snapshot, region: str, node: str) -> Trial | None:
-    """Return the trial of a DAG node; None without one."""
     run = snapshot.run
     found = [each for each in run.trials[region] if each.user_attrs.get("node") == node]
     return trial_of(region, found[-1], run.unfinished[region]) if found else None
@@ -196,7 +193,6 @@ def _trial_of(snapshot: Snapshot, region: str, node: str) -> Trial | None:
 def _trial_facts(
     study: Study, region: RegionStatus, trial: Trial
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield a trial's facts as label, text and tone, except its settings and metrics."""
     roles = ["best"] if trial.trial == region.best_trial else []
     roles += ["default settings"] if trial.baseline else []
     tone = "strong" if "best" in roles else ""
@@ -231,7 +227,6 @@ def _params_in(place: TrialFolder) -> dict[str, Any]:
 
 
 def _logs(place: TrialFolder) -> Iterable[tuple[str, str, str]]:
-    """Yield the title and the end of each log, and a note on omitted bytes."""
     for title, file in (
         ("Standard error", place.err),
         ("Standard output", place.out),
@@ -254,5 +249,5 @@ def run_rows(runs: Runs) -> list[tuple[str, ListedRun]]:
 
 
 def days_of(study: str) -> tuple[DayView, ...]:
-    """Return a study's last days; empty if it doesn't run daily."""
+    """Return a study's last days; empty without daily runs."""
     return days.days_of(DailyFolder.for_study(study))

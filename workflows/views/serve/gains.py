@@ -1,4 +1,4 @@
-"""The gain of a region. Models are compared with models, and trials with trials."""
+"""The gain of a region: models are compared with models, and trials with trials."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trialfleet.workflows.views.serve.live import Snapshot
 
 @dataclass(frozen=True, kw_only=True)
 class Gain:
-    """The gain of a region's best settings over a reference. A positive gain is better.
+    """The gain of a region's best settings over a reference; a positive gain is better.
 
     Attributes:
         compared: the comparison by a metric; its `default` has the reference's value.
@@ -67,13 +67,11 @@ class Gain:
 
 
 def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
-    """Return the gain of a region's best settings.
+    """Return the gain of a region's best settings, by the first comparison that is possible.
 
-    A gate's verdict comes first, because the gate measured both models on the same rows. Without a
-    gate, the full training is compared with that of another run's current model. Before the full
-    training has ended, the best and the default settings are compared by their trials, because a
-    trial isn't a model yet. Only the gate has its own metric; the other comparisons use the
-    report's.
+    - The gate's models by the gate's metric, because the gate measured both on the same rows.
+    - The full trainings of this run's and the current model, by the report metric.
+    - The trials of the best and the default settings, by the report metric.
     """
     files, champion = snapshot.folder.region(region.slug), snapshot.champions.get(region.slug)
     words = job_files.stamp_of(files.verdict), job_files.stamp_of(files.best.result)
@@ -106,7 +104,6 @@ def _found(snapshot: Snapshot, region: RegionStatus) -> Gain:
 
 
 def _gain_of_trials(snapshot: Snapshot, region: RegionStatus) -> Gain:
-    """Return the gain of a region's best trial over the trial with default settings."""
     study = snapshot.frozen.study
     metric = study.compared_metric
     stored = snapshot.run.trials.get(region.name, ())

@@ -1,8 +1,8 @@
-"""Snapshots of a run for all pages that show it. They are made only while a page is open.
+"""Snapshots of a run, shared by all pages; they are made only while a page is open.
 
-Changes are detected often and cheaply, from the modification times of files and from the states of
-the run's jobs. (Every relevant file is renamed into its folder.) The run is read only after a
-change. Reading takes at most `_SHARE` of a core, however often the run changes.
+The run is read only after a change of a file's modification time or of a job's state. Writers
+rename files into their folders, so a folder's modification time shows every new file. Reading takes
+at most `_SHARE` of a core, however often the run changes.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from trialfleet.workflows.views.serve.nodes import NodeReader, PoolNodes
 T = TypeVar("T")
 
 _CHECK = 0.5  # seconds between two checks of modification times
-_QUEUE = 2.0  # … of the states of jobs
-_NO_QUEUE = 15.0  # … after the queue did not answer
+_QUEUE = 2.0  # seconds between two queries of the states of jobs
+_NO_QUEUE = 15.0  # seconds until the next query after the queue did not answer
 _AGAIN = 20.0  # seconds after which an unchanged run is read again, for its logs
 _SHARE = 0.008  # maximum part of a core for reading
 _LONGEST = 2.0  # maximum seconds between two reads of a run that changes constantly
-_SHARE_OF_LATELY = 0.04  # likewise for parts that pages may show a few seconds later
+_SHARE_OF_LATELY = 0.04  # of a core, for parts that pages may show a few seconds later
 _UNWATCHED = 10.0  # seconds after the last request when watching stops
 
 
 class Kept:
-    """A cache of results. A result is valid as long as its source is unchanged."""
+    """A cache of results; a result is valid as long as its source is unchanged."""
 
     def __init__(self) -> None:
         self._made: dict[Hashable, tuple[object, Any]] = {}
@@ -61,7 +61,7 @@ class Kept:
         return known is not None and known[0] == source
 
     def lately(self, name: str, make: Callable[[], T]) -> T:
-        """Return a recent result; it is made so rarely that this takes a small part of a core."""
+        """Return a recent result; making it takes at most `_SHARE_OF_LATELY` of a core."""
         known = self._lately.get(name)
         if known is None or time.monotonic() >= known[0]:
             cpu = time.thread_time()
@@ -77,9 +77,7 @@ class Snapshot:
     """A run at one moment, for all pages.
 
     Attributes:
-        number: the number of earlier snapshots, which identifies this snapshot.
-        frozen: the frozen study.
-        graph: its regions.
+        number: the number of the snapshot, from 0; 0 again after an error or an unwatched change.
         champions: the current model of each region, by slug.
         seconds: how long reading took.
         kept: the cache of results from this and earlier snapshots.
@@ -101,17 +99,15 @@ class Snapshot:
         return datetime.now(UTC)
 
     def turn(self, seconds: float) -> int:
-        """Return the number of the present time span. Ages in the page change with it.
+        """Return the number of the present time span, for texts with ages.
 
-        After a run's end only ages change. Spans then last a minute.
+        Spans last a minute after the run's end, because then only ages change.
         """
         return int(time.time() / (60.0 if self.run.status.ended else seconds))
 
 
 @dataclass
 class _Queue:
-    """Cheap, repeated query of the states of a run's jobs."""
-
     folder: RunFolder
     schedd: Any = None
     asked: float = field(default=float("-inf"))
@@ -119,7 +115,7 @@ class _Queue:
     last: object = None
 
     def stamp(self) -> object:
-        """Return a value that changes with the states of jobs; they are queried at intervals."""
+        """Return a value that changes with the jobs' states; queries are at least `pause` apart."""
         if time.monotonic() - self.asked >= self.pause:
             self.asked = time.monotonic()
             try:
@@ -146,20 +142,12 @@ class LiveRun:
     """A run that any number of pages show."""
 
     def __init__(self, folder: RunFolder, nodes: NodeReader) -> None:
-        """Open the run in a folder; the run's state is read at the first request.
-
-        Args:
-            folder: the run's folder.
-            nodes: the reader of the pool's nodes, for all runs.
-
-        Raises:
-            InputError: the run's study can't be read.
-        """
+        """Open a run; InputError if its study can't be read. The first request reads its state."""
         self.folder, self._nodes = folder, nodes
         self._frozen = load_frozen(folder.study)
         self._graph = {region.slug: region for region in graph_of(self._frozen.study).regions}
-        self._places = tuple(map(str, self._watched_places()))  # used twice a second
-        self._reports: tuple[str, ...] = ()  # those of the trials that run
+        self._places = tuple(map(str, self._watched_places()))  # needed twice a second
+        self._reports: tuple[str, ...] = ()  # of the running trials
         self._reader: StatusReader | None = None
         self._kept = Kept()
         self._champions = ChampionsReader(self._frozen.study, self._graph)
@@ -172,13 +160,9 @@ class LiveRun:
         self._stamp: object = None
 
     def snapshot(self) -> Snapshot:
-        """Return the last snapshot; the first request waits until there is one.
+        """Return the last snapshot, or wait for the first; TrialfleetError for an unreadable run.
 
-        From then on, the run is read after each change, until there have been no requests for a
-        while.
-
-        Raises:
-            TrialfleetError: the run can't be read.
+        The run is then read after each change, until `_UNWATCHED` seconds without a request.
         """
         with self._changed:
             idle = time.monotonic() - self._watched > _UNWATCHED
@@ -196,14 +180,10 @@ class LiveRun:
             return self._snapshot
 
     def _is_as_it_was(self) -> bool:
-        """Return whether the last snapshot is still up to date."""
         return self._snapshot is not None and self._stamp == self._look_for_change()
 
     def _watch(self) -> None:
-        """Read the run after each change, as long as there are requests.
-
-        If this loop ends for any reason, the next request starts it again.
-        """
+        """Read the run after changes; after any end of this loop, a request starts it again."""
         try:
             self._follow()
         finally:
@@ -219,7 +199,7 @@ class LiveRun:
                 if now - self._watched > _UNWATCHED:
                     return
             cpu = time.thread_time()
-            if now >= earliest:  # else it would not be looked at anyway
+            if now >= earliest:  # earlier, a change could not be read anyway
                 stamp = self._look_for_change()
                 cost = time.thread_time() - cpu
                 is_old = now - looked > _AGAIN
@@ -230,7 +210,7 @@ class LiveRun:
             time.sleep(_CHECK)
 
     def _look(self, stamp: object) -> float:
-        """Read the run; return the processor time used."""
+        """Read the run; return the processor seconds used."""
         cpu = time.thread_time()
         snapshot, error = None, None
         try:
@@ -294,11 +274,7 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 class LiveRuns:
-    """The runs of all pages; each run has one reader.
-
-    Args:
-        most: the maximum number of runs in memory; the least recently used one is dropped.
-    """
+    """The runs of all pages, with one reader each; at most `most` runs are in memory."""
 
     def __init__(self, most: int = 32) -> None:
         self._most = most

@@ -1,4 +1,4 @@
-"""The live timeline of a run, which shows all regions' jobs on each machine over time."""
+"""The live timeline of a run: all regions' jobs on each machine over time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ def _noted(at: int, number: int | None, state: str, job: dict[str, Any]) -> Iter
 
 
 def _under_way(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterator[Bar]:
-    """Yield the bars of a region's running jobs, up to now."""
     graph, now = snapshot.graph[region.slug], snapshot.now.timestamp()
     trials: Sequence[StoredTrial] = snapshot.run.trials.get(region.name, ())
     numbers = {str(trial.user_attrs.get("node")): trial.number for trial in trials}
@@ -53,7 +52,6 @@ def _under_way(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterator[Ba
 
 
 def _ends(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterator[Bar]:
-    """Yield the bars of a region's ended full training and gate."""
     files, running = snapshot.folder.region(region.slug), {t.node for t in region.running_trials}
     graph = snapshot.graph[region.slug]
     for place, node, state in (

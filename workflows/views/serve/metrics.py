@@ -1,8 +1,7 @@
 """The metrics for Prometheus: each study's newest run and days, and the pool's nodes.
 
-Names and units follow Prometheus' conventions. Labels are study, region and state. So the number of
-series depends on the number of regions, but not on runs or trials. The series of days include
-regions that the newest run lacks. `docs/assets/` has a Grafana dashboard and alert rules.
+The number of series depends on the number of regions, not on runs or trials. The series of days
+include regions that the newest run lacks. `docs/assets/` has a Grafana dashboard and alert rules.
 """
 
 from __future__ import annotations
@@ -31,14 +30,7 @@ _NODE_STATES: tuple[State, ...] = ("well", "sick", "draining")
 def exposition(
     snapshots: Iterable[Snapshot], days: Iterable[StudyDays], nodes: PoolNodes, accept: str
 ) -> tuple[bytes, str]:
-    """Return the metrics in a format that the scraper accepts, and the format's name.
-
-    Args:
-        snapshots: the snapshots of runs, one of each study.
-        days: the days of studies that run daily.
-        nodes: the nodes of the pool.
-        accept: the scraper's `Accept` header.
-    """
+    """Return the metrics of one snapshot per study in a format of `accept`, and the format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Metrics(list(snapshots), list(days), nodes))
     encode, content_type = choose_encoder(accept)
@@ -46,8 +38,6 @@ def exposition(
 
 
 class _Metrics(Collector):
-    """The metrics of one scrape."""
-
     def __init__(self, snapshots: list[Snapshot], days: list[StudyDays], nodes: PoolNodes) -> None:
         self._snapshots, self._days, self._nodes = snapshots, days, nodes
 
@@ -145,8 +135,6 @@ class _Metrics(Collector):
         yield from (ended, failed, missed, end)
 
     def _ages(self) -> Metric:
-        """Return the age of each region's current model, from the newest runs and from days."""
-
         def made(snapshot: Snapshot, region: RegionStatus) -> datetime | None:
             champion = snapshot.champions.get(region.slug)
             return champion.as_of if champion else None
@@ -155,8 +143,6 @@ class _Metrics(Collector):
         return self._since("model_age_seconds", text, lambda days: days.models, made)
 
     def _approvals(self) -> Metric:
-        """Return how long models have waited for approval, from the newest runs and from days."""
-
         def since(_: Snapshot, region: RegionStatus) -> datetime | None:
             waits = region.awaits_approval
             return datetime.fromisoformat(waits) if waits else None

@@ -22,7 +22,7 @@ class PoolNodes:
 
     @property
     def price(self) -> float:
-        """The price in USD per hour of all nodes whose price is known."""
+        """The price in USD per hour of all nodes with a known price."""
         return sum(node.price or 0.0 for node in self.nodes)
 
 
@@ -35,7 +35,7 @@ class NodeReader:
         self._lock = threading.Lock()
 
     def read(self) -> PoolNodes:
-        """Return the nodes as they were at most some seconds ago."""
+        """Return the nodes as they were at most `_LOOK_EVERY` seconds ago."""
         with self._lock:
             if time.monotonic() - self._looked >= _LOOK_EVERY:
                 try:

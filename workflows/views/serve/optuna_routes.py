@@ -1,7 +1,7 @@
-"""The routes of optuna-dashboard, which shows a copy of a run's studies, with or without the page.
+"""The routes of optuna-dashboard, which shows a copy of a run's studies.
 
-Its URLs are fixed: `/dashboard`, `/api` and `/static`. With the page it is read-only: the page's
-guard allows only GET and HEAD, so that routes that write don't work.
+The dashboard's URLs are fixed: `/dashboard`, `/api` and `/static`. Within the page, the dashboard
+is read-only, because the page's guard allows only GET and HEAD.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH"]
 
 @contextmanager
 def optuna_routes(folder: Path) -> Iterator[tuple[Route, ...]]:
-    """Give the routes of a run's dashboard. Its copy of the studies exists during the context.
+    """Yield the routes of a run's dashboard; the copy of the studies is deleted at the end.
 
     Raises:
         InputError: optuna-dashboard isn't installed, or the run has no trials.
@@ -46,8 +46,6 @@ def optuna_routes(folder: Path) -> Iterator[tuple[Route, ...]]:
 
 
 def _answering(application: Application) -> Callable[[Request], Awaitable[Response]]:
-    """Return a function that has a WSGI application answer a request."""
-
     def answer(environ: dict[str, Any]) -> Response:
         started: list[tuple[str, list[tuple[str, str]]]] = []
 

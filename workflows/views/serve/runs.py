@@ -25,10 +25,9 @@ class KnownRun:
 
 
 class Runs:
-    """Finder of runs by their names in URLs. Only the names of known runs become paths.
+    """Finder of runs by their names in URLs; only names of known runs become paths.
 
-    Args:
-        named: the folder of the only run to show; None for all runs in `./runs`.
+    `named` is the folder of the only run to show; None shows all runs in `./runs`.
     """
 
     def __init__(self, named: Path | None = None) -> None:
@@ -42,11 +41,7 @@ class Runs:
         return self._only is not None
 
     def newest(self) -> KnownRun:
-        """Return the run that the first page shows.
-
-        Raises:
-            InputError: there is no run yet.
-        """
+        """Return the run that the first page shows; InputError if there is no run yet."""
         if self._only:
             return self._only
         if self._newest is None or time.monotonic() - self._looked >= _LOOK_EVERY:
@@ -56,11 +51,7 @@ class Runs:
         return self._newest
 
     def find(self, key: str) -> KnownRun:
-        """Return the run with this name in URLs.
-
-        Raises:
-            InputError: there is none.
-        """
+        """Return the run with this name in URLs; InputError without one."""
         if self._only:
             if key == self._only.key:
                 return self._only
@@ -83,7 +74,7 @@ class Runs:
                 found[run.study] = run
         runs = []
         for run in found.values():
-            with suppress(InputError):  # moved, say: another may be well
+            with suppress(InputError):  # a moved run, for example, must not hide the others
                 runs.append(KnownRun(key_of(run), open_run(run.folder)))
         return runs
 

@@ -1,11 +1,11 @@
 """The access control of the page, which comes before all other handling.
 
-- Only GET and HEAD are allowed: the page is read-only.
-- The Host header must name this machine, so that a web page whose name resolves here (DNS
-  rebinding) can't read it. IP addresses are allowed, because they are not names.
-- Beyond the loopback, or if a token file is given, a token is required. A browser sends it once in
-  the URL, and then in a cookie that scripts can't read and other sites can't send. Programs send it
-  as Bearer.
+- Only GET and HEAD are allowed, because the page is read-only.
+- The Host header must be an IP address or name this machine. Otherwise a web page whose name
+  resolves here (DNS rebinding) could read the page.
+- Beyond the loopback, or with a token file, a token is required. A browser sends the token once in
+  the URL, and then in a cookie. Scripts can't read the cookie, and other sites can't send the
+  cookie. Programs send the token as Bearer.
 """
 
 from __future__ import annotations
@@ -57,12 +57,7 @@ def names_of_this_machine(also: Iterable[str] = ()) -> frozenset[str]:
 
 
 def read_token(file: Path) -> str:
-    """Return the token in a file.
-
-    Raises:
-        InputError: the file can't be read, not only its owner can read it, or the token is too
-            short.
-    """
+    """Return the token in a file; InputError if unreadable, readable by others, or too short."""
     try:
         mode, token = file.stat().st_mode, file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -87,11 +82,8 @@ def new_token() -> str:
 class Guard:
     """The filter of requests, which also sets the security headers of answers.
 
-    Args:
-        app: the application that answers allowed requests.
-        hosts: the host names that are allowed in addition to IP addresses.
-        token: the required token; None if no token is required.
-        cookie: the cookie's name. Cookies ignore ports, so two pages need two names.
+    `hosts` are names that are allowed besides IP addresses. Cookies ignore ports, so two pages need
+    two names of the `cookie`.
     """
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str], token: str | None, cookie: str) -> None:
@@ -118,7 +110,6 @@ class Guard:
         await (answer or self._app)(scope, receive, sent)
 
     def _refusal(self, request: Request) -> Response | None:
-        """Return the answer to a refused request; None for an allowed request."""
         if request.method not in _METHODS:
             text = "the page is read-only\n"
             return PlainTextResponse(text, 405, {"Allow": ", ".join(_METHODS)})
@@ -155,10 +146,9 @@ class Guard:
         return hmac.compare_digest(given.encode(), self._token.encode())
 
     def _welcome(self, request: Request) -> Response:
-        """Store the token in a cookie, and return a page that leads to the URL without the token.
+        """Set the token's cookie, with a page that leads to the URL without the token.
 
-        An HTTP redirect would not do: after a link on another site, the browser would not send a
-        strict cookie with it.
+        An HTTP redirect would fail: after a link on another site, browsers send no strict cookie.
         """
         assert self._token is not None, "there is a token to keep"
         page = render_template("serve/welcome.html.j2", path=request.url.path)

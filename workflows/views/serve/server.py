@@ -39,17 +39,11 @@ def serve(
     dashboard: bool,
     tell: Callable[[str], None],
 ) -> None:
-    """Serve the page until Ctrl-C.
+    """Serve the page until Ctrl-C, of the run `named` or of all runs in `./runs`.
 
-    Args:
-        named: the folder of the only run to show; None for all runs in `./runs`, newest first.
-        host: the address to listen on.
-        port: the port to listen on; 0 for any free port.
-        token_file: the file with the required token. Without it, a new token is made if the address
-            is beyond the loopback.
-        allowed: further host names that browsers may use, in addition to this machine's.
-        dashboard: whether to serve also optuna-dashboard.
-        tell: called with the page's URL once the page answers.
+    Without a `token_file`, an address beyond the loopback gets a new token. Port 0 means any free
+    port. `allowed` are further host names that browsers may use. `dashboard` adds optuna-dashboard.
+    `tell` is called with the page's URL once the page answers.
 
     Raises:
         InputError: the address can't be used, the token can't be read, or there is no run.
@@ -81,10 +75,7 @@ def serve(
 
 
 def answer_requests(app: ASGIApp, socket: Socket, begin: Callable[[], None]) -> None:
-    """Serve an application on a socket until Ctrl-C or SIGTERM.
-
-    `begin` is called as soon as Ctrl-C or SIGTERM can end the server.
-    """
+    """Call `begin`, and serve an application on a socket until Ctrl-C or SIGTERM."""
     config = uvicorn.Config(
         app,
         access_log=False,  # URLs may contain the token
@@ -104,11 +95,7 @@ def answer_requests(app: ASGIApp, socket: Socket, begin: Callable[[], None]) -> 
 
 
 def listening(host: str, port: int) -> Socket:
-    """Return a socket that listens on a port of an address; 0 means any free port.
-
-    Raises:
-        InputError: the address or port can't be used.
-    """
+    """Return a listening socket; port 0 takes a free port. InputError if the port is unusable."""
     try:
         return create_server((host, port), family=AF_INET6 if ":" in host else AF_INET)
     except (OSError, OverflowError) as error:

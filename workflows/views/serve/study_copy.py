@@ -1,7 +1,7 @@
-"""A copy of a run's studies for optuna-dashboard. Edits of the copy don't harm the run.
+"""A copy of a run's studies for optuna-dashboard, so that edits don't harm the run.
 
-A SQLite file is copied consistently (with SQLite's backup). If the run has changed the file, the
-next request copies it again. Studies in another database are copied only once.
+SQLite's backup makes a consistent copy of a SQLite file. A request after a change of the file makes
+another copy. Studies in another database are copied only once.
 """
 
 from __future__ import annotations
@@ -57,12 +57,7 @@ def _stamp(path: Path) -> list[tuple[int, int]]:
 
 
 def copy_of(run: RunFolder, path: Path) -> StudyCopy:
-    """Copy the storage of a run's studies.
-
-    Raises:
-        InputError: the run has no trials yet.
-        OptimizerError: the storage can't be read.
-    """
+    """Copy a run's studies; InputError without trials, OptimizerError for unreadable storage."""
     from trialfleet.optimizer.storage import copy_studies
     from trialfleet.optimizer.storage_url import sqlite_file
 
@@ -80,11 +75,7 @@ def copy_of(run: RunFolder, path: Path) -> StudyCopy:
 
 
 def optuna_dashboard(copy: StudyCopy) -> Application:
-    """Return a dashboard of the copy as a WSGI application, which may write into the copy.
-
-    Raises:
-        InputError: optuna-dashboard isn't installed.
-    """
+    """Return a dashboard that may write into the copy; InputError without optuna-dashboard."""
     try:
         from optuna_dashboard import wsgi
     except ImportError:

@@ -32,10 +32,10 @@ _REASON = 160  # characters of a reason on a tile; its region's page has it whol
 
 @dataclass(frozen=True, kw_only=True)
 class Tile:
-    """A region's tile, which shows the region at a glance.
+    """A region's tile on the run's page.
 
     Attributes:
-        tone: the CSS class of its state: good, busy, bad or idle.
+        tone: the CSS class of the region's state: good, busy, bad or idle.
         age: the age of the current model.
         shares: the complete, failed and running trials, in percent of the region's budget.
         why: a note on a problem; empty without a problem.
@@ -57,10 +57,8 @@ class Concern:
     """A problem that needs attention.
 
     Attributes:
-        why: the reason in one line.
         what: the region, node or job with the problem; empty for the whole run.
         region: the slug of the problem's region; empty without a region.
-        command: the command that explains or fixes the problem; empty without one.
     """
 
     why: str
@@ -70,7 +68,7 @@ class Concern:
 
 
 def run_path(key: str) -> str:
-    """Return the path of a run's page. Every name in a path is percent-encoded."""
+    """Return the path of a run's page, with percent-encoded names."""
     return f"/runs/{quote(key, safe='')}"
 
 
@@ -105,7 +103,7 @@ def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
 
 
 def not_in_run(snapshot: Snapshot) -> list[Outcome]:
-    """Return the regions that are not in the run because they failed before it was planned."""
+    """Return the regions that the run lacks because they failed before its planning."""
     day, place = snapshot.frozen.day, snapshot.folder.root
     if day is None:
         return []
@@ -261,7 +259,6 @@ def concerns(snapshot: Snapshot) -> list[Concern]:
 
 
 def _explained(answers: Answers, concern: Concern, word: str, seen: object) -> Concern:
-    """Return a concern with the reason from `trialfleet why`, and the command that fixes it."""
     answer = answers.answer_to(word, seen)
     if answer is None:
         return concern

@@ -1,7 +1,7 @@
 """The answers of `trialfleet why` for the page, computed once for each stalled subject.
 
-An answer takes tenths of a second, a hundred times as long as the rest of a page. So one rendering
-computes at most two answers; the next renderings compute the others.
+An answer takes tenths of a second, a hundred times as long as the rest of a page. So each rendering
+computes at most `AT_ONCE` answers.
 """
 
 from __future__ import annotations
@@ -17,21 +17,15 @@ AT_ONCE = 2  # answers computed by one rendering
 
 
 class Answers:
-    """The answers of `trialfleet why` for one rendering.
-
-    Args:
-        kept: the cache of the run.
-        run: the run's folder.
-        ask: the function that computes an answer.
-    """
+    """The answers of `trialfleet why` for one rendering; `run` is the run's folder."""
 
     def __init__(self, kept: Kept, run: str, ask: Callable[[str, str], Answer] = why) -> None:
         self._kept, self._run, self._ask, self._left = kept, run, ask, AT_ONCE
 
     def answer_to(self, word: str, seen: object) -> Answer | None:
-        """Return the reason for a region's or DAG node's state; None if it is not computed yet.
+        """Return why a region or DAG node is in its state; None if unknown or not computed yet.
 
-        The reason is computed again when `seen`, the visible state of the subject, changes.
+        The answer is computed again when `seen`, the visible state of the subject, changes.
         """
         name = "why", word
         if not self._left and not self._kept.has(name, seen):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _NONE = "—"  # of costs that belong to no run or region
-_LITTLE = 0.1  # slot hours of all together: with two decimals each run would have 0.00
+_LITTLE = 0.1  # slot hours in total: with less, two decimals would show 0.00
 _UNKNOWN = "\N{EN DASH}"
 _FIGURES = ("work", "lost", "boot", "idle")
 

@@ -39,11 +39,10 @@ class DayView:
     """The view of a day.
 
     Attributes:
-        counts: the number of regions by outcome.
         open: the number of regions without an outcome yet.
         attempts: the attempts at the day, oldest first.
         runs: the planned runs of the attempts; empty if no region needs a run.
-        outcomes: the outcomes of regions, in the order of the regions' names.
+        outcomes: the outcomes, in the order of the regions' names.
         checks: the warnings of the table checks, by region.
     """
 
@@ -62,12 +61,12 @@ class DaysOverview:
 
     Attributes:
         days: the days, newest first.
-        newest: the outcomes of the regions on the newest day.
+        newest: the outcomes of the newest day.
         next_start: when the next day starts; None if the study no longer has a `daily:` table.
-        clock: the installed schedule; None without a schedule.
-        awaiting: the models that now wait for approval, by region.
+        clock: the installed schedule.
+        awaiting: the models that wait for approval, by region.
         awaited: the reasons why the newest day still waits for data, by region.
-        lease: the lease on the days, if there are two managers; None with one manager.
+        lease: the lease on the days, if there are two managers.
         database_away: why the managers' shared database is unreachable; empty if it answers.
         undelivered: the waiting or abandoned alerts of the days, a line per channel.
     """
@@ -99,10 +98,7 @@ def overview(
     *,
     last: date | None = None,
 ) -> DaysOverview:
-    """Return a study's newest `most` days; the other arguments are as in `DaysOverview`.
-
-    If `last` is given, later days are left out.
-    """
+    """Return a study's newest `most` days up to `last`; other arguments: see `DaysOverview`."""
     attempts = [one for one in journal.attempts() if last is None or one.date <= last]
     dates = sorted({attempt.date for attempt in attempts}, reverse=True)[:most]
     found = outcomes_now(journal, min(dates)) if dates else {}
@@ -156,12 +152,12 @@ def days_table(shown: DaysOverview) -> Table:
 
 
 def newest_table(shown: DaysOverview) -> Fitting:
-    """Return a table of the outcomes of the regions on the newest day."""
+    """Return a table of the newest day's outcomes."""
     return _table(shown.study, str(shown.days[0].date), shown.newest, with_days=False)
 
 
 def reasons_table(shown: DaysOverview) -> Fitting | None:
-    """Return a table of the kept and failed regions of earlier days; None without any."""
+    """Return a table of earlier days' outcomes that have a reason; None without any."""
     explained = [one for day in shown.days[1:] for one in day.outcomes if one.why]
     if not explained:
         return None
@@ -183,9 +179,9 @@ def _table(study: str, title: str, outcomes: Sequence[Outcome], *, with_days: bo
 
 
 def hint_of(study: str, outcomes: Iterable[Outcome]) -> str:
-    """Return a hint on where to read the full reasons of a table's rows.
+    """Return the command that shows the full reasons of a table's rows.
 
-    A region's newest outcome may be from another day, so the command names the row's own run.
+    The command names the rows' run, because a region's newest outcome may be from another day.
     """
     runs = {one.run for one in outcomes if one.why and one.run}
     if not runs:
@@ -195,10 +191,7 @@ def hint_of(study: str, outcomes: Iterable[Outcome]) -> str:
 
 
 def to_copy(shown: DaysOverview) -> list[str]:
-    """Return the commands and paths in reasons, one per line, because a table would fold them.
-
-    Only each region's newest outcome counts; older outcomes are obsolete.
-    """
+    """Return the commands and paths in regions' newest reasons, which a table would fold."""
     newest: dict[str, Outcome] = {}
     for day in shown.days:
         for one in day.outcomes:
@@ -208,7 +201,7 @@ def to_copy(shown: DaysOverview) -> list[str]:
 
 
 def to_approve(shown: DaysOverview) -> list[str]:
-    """Return a line for each model that waits for approval, with the command that approves it."""
+    """Return a line for each model that waits for approval, with the promote command."""
     return [
         f"{region}: {one.run}'s model waits for approval since {local_time(one.since)}: "
         f"{shortened(promote_command(one.path))}"
@@ -217,7 +210,7 @@ def to_approve(shown: DaysOverview) -> list[str]:
 
 
 def _split(why: str) -> tuple[str, str, str]:
-    """Return a reason's words, then its command or path after the label of that, if it has one."""
+    """Return a reason's words, and the label and text of its command or path, if any."""
     for mark, label in _TO_COPY.items():
         words, found, text = why.partition(mark)
         if found:
@@ -226,7 +219,6 @@ def _split(why: str) -> tuple[str, str, str]:
 
 
 def _why(one: Outcome) -> str:
-    """Return the reason for a region's outcome in words; there are no checksums in it."""
     if one.ending is Ending.UNCHANGED:
         return one.why or "its data and settings have not changed since its last model"
     return one.why or (f"its new model is run {one.run}'s" if one.run else "")

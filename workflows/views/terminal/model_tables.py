@@ -32,7 +32,7 @@ _CHECKSUM = 12  # digits of a SHA-256 that are shown
 
 
 def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> RenderableType:
-    """Return a table with a row per region: its current model, and its newest model's state."""
+    """Return a table with a row per region: the current model, and the newest model's state."""
     columns = ("study", "region", "current", "age", "metric", "newest")
     table = plain_table(*columns, right=("age", "metric"))
     now = datetime.now(UTC)
@@ -55,8 +55,7 @@ def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> 
 def history_table(models: Sequence[PublishedModel]) -> RenderableType:
     """Return a table with a row per model of a region, oldest first.
 
-    The table has the last gate's measurements, which are on that gate's rows. So only models that
-    the same gate measured can be compared.
+    Only measurements by the same gate can be compared, because each gate has its own rows.
     """
     table = plain_table("run", "planned", "metric", "by the last gate", "state", right=("metric",))
     champion = next((model for model in models if model.in_force), None)
@@ -122,7 +121,7 @@ def _newest(models: Sequence[PublishedModel], champion: PublishedModel | None) -
     newest = max(planned, key=lambda model: (model.created, model.in_force), default=last)
     if newest.in_force:
         return "current"
-    day = newest.card.get("date")  # planned later, but ordered before by its day
+    day = newest.card.get("date")  # planned later, but its day comes before
     how = "of an earlier day" if day and day != last.card.get("date") else "planned later"
     return f"current; {how}: {newest.run}: {_state(newest, champion)}"
 
@@ -143,7 +142,6 @@ def _state(model: PublishedModel, champion: PublishedModel | None) -> str:
 
 
 def _by_whom(model: PublishedModel) -> str:
-    """Return who rolled a model back, and why, if known."""
     moved = last_move(model.path.parent / LATEST, model.run)
     return moved.how.removeprefix("rollback") if moved and moved.by == "rollback" else ""
 
@@ -153,14 +151,12 @@ def _drifts(models: Sequence[PublishedModel]) -> list[str]:
 
 
 def _metric(model: PublishedModel) -> str:
-    """Return a model's metric from its full training, by which its study compares models."""
     name = str(model.card.get("report_metric"))
     value = (model.card.get("metrics") or {}).get(name)
     return result_text(name, value) if isinstance(value, int | float) else ""
 
 
 def _measured(model: PublishedModel) -> str:
-    """Return the last gate's measurement of a model, and the run whose rows the gate used."""
     if not model.evaluations or not model.metric:
         return ""
     run, value = model.evaluations[-1]

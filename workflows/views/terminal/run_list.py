@@ -32,8 +32,7 @@ class ListedRun:
         published: the number of regions whose published model became the current one.
         kept: the number of regions whose published model did not become the current one.
         began: when the run was planned.
-        seconds: the time from planning to the run's end, or until now if it is in progress. None if
-            no end is recorded, or before its submission.
+        seconds: from planning to the run's end, or to now; None before submission or if unknown.
     """
 
     study: str

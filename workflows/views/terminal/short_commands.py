@@ -1,7 +1,6 @@
-"""Commands in recorded reasons, shortened so that they work in the current folder.
+"""Commands in recorded reasons, shortened for the current folder.
 
-Records name models by absolute paths, because jobs write the records, and commands in any folder
-read them.
+Records name models by absolute paths, because commands in any folder read the records.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _PROMOTE = re.compile(r"(?<=trialfleet promote )('/(?:[^']|'\"'\"')*'|/[^\s;]+)"
 
 
 def shortened(text: str) -> str:
-    """Return a reason in which `trialfleet promote PATH` has RUN/REGION for PATH, if possible."""
+    """Replace the path in `trialfleet promote PATH` by RUN/REGION, if both name the same model."""
     return _PROMOTE.sub(lambda found: _short(found[0], str(Path.cwd())), text)
 
 

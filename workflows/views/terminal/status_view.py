@@ -48,10 +48,9 @@ _DIGITS = 5  # significant ones, of the greatest value in a column
 
 
 def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> RenderableType:
-    """Return the view of a run's status: a line, a table of regions, and problems for a person.
+    """Return the view of a run's status: a line, a table of regions, problems, and next steps.
 
-    `widths` has the previous widths of the table's columns. Views that share it don't shift
-    sideways.
+    Views that share `widths` keep the widths of the table's columns, and so don't shift sideways.
     """
     title = Text.assemble(
         (status.study, "bold"),
@@ -104,11 +103,7 @@ def _words_of(region: RegionStatus) -> Iterator[tuple[str, str]]:
 def _alike(
     status: RunStatus, words_of: Callable[[RegionStatus], Iterable[tuple[str, str]]]
 ) -> dict[tuple[str, str], str]:
-    """Return notes on regions. Notes that differ only in paths and figures are one note.
-
-    Returns:
-        The names of a note's regions, by the note of the first region and its colour.
-    """
+    """Return regions' names by note and colour; differences in paths and figures don't count."""
     first: dict[str, tuple[str, str]] = {}
     regions: dict[str, list[str]] = {}
     for region in status.regions:
@@ -127,7 +122,6 @@ def _named(names: list[str], of: int) -> str:
 
 
 def _ask_why(status: RunStatus) -> list[str]:
-    """Return the `trialfleet why` command for the first region with a problem."""
     unwell = [region.name for region in status.regions if region.stage in _UNWELL]
     stands_still = bool(status.troubles or status.held)
     troubled = {trouble.region for trouble in status.job_troubles}
@@ -138,7 +132,7 @@ def _ask_why(status: RunStatus) -> list[str]:
 
 
 def next_steps(status: RunStatus) -> list[str]:
-    """Return the next steps for a run that can be resumed. Resuming does not fix a trainer."""
+    """Return the next steps for a run that can be resumed; a broken trainer needs another run."""
     resume = f"trialfleet resume {shell_quoted(Path(status.folder))}"
     failed = any(region.cause and region.stage is Stage.FAILED for region in status.regions)
     left = [region for region in status.regions if not region.stage.is_good]
@@ -154,7 +148,7 @@ def next_steps(status: RunStatus) -> list[str]:
 
 
 def _anew(line: str, status: RunStatus, said: set[str]) -> str:
-    """Return a line; if its cause was shown before, a shorter line, or "" if nothing is left."""
+    """Return a line, shortened if its cause was shown before; empty if nothing is left."""
     causes = {region.cause.kind for region in status.regions if region.cause}
     found = {cause for cause in causes if cause in kind_of(line)}
     if found and found <= said:
@@ -227,7 +221,6 @@ def _region_table(status: RunStatus, widths: dict[str, int], *, bars: bool) -> T
 
 
 def _columns_without_news(status: RunStatus, *, bars: bool) -> set[str]:
-    """Return the columns to leave out, because they are empty for all regions."""
     regions = status.regions
     has_news = {
         "": bars and not status.ended,
@@ -263,7 +256,6 @@ def _region_row(region: RegionStatus, decimals: int | None) -> list[RenderableTy
 
 
 def _why_broken(region: RegionStatus) -> str:
-    """Return a short text for a failed region: the number of failed attempts, and their cause."""
     if region.stage is not Stage.FAILED:
         return ""
     return region.cause.short if region.cause else in_short(region.reason or "")
@@ -275,21 +267,19 @@ def value_text(value: float | None, decimals: int | None) -> str:
 
 
 def _steps(region: RegionStatus) -> str:
-    """Return the last steps that a region's running trials reported, if known."""
     steps = [str(trial.step) for trial in region.running_trials if trial.step is not None]
     more = " …" if len(steps) > _SHOWN_STEPS else ""
     return " ".join(steps[:_SHOWN_STEPS]) + more
 
 
 def _ranks(region: RegionStatus) -> str:
-    """Return each training gang's number of ranks, and its generation after a "g"."""
+    """Return each training gang's number of ranks and its generation, such as 4g2."""
     gangs = [each for each in region.running_trials if each.generation is not None]
     more = " …" if len(gangs) > _SHOWN_STEPS else ""
     return " ".join(f"{each.ranks}g{each.generation}" for each in gangs[:_SHOWN_STEPS]) + more
 
 
 def _failed(region: RegionStatus) -> int:
-    """Return the number of failed trials, including those that the region's failure cut off."""
     return region.failed + region.cut_off
 
 
@@ -300,10 +290,7 @@ def _count(number: int) -> str:
 def watch(wait: Callable[[Callable[[RunStatus], None]], RunStatus], console: Console) -> RunStatus:
     """Show a run's status until its end: live on a terminal, else as a line for each change.
 
-    Args:
-        wait: the function that waits for the run's end, as `Run.wait`; it calls its argument with
-            each status.
-        console: the console to print to.
+    `wait` waits for the run's end, as `Run.wait`, and calls its argument with each status.
     """
     from rich.live import Live
 
@@ -337,7 +324,7 @@ def _line_printer(console: Console) -> Callable[[RunStatus], None]:
 
 
 def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
-    """Yield lines that are printed when they change, each after its key."""
+    """Yield keys and lines; a line is printed when the line of its key changes."""
     yield "run", f"{status.run}: {status.state}"
     if status.notice:
         yield "notice", status.notice
@@ -354,13 +341,12 @@ def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
 
 
 def _shortened(line: str) -> str:
-    """Return a reason shortened to a line, with its log. The table's view shows it in full."""
     words, see, log = line.partition("; to change that: ")[0].partition(SEE)
     return f"{first_clauses(words, _LINE)}{see}{log}"
 
 
 def _once(status: RunStatus) -> Iterator[tuple[str, str]]:
-    """Yield lines that are printed once for each kind of problem, each after its kind."""
+    """Yield kinds of problems and lines; only the first line of a kind is printed."""
     for trouble in status.job_troubles:
         yield kind_of(trouble.cause), str(trouble)
     for region in status.regions:

@@ -14,7 +14,7 @@ from trialfleet.workflows.rules.states import TrialState
 
 Say = Callable[[str], None]
 _TAIL = 1 << 18  # bytes in which the last lines are looked for
-_POLL, _LOOK = 0.5, 5.0  # seconds between two looks at what has come, and at the trial's state
+_POLL, _LOOK = 0.5, 5.0  # seconds between two reads of new output, and of the trial's state
 NOTHING = "has printed nothing"
 _WAITS = {None, TrialState.QUEUED, TrialState.HELD, TrialState.UNKNOWN}
 
@@ -67,10 +67,8 @@ class TrialOutput:
     """Printer of a trial's output.
 
     Args:
-        place: the trial's folder.
         lines: the number of last lines of each stream shown at first.
-        state: the function that returns the trial's state, or None if it has not started or isn't a
-            trial.
+        state: the function that returns the trial's state; None before the start or for no trial.
         says: the functions that print a line of standard output and of standard error.
     """
 
@@ -99,7 +97,7 @@ class TrialOutput:
         return "waits" if state in _WAITS else "has printed nothing yet"
 
     def follow(self, note: Say) -> None:
-        """Show the output until the trial has ended. `note` prints messages about the trial."""
+        """Show the output until the trial's end; `note` prints messages about the trial."""
         looked, said, state = -_LOOK, "", None
         while True:
             is_kept, now = self._has_ended(), time.monotonic()

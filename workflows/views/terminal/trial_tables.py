@@ -20,7 +20,7 @@ _DIGITS = 6  # significant ones, of the greatest value in a column
 
 
 def trials_table(trials: list[Trial], metric: str, width: int = _WIDE) -> LongTable:
-    """Return a table with a row per trial; other metrics and errors have columns if there are any.
+    """Return a table with a row per trial, without empty columns of costs, metrics and errors.
 
     A terminal of less than 120 columns shows neither machines nor other metrics.
     """

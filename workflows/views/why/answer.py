@@ -109,18 +109,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Answer:
-    """The reason for a subject's state.
-
-    Attributes:
-        subject: the name of the subject.
-        kind: the kind of cause.
-        blame: who or what is responsible.
-        why: the cause in one line.
-        advice: the first step in words; empty if the command is enough or no step is needed.
-        command: the command to type; empty if there is none.
-        evidence: lines of evidence.
-        notes: lines of further information.
-    """
+    """The reason for a subject's state; `advice` and `command` are the next step, if any."""
 
     subject: str
     kind: Kind

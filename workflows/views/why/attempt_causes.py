@@ -1,7 +1,6 @@
 """Causes of failed attempts at a trial, from their recorded errors.
 
-The errors come from `outcome.py`, from HTCondor's hold reasons, and from the trainer itself. A test
-produces each outcome and checks its kind here.
+The errors come from `outcome.py`, from HTCondor's hold reasons, and from the trainer itself.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from trialfleet.workflows.rules.hopeless_attempts import EVICTED, STUCK
 from trialfleet.workflows.views.why.answer import Blame, Kind
 
-# Patterns of errors, in this order.
+# Patterns of errors; the first match counts.
 _WORDS: tuple[tuple[str, Kind], ...] = (
     (rf"^{EVICTED}: ", Kind.EVICTIONS),
     (rf"^{STUCK}: ", Kind.STUCK),
@@ -64,25 +63,17 @@ _FIXES: Mapping[Kind, _Fix] = {
 
 
 def kind_of_attempt(error: str) -> Kind:
-    """Return the kind of cause of an attempt's error.
-
-    An unknown error is the trainer's, which rejected the parameters.
-    """
+    """Return the kind of an attempt's error; an unknown error means rejected parameters."""
     return next((kind for words, kind in _WORDS if re.search(words, error)), Kind.REJECTED)
 
 
 def blame_of(kind: Kind) -> Blame:
-    """Return the person, machine or service that is responsible for a kind of failed attempt."""
+    """Return who or what is responsible for a kind of failed attempt."""
     return _FIXES[kind].blame
 
 
 def advice_for(kind: Kind, places: Mapping[str, str]) -> str:
-    """Return advice about attempts that fail for one kind of cause.
-
-    Args:
-        kind: the kind of cause.
-        places: the places of the study's keys, as in `FrozenStudy`.
-    """
+    """Return advice for a kind of failed attempt; `places` are as in `FrozenStudy`."""
     fix = _FIXES[kind]
     place = places.get(fix.key, "")
     return f"{fix.advice} in {place}" if place and fix.advice else fix.advice

@@ -35,16 +35,7 @@ _SHOWN_NOTES = 10
 
 
 def why(word: str | None, run: str | None = None) -> Answer:
-    """Return the reason for a subject's state.
-
-    Args:
-        word: a region, also as STUDY/REGION, a DAG node, a job's or an instance's id, or a run;
-            None means the run.
-        run: the run to search; default: the newest run that has the subject.
-
-    Raises:
-        InputError: there is no subject with this name.
-    """
+    """Return the reason for a subject's state; arguments and errors are those of `find_subject`."""
     subject = find_subject(word, run)
     if subject.what == "instance":
         return explain_instance(instance_facts(subject.word, subject.folder))
@@ -86,15 +77,15 @@ def _why_run(reader: RunFactsReader) -> Answer:
         unwell.append(answer)
     notes = [
         line
-        for region, answer in zip(regions, answers, strict=False)  # behind these: those left out
-        if answer not in unwell[:1]  # it is the answer
+        for region, answer in zip(regions, answers, strict=False)  # more answers: regions left out
+        if answer not in unwell[:1]  # the first one is the answer itself
         for line in notes_on(region, answer)
     ]
     if not unwell:
         why = f"no problem: the run is {run.state}"
         first = next((each for each in well if each.kind in NOT_CURRENT), well[0])
         if run.state is RunState.RUNNING and first.kind not in NOT_CURRENT:
-            first = replace(first, advice="", command=run.watch)  # not one region's own step
+            first = replace(first, advice="", command=run.watch)  # not the next step of one region
         return replace(first, why=why, notes=_first(notes))
     why = f"{_which(unwell, len(answers))}{unwell[0].why}"
     lines = [answer.lines()[0] for answer in unwell[1:]]
@@ -102,7 +93,6 @@ def _why_run(reader: RunFactsReader) -> Answer:
 
 
 def _which(unwell: list[Answer], of: int) -> str:
-    """Return a text with the number of regions with a problem, and the first one's name."""
     if of == 1:
         return ""
     first = unwell[0].subject
@@ -112,7 +102,6 @@ def _which(unwell: list[Answer], of: int) -> str:
 
 
 def _first(lines: list[str]) -> tuple[str, ...]:
-    """Return the first lines, at most `_SHOWN_NOTES`, and the number of the others."""
     more = len(lines) - _SHOWN_NOTES
     return (*lines[:_SHOWN_NOTES], *([f"… and {more} more"] if more > 0 else []))
 

@@ -34,12 +34,7 @@ STALE = timedelta(minutes=5)  # a running autoscaler reports at least this often
 
 @dataclass(frozen=True)
 class Scaling:
-    """The last report of a run's autoscaler.
-
-    Attributes:
-        report: the report; None if the autoscaler never reported.
-        wanted: whether the study has an autoscaler.
-    """
+    """The last report of a run's autoscaler; `wanted` is False if the study has none."""
 
     report: Mapping[str, Any] | None
     wanted: bool
@@ -73,9 +68,6 @@ class RunFacts:
     """The facts of a run.
 
     Attributes:
-        frozen: the frozen study of the run.
-        snapshot: the run's status and trials.
-        htcondor: whether the job queue answers.
         pool_up: the command that starts the pool.
         is_supervised: whether a supervisor on this machine repairs its DAGMans; None if unknown.
         stopped_by: who stopped the run, and how.
@@ -113,7 +105,7 @@ class RunFacts:
 
     @property
     def again(self) -> str:
-        """The command for another run after the study is fixed; it names no region."""
+        """The command for another run after the study is fixed."""
         return self.frozen.again_for(None)
 
     @property
@@ -136,12 +128,11 @@ class Queued:
     """A waiting job of trials, and the pool's slots for it.
 
     Attributes:
-        job: the job's id.
         seconds: how long the job has waited.
         blocked: whether the job has a slot on a machine that is still receiving common files.
         prospects: the slots that can run the job; None if the collector doesn't answer.
         free: the number of free slots that accept the job.
-        draining: a reason why suitable slots drain, if all of them do; otherwise empty.
+        draining: a reason why suitable slots drain; empty unless all of them drain.
         own: the number of running jobs of the same run.
         foreign: the number of running jobs of other runs and users.
     """
@@ -161,13 +152,10 @@ class RegionFacts(RegionStatus):
     """The facts of a region of a run.
 
     Attributes:
-        records: the records in the region's folder.
-        hours_spent: the hours since its first trial was asked.
-        held: its jobs on hold.
-        moved: the last change of `latest` to or from its model; None if its model never was
-            current, or if unknown.
-        waiting: its job that has waited longest; None if no job waits.
-        day: its outcome in the journal of the study's days, if that is newer than the run.
+        hours_spent: the hours since the first trial was asked.
+        moved: the last change of `latest` to or from the region's model; None if unknown.
+        waiting: the waiting job of the first node by name; None while trials run.
+        day: the newest outcome in the journal of the study's days, if newer than the run.
     """
 
     records: RegionRecords
@@ -183,22 +171,17 @@ class NodeFacts:
     """The facts of a DAG node, or of one trial of a node that runs several.
 
     Attributes:
-        node: the name of the node or trial.
-        of_job: the node whose job trains the trial; empty if it is `node` itself.
-        region: the name of its region.
-        is_end: whether it is its region's full training or gate.
-        state: the state of its trial; None without one.
-        error: why its last attempt failed.
-        stopped: the numbers of the order to stop early, if it was stopped early.
-        blame: the recorded blame for the failure.
+        of_job: the node whose job trains the trial; empty if `node` has the job.
+        is_end: whether the node is the region's full training or gate.
+        state: the state of the trial; None without one.
+        error: why the last attempt failed.
+        stopped: the numbers of the order to stop the trial early, if there was one.
         attempts: the number of failed attempts.
         before: the unfinished node before this one.
-        skipped: why the node was skipped, if it was.
-        held: the hold reason of its job, if it is on hold.
-        job: the id of its job in the queue.
-        last: the last execution of its job, from its event log; None if it never had a slot.
-        leaving: why its last machine drains or is broken, in the machine's words.
-        gang: the progress of its gang in words, if it has one.
+        held: the hold reason of the job on hold.
+        last: the last execution of the job; None if the job never had a slot.
+        leaving: why the last machine drains or is broken, in the machine's words.
+        gang: the progress of the gang in words.
         lacks_slots: whether fewer jobs have a slot than the gang needs.
     """
 
@@ -233,9 +216,8 @@ class InstanceFacts:
     """An instance of a fleet.
 
     Attributes:
-        instance: its id.
-        node: its status in `fleet status`; None if AWS doesn't list it or is unreachable.
-        machine: its machine in the pool; None if the pool doesn't list it or is unreachable.
+        node: the status in `fleet status`; None if AWS is unreachable or doesn't list the instance.
+        machine: the machine in the pool; None if the pool is unreachable or doesn't list it.
         aws_away: why AWS is unreachable.
         pool_away: why the pool is unreachable.
         fleet_file: the study's file or the fleet's file.

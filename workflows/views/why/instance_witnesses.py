@@ -19,11 +19,9 @@ _FILES = ("study.yaml", "fleet.yaml")
 
 
 def instance_facts(instance: str, folder: Path | None) -> InstanceFacts:
-    """Return the facts about an instance, from AWS and the pool.
+    """Return the facts about an instance.
 
-    Args:
-        instance: the instance's id.
-        folder: a run whose study may have the fleet; None to use the file here.
+    The fleet comes from the study of the run in `folder`, or from a study or fleet file here.
     """
     fleet, file = _fleet(folder)
     machine, pool_away = _in_pool(instance)
@@ -39,7 +37,6 @@ def instance_facts(instance: str, folder: Path | None) -> InstanceFacts:
 
 
 def _fleet(folder: Path | None) -> tuple[Fleet | None, str]:
-    """Return the fleet that an instance may belong to, and the fleet's file."""
     if folder is not None:
         frozen = load_frozen(RunFolder(folder).study)
         if frozen.study.fleet is not None:

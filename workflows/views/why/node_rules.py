@@ -66,7 +66,6 @@ def _over(run: RunFacts, node: NodeFacts) -> Answer | None:
 
 
 def _prediction(order: Mapping[str, Any]) -> str:
-    """Return the numbers of an order to stop early, in words; empty if a number is missing."""
     try:
         step, end = int(order["step"]), int(order["max_steps"])
         predicted, best = (f"{float(order[name]):.6g}" for name in ("predicted", "best"))
@@ -100,7 +99,6 @@ def _no_progress(run: RunFacts, node: NodeFacts) -> Answer | None:
 
 
 def _lacks_slots(run: RunFacts, node: NodeFacts) -> Answer | None:
-    """Return the answer for a gang with too few jobs in slots."""
     if not node.lacks_slots or node.queued is None:
         return None
     waiting = explain_wait(node.node, run, node.queued)
@@ -132,7 +130,6 @@ def _blocked(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer | No
 
 
 def _waits_again(run: RunFacts, node: NodeFacts) -> Answer | None:
-    """Return the answer for an interrupted job that waits for another slot."""
     last = node.last
     if last is None or not (last.is_over and last.ended_by) or node.queued is None:
         return None

@@ -1,6 +1,6 @@
 """The reason for a region's state, by the first rule that applies.
 
-Rules on the region's end come first, because its end is recorded even if sources are unreachable.
+Rules on the region's end come first, because the end is recorded even if sources are unreachable.
 Then come faults that block the whole run, and then faults that block the region's trials.
 """
 
@@ -67,7 +67,6 @@ def explain_region(run: RunFacts, region: RegionFacts) -> Answer:
 
 
 def _no_more_trials(region: RegionFacts) -> str:
-    """Return a note that a budget in USD ended a region's trials; empty if none did."""
     if not region.records.spent:
         return ""
     return f"no trial starts after {region.finished} of {region.budget}: {region.records.spent}"
@@ -147,7 +146,6 @@ def _no_longer_current(run: RunFacts, region: RegionFacts, moved: Change) -> Ans
 
 
 def _since(moved: Change) -> str:
-    """Return a text about when `latest` changed, and how if not by a run's publication."""
     time = datetime.fromisoformat(moved.time).astimezone() if moved.time else None
     since = f"since {time:%Y-%m-%d %H:%M}" if time else "since an unknown time"
     how = {"publish": "", "hand": ", by hand"}.get(moved.by, f", by hand ({moved.how})")
@@ -155,7 +153,6 @@ def _since(moved: Change) -> str:
 
 
 def _had_kept(region: RegionFacts) -> str:
-    """Return a text about the gate's verdict if a person made the model current against it."""
     verdict = region.records.verdict
     if verdict is None or verdict.promoted:
         return ""
@@ -163,12 +160,7 @@ def _had_kept(region: RegionFacts) -> str:
 
 
 def notes_on(region: RegionFacts, answer: Answer) -> list[str]:
-    """Return notes on a region, which also regions without a problem may have.
-
-    Args:
-        region: the facts about the region.
-        answer: the answer for its state.
-    """
+    """Return notes on a region; a region without a problem may have notes, too."""
     lines = [answer.why] if answer.kind in NOT_CURRENT else []
     lines += (
         [str(region.gate)]
@@ -201,7 +193,6 @@ def _kept(run: RunFacts, region: RegionFacts, verdict: Verdict) -> Answer:
 
 
 def _on_columns(why: str) -> str:
-    """Return advice if the new data lack columns that the current model needs; otherwise empty."""
     found = _NO_COLUMNS.search(why)
     if found is None:
         return ""
@@ -248,7 +239,6 @@ def _failed(run: RunFacts, region: RegionFacts) -> Answer | None:
 
 
 def _by_cause(run: RunFacts, region: RegionFacts, reason: str) -> Answer:
-    """Return the answer for the most frequent cause of a region's failed attempts."""
     cause = region.cause
     assert cause is not None, "a region whose attempts failed has a cause"
     kind = Kind.NODE if cause.blame else kind_of_attempt(cause.error)

@@ -15,12 +15,9 @@ from trialfleet.workflows.views.why.facts import RunFacts
 def blocked(
     run: RunFacts, faults: Sequence[Fault], failing: Sequence[FailingScript] = ()
 ) -> Answer | None:
-    """Explain the fault that blocks a run or one of its regions; return None if nothing does.
+    """Return the answer for the first fault that blocks a run or one of its regions.
 
-    Args:
-        run: the facts about the run.
-        faults: the faults of the DAGMans of the run or the region.
-        failing: the region's failing scripts.
+    `faults` are faults of DAGMans. `failing` are the region's failing scripts.
     """
     rules: tuple[Callable[[], Answer | None], ...] = (
         lambda: _planned(run),
@@ -91,7 +88,7 @@ def _dagman(run: RunFacts, faults: Sequence[Fault]) -> Answer | None:
 
 
 def owned_elsewhere(run: RunFacts) -> Answer | None:
-    """Return the answer that another machine owns the run, which comes before all others."""
+    """Return the answer if another machine owns the run."""
     if not run.owner:
         return None
     why = f"the run belongs to another manager: {run.owner}"
@@ -117,7 +114,6 @@ def _service(run: RunFacts) -> Answer | None:
 
 
 def _scripts(run: RunFacts, failing: Sequence[FailingScript]) -> Answer | None:
-    """Return the answer for failing scripts: errors come first, then scripts that wait."""
     for script in sorted(failing, key=lambda script: script.cause != "error"):
         since = datetime.fromisoformat(script.since).astimezone()
         sentence = f"{script} (failures in a row: {script.times}, since {since:%H:%M:%S})"

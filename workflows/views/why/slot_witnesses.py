@@ -29,11 +29,9 @@ def queued_job(folder: RunFolder, node: str) -> Queued | None:
 
 
 def waiting_job(job: Any, folder: str) -> Queued:
-    """Return the slot facts for a waiting job.
+    """Return the slot facts for a waiting job, from the job's whole ad.
 
-    Args:
-        job: the job's whole ad.
-        folder: the folder of the job's run, which distinguishes the run's jobs from others.
+    `folder` is the folder of the job's run, which distinguishes the run's jobs from others.
     """
     named = f"{job['ClusterId']}.{job['ProcId']}"
     seconds = max(0.0, time.time() - float(value(job, "EnteredCurrentStatus") or time.time()))
@@ -65,16 +63,12 @@ def _draining(job: Any, slots: list[ClassAd]) -> str:
 
 
 def word_of_machine(machine: str) -> str:
-    """Return the reason of a machine that takes no trials, in its words; empty if it takes them."""
+    """Return why a machine takes no trials, in the machine's words; empty if it takes trials."""
     found = machine_named(machine)
     return found.explanation() if found and found.state() != "well" else ""
 
 
 def job_ad(job: str) -> Any:
-    """Return the whole ad of a job by its id; None if the job isn't in the queue.
-
-    Raises:
-        PoolError: HTCondor is unreachable.
-    """
+    """Return the whole ad of a job by its id, if it is in the queue; PoolError without HTCondor."""
     cluster, _, proc = job.partition(".")
     return job_queue.one_job(f"ClusterId == {cluster} && ProcId == {proc or 0}")

@@ -32,12 +32,11 @@ class Subject:
     """The subject of a question to `trialfleet why`.
 
     Attributes:
-        word: the argument as typed.
+        word: the argument as typed, or STUDY/REGION if several studies have the region.
         what: the type of subject. A `day` is a region without a run whose newest outcome is in the
             journal of a study's days.
         name: the region's name, for a `day`.
         folder: the run's folder; for a `day`, the folder of the study's runs.
-        region: the region's graph.
         node: the DAG node or the trial.
         job: the job's id, if the word is one.
         newest: whether no run was named. If so, a day without a run may have the newest outcome.
@@ -57,10 +56,10 @@ def find_subject(word: str | None, run: str | None = None) -> Subject:
     """Return the subject that a word names.
 
     Args:
-        word: the name of a region (also STUDY/REGION or RUN/REGION), of a trial or of a DAG node;
-            the id of a job or an instance; or a run. None means the run.
-        run: the run to search; default: the newest run here with such a region or node. If the
-            journal of a study's days has a newer outcome of the region, the subject is that day.
+        word: a region (also STUDY/REGION or RUN/REGION), a trial, a DAG node, the id of a job or an
+            instance, or a run; None means the run.
+        run: the run to search; default: the newest run here with such a region or node. A newer
+            outcome of the region in a study's journal of days makes that day the subject.
 
     Raises:
         InputError: there is no subject with this name; the message lists the possible names.
@@ -68,7 +67,7 @@ def find_subject(word: str | None, run: str | None = None) -> Subject:
     if word is None:
         return Subject(word=str(find_run(run).name), what="run", folder=_opened(find_run(run)))
     if run is not None:
-        _opened(find_run(run))  # fails if it is not a run
+        _opened(find_run(run))  # InputError if `run` is no run
     if found := _named(word, run):
         return found
     if _INSTANCE.fullmatch(word):
@@ -101,15 +100,11 @@ def _named(word: str, run: str | None) -> Subject | None:
 
 
 def _studies() -> set[str]:
-    """Return the studies that have runs or days here."""
     return {found.study for found in runs_here()} | {place.name for place in _days_here(None)}
 
 
 def _newest(name: str, word: str, run: str | None, study: str | None) -> Subject | None:
-    """Return a node, or a region from its newest run or from a newer day without a run.
-
-    If several studies have a region of this name, the subject's word is STUDY/REGION.
-    """
+    """Return a node, or a region from its newest run or from a newer day without a run."""
     if run is None:
         runs = [r for r in _submitted_first() if study in {None, r.study}]
         folders, days = [(r.folder, r.planned) for r in runs], _days_here(study)
@@ -131,7 +126,6 @@ def _newest(name: str, word: str, run: str | None, study: str | None) -> Subject
 
 
 def _is_shared(region: str) -> bool:
-    """Return whether several studies here have a region of this name."""
     of_runs = {run.folder.absolute().parent for run in runs_here() if _may_have(region, run)}
     of_days = {folder for folder in _days_here(None) if _of_a_day(region, folder)}
     return len(of_runs | of_days) > 1
@@ -142,7 +136,6 @@ def _may_have(name: str, run: FoundRun) -> bool:
 
 
 def _in_run(name: str, folder: Path, planned: float) -> tuple[float, Subject] | None:
-    """Return a region or node of a run, and when the run was planned."""
     slug, head = region_slug(name), name.partition(".")[0]
     regions = RunFolder(folder.absolute()).regions
     if not ((regions / slug).is_dir() or (_is_plain(head) and (regions / head).is_dir())):
@@ -203,7 +196,6 @@ def _of_job(word: str, folder: str, ad: dict[str, str]) -> Subject:
 
 
 def _in_logs(cluster: int, word: str, run: str | None) -> Subject | None:
-    """Return the subject of a job that has left the queue, from trials' and DAGs' event logs."""
     event = re.compile(rb"^\d{3} \(%03d\." % cluster, re.MULTILINE)
     folders = [find_run(run)] if run else [found.folder for found in runs_here()]  # newest first
     for folder in folders:
@@ -236,15 +228,14 @@ def _among_graphs(files: RunFolder, event: re.Pattern[bytes], word: str) -> Subj
 
 
 def _days_here(study: str | None) -> list[Path]:
-    """Return the folders of studies that have days here; with `study`, only that study's."""
     found = sorted(journal.parent for journal in RUNS.absolute().glob("*/daily.db"))
     return [folder for folder in found if study in {None, folder.name}]
 
 
 def _of_a_day(region: str, folder: Path) -> tuple[float, Path] | None:
-    """Return the time of a region's newest outcome in a study's journal, and the folder.
+    """Return when a region's newest outcome was recorded, and the folder; None without a day.
 
-    The time is 0 if a run has the outcome. Return None if the region has no day there.
+    The time is 0 if an existing run has the outcome, so that the run is the subject.
     """
     from trialfleet.workflows.facts.journal.journal import Journal
 
@@ -291,6 +282,5 @@ def _unknown(word: str, run: str | None) -> str:
 
 
 def _node_like(word: str, graph: Sequence[RegionGraph]) -> str:
-    """Return an example node: of the region that the word begins with, or of the first region."""
     meant = (one for one in graph if word.partition(".")[0] in {one.name, one.slug})
     return next(meant, graph[0]).trial_nodes[0]

@@ -10,7 +10,7 @@ from trialfleet.workflows.rules.hopeless_attempts import JobTrouble
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.facts import Queued, RunFacts, Scaling
 
-# Patterns of AWS's errors, as the autoscaler repeats them, and of its own words; in this order.
+# Patterns of AWS's errors in the autoscaler's report, and of its own reasons, in this order.
 _OF_AWS: tuple[tuple[str, Kind], ...] = (
     (r"RequestLimitExceeded|Throttl|request limit", Kind.THROTTLE),
     (r"MaxSpotInstanceCountExceeded", Kind.SPOT_QUOTA),
@@ -49,12 +49,7 @@ _FIXES: dict[Kind, tuple[Blame, str, str]] = {
 
 
 def explain_no_progress(subject: str, trouble: JobTrouble) -> Answer:
-    """Return why a trial makes no progress: its job is evicted repeatedly, or is stuck.
-
-    Args:
-        subject: the subject of the answer.
-        trouble: the trial's trouble.
-    """
+    """Return why a trial makes no progress: its job is evicted repeatedly, or is stuck."""
     is_evicted = trouble.kind == "evictions"
     where = trouble.machine or "the machines"
     advice = {
@@ -72,14 +67,7 @@ def explain_no_progress(subject: str, trouble: JobTrouble) -> Answer:
 
 
 def explain_wait(subject: str, run: RunFacts | None, queued: Queued) -> Answer:
-    """Return why a job in the queue waits.
-
-    Args:
-        subject: the subject of the answer.
-        run: the facts about the job's run. None for a job that is not trialfleet's, to which
-            trialfleet's commands don't apply.
-        queued: the job and the pool's slots for it.
-    """
+    """Return why a job in the queue waits; `run` is None for a job of other software."""
     if queued.blocked:
         return _for_files(subject, run, queued)
     answer = _in_pool(subject, run, queued)
@@ -167,7 +155,6 @@ def _jobs(queued: Queued) -> str:
 
 
 def _of_fleet(subject: str, run: RunFacts) -> Answer | None:
-    """Return why no node starts for a job; None if the run has no autoscaler."""
     scaling = run.scaling
     if not scaling.wanted:
         return None
@@ -198,7 +185,6 @@ def _coming(subject: str, run: RunFacts, scaling: Scaling) -> Answer | None:
 
 
 def _silent(subject: str, run: RunFacts, scaling: Scaling) -> Answer | None:
-    """Return the answer for a fleet whose autoscaler doesn't work; None if it works."""
     since = scaling.silent_since(run.now)
     state = (scaling.report or {}).get("state")
     if scaling.report is None:

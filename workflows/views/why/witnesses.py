@@ -1,6 +1,6 @@
 """The facts about a run, from files, the study, the job queue, the collector and the fleet.
 
-If a source is unreachable, that is a fact, too. Reading changes nothing.
+An unreachable source is a fact, too. Reading changes nothing.
 """
 
 from __future__ import annotations
@@ -80,7 +80,6 @@ class RunFactsReader:
         )
 
     def _owner(self) -> str:
-        """Return the other machine that owns the run, in words; empty if none is known."""
         if self.snapshot.storage_away:
             return ""
         with suppress(OptimizerError):
@@ -114,10 +113,7 @@ class RunFactsReader:
     # -- a node ----------------------------------------------------------------------------------
 
     def node(self, graph: RegionGraph, name: str) -> NodeFacts:
-        """Return the facts about a DAG node or a trial.
-
-        For a node with several trials, these are the facts about its current trial.
-        """
+        """Return the facts about a DAG node's current trial, or about a trial."""
         files = self.files.region(graph.slug)
         end = {graph.best: files.best, graph.gate: files.gate}.get(name)
         at_end = end_place(files, end) if end else None
@@ -221,7 +217,6 @@ class RunFactsReader:
 
 
 def _htcondor(queued: QueuedRun | None) -> Htcondor:
-    """Return whether the job queue answers; if not, which part of HTCondor is unreachable."""
     if queued is not None:
         return "answers"
     try:
@@ -232,7 +227,6 @@ def _htcondor(queued: QueuedRun | None) -> Htcondor:
 
 
 def _stopped_by(files: RunFolder) -> str:
-    """Return who stopped the run, and how; empty if nobody did."""
     if files.stopped.exists():
         noted = read_record(files.stopped, shape=StoppedRun)
         when = datetime.fromisoformat(noted["time"]).astimezone()
@@ -253,7 +247,7 @@ def _is_supervised() -> bool | None:
 def _is_locked(folder: Path) -> bool | None:
     """Return whether a supervisor holds its lock; None if there never was a supervisor.
 
-    An embedded pool should have a supervisor, so for one the result is False instead of None.
+    An embedded pool should have a supervisor, so its result is False instead of None.
     """
     try:
         with (folder / "supervisor.lock").open() as lock:
@@ -286,7 +280,6 @@ def _scaling(files: RunFolder, frozen: FrozenStudy) -> Scaling:
 
 
 def _skipped(log: Path, *names: str) -> str:
-    """Return why a node or trial was skipped, from the log of its node's scripts."""
     any_of = "|".join(map(re.escape, names))
     text = job_files.tail(log, _TAIL)[0].decode(errors="replace")
     found = re.findall(rf"^(?:{any_of}): skipped: (.*)$", text, re.MULTILINE)
@@ -294,7 +287,6 @@ def _skipped(log: Path, *names: str) -> str:
 
 
 def _last_stay(place: TrialFolder) -> Execution | None:
-    """Return the last execution of a job."""
     return next((start for start in reversed(read_starts(place)) if start.slot), None)
 
 
