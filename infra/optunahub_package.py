@@ -2,8 +2,8 @@
 
     python infra/optunahub_package.py    into build/optunahub/package/samplers/region_gp
 
-The sampler's module and its imports from trialfleet are copied; their imports of each other become
-relative, and ruff formats them by the registry's rules. The other files are templates.
+The sampler's module and its imports from trialfleet are copied. Imports among them become relative,
+and ruff formats them by the registry's rules. The other files are templates.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     python infra/release.py --tag      the same, then the tag vX.Y.Z on HEAD
 
 The version is in pyproject.toml alone, and CHANGELOG.md has a section for it. Nothing is uploaded,
-and no tag is pushed. It needs git and the packages of the extra `test`. Each step raises
-ReleaseError if it fails or finds a fault; dist/ and tags are then unchanged.
+and no tag is pushed. The program needs git and the extra `test`. Each step raises ReleaseError if
+it fails or finds a fault; dist/ and tags are then unchanged.
 """
 
 from __future__ import annotations
@@ -92,10 +92,7 @@ def declared_version() -> str:
 def check_changelog(text: str, version: str, *, dated: bool) -> None:
     """Check that the newest section of the changelog is this version's, and isn't empty.
 
-    Args:
-        text: the text of CHANGELOG.md.
-        version: the version, X.Y.Z.
-        dated: require the day of the release in its heading: `## X.Y.Z (2026-11-22)`.
+    With `dated` its heading must have the day of the release: `## X.Y.Z (2026-11-22)`.
     """
     found = re.search(r"^## (\S+) \(([^)\n]+)\)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     if not found or found[1] != version:
@@ -160,7 +157,6 @@ def check_sdist(sdist: Path) -> None:
 
 
 def _into_dist(path: Path) -> Path:
-    """Put a file into dist/, atomically."""
     place = ROOT / "dist" / path.name
     place.parent.mkdir(exist_ok=True)
     beside = place.with_name(f".{place.name}.new")
@@ -176,8 +172,8 @@ def _into_dist(path: Path) -> Path:
 def install(wheel: Path, environment: Path, *, borrow: bool) -> Path:
     """Install a wheel into a new environment and return its Python.
 
-    With `borrow` the environment uses the dependencies of this Python, by a .pth file. Otherwise
-    they are downloaded in the versions of requirements.lock, with torch for this machine.
+    With `borrow` the environment uses this Python's packages, by a .pth file. Otherwise pip and uv
+    download the versions of requirements.lock, with torch for this machine.
     """
     venv.create(environment, with_pip=not borrow)
     python = environment / "bin" / "python"
@@ -235,7 +231,7 @@ def try_demo(python: Path, folder: str) -> None:
 def _run(*words: str | Path, folder: str | None = None, more: Mapping[str, str] = {}) -> str:
     """Run a program in a folder, by default the clone, and return its output.
 
-    The program gets this environment with `more` added. An error has the end of the output.
+    The program gets this environment without PYTHONPATH, and `more`.
     """
     own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {**more}
     try:

@@ -1,7 +1,4 @@
-"""Changes to a machine, each with a description and a check whether it is needed.
-
-A list of them is safe to repeat: changes that are done already are skipped.
-"""
+"""Changes to a machine, each with a check whether it is done, so that a list can be repeated."""
 
 from __future__ import annotations
 
@@ -22,13 +19,7 @@ FILE_MODE = 0o644
 
 @dataclass(frozen=True)
 class Action:
-    """One change.
-
-    Attributes:
-        says: its description as an imperative: `write …`, `run …`.
-        is_done: returns whether the change is done already.
-        perform: does it; raises PoolError or OSError.
-    """
+    """One change; `says` describes it in the imperative, `perform` raises PoolError or OSError."""
 
     says: str
     is_done: Callable[[], bool]
@@ -38,8 +29,7 @@ class Action:
 def go_through(actions: Iterable[Action], progress: Progress, *, dry_run: bool) -> None:
     """Perform the needed actions in order, or with `dry_run` only report them.
 
-    Raises:
-        PoolError: an action failed; previous ones are done, and are skipped next time.
+    PoolError if an action fails; finished actions are skipped next time.
     """
     for action in actions:
         if action.is_done():
@@ -95,10 +85,9 @@ def command(
 
 
 def run_command(arguments: list[str]) -> str:
-    """Run a command, without questions from apt, and return its output.
+    """Run a command, without questions from apt; return its output.
 
-    Raises:
-        PoolError: the program is missing or fails; the message has the end of its output.
+    PoolError, with the end of the output, if the program is missing or fails.
     """
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     try:

@@ -1,7 +1,7 @@
 """The manager's HTCondor configuration, as text.
 
-Pure: the same settings give the same bytes. Values from outside are checked here: no value can add
-a line, and the user's name can't be the name in the nodes' token.
+Pure: the same settings give the same bytes. Values from outside are checked here: none can add a
+line, and the user's name can't be the name in the nodes' token.
 """
 
 from __future__ import annotations
@@ -26,17 +26,13 @@ RESERVED_USERS = {  # with the reason why they can't run studies
 
 @dataclass(frozen=True, kw_only=True)
 class ManagerSettings:
-    """The settings of a manager's configuration.
+    """The settings of a manager's configuration; InputError if one can't be used.
 
     Attributes:
         user: the account that runs studies; it has all permissions in the pool.
         address: host name or address of this machine for nodes; empty: its own address.
-        forwarded: True if `address` isn't the machine's own but is forwarded to it, like a public
-            address of EC2; the daemons then advertise it to the nodes.
-        port: the one port that all daemons share.
-
-    Raises:
-        InputError: a setting can't be used.
+        forwarded: True if `address` is only forwarded to the machine, like a public address of EC2;
+            the daemons then advertise it to the nodes.
     """
 
     user: str

@@ -54,7 +54,7 @@ ANSWER_SECONDS = 60.0  # time limit for the daemons' answer after a start
 
 @dataclass(frozen=True)
 class InstallTarget:
-    """The machine to change; a test sets another root folder and another way to run commands."""
+    """The machine to change; tests set another root folder and another way to run commands."""
 
     root: Path = Path("/")
     run: Run = run_command
@@ -70,13 +70,9 @@ class InstallTarget:
 def settings_for(
     user: str | None = None, address: str | None = None, port: int = PORT
 ) -> ManagerSettings:
-    """Return the settings of this machine as a manager.
+    """Return the settings of this machine as a manager; InputError if one can't be used.
 
-    The default user is the caller of sudo. An address that isn't this machine's own is assumed to
-    be forwarded to it.
-
-    Raises:
-        InputError: a setting can't be used.
+    The default user is sudo's caller. Another machine's address counts as forwarded to this one.
     """
     chosen = user or os.environ.get("SUDO_USER") or ""
     if not chosen:
@@ -104,9 +100,8 @@ def install(
 ) -> None:
     """Make this machine a manager, or with `dry_run` report the steps; safe to repeat.
 
-    Raises:
-        InputError: the user has no account here.
-        PoolError: the caller isn't root, the machine can't be a manager, or a step fails.
+    InputError if the user has no account here. PoolError if the caller isn't root, the machine
+    can't be a manager, or a step fails.
     """
     target, user = target or InstallTarget(), settings.user
     try:

@@ -1,7 +1,7 @@
 """The token with which a node authenticates to the pool.
 
-HTCondor signs it with a key that only root on the manager can read; `fleet up` gives it to the
-nodes. It names `node@TRUST_DOMAIN` and permits only the advertising of a machine. Functions raise
+HTCondor signs the token with a key that only root on the manager can read. The token names
+`node@TRUST_DOMAIN`, and permits a node to advertise itself and to query the pool. Functions raise
 PoolError if a token can't be made, read or used.
 """
 
@@ -37,7 +37,7 @@ def command(lifetime_days: float = LIFETIME_DAYS) -> list[str]:
 
 
 def create(lifetime_days: float = LIFETIME_DAYS) -> str:
-    """Return a new token for nodes, signed with this machine's key, which the user must read."""
+    """Return a new token for nodes; only root can read the key that signs it."""
     try:
         return signing.signed(command(lifetime_days))
     except PoolError as error:
@@ -92,10 +92,6 @@ def renew() -> datetime:
 
 
 def write(token: str, path: Path) -> None:
-    """Replace the file with the nodes' token; its group comes from its folder.
-
-    Raises:
-        OSError: the folder is missing, or this user may not write there.
-    """
+    """Replace the nodes' token file, whose group is its folder's; OSError if not permitted."""
     write_atomic(path, f"{token}\n", mode=TOKEN_MODE)
     path.chmod(TOKEN_MODE)  # the caller's umask may have removed bits

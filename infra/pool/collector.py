@@ -1,7 +1,4 @@
-"""The collector's query for slots, for all of trialfleet.
-
-Functions raise PoolError if no pool is configured, or if its collector does not answer.
-"""
+"""Queries of the collector; PoolError if no pool is configured or the collector is silent."""
 
 from __future__ import annotations
 
@@ -35,10 +32,7 @@ def slot_ads(constraint: str = "true", attributes: Collection[str] = ()) -> list
 def read_machines(
     constraint: str = "true", jobs: Iterable[Mapping[str, Any]] = ()
 ) -> tuple[Machine, ...]:
-    """Return the pool's machines whose slots satisfy a constraint, by name.
-
-    The names of running jobs come from trials' ads.
-    """
+    """Return the machines whose slots satisfy a constraint, by name; `jobs` name their trials."""
     return machines_of((plain(ad) for ad in slot_ads(constraint, ATTRIBUTES)), jobs)
 
 

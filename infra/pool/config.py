@@ -1,7 +1,6 @@
 """The configuration of the embedded pool, as text.
 
-Pure: the same settings give the same bytes. Values from outside (paths, knobs) are checked here, so
-that none can add a line.
+Pure: the same settings give the same bytes. Paths and knobs are checked: none can add a line.
 """
 
 from __future__ import annotations
@@ -27,22 +26,16 @@ SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSettings:
-    """The settings of an embedded pool's configuration.
+    """The settings of an embedded pool; InputError if a path or a knob can't be written.
 
     Attributes:
-        folder: the pool's own folder, absolute.
-        installation: the HTCondor to run.
         account: the pool's owner, by the account name that the daemons see.
-        port: the port of all daemons.
         root: True if the daemons run in a user namespace of root.
-        cpus: number of cpus to offer; 0 means those that this process may use, at least 2.
-        memory_mb: memory to offer in MiB; 0 means all of the machine's.
+        cpus: number of cpus to offer; 0: those that this process may use, at least 2.
+        memory_mb: memory to offer in MiB; 0: all of the machine's.
         apptainer: the program that runs jobs with a container image; None if there is none.
         knobs: HTCondor settings that come after all others.
         extra: configuration text (several lines, `use` statements) that comes last.
-
-    Raises:
-        InputError: a path or a knob can't be written in a configuration file.
     """
 
     folder: Path

@@ -21,14 +21,10 @@ _put: set[str] = set()  # values of CONDOR_CONFIG set by `use`, not by a person:
 
 
 def connect(folder: Path | str | None = None) -> dict[str, str]:
-    """Return CONDOR_CONFIG and PATH of the HTCondor that a command uses.
+    """Return CONDOR_CONFIG and PATH of the HTCondor that a command uses; PoolError without one.
 
-    It is the given embedded pool; else the HTCondor that CONDOR_CONFIG in the environment names;
-    else the embedded pool in the default folder if it is up; else the machine's own HTCondor if its
-    schedd answers.
-
-    Raises:
-        PoolError: there is no HTCondor, or the chosen embedded pool is down.
+    The order is: the embedded pool in `folder`, the HTCondor that CONDOR_CONFIG names, the default
+    embedded pool if it is up, the machine's own HTCondor if its schedd answers.
     """
     if folder is not None or not _kept_seconds:
         return _search(folder)
@@ -45,11 +41,7 @@ def connect(folder: Path | str | None = None) -> dict[str, str]:
 
 
 def keep_for(seconds: float) -> None:
-    """Cache the answer of `connect()` for some time, for a process that asks every second.
-
-    The search reads all processes, or starts one of HTCondor's tools. If the pool ends meanwhile,
-    its next query fails with an error.
-    """
+    """Cache the answer of `connect()` for a while: a search reads all processes or runs a tool."""
     global _kept_seconds  # noqa: PLW0603 - a process talks to one pool
     _kept_seconds = seconds
 
@@ -94,12 +86,7 @@ def named_configuration() -> str:
 
 
 def where_tools_work() -> str:
-    """Return a hint to append to commands of HTCondor that a user's shell may not find.
-
-    Returns:
-        The hint if this process uses an embedded pool that its environment didn't name; else an
-        empty text.
-    """
+    """Return a hint for HTCondor's commands if the user's shell doesn't know this pool."""
     config = os.environ.get("CONDOR_CONFIG", "")
     is_embedded = config in _put and embedded_folder(config) is not None
     return "   (in: trialfleet pool shell)" if is_embedded else ""
@@ -128,18 +115,13 @@ def use(environment: Mapping[str, str]) -> None:
 
 
 class NoAddressError(PoolError):
-    """The schedd has no address yet.
-
-    A schedd that starts at the same time as the shared port asks for its address a minute later.
-    """
+    """The schedd has no address yet, as in its first minute if it starts with the shared port."""
 
 
 def local_schedd() -> Any:
     """Return htcondor2's client of this machine's schedd, in the pool of `use`.
 
-    Raises:
-        NoAddressError: the schedd has no address yet; the bindings raise KeyError for that.
-        htcondor2.HTCondorException: there is no schedd.
+    NoAddressError if the schedd has no address yet; HTCondorException if there is no schedd.
     """
     import htcondor2
 

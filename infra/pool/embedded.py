@@ -66,20 +66,13 @@ def embedded_folder(config: str) -> Path | None:
 
 
 def meant_folder() -> Path:
-    """Return the folder of the default embedded pool.
-
-    It is $TRIALFLEET_POOL; else the folder of the pool that CONDOR_CONFIG names, because runs use
-    that pool; else this user's folder.
-    """
+    """Return $TRIALFLEET_POOL, else the folder of CONDOR_CONFIG's pool, else this user's folder."""
     named = "" if os.environ.get(FOLDER_VARIABLE) else os.environ.get("CONDOR_CONFIG", "")
     return embedded_folder(named) or default_folder()
 
 
 class Pool:
-    """One embedded pool, identified by its folder; the constructor starts nothing.
-
-    Processes may call any method concurrently: `up` and `down` use a lock in the folder.
-    """
+    """One embedded pool, identified by its folder; processes may use it concurrently."""
 
     def __init__(
         self,
@@ -90,10 +83,7 @@ class Pool:
         knobs: Mapping[str, str] | None = None,
         extra: str = "",
     ) -> None:
-        """Keep the pool's folder, by default `default_folder()`, and its settings.
-
-        `PoolSettings` explains the other arguments.
-        """
+        """Start nothing; `PoolSettings` explains the arguments after `folder`."""
         self.folder = Path(folder or default_folder()).expanduser().resolve()
         self._cpus, self._memory_mb = cpus, memory_mb
         self._knobs, self._extra = dict(knobs or {}), extra
@@ -111,8 +101,7 @@ class Pool:
 
         Raises:
             InputError: the folder or a knob can't be used.
-            PoolError: HTCondor can't be installed or doesn't start; the message has the end of its
-                log.
+            PoolError: HTCondor can't be installed or started; the message has the end of its log.
         """
         settings = self._settings(find_htcondor(progress))
         text = pool_config.render(settings)
@@ -134,11 +123,8 @@ class Pool:
     def down(self, progress: Progress = say_nothing, *, grace: float = 45.0) -> None:
         """End every process of the pool, but keep its job queue; harmless if the pool is down.
 
-        Jobs get SIGTERM, so that they can save a checkpoint; after `grace` seconds all processes
-        are killed.
-
-        Raises:
-            PoolError: a process can't be ended.
+        Jobs get SIGTERM, so that they can save a checkpoint. After `grace` seconds all processes
+        are killed; PoolError if one survives.
         """
         if not self.folder.is_dir():
             return
@@ -190,11 +176,7 @@ class Pool:
         return processes.of_pool(processes.living(), mark=pool_config.MARK, config=config)
 
     def environment(self) -> dict[str, str]:
-        """Return CONDOR_CONFIG and PATH for programs that use this pool.
-
-        Raises:
-            PoolError: the pool was never up; also raised by the shell's methods below.
-        """
+        """Return CONDOR_CONFIG and PATH for programs of this pool; PoolError if it was never up."""
         installation = self._known_installation()
         if installation is None:
             raise PoolError(
@@ -253,7 +235,6 @@ class Pool:
             yield
 
     def _clean(self, progress: Progress) -> None:
-        """End processes that a dead pool left, and remove its address files."""
         if self.processes():
             progress("ending processes that a dead pool left")
             self._kill()
@@ -292,7 +273,6 @@ class Pool:
         write_atomic(self.folder / "tokens.d" / "owner", f"{token}\n", mode=0o600)
 
     def _start(self, installation: Installation) -> None:
-        """Start condor_master in a separate session."""
         environment = self._tools_environment() | {pool_config.MARK: str(self.condor_config)}
         output_file = self.folder / "log" / "start.out"
         with output_file.open("w") as output:
@@ -350,7 +330,6 @@ class Pool:
         return next((one for one in masters if one.has(pool_config.MARK, config)), None)
 
     def _tools_environment(self) -> dict[str, str]:
-        """Return the whole environment of a process that uses this pool."""
         return inherited_environment() | self.environment()
 
     def _known_installation(self) -> Installation | None:
@@ -365,10 +344,9 @@ def _folder_error(folder: Path, error: OSError) -> PoolError:
 
 
 def free_port() -> int:
-    """Return a free port of this machine.
+    """Return a free port of this machine, below the kernel's range for outgoing connections.
 
-    It is below the kernel's range for outgoing connections, so that it stays free while its daemon
-    restarts.
+    So the port stays free while its daemon restarts.
     """
     while True:
         with socket.socket() as tried, suppress(OSError):

@@ -1,7 +1,7 @@
 """The search for HTCondor: the machine's own HTCondor, or Debian's package in the user's cache.
 
-PyPI has HTCondor's bindings but not its daemons, and HTCondor's own relocatable tarball is in no
-package index. Debian's archive is mirrored and signed, and apt resolves the daemons' dependencies.
+PyPI has only HTCondor's bindings, and no package index has its relocatable tarball. Debian's
+archive is mirrored and signed, and apt resolves the daemons' dependencies.
 """
 
 from __future__ import annotations
@@ -53,13 +53,7 @@ def say_nothing(_line: str) -> None:
 
 @dataclass(frozen=True)
 class Installation:
-    """One HTCondor on this machine.
-
-    Attributes:
-        release: HTCondor's RELEASE_DIR; its programs are in `bin` and `sbin` below it.
-        version: for instance `25.14.1`.
-        unpacked: True for a copy in the user's cache, False for the machine's own.
-    """
+    """One HTCondor; `release` is RELEASE_DIR, and `unpacked` means a copy in the user's cache."""
 
     release: Path
     version: str
@@ -90,11 +84,8 @@ class Installation:
 def find_htcondor(progress: Progress = say_nothing, *, cache: Path | None = None) -> Installation:
     """Return the machine's HTCondor if it is new enough, else a copy in the user's cache.
 
-    A missing copy is unpacked now: about 30 MB to download, 100 MB on disk, half a minute. A second
-    process that needs it at the same time waits for the first.
-
-    Raises:
-        PoolError: there is no HTCondor, and none can be unpacked; the message says why.
+    A missing copy is unpacked now: about 30 MB to download, 100 MB on disk, half a minute. Other
+    processes wait for it. PoolError if it can't be unpacked; the message says why.
     """
     cache = cache or platformdirs.user_cache_path("trialfleet") / "condor"
     own = usable_installation()
@@ -126,10 +117,7 @@ def usable_installation() -> Installation | None:
 
 
 def managers_version() -> str:
-    """Return the version of this machine's HTCondor, for a manager and its nodes.
-
-    Raises PoolError if HTCondor is missing or too old.
-    """
+    """Return the version of this machine's HTCondor; PoolError if it is missing or too old."""
     found = usable_installation()
     if found is None:
         raise PoolError(
@@ -165,8 +153,7 @@ def newest_unpacked(cache: Path) -> Installation | None:
 def unpack(cache: Path, progress: Progress = say_nothing) -> Installation:
     """Unpack Debian's HTCondor into `cache` and return it; other processes wait meanwhile.
 
-    Raises:
-        PoolError: this machine has no apt, no keys or no mirror, or an unsupported processor.
+    PoolError if this machine has no apt, no keys or no mirror, or an unsupported processor.
     """
     refuse_where_impossible()
     cache = make_cache(cache)

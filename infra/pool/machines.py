@@ -1,8 +1,4 @@
-"""The machines of a pool, parsed from the ads of their slots. Pure.
-
-A machine is one execution point: a startd's slots. All code that shows, counts or scales machines
-uses this module: `pool status`, `fleet status`, the page and its metrics, the autoscaler, `why`.
-"""
+"""The machines (execution points) of a pool, parsed from the ads of their slots. Pure."""
 
 from __future__ import annotations
 
@@ -40,12 +36,10 @@ class Room:
     memory_mb: int = 0
 
     def __str__(self) -> str:
-        """Return the room as text, such as `1 GPU, 4 cpus, 15000 MB`."""
         gpus = f"{self.gpus} GPU{'s' if self.gpus != 1 else ''}, " if self.gpus else ""
         return f"{gpus}{self.cpus} cpu{'s' if self.cpus != 1 else ''}, {self.memory_mb} MB"
 
     def __add__(self, other: Room) -> Room:
-        """Return the sum of both rooms."""
         return self._with(other, lambda one, another: one + another)
 
     def holds(self, need: Room) -> int:
@@ -83,15 +77,7 @@ class RunningTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """A slot of a machine.
-
-    Attributes:
-        name: HTCondor's name, for instance `slot1_2@host`.
-        state: `Unclaimed`, `Claimed`…
-        activity: `Idle`, `Busy`…
-        partitionable: True for the slot from which dynamic slots are created.
-        room: its resources; for a partitionable slot, only the resources that no job has.
-    """
+    """A slot; the room of a partitionable slot is only the part that no job has."""
 
     name: str
     state: str
@@ -101,7 +87,7 @@ class Slot:
 
     @property
     def is_taken(self) -> bool:
-        """True if it is claimed for a job; a claim can outlive its job."""
+        """True if the slot is claimed for a job; a claim can outlive its job."""
         return self.state == "Claimed" and not self.partitionable
 
 
@@ -110,25 +96,15 @@ class Machine:
     """A machine of the pool, from its ads.
 
     Attributes:
-        name: its name in the pool.
-        slots: all of them, by name.
         slot: the name of the partitionable slot; without one, of the first slot.
-        total: all of its resources.
         free: resources that no job has.
-        has_gpu: True if it has a GPU for jobs.
-        draining: True while it takes no new jobs and vacates its present jobs.
-        drain_reason: the reason given with the request to drain.
         note: the node's own reason for draining or refusing jobs; may be empty.
-        jobs: ids of the jobs that it runs.
-        trials: the trials among these jobs.
+        trials: the trials among `jobs`.
         idle_since: when its last job ended, by the collector's clock; None while it has a job.
-        instance: its EC2 instance's id; outside of a fleet this and the next two are empty.
-        instance_type: the instance's type.
-        lifecycle: `spot` or `on-demand`.
+        instance: its EC2 instance's id; empty outside of a fleet.
         price: USD per hour; None if unknown.
         healthy: the GPU probe's verdict; None without a probe.
         reason: the probe's reason if it is not healthy; or which of several GPUs are sick.
-        gpu: the name of its GPUs.
         bandwidth: GB/s of a copy on the GPU; None if not measured.
         launch_microseconds: time to launch an empty kernel; None if not measured.
         driver_option: state of the NVIDIA module's option.
@@ -176,20 +152,20 @@ class Machine:
     def is_sick(self, wants_gpus: bool | None = None) -> bool:
         """Return whether trials need GPUs but the probe found no healthy GPU.
 
-        Machines outside of a fleet may have no probe: then they are not sick. The default of
-        `wants_gpus` is whether the machine has GPUs.
+        A machine outside of a fleet is not sick without a probe. The default of `wants_gpus` is
+        whether the machine has GPUs.
         """
         wanted = self.total.gpus > 0 if wants_gpus is None else wants_gpus
         return wanted and (self.healthy is False or (self.healthy is None and self.instance != ""))
 
     def state(self, wants_gpus: bool | None = None) -> State:
-        """Return its state; `wants_gpus` as for `is_sick`."""
+        """Return the machine's state; `wants_gpus` as for `is_sick`."""
         if self.draining:
             return "draining"
         return "sick" if self.is_sick(wants_gpus) else "well"
 
     def explanation(self, wants_gpus: bool | None = None) -> str:
-        """Return the reason of its state, or why some GPUs get no trials; empty if all is well."""
+        """Return the reason of the state, or why some GPUs get no trials; empty if all is well."""
         state = self.state(wants_gpus)
         if state == "draining":
             return self.drain_explanation
@@ -199,12 +175,12 @@ class Machine:
 
     @property
     def drain_explanation(self) -> str:
-        """The reason why it drains: the request's, or else the node's own; may be empty."""
+        """The reason of the drain: the request's, or else the node's own; may be empty."""
         return (self.drain_reason or self.note).removeprefix(OURS)
 
     @property
     def sickness(self) -> str:
-        """The reason why it takes no trials that need a GPU."""
+        """The reason why the machine takes no trials that need a GPU."""
         if self.healthy is None:
             return "its GPU has not been probed yet"
         return f"its GPU failed the probe: {self.reason or 'no reason given'}"
@@ -214,10 +190,7 @@ class Machine:
 
 
 def machines_of(ads: Iterable[Ad], jobs: Iterable[Ad] = ()) -> tuple[Machine, ...]:
-    """Return the machines from the ads of slots, by name.
-
-    The names of running jobs come from trials' ads. A machine with only dynamic slots is left out.
-    """
+    """Return the machines of slots' ads, by name; a machine with only dynamic slots is omitted."""
     trials = {job["GlobalJobId"]: _trial(job) for job in jobs if "GlobalJobId" in job}
     by_machine: dict[str, list[Ad]] = defaultdict(list)
     for ad in ads:
@@ -287,12 +260,10 @@ def slot_order(slot: Slot) -> tuple[int, str]:
 
 
 def _idle_since(ad: Ad, slots: Sequence[Ad]) -> datetime | None:
-    """Return when the last dynamic slot of the machine was released.
+    """Return when the last dynamic slot was released; None while a slot is held (`slots.py`).
 
-    None while a dynamic slot is held (`slots.py`), or if the collector doesn't know a new one yet.
-
-    The startd reports this by its own clock. The time since then, subtracted from the collector's
-    time of the same ad, is right even if the clocks differ.
+    None also if the collector doesn't know a new slot yet. The startd's idle time is subtracted
+    from the collector's time of the same ad, because their clocks may differ.
     """
     keep_files = sum(map(is_data_slot, slots))
     if any(map(is_held, slots)) or (number(ad, "NumDynamicSlots") or 0) > keep_files:

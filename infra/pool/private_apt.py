@@ -1,8 +1,8 @@
 """A package of Debian and its dependencies, unpacked into a folder.
 
 This needs no root and changes nothing in the system: apt runs with separate lists, cache, sources
-and an empty record of installed packages. It checks the archive's signatures with Debian's keyring,
-as usual. Functions raise PoolError if a step fails, or this machine lacks a program.
+and an empty record of installed packages. apt checks the archive's signatures with Debian's
+keyring. Functions raise PoolError if a step fails, or this machine lacks a program.
 """
 
 from __future__ import annotations
@@ -50,13 +50,9 @@ CLEARED = ("APT::Default-Release", "APT::Update", "DPkg", "Dir::Cache", "APT::Ne
 
 @dataclass(frozen=True)
 class PrivateApt:
-    """A separate apt in `folder` with one release of Debian on one mirror.
+    """A separate apt in an empty `folder` (100 MB) with one release of Debian on one mirror.
 
-    Attributes:
-        folder: an empty folder on a disk with about 100 MB of free space.
-        mirror: the archive's URL, for instance `http://mirror.example/debian`.
-        architecture: Debian's name of the processor, `amd64` or `arm64`.
-        release: Debian's name of the release.
+    `mirror` is the archive's URL; `architecture` is Debian's name of the processor, like `amd64`.
     """
 
     folder: Path
@@ -161,10 +157,7 @@ def keyring() -> Path:
 
 
 def mirrors() -> list[str]:
-    """Return the mirror in the environment, then the mirrors of the machine's apt, each once.
-
-    The apt of Debian's derivatives has no mirror of Debian.
-    """
+    """Return mirrors of Debian: the environment's, then those of the machine's apt, each once."""
     found = _mirrors_of_lists() or _mirrors_of_sources()
     usable = [uri for uri in found if re.fullmatch(r"[^\s\[\]]+", uri) and "security" not in uri]
     named = os.environ.get(MIRROR_VARIABLE, "").rstrip("/")
@@ -177,7 +170,6 @@ def mirrors() -> list[str]:
 
 
 def _mirrors_of_lists() -> list[str]:
-    """Return the Debian repositories whose lists apt has downloaded."""
     fields = "$(REPO_URI)|$(ORIGIN)|$(SITE)"
     listing = _apt_get("indextargets", "--format", fields, "Created-By: Packages")
     found = (line.split("|") for line in listing.splitlines())

@@ -31,11 +31,8 @@ class Process:
     """One live process.
 
     Attributes:
-        pid: its number.
-        parent: its parent's number.
-        name: the program's name.
-        environment: its initial environment; empty if it may not be read.
-        namespace: identity of its user namespace, `user:[…]`; empty if it may not be read.
+        environment: its initial environment, as `NAME=VALUE`.
+        namespace: identity of its user namespace, `user:[…]`.
         handle: sends signals to this process, never to a later process with the same number.
     """
 
@@ -77,19 +74,12 @@ def read(pid: int) -> Process | None:
 
 
 def namespace_of(pid: int | str) -> str:
-    """Return the identity of a process's user namespace, which psutil doesn't know.
-
-    Raises:
-        OSError: the process is gone, or may not be read.
-    """
+    """Return the identity of a process's user namespace; OSError if it may not be read."""
     return str(Path(f"/proc/{pid}/ns/user").readlink())
 
 
 def of_pool(processes: Iterable[Process], *, mark: str, config: str) -> list[Process]:
-    """Return the `processes` that belong to the pool with this configuration file.
-
-    Their variable `mark` has the file's path, or they are descendants of such processes.
-    """
+    """Return the processes of the pool with this configuration file, and their descendants."""
     everyone = list(processes)
     chosen = {
         process.pid: process

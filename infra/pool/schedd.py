@@ -1,7 +1,4 @@
-"""Queries, edits and removal of jobs through this machine's schedd.
-
-All functions raise PoolError if no HTCondor is reachable, or if it refuses.
-"""
+"""Queries, edits and removal of jobs by this machine's schedd; PoolError if HTCondor refuses."""
 
 from __future__ import annotations
 
@@ -20,8 +17,7 @@ def query(
 ) -> list[dict[str, Any]]:
     """Return the ads of the queue's jobs that satisfy a ClassAd constraint.
 
-    Undefined attributes are left out, such as `MachineAttr…0` if the machine doesn't advertise the
-    attribute. Expressions in `as_text` are not evaluated.
+    Undefined attributes are left out. Expressions in `as_text` are not evaluated.
     """
     with reach() as schedd:
         return [plain(ad, as_text) for ad in schedd.query(constraint, projection)]
@@ -30,8 +26,8 @@ def query(
 def groups(constraint: str, attributes: list[str]) -> list[dict[str, Any]]:
     """Return an ad for each group of jobs with equal values of these attributes.
 
-    The schedd counts the jobs: JobCount is the size of a group, and JobIds begins with its first
-    id. The constraint may only use these attributes.
+    JobCount is the size of a group, and JobIds begins with its first id. The constraint may only
+    use these attributes.
     """
     with reach() as schedd:
         import htcondor2
@@ -41,10 +37,7 @@ def groups(constraint: str, attributes: list[str]) -> list[dict[str, Any]]:
 
 
 def act(action: str, constraint: str, reason: str) -> int:
-    """Apply an action to the jobs that satisfy a constraint; return their number.
-
-    The action is a name of htcondor2.JobAction, such as "Remove". The jobs' logs get the reason.
-    """
+    """Apply a JobAction such as "Remove" to jobs, whose logs get the reason; return the number."""
     reason_and_code: Any = (reason, 0)  # 25.14 drops a reason without a code
     with reach(f"HTCondor refused to {action} {constraint}") as schedd:
         import htcondor2
@@ -61,7 +54,7 @@ def edit(jobs: str, attribute: str, value: str) -> None:
 
 @contextmanager
 def reach(failed: str = "HTCondor's schedd does not answer") -> Iterator[Any]:
-    """Give the schedd; turn its exceptions in the block into PoolError with this prefix."""
+    """Yield the schedd; its exceptions in the block become PoolError with this prefix."""
     use(connect())
     import htcondor2
 

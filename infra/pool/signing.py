@@ -20,8 +20,7 @@ def new_key() -> bytes:
 def token_command(identity: str, key: str, arguments: Sequence[str] = ()) -> list[str]:
     """Return the command that prints a new token for the identity `NAME@DOMAIN`.
 
-    `key` is the signing key's file in HTCondor's folder of keys. Arguments may limit the token's
-    permissions.
+    `key` is the key's file in HTCondor's folder of keys. Arguments may limit the permissions.
     """
     return [PROGRAM, "-identity", identity, "-key", key, *arguments]
 
@@ -29,8 +28,7 @@ def token_command(identity: str, key: str, arguments: Sequence[str] = ()) -> lis
 def signed(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
     """Return the token that a `token_command` prints; `environment` selects the HTCondor.
 
-    Raises:
-        PoolError: the program or the key is missing, or this user may not read it.
+    PoolError if the program or the key is missing, or this user may not read the key.
     """
     path = environment.get("PATH") if environment else None
     program = shutil.which(command[0], path=path)

@@ -34,13 +34,10 @@ TOOL_SECONDS = 20  # time limit of a tool; one that takes longer has no daemon t
 
 @dataclass(frozen=True, kw_only=True)
 class Queue:
-    """The jobs of a queue.
+    """The number of jobs in a queue; `trials` and `jobs` by state, such as idle, running, held.
 
-    Attributes:
-        runs: number of active runs; each is a DAGMan, perhaps with other DAGMans below it.
-        trials: number of trials' jobs by state: idle, running, held…; without zeros.
-        jobs: number by state of all jobs that need a slot, including trials.
-        clocks: number of jobs that start the daily runs of studies.
+    `jobs` are all that need a slot. `runs` are DAGMans without a parent. `clocks` are jobs that
+    start studies' daily runs.
     """
 
     runs: int = 0
@@ -51,17 +48,14 @@ class Queue:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolStatus(Queue):
-    """A pool at one moment, with the jobs of its queue, without runs' DAGMans.
+    """A pool at one moment, with the jobs of its queue.
 
     Attributes:
         state: `up`: all daemons answer; `down`: the pool has no process; `failing`: it has
             processes but doesn't answer (it is starting, or its master died).
-        folder: the pool's folder.
-        condor_config: its configuration file.
         version: HTCondor's version; empty when the pool was never up.
         master: process number of condor_master; 0 when there is none.
         daemons: names of the daemons that answer, condor_master first.
-        machines: by name.
     """
 
     state: PoolState
@@ -109,10 +103,7 @@ class PoolStatus(Queue):
 def daemons_and_machines(
     environment: Mapping[str, str],
 ) -> tuple[tuple[str, ...], tuple[Machine, ...]]:
-    """Return the names of the daemons that advertise themselves, and the machines.
-
-    Both are empty if the collector doesn't answer.
-    """
+    """Return the names of advertised daemons, and the machines; none if the collector is silent."""
     attributes = ",".join(("MyType", *ATTRIBUTES))
     ads = ads_of(["condor_status", "-any", "-json", "-attributes", attributes], environment) or []
     kinds = {ad.get("MyType") for ad in ads}
@@ -145,10 +136,7 @@ def _by_state(ads: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def ads_of(command: list[str], environment: Mapping[str, str]) -> list[dict[str, Any]] | None:
-    """Return the ads that a tool prints as JSON.
-
-    None if the tool is missing, fails, or takes too long.
-    """
+    """Return the ads that a tool prints as JSON; None if it is missing, fails or is too slow."""
     try:
         done = captured(command, env=environment, timeout=TOOL_SECONDS)
     except (FileNotFoundError, subprocess.TimeoutExpired):

@@ -1,10 +1,9 @@
 """The daemons' account: the user's own, or for root an ordinary account in a user namespace.
 
-HTCondor refuses to run root's jobs. In a user namespace root's processes can appear as a plain
-account, while their files outside belong to root. The account must not be the kernel's overflow
-uid (`nobody`), which represents all unmapped users: any other user of the machine would then be
-taken for the pool's owner, and could run jobs as root. Functions raise PoolError without such an
-account, a name of the user, or user namespaces.
+HTCondor refuses root's jobs. In a user namespace root's processes appear as a plain account, while
+their files outside belong to root. The account must not be the kernel's overflow uid (`nobody`),
+which represents all unmapped users: any other user could then act as the pool's owner, and run jobs
+as root. Functions raise PoolError without such an account, a name of the user, or user namespaces.
 """
 
 from __future__ import annotations
@@ -24,12 +23,7 @@ PREFERRED = ("condor", "daemon")
 
 @dataclass(frozen=True)
 class Identity:
-    """The identity of the pool's daemons.
-
-    Attributes:
-        account: the user's account name as the daemons see it.
-        prefix: words before a daemon's command line; empty for a plain user.
-    """
+    """The account's name as the daemons see it, and words before a daemon's command line."""
 
     account: str
     prefix: tuple[str, ...] = ()

@@ -1,9 +1,8 @@
-"""The AWS settings that a run's autoscaler needs to reach the run's AWS account.
+"""The AWS settings with which a run's autoscaler reaches the run's AWS account.
 
-The autoscaler is a job: it sees the user's home, but not the shell's environment. So the variables
-that select the account, the endpoint and the proxy are frozen with the run. The account's number is
-frozen, too: any other account is refused. Secrets are never frozen: the keys must be in ~/.aws or
-come from the machine's role.
+The autoscaler is a job: it sees the user's home, but not the shell's environment. So the run stores
+the variables that select account, endpoint and proxy, and the account's number. Secrets are never
+stored: the keys must be in ~/.aws or come from the machine's role.
 """
 
 from __future__ import annotations
@@ -49,21 +48,13 @@ class AwsEnvironment:
         return {"schema": 1, **asdict(self)}
 
     def enter(self) -> Aws:
-        """Set the variables in this process, and return the account; refuse any other account."""
+        """Set the variables in this process; return clients that refuse any other account."""
         os.environ.update(self.variables)
         return Aws(account=self.account)
 
 
 def snapshot(aws_region: str, environment: Mapping[str, str] = os.environ) -> AwsEnvironment:
-    """Return the AWS settings for the autoscaler of a run that is planned here.
-
-    Args:
-        aws_region: the AWS region in which to ask for the account.
-        environment: of this process.
-
-    Raises:
-        InputError: the credentials are in the environment, where no job sees them.
-    """
+    """Return the AWS settings for a run's autoscaler; InputError if only the shell has the keys."""
     account = Aws().account(aws_region)
     if secrets := _secrets(environment):
         _check_without(secrets, account, aws_region)
@@ -71,9 +62,9 @@ def snapshot(aws_region: str, environment: Mapping[str, str] = os.environ) -> Aw
 
 
 def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables that select the account, endpoint and proxy; one may hold a password.
+    """Return the variables that select account, endpoint and proxy; one may hold a password.
 
-    Paths in them are made absolute, because a job has its own working directory.
+    Paths become absolute, because a job has its own working directory.
     """
     kept = {}
     for name, value in sorted(environment.items()):
@@ -84,14 +75,9 @@ def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def check_found_by_jobs(whose: str, environment: Mapping[str, str] = os.environ) -> None:
-    """Refuse AWS keys that only this shell has; makes no call to AWS.
+    """Raise InputError if AWS keys are only in `environment`; makes no call to AWS.
 
-    Args:
-        whose: the subject of the message, which needs the keys.
-        environment: of this process.
-
-    Raises:
-        InputError: the keys are in the environment and nowhere else.
+    `whose` is the error's subject: the program that needs the keys.
     """
     secrets = _secrets(environment)
     if secrets and _session_of_a_job().get_credentials() is None:
@@ -122,7 +108,7 @@ def _check_without(secrets: str, account: str, aws_region: str) -> None:
 
 
 def _session_of_a_job() -> boto3.Session:
-    """Return a session with only a job's credentials: from files or the machine's role."""
+    """Return a session with the credentials that a job has: from files or the machine's role."""
     session = botocore.session.Session()
     chain = session.get_component("credential_provider")
     for name in _PROVIDERS:
@@ -132,11 +118,7 @@ def _session_of_a_job() -> boto3.Session:
 
 
 def read(path: Path) -> AwsEnvironment:
-    """Return the AWS settings that were frozen with a run.
-
-    Raises:
-        InputError: the file is missing or damaged.
-    """
+    """Return the AWS settings stored with a run; InputError if missing or damaged."""
     try:
         value = read_json(path)
         return AwsEnvironment(account=str(value["account"]), variables=dict(value["variables"]))

@@ -1,10 +1,9 @@
-"""The fleet's bucket: the nodes' bundle, and the logs of failed nodes.
+"""The fleet's S3 bucket: the nodes' program, the record of costs, the logs of failed nodes.
 
-A bucket that the user names is the user's: it must exist, its settings are not changed, and only
-objects under the fleet's prefix are written or deleted. Otherwise the fleet makes its own bucket.
-The fleet recognises its own bucket by the name alone, which contains the account's number: AWS
-can't make and tag a bucket in one step, and a bucket that a crash left untagged must be found
-again.
+A bucket that the user names must exist. The fleet doesn't change its settings, and writes and
+deletes only objects under the fleet's prefix. Otherwise the fleet makes its own bucket, and
+recognises it by the name alone, which contains the account's number. A tag would not suffice: AWS
+can't make and tag a bucket in one step, and a crash may leave a bucket untagged.
 """
 
 from __future__ import annotations
@@ -53,13 +52,7 @@ def name_of(fleet: Fleet, account: str) -> str:
 
 
 def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
-    """Make the fleet's own bucket, encrypted and closed to the public, or check the user's.
-
-    Returns: Its name.
-
-    Raises:
-        FleetError: the bucket belongs to another account.
-    """
+    """Make the fleet's bucket, encrypted and not public, or check the user's; return the name."""
     name = name_of(fleet, account)
     with asking(f"the bucket {name}"):
         s3 = aws.s3(fleet.home)
@@ -75,7 +68,7 @@ def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
 
 
 def put(aws: Aws, fleet: Fleet, bucket: str, key: str, data: bytes) -> None:
-    """Store an object whose key names its content, unless it is there already."""
+    """Store an object, unless its key exists; the key must identify the content."""
     s3 = aws.s3(fleet.home)
     with asking(f"s3://{bucket}/{key}"):
         if not or_none(lambda: s3.head_object(Bucket=bucket, Key=key), *MISSING):
@@ -86,11 +79,7 @@ def put(aws: Aws, fleet: Fleet, bucket: str, key: str, data: bytes) -> None:
 
 
 def exists(s3: S3Client, name: str, account: str) -> bool:
-    """Return whether this account has the bucket.
-
-    Raises:
-        FleetError: the bucket belongs to another account.
-    """
+    """Return whether this account has the bucket; FleetError if another account has it."""
     try:
         found = or_none(lambda: s3.head_bucket(Bucket=name, ExpectedBucketOwner=account), *MISSING)
     except ClientError as error:
@@ -110,7 +99,7 @@ def objects(s3: S3Client, name: str, prefix: str) -> list[str]:
 
 
 def left(aws: Aws, fleet: Fleet, account: str) -> list[str]:
-    """List the fleet's own bucket, or its objects in the user's bucket."""
+    """List the fleet's own bucket, and the fleet's objects in the user's bucket."""
     s3, own = aws.s3(fleet.home), names.bucket_name(fleet.called, account)
     found = [f"s3://{own}"] if exists(s3, own, account) else []
     if fleet.bucket and exists(s3, fleet.bucket, account):
@@ -120,11 +109,7 @@ def left(aws: Aws, fleet: Fleet, account: str) -> list[str]:
 
 
 def remove(aws: Aws, fleet: Fleet, account: str) -> None:
-    """Delete the fleet's objects, then its own bucket.
-
-    Raises:
-        FleetError: the bucket also holds objects that are not the fleet's.
-    """
+    """Delete the fleet's objects and its own bucket; FleetError if the bucket has other objects."""
     s3, own = aws.s3(fleet.home), names.bucket_name(fleet.called, account)
     for name in dict.fromkeys((fleet.bucket or own, own)):
         with asking(f"the bucket {name}"):
@@ -161,10 +146,7 @@ def _make(s3: S3Client, name: str, aws_region: str) -> None:
 
 
 def _settle(s3: S3Client, fleet: Fleet, name: str, *, is_new: bool) -> None:
-    """Set the bucket's settings that differ from the required ones.
-
-    A new bucket's settings are not read first.
-    """
+    """Set the settings that differ; a new bucket's settings are not read first."""
 
     def setting(get: Callable[..., Any], key: str) -> Any:
         return None if is_new else or_none(lambda: get(Bucket=name)[key], *UNSET)

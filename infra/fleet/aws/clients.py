@@ -48,12 +48,7 @@ class Aws:
     """The boto3 clients of one account, each made when it is first needed."""
 
     def __init__(self, session: boto3.Session | None = None, *, account: str = "") -> None:
-        """Keep the credentials, without a call of AWS.
-
-        Args:
-            session: the session with the credentials; by default boto3 searches for them.
-            account: the only allowed account; empty: any account.
-        """
+        """Keep the credentials, without a call to AWS; `account` is the only account allowed."""
         self._only = account
         with asking("the AWS credentials"):
             self._session = session or boto3.Session()
@@ -83,7 +78,7 @@ class Aws:
         return cast("SSMClient", self._client("ssm", aws_region))
 
     def sts(self, aws_region: str) -> STSClient:
-        """Return the client of STS, which knows the caller, in a region."""
+        """Return the client of STS in a region."""
         return cast("STSClient", self._client("sts", aws_region))
 
     def quotas(self, aws_region: str) -> ServiceQuotasClient:
@@ -91,7 +86,7 @@ class Aws:
         return cast("ServiceQuotasClient", self._client("service-quotas", aws_region))
 
     def pricing(self) -> PricingClient:
-        """Return the client of the Pricing API, which only a few regions have, for all regions."""
+        """Return the client of the Pricing API; us-east-1 has the prices of all regions."""
         return cast("PricingClient", self._client("pricing", "us-east-1"))
 
     def account(self, aws_region: str) -> str:
@@ -99,18 +94,14 @@ class Aws:
         return self._account or self.caller(aws_region)["Account"]
 
     def caller(self, aws_region: str) -> GetCallerIdentityResponseTypeDef:
-        """Return AWS's description of the caller.
-
-        Raises:
-            FleetError: there are no credentials, or AWS refuses them.
-        """
+        """Return AWS's description of the caller; FleetError without valid credentials."""
         with asking("the caller's identity (sts:GetCallerIdentity)"):
             who = self.sts(aws_region).get_caller_identity()
         self._account = who["Account"]
         return who
 
     def endpoint(self, aws_region: str) -> str:
-        """Return the endpoint that the user's settings name; empty: AWS's own."""
+        """Return the endpoint that the user's settings name; empty for AWS's own."""
         url = self.ssm(aws_region).meta.endpoint_url
         host = (urlsplit(url).hostname or "").removesuffix(".cn")
         return "" if host.endswith(".amazonaws.com") else url
@@ -153,11 +144,7 @@ def or_none(ask: Callable[[], T], *codes: str) -> T | None:
 
 @contextmanager
 def asking(what: str) -> Iterator[None]:
-    """Turn errors of botocore into a FleetError that begins with `what`.
-
-    Raises:
-        FleetError: AWS refused or can't be reached; the message names a missing permission.
-    """
+    """Turn botocore's errors into a FleetError that begins with `what`."""
     try:
         yield
     except ClientError as error:

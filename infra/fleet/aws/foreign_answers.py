@@ -1,7 +1,4 @@
-"""Detection of answers that are not from AWS: from a proxy, a portal, or a mistyped host.
-
-botocore assumes that each answer is from AWS: its parsers then fail, or find nothing in it.
-"""
+"""Detection of answers that come not from AWS but from a proxy, a portal or a mistyped host."""
 
 from __future__ import annotations
 

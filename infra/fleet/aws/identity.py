@@ -22,16 +22,7 @@ Document = Mapping[str, Any]
 
 
 def ensure(aws: Aws, fleet: Fleet, policy: Document, trust: Document) -> str:
-    """Make or correct the nodes' role and instance profile.
-
-    `policy` says what the nodes may do; `trust` lets EC2 assume the role.
-
-    Returns:
-        The name of the instance profile and of the role.
-
-    Raises:
-        FleetError: a role of this name exists but isn't the fleet's.
-    """
+    """Make or correct the nodes' role and profile; return their name, FleetError if it is taken."""
     name = names.resource_name(fleet.called)
     with asking(f"the role {name}"):
         _ensure_role(aws.iam(), fleet, name, trust)

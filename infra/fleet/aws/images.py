@@ -15,14 +15,7 @@ NO_IMAGE = {"InvalidAMIID.NotFound", "InvalidAMIID.Malformed", "InvalidAMIID.Una
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """A machine image.
-
-    Attributes:
-        id: for instance `ami-0123456789abcdef0`.
-        root: the name of its root device.
-        root_gib: size in GiB of the root disk from which the image was made.
-        architecture: the processor architecture.
-    """
+    """A machine image; `root` names the root device, `root_gib` is the root disk's size in GiB."""
 
     id: str
     root: str

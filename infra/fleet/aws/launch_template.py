@@ -1,7 +1,6 @@
 """The launch template: all nodes of one region and architecture share it.
 
-Nodes with an Elastic Fabric Adapter have a separate template, which names the adapter: instance
-types that have no adapter refuse it.
+Nodes with an Elastic Fabric Adapter have a separate template: types without the adapter refuse it.
 """
 
 from __future__ import annotations
@@ -44,10 +43,9 @@ def kind_of(fleet: Fleet, architecture: str, *, efa: bool) -> str:
 def definition(
     fleet: Fleet, image: Image, group: str, profile: str, user_data: str, *, efa: bool = False
 ) -> dict[str, Any]:
-    """Return the template's content, with the security group's id and the instance profile's name.
+    """Return the template's content; `group` is an id, `profile` a name.
 
-    The user data must hold no secret. With `efa` the nodes' first network interface is an Elastic
-    Fabric Adapter.
+    `user_data` must hold no secret. With `efa` nodes get an Elastic Fabric Adapter.
     """
     asked = math.ceil(bytes_of(fleet.disk) / 2**30)  # disks are sold by the GiB
     disk = {
@@ -77,7 +75,6 @@ def definition(
 
 
 def _adapter(group: str) -> dict[str, Any]:
-    """Return an Elastic Fabric Adapter as the first network interface, a member of a group."""
     return {
         "DeviceIndex": 0,
         "InterfaceType": "efa",
@@ -114,7 +111,7 @@ def ensure(
 
 
 def digest(wanted: Mapping[str, Any]) -> str:
-    """Return a definition's digest for comparisons: AWS returns definitions in another form."""
+    """Return a digest by which to compare definitions, because AWS returns them in another form."""
     text = json.dumps(wanted, sort_keys=True)
     return "sha256 " + hashlib.sha256(text.encode()).hexdigest()
 

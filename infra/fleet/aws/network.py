@@ -1,10 +1,9 @@
-"""The nodes' network: subnets by zone, and the security group with the ports that the pool needs.
+"""The nodes' network: a subnet for each zone, and the security group with the pool's ports.
 
-The group admits HTCondor's one shared port, from members of the group alone. If the nodes serve
-gangs it admits every port, because ranks listen on ports that the system chooses. The manager
-becomes a member if it is an instance of the same network. Nodes in other networks connect to the
-manager, and the manager reaches them over those connections (CCB), so these nodes need no open
-port.
+The group admits HTCondor's one shared port, from its members alone. If the nodes serve gangs, the
+group admits every port, because the system chooses the ranks' ports. The manager becomes a member
+if it is an instance of the same network. Nodes in other networks need no open port: they connect to
+the manager, which reaches them over these connections (CCB).
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ SSH = 22  # inside the group too, where the fleet has a key pair
 
 
 class Rule(NamedTuple):
-    """Traffic that is allowed between members of the group, in EC2's terms; -1: all."""
+    """Traffic allowed between the group's members, in EC2's terms; -1 means all."""
 
     protocol: str
     first: int
@@ -50,24 +49,18 @@ ALL_IN, ALL_OUT = Rule("-1", -1, -1), Rule("-1", -1, -1, is_egress=True)
 
 @dataclass(frozen=True, kw_only=True)
 class RegionNetwork:
-    """One AWS region's part of the network.
-
-    Attributes:
-        vpc: the virtual private cloud.
-        subnets: a subnet for each zone that has one.
-    """
+    """The network in one AWS region: a VPC, and a subnet for each zone that has one."""
 
     vpc: str
     subnets: dict[str, str]
 
 
 def places(aws: Aws, fleet: Fleet) -> dict[str, RegionNetwork]:
-    """Find the subnets of each of the fleet's AWS regions; changes nothing.
+    """Find the subnets in each of the fleet's AWS regions; changes nothing.
 
     Raises:
-        InputError: a subnet of the fleet is in none of its regions, or the subnets of one region
-            are in several networks.
-        FleetError: a region has no default VPC and the fleet names no subnet there.
+        InputError: a named subnet is in no region, or a region's subnets are in several VPCs.
+        FleetError: a region has neither a named subnet nor a default VPC.
     """
     named = fleet.subnets
     listed = {
@@ -93,7 +86,7 @@ def ensure(aws: Aws, fleet: Fleet, aws_region: str, vpc: str) -> str:
         found = ec2.describe_security_groups(Filters=[tags.fleet_filter(fleet), in_vpc])[
             "SecurityGroups"
         ]
-        rules: list[SecurityGroupRuleTypeDef] = []  # a new one lets nothing in
+        rules: list[SecurityGroupRuleTypeDef] = []  # a new group admits nothing
         if found:
             group = found[0]["GroupId"]
             of_group: Any = [{"Name": "group-id", "Values": [group]}]
@@ -132,11 +125,7 @@ def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
 
 
 def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
-    """Delete the fleet's security groups in a region, once they have no members.
-
-    Raises:
-        FleetError: a group still has members.
-    """
+    """Delete the region's security groups once they have no members; FleetError if members stay."""
     with asking(f"the security group {names.resource_name(fleet.called)} in {aws_region}"):
         ec2 = aws.ec2(aws_region)
         for group in groups(aws, fleet, aws_region):
@@ -186,10 +175,7 @@ def _rules(fleet: Fleet) -> set[Rule]:
 def _open(
     ec2: EC2Client, group: str, rules: Sequence[SecurityGroupRuleTypeDef], wanted: set[Rule]
 ) -> None:
-    """Admit this traffic among the group's members, and no other incoming traffic.
-
-    Outgoing traffic is unrestricted, except that the traffic of an EFA needs a rule.
-    """
+    """Admit only `wanted` traffic among members; outgoing traffic needs a rule only for an EFA."""
     there = {_as_rule(rule) for rule in rules if _inside(rule, group)}
     strange = [rule for rule in rules if _is_strange(rule, group, wanted)]
     for rule in sorted(wanted - there):
@@ -250,8 +236,7 @@ def _regroup(ec2: EC2Client, card: NetworkInterfaceTypeDef, members_of: list[str
 def _dismiss(ec2: EC2Client, group: str) -> None:
     """Remove the manager's network interface, which has another group too, from this group.
 
-    An interface must keep at least one group. Interfaces of terminating nodes have only this group,
-    and disappear with the nodes.
+    Nodes' interfaces have only this group, and disappear with the nodes.
     """
     pages = ec2.get_paginator("describe_network_interfaces").paginate(
         Filters=[{"Name": "group-id", "Values": [group]}]

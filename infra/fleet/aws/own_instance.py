@@ -7,18 +7,12 @@ from dataclasses import dataclass
 
 from trialfleet.instance_aws import AwsError, Imds
 
-PATIENCE = 1.0  # seconds; outside of EC2 that address does not answer
+PATIENCE = 1.0  # seconds; outside of EC2 the service does not answer
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnInstance:
-    """This machine as EC2 knows it.
-
-    Attributes:
-        id: for instance `i-0123456789abcdef0`.
-        aws_region: where it runs.
-        address: its private address, at which nodes in its network reach it.
-    """
+    """This machine as an EC2 instance; `address` is its private IP address."""
 
     id: str
     aws_region: str
@@ -28,8 +22,7 @@ class OwnInstance:
 def find(base: str = "") -> OwnInstance | None:
     """Return this machine's description from EC2's metadata (IMDSv2); None outside of EC2.
 
-    `base` is the URL of EC2's metadata service; by default it comes from the AWS tools' environment
-    variables.
+    The environment variables of the AWS tools name the service's URL, unless `base` does.
     """
     if not base and os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return None

@@ -1,8 +1,4 @@
-"""The cluster placement group, which keeps the nodes of a gang close together in one zone.
-
-Each AWS region has one group, which is empty until nodes are launched into it. The group is in the
-zone of its nodes.
-"""
+"""The cluster placement group of each AWS region: a gang's nodes are close together in one zone."""
 
 from __future__ import annotations
 
@@ -16,11 +12,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
 def ensure(aws: Aws, fleet: Fleet, aws_region: str) -> None:
-    """Make the fleet's placement group in a region, if it is missing.
-
-    Raises:
-        FleetError: a group of this name exists but isn't the fleet's.
-    """
+    """Make a region's placement group if it is missing; FleetError if its name is taken."""
     name = names.resource_name(fleet.called)
     with asking(f"the placement group {name} in {aws_region}"):
         if groups(aws, fleet, aws_region):
@@ -52,11 +44,7 @@ def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
 
 
 def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
-    """Delete the fleet's placement groups in a region, once they hold no nodes.
-
-    Raises:
-        FleetError: a group still holds a node.
-    """
+    """Delete the region's placement groups once they are empty; FleetError if a node stays."""
     with asking(f"the placement group {names.resource_name(fleet.called)} in {aws_region}"):
         for name in groups(aws, fleet, aws_region):
             retries.delete(

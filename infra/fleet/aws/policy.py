@@ -1,8 +1,8 @@
 """The least-privilege IAM policies of the fleet's caller and of its nodes.
 
-EC2's resources can't be restricted by name, so the fleet's resources are recognised by their tag:
-resources must be created with the tag, and only tagged ones may be changed or deleted. Resources of
-IAM, SSM and S3 are restricted by name.
+IAM can't restrict EC2's resources by name. So EC2's resources must be created with the fleet's tag,
+and only tagged resources may be changed or deleted. Resources of IAM, SSM and S3 are restricted by
+name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DESCRIBED = [
 ]
 RULES = ["AuthorizeSecurityGroupIngress", "RevokeSecurityGroupIngress"]
 EFA_RULES = ["AuthorizeSecurityGroupEgress", "RevokeSecurityGroupEgress"]
-LAUNCH = ["CreateFleet", "RunInstances"]  # EC2 Fleet calls the second for the caller of the first
+LAUNCH = ["CreateFleet", "RunInstances"]  # EC2 Fleet calls RunInstances in the caller's name
 OWN = [
     *("CreateLaunchTemplateVersion", "DeleteLaunchTemplate", "DeleteSecurityGroup"),
     *("GetConsoleOutput", *LAUNCH, "TerminateInstances"),
@@ -100,16 +100,13 @@ def caller_policy(fleet: Fleet, account: str) -> Document:
 
 
 def daily_policy(fleet: Fleet, account: str) -> Document:
-    """Return the policy for users of a fleet after `up` has run on the manager.
+    """Return the policy for users of a fleet that an administrator has made on the manager.
 
-    An administrator makes and removes the fleet; users run studies. So this is the caller's policy
-    without three rights:
+    It is the caller's policy without three rights:
 
-    - Writing the nodes' role would let a user give the role any right, and use that right on a
-      node.
-    - Changing the groups of the manager's network interface, which has no tag of the fleet, needs a
-      right for every network interface of the account.
-    - Deleting the bucket would delete the record of costs.
+    - Writing the nodes' role: a user could give the role any right, and use that right on a node.
+    - Changing network interfaces: the manager's has no tag, so the right covers the whole account.
+    - Deleting the bucket, which has the record of costs.
     """
     document = caller_policy(fleet, account)
     kept = [one for one in document["Statement"] if one["Sid"] != "Join"]
@@ -136,7 +133,7 @@ def reap_policy(fleet: Fleet, account: str) -> Document:
 def node_policy(fleet: Fleet, account: str) -> Document:
     """Return the nodes' policy: read the program and the pool's token, write the log.
 
-    With `ssm` also the permissions of SSM's agent for sessions, which AWS can't restrict.
+    With `ssm` the policy also allows SSM's agent, which AWS can't restrict to resources.
     """
     within = _Arns(fleet, account)
     return {
@@ -151,8 +148,6 @@ def node_policy(fleet: Fleet, account: str) -> Document:
 
 
 class _Arns:
-    """The ARNs of the fleet's resources in policies."""
-
     def __init__(self, fleet: Fleet, account: str) -> None:
         self._fleet, self._account = fleet, account
         self._name = names.resource_name(fleet.called)
@@ -164,29 +159,26 @@ class _Arns:
         self.profile = self._iam("instance-profile")
 
     def ec2(self, *kinds: str) -> list[str]:
-        """Return the ARNs of EC2 resources in every region, from `kind` or `kind/id` each."""
+        """Return the ARNs of EC2 resources in every region; each kind is `kind` or `kind/id`."""
         return [
             f"arn:{self._partition}:ec2:*:{self._account}:{kind if '/' in kind else f'{kind}/*'}"
             for kind in kinds
         ]
 
     def images(self) -> list[str]:
-        """Return the ARNs of the machine images that the fleet may boot; they name no account."""
+        """Return the ARNs of the nodes' images; of all images if an SSM parameter names one."""
         named = [ami for ami in _amis(self._fleet) if not ami.startswith(BY_PARAMETER)]
         known = named if len(named) == len(_amis(self._fleet)) else ["*"]
         return [f"arn:{self._partition}:ec2:*::image/{ami}" for ami in known]
 
     def parameter(self, path: str, aws_region: str = "*") -> str:
-        """Return the ARN of an SSM parameter; for AWS's own parameters it names no account."""
         owner = "" if path.startswith(PUBLIC) else self._account
         return f"arn:{self._partition}:ssm:{aws_region}:{owner}:parameter{path}"
 
     def ssm(self, what: str) -> str:
-        """Return the ARN of a resource of SSM in every region, such as `document/NAME`."""
         return f"arn:{self._partition}:ssm:*:{self._account}:{what}"
 
     def objects(self, pattern: str) -> str:
-        """Return the ARN of objects under the fleet's prefix in its bucket."""
         return f"{self.buckets[-1]}/{names.prefix(self._fleet.called)}{pattern}"
 
     def _s3(self, bucket: str) -> str:
@@ -222,7 +214,6 @@ def _looking(fleet: Fleet, _: _Arns) -> list[Document]:
 
 
 def _making(fleet: Fleet, within: _Arns) -> list[Document]:
-    """Allow creation of resources with the fleet's tag in the fleet's regions."""
     tagged = {OWN_TAG: fleet.called, "aws:RequestedRegion": fleet.aws_regions}
     creators = ["CreateLaunchTemplate", "CreateSecurityGroup"]
     groups, nodes = ["launch-template", "security-group"], ("instance", "volume")
@@ -264,7 +255,6 @@ def _using(fleet: Fleet, within: _Arns) -> list[Document]:
 
 
 def _owning(fleet: Fleet, within: _Arns) -> list[Document]:
-    """Allow use and change of resources with the fleet's tag, and of their lease and price tags."""
     its = {ITS_TAG: fleet.called}
     lease = {"ForAllValues:StringEquals": {"aws:TagKeys": [names.EXPIRES_TAG, names.PRICE_TAG]}}
     # A fleet that had gangs before may still have some, which are removed with it.
@@ -297,9 +287,8 @@ def _identity(fleet: Fleet, within: _Arns) -> list[Document]:
 
 
 def _storage(fleet: Fleet, within: _Arns) -> list[Document]:
-    """Allow creation, configuration and deletion of the fleet's bucket, or use of the user's."""
     objects = [f"{bucket}/{names.prefix(fleet.called)}*" for bucket in within.buckets]
-    own = [DELETE_BUCKET] if fleet.bucket else _all("s3:", BUCKET)  # one may be left from before
+    own = [DELETE_BUCKET] if fleet.bucket else _all("s3:", BUCKET)  # an own bucket may be left
     return [
         _allow("Bucket", own, [within.own_bucket]),
         _allow("List", ["s3:ListBucket"], within.buckets),
@@ -317,7 +306,6 @@ def _secrets(fleet: Fleet, within: _Arns) -> list[Document]:
 
 
 def _shells(fleet: Fleet, within: _Arns) -> list[Document]:
-    """Allow sessions by SSM's standard document, and control of the caller's own sessions."""
     if not fleet.ssm:
         return []
     own = [f"session/{who}-*" for who in ("${aws:userid}", "${aws:username}")]

@@ -1,8 +1,4 @@
-"""Retries of calls that AWS refuses until an earlier change is known everywhere.
-
-botocore's own retries are for transient failures; AWS's refusals are correct as long as a part of
-AWS doesn't know the earlier change.
-"""
+"""Retries of calls that AWS refuses, and botocore does not retry, until AWS knows a change."""
 
 from __future__ import annotations
 
@@ -15,17 +11,17 @@ from botocore.exceptions import ClientError
 from trialfleet.infra.fleet.aws.clients import code_of, or_none
 
 T = TypeVar("T")
-SOON = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0)  # seconds between tries; new resources show up in time
+SOON = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0)  # seconds between tries, until AWS knows a new resource
 LATER = (2.0, 4.0, 8.0, *[15.0] * 8)  # two minutes; for waits until other resources are gone
 
 
 def sleep(seconds: float) -> None:
-    """Wait; all waits of the fleet's calls use this function."""
+    """Sleep; every wait between the fleet's calls uses this function."""
     time.sleep(seconds)
 
 
 def on(*codes: str) -> Callable[[ClientError], bool]:
-    """Return a function that tells whether an error has one of these codes."""
+    """Return a test whether an error has one of these codes."""
     return lambda error: code_of(error) in codes
 
 
@@ -34,13 +30,7 @@ def patiently(
     again: Callable[[ClientError], bool],
     pauses: Sequence[float] = SOON,
 ) -> T:
-    """Call until AWS no longer refuses for a temporary reason.
-
-    The call must be safe to repeat.
-
-    Raises:
-        ClientError: a refusal for which `again` is false, or the last one after all pauses.
-    """
+    """Repeat a call while `again` is true for AWS's refusal; the call must be safe to repeat."""
     for pause in pauses:
         try:
             return call()
@@ -52,7 +42,7 @@ def patiently(
 
 
 def delete(call: Callable[[], object], *, in_use: str, gone: str) -> None:
-    """Delete a resource, and wait while AWS's error code says that it is in use."""
+    """Delete a resource; retry on AWS's error code `in_use`, and ignore the code `gone`."""
     or_none(lambda: patiently(call, on(in_use), LATER), gone)
 
 

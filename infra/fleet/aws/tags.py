@@ -17,10 +17,7 @@ def own(fleet: Fleet) -> Any:
 
 
 def specification(fleet: Fleet, kind: str, more: Mapping[str, str] = {}) -> Any:
-    """Return the fleet's tags and `more` as EC2's TagSpecification for a new resource.
-
-    `kind` is EC2's resource type, such as `instance`.
-    """
+    """Return EC2's TagSpecification for a new resource of a kind such as `instance`."""
     return {"ResourceType": kind, "Tags": [*own(fleet), *_listed(more)]}
 
 

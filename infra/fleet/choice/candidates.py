@@ -22,14 +22,7 @@ PRICELESS = (
 
 
 def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
-    """List the candidates for a node, the cheapest per unit of speed first.
-
-    Of equal candidates spot comes first, then the fleet's first region. `ranked` also considers
-    known interruptions and measured speeds.
-
-    Raises:
-        FleetError: there is no candidate; the error says why each was dropped.
-    """
+    """List the candidates for a node, the cheapest per unit of speed first; FleetError if none."""
     found: list[Candidate] = []
     dropped: dict[tuple[str, str, str], list[str]] = {}  # places by type, lifecycle and reason
     for offer in (offer for region in fleet.aws_regions for offer in _offers(aws, fleet, region)):
@@ -46,7 +39,7 @@ def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
 
 
 def ranked(candidates: Iterable[Candidate], fleet: Fleet, history: History) -> list[Candidate]:
-    """Return the candidates by the cost of finished work, estimated from the pools' history."""
+    """Sort candidates by the cost of finished work, estimated from the capacity pools' history."""
     return sorted(history.apply(candidates, fleet.spot.lost_minutes), key=order(fleet))
 
 
@@ -70,7 +63,6 @@ def _offers(aws: Aws, fleet: Fleet, aws_region: str) -> Iterator[Candidate]:
 def _tariffs(
     aws: Aws, fleet: Fleet, aws_region: str, types: Iterable[str]
 ) -> dict[Lifecycle, Callable[[str, str], float | None]]:
-    """Return, for each lifecycle of the fleet's nodes, a function from type and zone to price."""
     tariffs: dict[Lifecycle, Callable[[str, str], float | None]] = {}
     if fleet.spot.share > 0:
         spot = prices.spot_prices(aws, aws_region, types)
@@ -82,7 +74,7 @@ def _tariffs(
 
 
 def _on_demand(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[str, float]:
-    """Return prices from the tables; ask AWS for the others, if allowed."""
+    """Return known prices; ask AWS for unknown ones, and ignore its refusal."""
     wanted, known = set(types), prices.table().get(aws_region, {})
     if unknown := wanted - known.keys():
         with suppress(FleetError, OSError):

@@ -30,13 +30,11 @@ _SOLD: Any = [
 
 
 def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
-    """List the fleet's instance types that an AWS region has, sorted by name.
-
-    The list is empty if all listed types exist only in other regions of the fleet.
+    """List the fleet's instance types that an AWS region has, by name; perhaps none.
 
     Raises:
-        InputError: a listed type exists in none of the fleet's regions or is too old for its
-            image, or no type is listed and the needs fit too many types.
+        InputError: a listed type is in none of the fleet's regions, or its GPU is too old for AWS's
+            image; or no type is listed and `needs.gpus` is 0.
     """
     # The driver of AWS's image does not support older GPUs; the user's own image may.
     too_old = OLD if fleet.ami == DEFAULT_AMI else frozenset()
@@ -59,10 +57,7 @@ def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
 def zones(
     aws: Aws, aws_region: str, types: Iterable[str], allowed: Collection[str] = ()
 ) -> dict[str, list[str]]:
-    """Return the zones of a region that offer each instance type, in alphabetical order.
-
-    If `allowed` has zones, only these are returned.
-    """
+    """Return the zones that offer each type, sorted; only zones in `allowed`, if it has any."""
     offered: dict[str, list[str]] = {name: [] for name in sorted(set(types))}
     wanted = [{"Name": "instance-type", "Values": list(offered)}]
     for found in _offerings(aws, aws_region, "availability-zone", wanted) if offered else ():
@@ -79,10 +74,7 @@ def sold(aws: Aws, aws_region: str) -> list[InstanceType]:
 
 
 def described(info: InstanceTypeInfoTypeDef) -> InstanceType:
-    """Return an instance type from AWS's description of it.
-
-    A fraction of a GPU counts as one GPU, with the fraction's memory.
-    """
+    """Parse AWS's description; a fraction of a GPU counts as one GPU with the fraction's memory."""
     gpus: list[Any] = _gpus(info)
     processors = info["ProcessorInfo"]["SupportedArchitectures"]
     return InstanceType(

@@ -11,13 +11,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """The AWS regions that offer an instance type, in one of the fleet's zones.
-
-    Attributes:
-        type: for instance `p5.48xlarge`.
-        aws_regions: the fleet's regions that offer it.
-        others: the fleet's regions that don't: they get no nodes of this type.
-    """
+    """The fleet's AWS regions that offer an instance type in the fleet's zones, and the others."""
 
     type: str
     aws_regions: list[str]

@@ -15,8 +15,7 @@ FEW = 3  # by AWS's documentation fewer types always get a low score
 def scores(aws: Aws, fleet: Fleet, candidates: Iterable[Candidate], nodes: int) -> dict[str, int]:
     """Return AWS's score of each AWS region for `nodes` spot nodes of the candidates' types.
 
-    The result is empty for fewer than three types, which AWS always scores low, and if AWS
-    refuses, for example without the permission `ec2:GetSpotPlacementScores`.
+    Empty for fewer than three types, which AWS always scores low, and if AWS refuses.
     """
     types = sorted({one.type.name for one in candidates if one.lifecycle == "spot"})
     if len(types) < FEW or nodes < 1:

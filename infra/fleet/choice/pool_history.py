@@ -1,13 +1,13 @@
 """The history of capacity pools: the speed of their nodes, and their interruptions.
 
 An interruption costs the work since the last checkpoint, and the boot of another node. So pools are
-compared by the work that their nodes finish, not by their hours:
+compared by the work that their nodes finish:
 
     efficiency = 1 / (1 + interruptions per node hour x hours that each costs)
 
 A rate is the posterior mean with a gamma prior: (prior x weight + interruptions) / (weight + node
-hours). The prior is the rate of all spot pools together, so a pool differs from the others only by
-observations of its own nodes. An observation loses half of its weight every few days.
+hours). The prior is the rate of all spot pools together. An observation's weight halves every
+HALF_LIFE.
 """
 
 from __future__ import annotations
@@ -35,13 +35,12 @@ FIRST_RATE, FIRST_HOURS, OWN_HOURS = 0.02, 10.0, 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRecord:
-    """The life of one node of a pool.
+    """The life of one node of a capacity pool.
 
     Attributes:
-        launched: time of its launch.
-        ended: time of its end; while it lives, the time of observation.
+        ended: its end; while it lives, the time of observation.
         interrupted: True if AWS reclaimed the node, or gave notice that it will.
-        bandwidth: GB/s of a copy in its GPU's memory, measured by its probe; None if not measured.
+        bandwidth: GB/s of a copy in its GPU's memory, by its probe; None if not measured.
     """
 
     pool: Pool
@@ -53,13 +52,7 @@ class NodeRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolHistory:
-    """The observations of one pool; older days count less.
-
-    Attributes:
-        hours: number of hours that its nodes lived.
-        interruptions: number of nodes that AWS reclaimed.
-        last: time of the last interruption; None: never.
-    """
+    """The hours and interruptions of a pool's nodes, weighted by age, and the last interruption."""
 
     hours: float = 0.0
     interruptions: float = 0.0
@@ -72,23 +65,14 @@ class PoolHistory:
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """The observations of all pools.
-
-    Attributes:
-        pools: by type, zone and lifecycle.
-        bandwidths: GB/s of a GPU of each instance type, the median of its nodes.
-        at: time of observation.
-    """
+    """The observations of all pools until `at`; bandwidths are medians in GB/s by instance type."""
 
     pools: Mapping[Pool, PoolHistory] = field(default_factory=dict)
     bandwidths: Mapping[str, float] = field(default_factory=dict)
     at: datetime | None = None
 
     def apply(self, candidates: Iterable[Candidate], lost_minutes: float) -> list[Candidate]:
-        """Return candidates with their measured speed and expected interruptions.
-
-        An interruption loses `lost_minutes` of a trial.
-        """
+        """Return candidates with speed and interruptions; an interruption loses `lost_minutes`."""
         hours = lost_minutes / 60 + BOOT_HOURS
         found = with_speeds(list(candidates), self.bandwidths)
         usual = self.usual
@@ -116,10 +100,7 @@ class History:
 
 
 def learned(records: Iterable[NodeRecord], now: datetime) -> History:
-    """Return the history from the records of nodes.
-
-    Times after `now`, which a fast clock may have written, count as `now`.
-    """
+    """Return the history from nodes' records; times after `now` (a fast clock's) count as `now`."""
     hours: dict[Pool, float] = defaultdict(float)
     interruptions: dict[Pool, float] = defaultdict(float)
     last: dict[Pool, datetime] = {}
@@ -148,8 +129,8 @@ def learned(records: Iterable[NodeRecord], now: datetime) -> History:
 def with_speeds(candidates: Sequence[Candidate], measured: Mapping[str, float]) -> list[Candidate]:
     """Return candidates with their speed: as measured on their type, or else by the data sheet.
 
-    A copy reaches a fraction of the data sheet's bandwidth. Types without measurements are assumed
-    to reach the same fraction as measured types. A GPU without a data sheet counts as the slowest.
+    A copy reaches only a part of the data sheet's bandwidth: the median part of measured types is
+    assumed for all. A GPU without a data sheet counts as the slowest.
     """
     types = {one.type.name: one.type for one in candidates}
     sheets = {name: by_ec2_name(kind.gpu, kind.gpu_memory_mb) for name, kind in types.items()}

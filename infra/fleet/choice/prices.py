@@ -1,8 +1,7 @@
-"""Prices of instances: current spot prices from AWS, on-demand prices from a refreshable table.
+"""Prices of instances: spot prices from AWS, on-demand prices from a table.
 
 The shipped table holds AWS's public prices for types with NVIDIA GPUs, each with its date.
-`refresh` asks AWS's Pricing API and keeps the answers in the user's cache, where they take
-precedence over the shipped prices.
+`refresh` asks AWS's Pricing API. Its answers, in the user's cache, replace shipped prices.
 """
 
 from __future__ import annotations
@@ -68,15 +67,9 @@ def table() -> Table:
 
 
 def refresh(aws: Aws, aws_regions: Iterable[str], types: Iterable[str]) -> Path:
-    """Ask AWS for on-demand prices, and keep the answers in the user's cache.
+    """Ask AWS for on-demand prices, and add them to the user's cache; return the cache's file.
 
-    Types that a region doesn't sell are left out; other cached prices stay.
-
-    Returns:
-        The file with all answers.
-
-    Raises:
-        OSError: the cache can't be written.
+    Types that a region doesn't sell are left out. OSError if the cache can't be written.
     """
     kept, today, wanted = _refreshed(), f"{datetime.now(UTC):%Y-%m-%d}", sorted(set(types))
     for aws_region in aws_regions:
@@ -116,7 +109,6 @@ def _shipped() -> Table:
 
 
 def _refreshed() -> Table:
-    """Return the prices in the cache; none if it is damaged."""
     return unless_damaged(lambda: _TABLE.validate_json(cache_file().read_bytes()), {})
 
 

@@ -37,12 +37,7 @@ QUOTAS: tuple[tuple[Lifecycle, str, Quota], ...] = (
 class Limit:
     """A quota that applies to a fleet's candidates in a region.
 
-    Attributes:
-        quota: its code and name.
-        aws_region: the AWS region.
-        lifecycle: the lifecycle of the instances that count.
-        vcpus: maximum number of vCPUs that may run at once; None if AWS doesn't say.
-        smallest: number of vCPUs of the smallest candidate.
+    `vcpus` may run at once, None if AWS doesn't say; `smallest` is the smallest candidate's number.
     """
 
     quota: Quota

@@ -17,14 +17,14 @@ from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
 
 COMPONENT_LIMIT = 16_000  # characters that Image Builder takes as a component's data
-BUILD_MINUTES = 120  # after this time a machine of which no image was made ends itself
+BUILD_MINUTES = 120  # after this time a machine ends itself, unless an image was made
 
 
 def script(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
-    """Return a shell script that root runs on a machine before an image of nodes is made from it.
+    """Return a shell script with which root prepares a machine for an image of nodes.
 
-    The script takes the steps of a node's first boot that are the same for all nodes: the driver,
-    its option, and HTCondor in the manager's version.
+    The script installs what all nodes need: NVIDIA's driver, with its option, and the manager's
+    version of HTCondor.
     """
     name = names.resource_name(fleet.called)
     return (
@@ -38,11 +38,7 @@ def script(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
 
 
 def image_builder(aws: Aws, fleet: Fleet, inputs: NodeInputs, architecture: str) -> dict[str, Any]:
-    """Return the arguments for each of EC2 Image Builder's calls, as JSON data.
-
-    Raises:
-        FleetError: the recipe is longer than Image Builder takes.
-    """
+    """Return the arguments of EC2 Image Builder's calls; FleetError if the recipe is too long."""
     name = names.resource_name(fleet.called)
     # A document for Image Builder: one phase, which runs the program.
     data = (

@@ -22,9 +22,9 @@ OWN_LINE = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z .*")
 
 
 def last_messages(aws: Aws, fleet: Fleet, instances: Iterable[Instance]) -> dict[str, str]:
-    """Return `its log ends: …` by id: the last line of each instance's boot log or console.
+    """Return the last line of each instance's boot log or console, by id, as `its log ends: …`.
 
-    A refusal by AWS counts as an absent line, because these lines only explain.
+    AWS's refusals are ignored, because these lines only explain.
     """
     wanted = list(instances)
     if not wanted:

@@ -1,7 +1,7 @@
 """`fleet doctor`: checks for problems that would make `fleet up` fail.
 
-The checks change nothing: EC2 is tested by dry runs, the other services by reads. Writes to IAM, S3
-and SSM, which AWS offers no way to test, are listed as unknown.
+The checks change nothing. Writes to IAM, S3 and SSM are listed as unknown, because AWS offers no
+test of them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ SKEW = timedelta(minutes=1)  # AWS takes 5, and tokens that begin in the future 
 
 
 def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
-    """Check everything that a fleet needs, in AWS and on this machine; changes nothing.
-
-    Problems are findings, never exceptions.
-    """
+    """Check a fleet's needs in AWS and on this machine; a problem is a finding, no exception."""
     credentials, answer = _credentials(aws, fleet)
     found = [credentials, _clock(answer)]
     if credentials.ok:
@@ -64,7 +61,7 @@ def _clock(answer: Any) -> Finding:
 
 
 def time_of(answer: Any) -> datetime | None:
-    """Return AWS's time from an answer; a refusal, perhaps for a wrong clock, has a time, too."""
+    """Return the time in AWS's answer, which may be a refusal; None if it has no time."""
     date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     return parsedate_to_datetime(date) if date else None
 

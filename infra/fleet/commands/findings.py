@@ -9,12 +9,8 @@ from dataclasses import dataclass
 class Finding:
     """The result of one check.
 
-    Attributes:
-        check: the subject of the check.
-        ok: True without a fault; False if the fleet would not come up; None if unknown, or if the
-            fleet would come up only in part.
-        found: the state that the check found.
-        advice: how to correct a fault; empty if nothing is to be done.
+    `ok` is False if the fleet would not come up; None if that is unknown, or if only a part of the
+    fleet would come up.
     """
 
     check: str

@@ -25,16 +25,10 @@ class GangNeed:
 
 @dataclass(frozen=True, kw_only=True)
 class GangPrice:
-    """The nodes for a gang in a fleet, and their price.
+    """The nodes for the `min` jobs with which a gang begins, and for `max` jobs, with USD per hour.
 
-    Attributes:
-        min: number of jobs with which it begins.
-        max: number of jobs that it requests.
-        min_nodes: number of nodes for `min` jobs.
-        max_nodes: number of nodes for `max` jobs, within the fleet's limits.
-        min_per_hour: USD of min_nodes.
-        max_per_hour: USD of max_nodes.
-        type: the instance type of these figures; it is requested first.
+    `type` is the instance type of these figures, and is requested first. `max_nodes` is within the
+    fleet's limits.
     """
 
     min: int
@@ -46,7 +40,6 @@ class GangPrice:
     type: str
 
     def __str__(self) -> str:
-        """Return the price as one line."""
         return (
             f"a gang of {self.min} to {self.max} jobs takes {self.min_nodes} to {self.max_nodes} "
             f"nodes of {self.type}: {self.min_per_hour:.2f} to {self.max_per_hour:.2f} USD per hour"
@@ -54,11 +47,7 @@ class GangPrice:
 
 
 def gang_price(fleet: Fleet, gang: GangNeed, candidates: Sequence[Candidate]) -> GangPrice:
-    """Return a gang's nodes and price, for the first candidate whose nodes hold its jobs.
-
-    Raises:
-        InputError: the gang can never begin.
-    """
+    """Price a gang on the first candidate that holds its jobs; InputError if it can never begin."""
     slots = [room_of(one.type, fleet.shares).holds(gang.need) for one in candidates]
     if why := never_begins(gang.min, fleet.nodes.max, max(slots)):
         raise InputError(why)

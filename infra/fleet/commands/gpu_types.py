@@ -20,13 +20,10 @@ class GpuType:
     """An instance type with GPUs.
 
     Attributes:
-        name: for instance `g5.xlarge`.
         type: its hardware; None if AWS could not be asked.
         on_demand: USD per hour by AWS region, if the price tables have it.
-        spot: current spot price, USD per hour, in the cheapest zone; None if AWS lists none.
-        zone: that zone; empty without a spot price.
-        aws_regions: requested AWS regions that offer it.
-        others: requested AWS regions that don't.
+        spot: USD per hour in the cheapest zone, `zone`; None if AWS lists none.
+        aws_regions, others: requested AWS regions that offer it, and those that don't.
     """
 
     name: str
@@ -46,11 +43,7 @@ class GpuType:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuTypes:
-    """Types with GPUs, the cheapest GPU first.
-
-    Attributes:
-        note: why the list is incomplete (AWS could not be asked); else empty.
-    """
+    """Types with GPUs, the cheapest GPU first; `note` says why the list is incomplete."""
 
     types: Sequence[GpuType]
     note: str = ""
@@ -60,7 +53,7 @@ class GpuTypes:
 def gpu_types(aws: Aws, aws_regions: Sequence[str], fleet: Fleet | None = None) -> GpuTypes:
     """List the types with GPUs of some AWS regions: those that a fleet allows, or all.
 
-    Without credentials the list comes from the price table.
+    Without AWS credentials the list comes from the price table.
     """
     try:
         by_region = {at: _types(aws, at, fleet) for at in aws_regions}
@@ -100,7 +93,6 @@ def _types(aws: Aws, aws_region: str, fleet: Fleet | None) -> list[InstanceType]
 
 
 def _of_table(aws_regions: Sequence[str], fleet: Fleet | None) -> GpuTypes:
-    """Return types and on-demand prices from the price table: all, or those that a fleet lists."""
     known = {at: prices.table().get(at, {}) for at in aws_regions}
     listed = set(fleet.instance_types) if fleet else set()
     names = sorted({name for its in known.values() for name in its if not listed or name in listed})

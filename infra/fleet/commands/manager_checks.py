@@ -41,12 +41,7 @@ def examine(fleet: Fleet) -> list[Finding]:
 
 
 def unreached(fleet: Fleet, own: OwnInstance | None) -> str:
-    """Return which nodes can't reach the manager; empty if all can.
-
-    Args:
-        fleet: the fleet; if it has no `manager:`, nodes get the manager's private address.
-        own: this machine, if it is an EC2 instance.
-    """
+    """Return which nodes can't reach the manager; empty if all can."""
     if fleet.manager:
         return ""
     if own is None and len(fleet.aws_regions) > 1:

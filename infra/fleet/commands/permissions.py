@@ -1,7 +1,4 @@
-"""Checks of the caller's permissions for a fleet, except those that AWS offers no test for.
-
-EC2 is tested by dry runs, the other services by reads.
-"""
+"""Checks of the caller's permissions for a fleet: EC2's by dry runs, other services' by reads."""
 
 from __future__ import annotations
 
@@ -86,12 +83,8 @@ def _dry_runs(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> list[P
 def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
     """Test a launch from the fleet's template; the policy allows no other launch.
 
-    EC2 Fleet launches on behalf of the caller, who needs permission for CreateFleet and
-    RunInstances.
-
-    Raises:
-        FleetError: there is no template yet.
-        ClientError: AWS's answer to the dry runs, which is always an error.
+    The caller needs CreateFleet and RunInstances, because EC2 Fleet launches in the caller's name.
+    AWS answers a dry run by a ClientError in any case. FleetError if there is no template yet.
     """
     made = launch_template.templates(aws, fleet, aws_region)
     if not made:
@@ -142,7 +135,6 @@ def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
 
 
 def _tried(check: str, probe: Callable[[], Any]) -> Finding:
-    """Return the finding for AWS's answer to a probe."""
     try:
         probe()
         code = ALLOWED

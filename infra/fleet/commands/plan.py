@@ -35,21 +35,18 @@ class FleetPlan:
     """A fleet before it is made.
 
     Attributes:
-        account: AWS's number of the account.
         candidates: capacity pools for nodes, ordered by the cost of finished work.
         first: number of candidates that are requested first, in one request per AWS region.
         seen: node hours and interruptions of each candidate's pool, in the candidates' order.
         spot_nodes: number of spot nodes if the fleet has its maximum of nodes.
         placement_scores: AWS's scores of AWS regions for `spot_nodes`, 1 to 10; empty if unknown.
         makes: resources that `up` makes, besides the nodes.
-        living: existing nodes.
+        living: number of existing nodes.
         most_per_hour: USD of the largest fleet with the most expensive candidate, within the cap.
-        gangs: nodes and prices of the gangs of its study.
-        on_demand: USD per hour of the candidates' types on-demand, by AWS region, where known.
-        offers: the AWS regions that offer each type, for fleets in several AWS regions.
-        problems: reasons why `up` would fail; empty if none is known.
+        on_demand: USD per hour of the candidates' types, by AWS region, where known.
+        offers: empty for fleets in a single AWS region.
+        problems: reasons why `up` would fail.
         warnings: settings of the fleet's file that can't be met in full.
-        policies: IAM policies for callers and nodes.
     """
 
     fleet: str
@@ -81,12 +78,7 @@ class FleetPlan:
 
 
 def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetPlan:
-    """Return the plan of a fleet, with the gangs of its study.
-
-    Raises:
-        InputError: a gang could never begin.
-        FleetError: there is no candidate.
-    """
+    """Return the plan of a fleet, with its study's gangs; InputError if a gang can never begin."""
     account = aws.account(fleet.home)
     history = ledgers.known_history(aws, fleet)
     candidates = choice.ranked(choice.candidates(aws, fleet), fleet, history)
@@ -142,7 +134,6 @@ def _by_lifecycle(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
 
 
 def _on_demand(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]:
-    """Return the prices in the tables; `refresh_prices` asks AWS for others."""
     known, types = prices.table(), sorted({(one.aws_region, one.type.name) for one in candidates})
     found: dict[str, dict[str, float]] = {}
     for aws_region, name in types:

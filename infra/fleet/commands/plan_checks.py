@@ -50,7 +50,6 @@ def _of_hour(fleet: Fleet, price: float) -> str:
 
 
 def _of_run(fleet: Fleet, price: float) -> str:
-    """Return a warning if the run's cap is reached before a node has trained."""
     cap = fleet.price_cap.run
     if cap is None or cap / price * 60 > BOOT_MINUTES:
         return ""
@@ -61,7 +60,6 @@ def _of_run(fleet: Fleet, price: float) -> str:
 
 
 def _without_gpus(fleet: Fleet, candidates: Sequence[Candidate]) -> str:
-    """Return a warning if some types have no GPUs but the study's trials request GPUs."""
     plain = sorted({one.type.name for one in candidates if not one.type.gpus})
     if fleet.trials_per_gpu is None or not plain:
         return ""

@@ -34,11 +34,7 @@ def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Prog
 
 
 def scale(aws: Aws, fleet: Fleet, count: int, progress: Progress) -> list[str]:
-    """Bring the fleet to `count` nodes: launch missing nodes; drain and end surplus nodes.
-
-    Returns:
-        AWS's refusals, and nodes that stay because they could not be drained, a line each.
-    """
+    """Bring the fleet to `count` nodes; return refusals by AWS and nodes that can't be drained."""
     fleet_up.count_for(fleet, count)
     living = inventory.instances(aws, fleet)
     if count >= len(living):

@@ -25,12 +25,7 @@ GUIDES = {
 
 
 def session(aws: Aws, fleet: Fleet, word: str) -> list[str]:
-    """Return the command line that opens a shell on a node.
-
-    Args:
-        aws: lists the nodes.
-        fleet: their fleet.
-        word: the node's instance id, the beginning of the id, or the machine's name in the pool.
+    """Return the command line that opens a shell on a node; `word` as for `node_called`.
 
     Raises:
         InputError: the fleet has no `ssm: true`, or no node has this name.
@@ -59,10 +54,8 @@ def missing_programs() -> str:
 def node_called(word: str, nodes: Sequence[Instance], machines: Mapping[str, str]) -> Instance:
     """Return the node that a person means.
 
-    Args:
-        word: as for `session`.
-        nodes: the fleet's nodes, including ended ones.
-        machines: instance ids by the names of the machines in the pool.
+    `word` is an instance id, its beginning, or the machine's name in the pool, a key of `machines`.
+    `nodes` include ended ones.
 
     Raises:
         InputError: no node has this name, or several begin with it.
@@ -71,7 +64,7 @@ def node_called(word: str, nodes: Sequence[Instance], machines: Mapping[str, str
     own = machines.get(word, word)
     same = [node for node in nodes if node.id == own]
     found = same or [node for node in nodes if word and node.id.startswith(word)]
-    if len(found) > 1:  # of several matches, take the living one
+    if len(found) > 1:  # prefer living nodes
         found = [node for node in found if node.alive] or found
     if len(found) > 1:
         raise InputError(f"{word!r} matches several nodes: {_listed(node.id for node in found)}")

@@ -40,14 +40,11 @@ class NodeStatus:
     """One instance, joined with its machine in the pool.
 
     Attributes:
-        instance: AWS's description.
-        machine: its ads in the pool; None before it has joined, or if the pool does not answer.
-        at: time of this status.
+        machine: None before the node has joined, or if the pool does not answer.
         wants_gpus: True if trials of the fleet need GPUs.
-        boot_message: its last log line, if the pool doesn't know it; empty: none.
+        boot_message: its last log line, if the pool doesn't know the node; empty: none.
         cost: USD so far.
         ended_by: why it has ended, by the fleet's record; empty if unknown.
-        pool_answers: True if the pool answers.
     """
 
     instance: Instance
@@ -61,7 +58,7 @@ class NodeStatus:
 
     @property
     def stage(self) -> Stage:
-        """Its present stage between launch and end."""
+        """The node's present stage between launch and end."""
         if not self.instance.alive:
             return "ended" if self.instance.state == "terminated" else "ending"
         if self.instance.state != "running" or self.machine is None:
@@ -71,7 +68,7 @@ class NodeStatus:
 
     @property
     def why(self) -> str:
-        """The reason why some or all of its GPUs take no trials; may be empty."""
+        """The reason why some or all of the node's GPUs take no trials; may be empty."""
         stage, state, logged = self.stage, self.instance.state, self.boot_message
         if self.machine is not None and stage in {"draining", "sick", "joined"}:
             why = self.machine.explanation(self.wants_gpus)
@@ -92,7 +89,7 @@ class NodeStatus:
 
     @property
     def _why_ended(self) -> str:
-        """AWS's reason for an interruption, the fleet's record, or AWS's reason and the boot log."""
+        """AWS's reason for an interruption, else the record's, else AWS's and the boot log."""
         code = self.instance.ended.partition(":")[0]
         if code in _TAKEN:
             return f"AWS took the spot instance back ({self.instance.ended})"
@@ -102,7 +99,7 @@ class NodeStatus:
 
     @property
     def age_minutes(self) -> float:
-        """Minutes since its launch."""
+        """Minutes since the node's launch."""
         return _minutes(self.instance.launched, self.at)
 
     @property
@@ -112,11 +109,11 @@ class NodeStatus:
 
     @property
     def gpus(self) -> int | None:
-        """The number of GPUs in its ad; None before it has joined."""
+        """The number of GPUs in the node's ad; None before the node has joined."""
         return self.machine.total.gpus // self.machine.shares if self.machine else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the status as plain data, with the machine's figures once it has joined."""
+        """Return the status as plain data, with the machine's figures if the node has joined."""
         instance, machine = self.instance, self.machine
         idle_since = machine.idle_since if machine else None
         found = {
@@ -143,14 +140,13 @@ class FleetStatus:
     """A fleet at one moment.
 
     Attributes:
-        nodes: its instances, oldest first, including those that ended within about an hour.
-        stages: number of nodes by stage.
+        nodes: oldest first, including those that ended within about an hour.
         demand: the trials' requests; None while the pool does not answer.
         price_per_hour: USD of all living nodes.
-        spent: USD of all nodes since `since`, including ended ones, by the fleet's record.
-        since: when the run began; None means that costs count since the fleet's record began.
-        unpriced: instances with an unknown price, which count as 0 in `spent`.
-        notices: important limits of this status, e.g. that the pool can't be asked.
+        spent: USD of all nodes since `since`, including ended ones.
+        since: when the run began; None: costs count since the fleet's record began.
+        unpriced: number of instances with an unknown price, which count as 0 in `spent`.
+        notices: important limits of this status, such as an unreachable pool.
     """
 
     fleet: str
@@ -175,10 +171,7 @@ class FleetStatus:
 
 
 def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None) -> FleetStatus:
-    """Return the status of a fleet; changes nothing.
-
-    Cost and demand are those of `run`, or of all runs if it is not given.
-    """
+    """Return a fleet's status, with cost and demand of `run` or of all runs; changes nothing."""
     now = now or datetime.now(UTC)
     instances = inventory.instances(aws, fleet, gone=True)
     record, cost_notice = _record(aws, fleet, instances, now)
@@ -220,11 +213,8 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
 def keep_record(aws: Aws, fleet: Fleet, instances: Sequence[Instance], began: datetime) -> float:
     """Keep a fleet's record of costs on this machine after `fleet down`; return the USD spent.
 
-    `instances` is AWS's last listing. Instances that ended since `began` were ended by `fleet
-    down`.
-
-    Raises:
-        FleetError: the record can't be read, or can't be written to disk.
+    The instances of AWS's last listing that ended after `began` were ended by `fleet down`.
+    FleetError if the record can't be read or written.
     """
     now = datetime.now(UTC)
     record = ledgers.load(aws, fleet).noted(instances, now)
@@ -243,7 +233,6 @@ def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> Ledge
 def _record(
     aws: Aws, fleet: Fleet, instances: Sequence[Instance], now: datetime
 ) -> tuple[Ledger, str]:
-    """Return the cost record, and a notice if it is incomplete."""
     record, notice = ledgers.load_or_tell(aws, fleet)
     return (record or Ledger()).noted(instances, now), notice
 

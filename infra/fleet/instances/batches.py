@@ -25,11 +25,8 @@ Call = Callable[["EC2Client", list[str]], object]
 def call_by_region(aws: Aws, instances: Iterable[Instance], doing: str, call: Call) -> None:
     """Make a call for instances, region by region; skip instances that are gone.
 
-    `doing` describes the call for errors, which append the instances' ids. The call must be safe to
-    repeat.
-
-    Raises:
-        FleetError: AWS refused for some; the call was made for all others.
+    `doing` describes the call in errors. The call must be safe to repeat. FleetError if AWS refuses
+    for some instances, after the calls for all others.
     """
     by_region: dict[str, list[str]] = {}
     for instance in instances:

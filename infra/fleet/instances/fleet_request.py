@@ -1,10 +1,9 @@
 """One request to EC2 Fleet, of type `instant`: it takes pools and returns instances and failures.
 
-AWS chooses among the pools: for spot by `price-capacity-optimized`, which takes the cheapest of the
-pools with the most room, and for on-demand by `lowest-price`; both per unit of weighted capacity.
-A pool's weight is the expected finished work of its nodes, relative to the slowest pool of the
-request. The target is the weight of `count` nodes of the slowest pool: so at most `count` nodes
-come, and fewer if they are faster.
+AWS chooses among the capacity pools by `price-capacity-optimized` (spot) or `lowest-price`
+(on-demand), per unit of weighted capacity. A pool's weight is the expected finished work of its
+nodes, relative to the slowest pool of the request. The target is the weight of `count` nodes of the
+slowest pool. So at most `count` nodes come, and fewer if they are faster.
 """
 
 from __future__ import annotations
@@ -32,12 +31,9 @@ STRATEGY = {"spot": "price-capacity-optimized", "on-demand": "lowest-price"}
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """The AWS resources for launches of nodes.
+    """The AWS resources for launches; `make` makes a region's missing templates.
 
-    Attributes:
-        places: the network, by AWS region.
-        templates: the launch template, by AWS region and `launch_template.kind_of`.
-        make: makes a region's templates and the resources that they name, when needed.
+    Templates are listed by AWS region and `launch_template.kind_of`.
     """
 
     places: dict[str, RegionNetwork]
@@ -79,10 +75,9 @@ class FleetRequest:
 
     Attributes:
         name: ClientToken and tag; a repeated request has the same.
-        pools: pools that AWS may choose from, all with a subnet.
-        count: maximum number of nodes.
-        least: minimum number of nodes: AWS starts at least this number, or none. Only for nodes
-            that serve gangs; they are in one zone and have no weights.
+        pools: AWS chooses among these; each has a subnet.
+        least: AWS starts at least this number of nodes, or none. Only for nodes that serve gangs;
+            they are in one zone and have no weights.
         expires: the end of the nodes' first lease.
         run: the run that gets their costs; may be empty.
     """
@@ -169,7 +164,6 @@ class FleetRequest:
     def _configurations(
         self, fleet: Fleet, prepared: Prepared, weights: Mapping[Candidate, int]
     ) -> Iterator[dict[str, Any]]:
-        """Yield each launch template with its pools."""
         of: dict[Template, list[Candidate]] = {}
         for one in self.pools:
             of.setdefault(prepared.template(fleet, one), []).append(one)
@@ -185,7 +179,7 @@ class FleetRequest:
             }
 
     def _tags(self, fleet: Fleet) -> dict[str, str]:
-        """Return an instance's tags; its price is corrected once its pool is known."""
+        """Return an instance's tags; the price is corrected once the node's pool is known."""
         return {
             "Name": names.resource_name(fleet.called),
             names.EXPIRES_TAG: self.expires,
@@ -196,10 +190,7 @@ class FleetRequest:
 
 
 def weights_of(pools: Sequence[Candidate], heaviest: int = HEAVIEST) -> dict[Candidate, int]:
-    """Return the weighted capacity of each pool's nodes; the slowest pool's is `SLOWEST`.
-
-    No weight exceeds `heaviest`, not even the slowest pool's.
-    """
+    """Return each pool's weighted capacity: `SLOWEST` for the slowest pool, at most `heaviest`."""
     slowest = min(one.throughput for one in pools)
     return {one: min(heaviest, round(SLOWEST * one.throughput / slowest)) for one in pools}
 

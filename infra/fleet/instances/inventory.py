@@ -30,11 +30,7 @@ PAGE = 1_000  # instances in an answer of AWS, its maximum
 
 
 def instances(aws: Aws, fleet: Fleet, *, gone: bool = False) -> list[Instance]:
-    """List the fleet's instances in all its AWS regions, oldest first.
-
-    With `gone` the list includes instances that are shutting down or terminated; AWS forgets them
-    after about an hour.
-    """
+    """List the fleet's instances, oldest first; `gone` adds those that ended within an hour."""
     found = tagged(aws, fleet.aws_regions, [tags.fleet_filter(fleet)])
     return [instance for instance in found if gone or instance.alive]
 

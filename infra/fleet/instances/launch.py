@@ -1,10 +1,9 @@
 """Launches of nodes: one request to EC2 Fleet per AWS region, the best pools first.
 
-A request can be sent twice: by an `up` that was killed after sending it, and by the next `up` if
-AWS doesn't list the new instance yet. So each request has a name, its ClientToken and tag, which
-depends on its content and on the instances that AWS listed before. If it is repeated within the
-same ten minutes, AWS answers with the instances of the first time. AWS would also repeat a refusal.
-So after a refusal the next request has another number in its name (refused.py).
+A killed `up` may have sent its request, and AWS may not list the instance yet when the next `up`
+runs. So a request has a name, its ClientToken and tag, made from its content and the instances that
+AWS listed before. If a name is repeated within ten minutes, AWS returns the first instances. AWS
+would also repeat a refusal, so the next request then has another number in its name (refused.py).
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ class Refusal:
 
     @property
     def passes(self) -> bool:
-        """True if a later request may succeed; refusals for limits and prices are lasting."""
+        """True if a later request may succeed; refusals for limits and prices last."""
         if self.code in {NO_REASON, *BUSY}:
             return True
         return UNAVAILABLE.get(self.code) in FLEETING
@@ -114,18 +113,15 @@ def launch(
     least: int = 1,
     unlisted: Sequence[Instance] = (),
 ) -> Launched:
-    """Request `count` more nodes, within the cap per hour, in the candidates' order.
+    """Request `count` more nodes, in the candidates' order, within the cap per hour.
 
-    All nodes for gangs are in one zone, because a placement group has only one, and traffic between
-    zones is slow and costs money. While any node lives, this is the zone of the oldest. If a zone
-    has no room for `least` nodes, and none was launched there, the next zone is tried: fewer nodes
-    would be useless. Nodes for gangs also have one lifecycle, because each lifecycle needs a
-    separate request.
+    AWS may start fewer nodes. `unlisted` are recently launched nodes, which count although AWS may
+    not list them.
 
-    `unlisted` are nodes launched a moment ago, which count although AWS may not list them yet.
-
-    Returns:
-        The instances that AWS started, perhaps fewer than `count`, and the refusals.
+    Nodes for gangs are in one zone: a placement group has only one, and traffic between zones is
+    slow and costs money. While a node lives, the zone is the oldest node's. If a zone has no room
+    for `least` nodes, the next zone is tried, because fewer nodes would be useless. Nodes for gangs
+    have one lifecycle, because each lifecycle needs a separate request.
 
     Raises:
         FleetError: no node came, and AWS's reason applies to every candidate.
@@ -146,7 +142,7 @@ def launch(
                 try:
                     got = order.ask(left, missing, max(1, least - (wanted - missing)))
                 except (FleetError, InputError) as error:
-                    if not launched.instances:  # the caller must get those that came
+                    if not launched.instances:  # the caller must get the nodes that came
                         raise
                     failed = Refusal(pools=lifecycle, code="", reason=str(error))
                     got = Launched(refusals=[failed])
@@ -186,10 +182,7 @@ def _by_pool(instances: Sequence[Instance]) -> list[list[Instance]]:
 def _split(
     fleet: Fleet, living: Sequence[Instance], count: int, least: int
 ) -> dict[Lifecycle, int]:
-    """Divide new nodes into spot and on-demand, as close as possible to the fleet's share of spot.
-
-    For gangs each of the two parts is empty, or has enough nodes for a gang to begin.
-    """
+    """Divide new nodes by the share of spot; for gangs, each part is empty or lets a gang begin."""
     have = sum(instance.lifecycle == "spot" for instance in living)
     spot = min(max(fleet.spot.nodes(len(living) + count) - have, 0), count)
     if fleet.gangs and count:
@@ -202,8 +195,7 @@ def _split(
 def requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Candidate]]:
     """Yield the pools of each request: each region's best pools, then all others.
 
-    If a pool's work costs much more than the cheapest pool's, it is only used if the others have
-    too little room. Nodes of a gang have `one_type`, because a gang is as fast as its slowest node.
+    With `one_type` a request has one instance type: a gang is as fast as its slowest node.
     """
     first = set(worth_most(pools))
     groups: dict[tuple[bool, str, str], list[Candidate]] = defaultdict(list)
@@ -221,7 +213,7 @@ def worth_most(pools: Sequence[Candidate]) -> list[Candidate]:
 
 @dataclass
 class _Order:
-    """One launch: its time, and all instances that existed before it or come from it (`known`)."""
+    """One launch; `known` are all instances that existed before it or come from it."""
 
     aws: Aws
     fleet: Fleet
@@ -242,11 +234,9 @@ class _Order:
         return running[0].zone if running and self.fleet.gangs else None
 
     def reaches(self, candidate: Candidate) -> bool:
-        """Return whether a candidate was not refused, and is in the zone of gangs' nodes."""
         return self.zone in {None, candidate.zone} and candidate.pool not in self.refused
 
     def out_of_reach(self, lifecycle: str, pools: Sequence[Candidate], count: int) -> Refusal:
-        """Return why none of a lifecycle's pools can be requested."""
         if pools:
             reason = f"a gang's nodes must be in one zone, and the existing ones are in {self.zone}"
             return Refusal(pools=label(pools[:1]), code="zone", reason=reason)
@@ -278,11 +268,7 @@ class _Order:
         return Launched(instances=instances, refusals=list(_refusals(answer, paid)))
 
     def set_prices(self, pools: Sequence[Candidate], instances: Sequence[Instance]) -> str:
-        """Tag instances with their pool's price, if it isn't the highest of the request.
-
-        Returns:
-            Why the tagging failed; the instances then count as the most expensive.
-        """
+        """Correct price tags, which have the request's highest price; return the error, if any."""
         highest, by_price = max(one.price for one in pools), defaultdict[float, list[str]](list)
         for one in instances:
             if one.price is not None and one.price != highest:
@@ -299,7 +285,6 @@ class _Order:
         return ""
 
     def _affordable(self, candidate: Candidate) -> int:
-        """Return how many nodes of a candidate the cap per hour allows besides existing ones."""
         used = sum(one.price_or(candidate.price) for one in self.living)
         return nodes_within(self.fleet.price_cap.hour, used, candidate.price)
 
@@ -370,7 +355,6 @@ class _Order:
         return list(made.values())
 
     def _instance(self, id_: str, pool: Candidate, name: str) -> Instance:
-        """Return a new instance, which AWS may not list yet."""
         return Instance(
             id=id_,
             aws_region=pool.aws_region,
@@ -395,7 +379,6 @@ class _Order:
 
 
 def _by_type(pools: Sequence[Candidate], code: str, reason: str) -> list[Refusal]:
-    """Return a refusal for each type's pools."""
     alike: dict[str, list[Candidate]] = defaultdict(list)
     for one in pools:
         alike[one.type.name].append(one)
@@ -403,7 +386,6 @@ def _by_type(pools: Sequence[Candidate], code: str, reason: str) -> list[Refusal
 
 
 def _word(failure: Failure) -> str:
-    """Return the text for a failure's code; empty for an unknown one."""
     busy = BUSY.get(failure.code, "") if failure.pool else ""
     return UNAVAILABLE.get(failure.code, busy)
 
@@ -424,7 +406,7 @@ def _refusals(answer: Answer, pools: Sequence[Candidate]) -> Iterator[Refusal]:
 
 
 def _is_unanswered(failure: Failure) -> bool:
-    """Return whether an error leaves open if AWS made the launch; then the request is repeated."""
+    """Return whether AWS may have launched despite this failure; the request keeps its name."""
     return failure.pool is None and failure.code in BUSY
 
 

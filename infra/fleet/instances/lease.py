@@ -16,17 +16,14 @@ from trialfleet.infra.fleet.spec.machines import Instance
 if TYPE_CHECKING:
     from types_boto3_ec2.type_defs import TagTypeDef
 
-# A lease is renewed when less than this part of it is left, and a short one earlier: so that nodes
-# survive somewhat more than ten minutes in which AWS refuses all calls. It lasts at least a minute.
+# A lease is renewed when less than RENEWED of its length is left. A short lease is renewed earlier,
+# but not before LEAST has passed, so that nodes survive an OUTAGE in which AWS refuses all calls.
 RENEWED = 2 / 3
 OUTAGE, LEAST = timedelta(minutes=12), timedelta(minutes=1)
 
 
 def due(fleet: Fleet, instances: Iterable[Instance], now: datetime) -> list[Instance]:
-    """Return the living instances whose leases are to be renewed now.
-
-    As soon as one is due, all are: a call for a thousand takes no longer than for one.
-    """
+    """Return all living instances once one lease is due: a call for a thousand takes no longer."""
     length = timedelta(minutes=fleet.lease_minutes)
     soon = now + max(RENEWED * length, min(OUTAGE, length - LEAST))
     living = [instance for instance in instances if instance.alive]
@@ -36,11 +33,7 @@ def due(fleet: Fleet, instances: Iterable[Instance], now: datetime) -> list[Inst
 def renew(
     aws: Aws, fleet: Fleet, instances: Iterable[Instance], *, now: datetime | None = None
 ) -> list[Instance]:
-    """Renew leases for the fleet's `lease_minutes`; skip instances that are gone.
-
-    Returns:
-        The instances with the new ends of their leases.
-    """
+    """Renew leases for `lease_minutes`, skipping gone instances; return all with the new end."""
     instances = list(instances)
     end = (now or datetime.now(UTC)) + timedelta(minutes=fleet.lease_minutes)
     tag: TagTypeDef = {"Key": names.EXPIRES_TAG, "Value": names.time_text(end)}

@@ -1,7 +1,7 @@
 """The names of requests that AWS has wholly refused, kept on this machine.
 
-AWS repeats its answer for the same name, also to a new process. So a request that was refused gets
-another name the next time. If the process was killed before the answer, the name stays.
+AWS repeats its answer for the same name, also to a new process. So after a refusal the next request
+has another name. If a process was killed before the answer, the name stays.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def known(fleet: str, window: int) -> list[str]:
 
 
 def note(fleet: str, window: int, name: str) -> None:
-    """Record a refused request; if the disk is full, AWS repeats the refusal for a window."""
+    """Record a refused request; if the disk is full, AWS repeats its refusal for a window."""
     file = file_of(fleet)
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,7 @@
 """Parallel calls to a fleet's AWS regions: a slow or throttled region does not delay the others.
 
-EC2 limits an account's calls in each region separately, by token buckets. AWS's page "Request
-throttling for the Amazon EC2 API" (docs.aws.amazon.com/ec2/latest/devguide) has their sizes and
-refill rates per second:
+EC2 limits an account's calls in each region by token buckets. Their sizes and refills per second
+are from "Request throttling for the Amazon EC2 API" (docs.aws.amazon.com/ec2/latest/devguide):
 
     DescribeInstances, with a filter     100, 20
     CreateTags                           100, 10
@@ -30,8 +29,6 @@ Renew = Callable[[Sequence[Instance]], list[Instance]]
 
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
-    """A region's answer: its instances, or errors of the listing and of the leases' renewal."""
-
     instances: list[Instance] | None
     silence: FleetError | None
     trouble: FleetError | None
@@ -42,8 +39,7 @@ class Heard:
     """The answers of all regions.
 
     Attributes:
-        instances: the instances of all regions, including ended ones; for a silent region, its last
-            listing.
+        instances: also ended ones; of a silent region, its last listing.
         silent: errors of regions that did not answer.
         troubles: errors of the leases' renewal.
         nothing: True if no region has ever answered.
@@ -59,7 +55,6 @@ class Regions:
     """The last listing of a fleet's instances from each AWS region."""
 
     def __init__(self, aws: Aws, fleet: Fleet) -> None:
-        """Keep the arguments, without a call of AWS."""
         self._aws, self._fleet = aws, fleet
         self._last: dict[str, list[Instance]] = {}
         self._threads = ThreadPoolExecutor(len(fleet.aws_regions))
@@ -68,8 +63,7 @@ class Regions:
     def hear(self, launched: Sequence[Instance], renew: Renew | None) -> Heard:
         """List the instances of each region and, with `renew`, renew their leases.
 
-        `launched` are instances that AWS may not list yet. A silent region does not affect the
-        others, and the leases of its last listing are renewed.
+        AWS may not list `launched` yet. A silent region's last listing is renewed, too.
         """
         silent: dict[str, FleetError] = {}
         for aws_region in self._fleet.aws_regions:
@@ -100,7 +94,6 @@ class Regions:
         return Heard(instances=instances, silent=silent, troubles=troubles, nothing=not self._last)
 
     def _answer(self, aws_region: str) -> _Answer | None:
-        """Return a region's answer; None if there is none yet."""
         asked = self._asked.get(aws_region)
         if asked is None or not asked.done():
             return None

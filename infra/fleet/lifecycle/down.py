@@ -32,15 +32,10 @@ def down(
     *,
     keep: Callable[[list[Instance]], object] = lambda _: None,
 ) -> list[str]:
-    """Remove the fleet: drain and terminate its nodes, then delete everything that `up` made.
+    """Remove the fleet; return errors and resources that are left, a line each.
 
-    `drain` lets nodes finish or checkpoint their jobs; its failures are reported, and the nodes are
-    terminated all the same. Before the bucket with the record of costs is deleted, `keep` gets
-    AWS's last listing of instances and saves the record. If `keep` raises FleetError, the bucket
-    stays.
-
-    Returns:
-        Resources that are left, with reasons, a line each; empty: none.
+    Nodes are terminated even if `drain` fails. Before the bucket is deleted, `keep` gets AWS's last
+    listing and saves the record of costs. If `keep` raises FleetError, the bucket stays.
     """
     nodes = inventory.instances(aws, fleet)
     if nodes:

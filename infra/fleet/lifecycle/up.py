@@ -1,8 +1,4 @@
-"""`fleet up`: make the nodes' resources, then the nodes; safe to repeat.
-
-Each step reads the state in AWS and makes what is missing, so an `up` that was killed at any point
-is completed by the next one.
-"""
+"""`fleet up`: make the nodes' resources, then the nodes; the next call completes a killed one."""
 
 from __future__ import annotations
 
@@ -52,7 +48,6 @@ class NodeInputs:
         own: the manager as an EC2 instance, if it is one.
         token: the pool's token for nodes; it is stored in SSM only.
         bundle: the program that turns a machine into a node.
-        condor_version: HTCondor's version here, which the nodes install too.
         user_data: renders the first boot's script from its settings.
         endpoint_url: endpoint of AWS, also for nodes; empty: AWS's own.
     """
@@ -69,9 +64,7 @@ class NodeInputs:
 def gather_inputs(aws: Aws, fleet: Fleet) -> NodeInputs:
     """Return the nodes' inputs from this machine, the manager.
 
-    Raises:
-        InputError: as for `manager_address`.
-        PoolError: this machine isn't a manager: it has no token for nodes, or no HTCondor.
+    PoolError if it has no HTCondor or no token for nodes; InputError as for `manager_address`.
     """
     own = own_instance.find()
     manager = manager_address(fleet, own)
@@ -87,11 +80,7 @@ def gather_inputs(aws: Aws, fleet: Fleet) -> NodeInputs:
 
 
 def manager_address(fleet: Fleet, own: OwnInstance | None) -> str:
-    """Return where nodes find the manager, as HOST:PORT.
-
-    Raises:
-        InputError: the fleet has no `manager:`, and this machine isn't an EC2 instance.
-    """
+    """Return the manager's HOST:PORT for nodes; InputError without `manager:` outside of EC2."""
     host = fleet.manager or (own.address if own else "")
     if not host:
         raise InputError(
@@ -111,10 +100,10 @@ def prepare(
     *,
     everywhere: bool = True,
 ) -> Prepared:
-    """Make or correct the resources for nodes of `run`; it is empty for nodes without a run.
+    """Make or correct the resources for nodes of `run`, or of no run.
 
-    Regions without a candidate get no resources. Without `everywhere`, a region's resources are
-    made when its first node is requested.
+    Only regions with a candidate get resources. Without `everywhere`, a region gets its resources
+    when its first node is requested.
     """
     account = aws.account(fleet.home)
     places = network.places(aws, fleet)
@@ -163,16 +152,9 @@ def up(
     run: str = "",
     progress: Progress = lambda _: None,
 ) -> Launched:
-    """Make the nodes' resources, then launch nodes until `count` are alive.
+    """Make the nodes' resources, then launch until `count` nodes live; return all living nodes.
 
-    `count` is by default the fleet's minimum, and at least one. The nodes are for `run`, if that
-    isn't empty.
-
-    Returns:
-        All living nodes, and the refusals.
-
-    Raises:
-        FleetError: AWS has no capacity for a single node.
+    By default `count` is the fleet's minimum, and at least one. FleetError if no node comes.
     """
     wanted = count_for(fleet, count)
     prepared = prepare(aws, fleet, inputs, candidates, run, progress)
@@ -206,7 +188,7 @@ def up(
 
 
 def count_for(fleet: Fleet, count: int | None) -> int:
-    """Return the number of nodes to have, by default the fleet's minimum and at least one."""
+    """Return `count`, by default the fleet's minimum and at least 1; InputError if out of range."""
     wanted = max(1, fleet.nodes.min) if count is None else count
     if not 0 <= wanted <= fleet.nodes.max:
         raise InputError(f"{wanted} nodes: the fleet may have 0 to {fleet.nodes.max} (nodes.max)")

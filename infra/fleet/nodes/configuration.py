@@ -1,7 +1,4 @@
-"""The HTCondor configuration of a fleet's nodes, as text; it holds no secret.
-
-`trialfleet.attributes` lists the attributes that a node's slot ad has besides HTCondor's own.
-"""
+"""The HTCondor configuration of a fleet's nodes, as text; it holds no secret."""
 
 from __future__ import annotations
 
@@ -20,13 +17,7 @@ ATTRIBUTES = tuple(attribute.name for attribute in INSTANCE)
 
 
 def render(fleet: Fleet, manager: str) -> str:
-    """Return the configuration that all nodes of a fleet share.
-
-    The manager is HOST or HOST:PORT, as nodes reach it.
-
-    Raises:
-        InputError: the manager's address is invalid.
-    """
+    """Return all nodes' configuration; `manager` is HOST or HOST:PORT, InputError if invalid."""
     host, port = split(manager)
     return render_template(
         "condor/node.conf.j2",

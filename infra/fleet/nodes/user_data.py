@@ -18,10 +18,9 @@ AWS_MODULE = Path(instance_aws.__file__)
 
 
 def render(settings: Mapping[str, Any]) -> str:
-    """Return the script with the settings of `nodes/bootstrap/settings.py`; none is secret.
+    """Return the script with the settings of `nodes/bootstrap/settings.py`.
 
-    Raises:
-        FleetError: the script is longer than EC2 allows.
+    FleetError if it is longer than EC2 allows. The settings must hold no secret.
     """
     text = render_template(
         "node/user_data.py.j2",

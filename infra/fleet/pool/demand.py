@@ -1,7 +1,4 @@
-"""The pool's view of a fleet: its nodes' ads and the demand in the job queue.
-
-The parsers of ads are pure; `read_pool` queries the collector and the schedd.
-"""
+"""The pool's view of a fleet: its nodes' ads and the demand in the job queue."""
 
 from __future__ import annotations
 
@@ -40,9 +37,7 @@ class Group:
     """Trials with equal requests, or jobs of one gang.
 
     Attributes:
-        need: resources that each trial or job requests.
         requirements: the jobs' other requirements on a node, as a ClassAd expression.
-        jobs: number of jobs.
         since: when the first job began to wait, or to run; None if HTCondor doesn't say.
         least: the smallest useful number of these jobs at once: a gang's min.
     """
@@ -56,12 +51,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """The demand of the trials in the job queue.
-
-    Attributes:
-        idle: groups that wait for a slot, the largest request first.
-        active: groups that run.
-    """
+    """The groups of trials that wait for a slot, or run; the largest request first."""
 
     idle: tuple[Group, ...] = ()
     active: tuple[Group, ...] = ()
@@ -90,11 +80,8 @@ def read_pool(
 ) -> PoolView:
     """Return the nodes of a fleet (or of all), and the demand of trials of a run (or of all).
 
-    A run is identified by its folder, or else by its id. Only with `named` the slots that run jobs
-    are read, to get the names of the nodes' trials.
-
-    Raises:
-        PoolError: several runs have that id.
+    A run is identified by its folder, or else by its id; PoolError if several runs have the id.
+    Only with `named` the slots that run jobs are read, with their trials' names.
     """
     demand = read_demand(_jobs(run, folder))
     return PoolView(nodes=fleet_machines(fleet, named=named, whole=named), demand=demand)
@@ -103,9 +90,9 @@ def read_pool(
 def _jobs(run: str, folder: str) -> list[Ad]:
     """Return an ad for each group of waiting or running trials, and for each job of a gang.
 
-    Thousands of jobs form a few groups. Attributes that HTCondor doesn't group by come from each
-    group's first job, which gets a slot first. There are no autoclusters before the first node has
-    joined: until then all jobs with equal requests form one group.
+    Attributes that HTCondor doesn't group by come from a group's first job, which gets a slot
+    first. Before the first node joins there are no autoclusters: all jobs with equal requests form
+    one group.
     """
     own = f"{OF_RUNS} && TrialfleetRun =?= {quoted(run)}" if run else OF_RUNS
     found = of_run(schedd.groups(own, GROUP_ATTRIBUTES), run, folder)
@@ -139,8 +126,8 @@ def fleet_machines(
 ) -> tuple[Machine, ...]:
     """Return the machines of a fleet, or of every fleet, that have joined the pool.
 
-    With `named` the schedd is asked for the names of their trials. Without `whole` dynamic slots
-    are left out, and so are the jobs' ids.
+    With `named` the schedd gives the names of their trials. Without `whole` dynamic slots and the
+    jobs' ids are left out.
     """
     own = f" && TrialfleetFleet =?= {quoted(fleet)}" if fleet is not None else ""
     uncut = "" if whole else ' && SlotType =!= "Dynamic"'
@@ -150,11 +137,7 @@ def fleet_machines(
 
 
 def of_run(jobs: Iterable[Ad], run: str, folder: str = "") -> list[Ad]:
-    """Return the jobs of one run, by its folder or else by its id; without either, all jobs.
-
-    Raises:
-        PoolError: several runs have that id, and no folder is given.
-    """
+    """Return a run's jobs, by folder or else id (or all); PoolError if several runs have the id."""
     if folder:
         return [job for job in jobs if job.get("TrialfleetFolder") == folder]
     own = [job for job in jobs if not run or job.get("TrialfleetRun") == run]
@@ -172,19 +155,13 @@ def quoted(text: str) -> str:
 
 
 def read_demand(jobs: Iterable[Mapping[str, Any]]) -> Demand:
-    """Return the demand of trials from their ads; jobs that are held or ended don't count.
-
-    An ad may represent several jobs, `JobCount` of them.
-    """
+    """Return the demand in jobs' ads, each for `JobCount` jobs; held and ended jobs don't count."""
     jobs = list(jobs)
     return Demand(idle=_groups(jobs, {JobStatus.IDLE}), active=_groups(jobs, ACTIVE))
 
 
 def _groups(jobs: Sequence[Mapping[str, Any]], statuses: Collection[int]) -> tuple[Group, ...]:
-    """Return the jobs in these states, grouped by their request, the largest first.
-
-    Of gangs with equal requests the oldest comes first, because it gets slots first.
-    """
+    """Group jobs by request, the largest first; of equal gangs the oldest comes first."""
     of: dict[tuple[Room, str, int], list[Mapping[str, Any]]] = defaultdict(list)
     for job in jobs:
         if job.get("JobStatus") in statuses:

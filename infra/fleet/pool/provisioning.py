@@ -1,7 +1,7 @@
 """The autoscaler as the PROVISIONER node of a DAG.
 
-DAGMan starts the graph when the provisioner's job has `ProvisionerState = 2`, and does not end
-before the provisioner does. So the provisioner must detect that only the FINAL node is left.
+DAGMan starts the graph when the provisioner's job has `ProvisionerState = 2`. DAGMan does not end
+before the provisioner. So the provisioner must detect that only the FINAL node is left.
 """
 
 from __future__ import annotations
@@ -23,11 +23,7 @@ class Graph:
     """The graph whose provisioner is this process, a job in HTCondor's queue."""
 
     def __init__(self, job: str | None = None) -> None:
-        """Set the job's id, CLUSTER.PROC; by default this process's own.
-
-        Raises:
-            InputError: this process is not a job.
-        """
+        """Set the job's id, by default this process's; InputError if this process is no job."""
         self.job = job or os.environ.get("CONDOR_ID", "")
         if not self.job.replace(".", "", 1).isdigit():
             raise InputError(
@@ -68,7 +64,6 @@ def nothing_left(dagman: Mapping[str, Any]) -> bool:
 
 
 def _ad(job: str, attributes: list[str]) -> dict[str, Any] | None:
-    """Return attributes of a job; None if it is no longer in the queue."""
     cluster, _, proc = job.partition(".")
     found = schedd.query(f"ClusterId == {int(cluster)} && ProcId == {int(proc or 0)}", attributes)
     return found[0] if found else None

@@ -1,7 +1,7 @@
-"""An autoscaler's ledger: the run's costs, from the fleet's record and its own observations.
+"""An autoscaler's ledger: the run's costs, from the fleet's record and own observations.
 
-If the record in S3 is unreachable or damaged, no node ends for that: the autoscaler continues with
-its own observations, and updates the record once it can read and write again.
+No node ends because the record in S3 is unreachable or damaged. The autoscaler then counts its own
+observations, and updates the record when S3 works again.
 """
 
 from __future__ import annotations
@@ -28,11 +28,7 @@ class CostLedger:
     def __init__(
         self, aws: Aws, fleet: Fleet, run: str, began: datetime, planned: datetime | None = None
     ) -> None:
-        """Begin empty, without reading the record.
-
-        Costs count from the beginning of `run`; without a run, or if the record doesn't know it,
-        from `began`. `planned` is when that run was planned, if known.
-        """
+        """Start without the record; costs count from the run's recorded start, or from `began`."""
         self._aws, self._fleet, self._run, self._began = aws, fleet, run, began
         self._planned = planned
         self._ledger = Ledger()
@@ -71,11 +67,7 @@ class CostLedger:
         return self._ledger.since(self.since)
 
     def note(self, listed: Iterable[Instance], now: datetime) -> str:
-        """Update the costs, and save the record if it changed.
-
-        Returns:
-            Why the record could not be read or written; the next call retries.
-        """
+        """Update the costs and save a changed record; return the error: the next call retries."""
         problem, seen = "", self._ledger
         if self._stored is None:
             self._stored, problem = ledgers.load_or_tell(self._aws, self._fleet)
@@ -85,7 +77,7 @@ class CostLedger:
         self._ledger = ledger.begun(self._run, self._began, self._planned) if self._run else ledger
         if problem or not self._ledger.lifetimes or self._ledger == self._stored:
             return problem
-        if down_note.reason_no_nodes(self._fleet.called):  # `fleet down` keeps it elsewhere
+        if down_note.reason_no_nodes(self._fleet.called):  # `fleet down` keeps the record
             return ""
         try:
             ledgers.save(self._aws, self._fleet, self._ledger)

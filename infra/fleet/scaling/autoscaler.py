@@ -1,8 +1,8 @@
 """The autoscaler on the manager: each step reads AWS and the pool, decides, and acts.
 
 A step may fail or be killed at any point, because the next one reads the state again. A step first
-renews the nodes' leases. A failed call in it only affects actions that depend on the call: no node
-ends, and none stays, because an unrelated call failed.
+renews the nodes' leases. A failed call only affects actions that depend on the call: no unrelated
+failure ends or keeps a node.
 """
 
 from __future__ import annotations
@@ -67,19 +67,12 @@ class Step:
     """The observations and actions of one step.
 
     Attributes:
-        at: time of the step.
-        nodes: number of nodes by phase, see `scaling.Phase`.
-        waiting: number of trials that wait for a slot.
-        running: number of trials that run.
+        nodes: number of nodes by phase.
         price_per_hour: USD of all nodes.
         spent: USD since `since`.
         since: start of the run; without a run, of this autoscaler.
-        launched: instances that were started.
-        drained: nodes that were asked to drain, and why.
-        terminated: instances that were ended, and why.
         stopped: why the run's trials, or the whole run, end at the cap; empty if they don't.
         ended: number of jobs that were removed from the queue because of `stopped`.
-        notes: explanations for people, a line each.
         instances: those alive at or after `since`, from the fleet's record.
     """
 
@@ -109,13 +102,11 @@ class Connections:
     """The functions by which an autoscaler reaches AWS, the pool and the clocks.
 
     Attributes:
-        inputs: gathers the inputs of new nodes.
         choose: lists the candidates for new nodes, the best first.
         read_run: asks the pool for a fleet's nodes and a run's demand.
         read_all: asks the pool for a fleet's nodes and the demand of all runs.
         end: removes a run's jobs that are to stop; returns their number.
         drain: asks a node to drain; returns the error, or an empty text.
-        clock: the time, in UTC.
         ticks: seconds of a monotonic clock.
     """
 
@@ -144,11 +135,9 @@ class Autoscaler:
         planned: datetime | None = None,
         progress: Progress = lambda _: None,
     ) -> None:
-        """Keep the arguments; nothing happens before the first step.
+        """Scale for `run`, with costs since its start, or for all trials, with costs from now on.
 
-        With `run`, only that run's trials count, and its costs since its beginning; else all
-        trials, and costs from now on. `planned` is when the run was planned, if known: a run that
-        the record has from an earlier time is a different run with the same id.
+        If the record has a start before `planned`, that start is of another run with the same id.
         """
         self._aws, self._fleet, self._connections = aws, fleet, connections
         self._run, self._progress = run, unfailing(progress)
@@ -190,7 +179,7 @@ class Autoscaler:
         limits = self._limits(candidates, nodes, paused, least, now)
         unmatched = unmatched_trials(view.demand, nodes, limits, now)
         demand, lines = self._unmatched.without(view.demand, unmatched, now)
-        count = len(nodes) or len(unheard)  # a silent region may have some
+        count = len(nodes) or len(unheard)  # a silent region may have nodes
         stop = required_stop(limits, count, wanted=bool(view.demand.waiting or least))
         ended, limits, trouble = self._end_trials(stop, limits)
         phases = {node.id: phase(node, limits, now) for node in nodes}
@@ -214,8 +203,8 @@ class Autoscaler:
     def leave(self) -> Step:
         """Release unneeded nodes at the end of this autoscaler's run; return the step.
 
-        Busy nodes stay, and so do nodes that other runs' trials wait for. The fleet's next
-        autoscaler releases them, or they shut themselves down after some idle time.
+        Busy nodes stay, and nodes for which other runs' trials wait. The fleet's next autoscaler
+        releases these nodes, or they shut themselves down after some idle time.
         """
         retries.until(self._has_left_its_slots, LEAVING)
         now = self._clock.now()
@@ -228,7 +217,7 @@ class Autoscaler:
         limits = self._limits([], nodes, "", 0, now)
         decision = left_alone(view.demand, nodes, limits, reason, now)
         drained, refused = self._drain(decision, nodes)
-        # They were idle when they accepted the order to drain, and take no jobs since.
+        # A node was idle when it accepted the order to drain, and takes no jobs since.
         ending = replace(decision, terminate=(*decision.terminate, *drained))
         self._cost_ledger.explained(view.nodes, ending.terminate)
         troubles += [*refused, self._terminate(ending, living)]
@@ -257,7 +246,6 @@ class Autoscaler:
         return replace(self._seen(self._look(), living, now), notes=(*troubles, note))
 
     def _seen(self, view: PoolView, living: Sequence[Instance], now: datetime) -> Step:
-        """Return a step without actions."""
         return Step(
             at=now,
             nodes={},
@@ -271,10 +259,7 @@ class Autoscaler:
     # --- Looking ----------------------------------------------------------------------------------
 
     def _hear(self, now: datetime, *, renewing: bool) -> Heard:
-        """List the nodes in AWS; with `renewing` renew their leases.
-
-        Leases are not renewed once the run's money is spent, or the fleet is taken down.
-        """
+        """List nodes; renew leases, unless the run's money is spent or the fleet is taken down."""
 
         def renew(instances: Sequence[Instance]) -> list[Instance]:
             due = lease.due(self._fleet, instances, now)
@@ -292,14 +277,12 @@ class Autoscaler:
             raise
 
     def _uncounted(self, unheard: Sequence[FleetError]) -> str:
-        """Return why the number or cost of nodes is unknown; empty if it is known."""
         if unheard:
             return "an AWS region does not list its nodes"
         capped = self._fleet.price_cap.run is not None
         return "the run's cost is unknown" if capped and not self._cost_ledger.known else ""
 
     def _candidates(self, now: datetime) -> tuple[list[Candidate], str]:
-        """Return the candidates for nodes, and the error if there are none."""
         if self._chosen is None or now - self._chosen[0] >= CHOICE:
             try:
                 self._chosen = now, list(self._connections.choose(self._aws, self._fleet))
@@ -341,11 +324,7 @@ class Autoscaler:
     # --- Acting -----------------------------------------------------------------------------------
 
     def _end_trials(self, stop: Stop | None, limits: Limits) -> tuple[int, Limits, str]:
-        """Stop the run's trials if no money is left for them.
-
-        Returns:
-            The number of removed jobs; the limits, which then pause launches; the error, if any.
-        """
+        """Stop the run's trials; return the number of removed jobs, the limits and the error."""
         if stop is None or not self._run:  # without a run it is unknown whose trials to stop
             return 0, limits, ""
         try:
@@ -379,7 +358,6 @@ class Autoscaler:
         return asked, refused
 
     def _terminate(self, decision: Decision, living: Sequence[Instance]) -> str:
-        """Terminate nodes; return the error, if any."""
         reasons = {removal.instance: removal.reason for removal in decision.terminate}
         if not reasons:
             return ""
@@ -400,7 +378,6 @@ class Autoscaler:
     def _launch(
         self, decision: Decision, candidates: Sequence[Candidate], now: datetime
     ) -> list[str]:
-        """Launch nodes, and pause launches for a while if AWS gives fewer."""
         if not decision.launch:
             return []
         aws, fleet, run, say = self._aws, self._fleet, self._run, self._progress
@@ -418,7 +395,7 @@ class Autoscaler:
             least=least,
             unlisted=self._watch.unlisted,
         )
-        self._prepared = prepared  # until a launch or anything else fails
+        self._prepared = prepared  # not kept after a failed launch
         self._watch.launched(got.instances)
         if len(got.instances) >= count:
             self._capacity.reset()

@@ -40,10 +40,9 @@ class Backoff:
 
 
 class UnfitNodes:
-    """A count of unfit nodes in a row, such as those of an image without a driver.
+    """A count of unfit nodes since the last fit one, such as those of an image without a driver.
 
-    An unfit node did not join in time, ended before it joined, or has a GPU that failed its probe
-    from the start. The next fit node resets the count.
+    An unfit node did not join in time, ended before joining, or never passed its GPU's probe.
     """
 
     def __init__(self) -> None:
@@ -72,7 +71,7 @@ class UnfitNodes:
 class UnmatchedTrials:
     """Trials that match no node of the fleet despite enough room: new nodes would not help.
 
-    They are left out of the demand for a while, longer each time, until one of their kind runs.
+    Each kind leaves the demand for a while, longer each time, until a trial of the kind runs.
     """
 
     def __init__(self) -> None:

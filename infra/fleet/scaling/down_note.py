@@ -1,8 +1,8 @@
 """The note on this machine that a person has taken a fleet down.
 
-While the note exists, no autoscaler here starts a node of the fleet or renews a lease; otherwise a
-run in progress would launch a new node within seconds. The note is removed when a person asks for
-the fleet again: by `fleet up`, `scale` or `autoscale`, or by submitting or resuming a run with it.
+While the note exists, no autoscaler here starts a node of the fleet or renews a lease. Otherwise a
+run in progress would launch a new node within seconds. A person's next request for the fleet
+removes the note, such as `fleet up` or the submission of a run with it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ STEP_SECONDS = 120.0  # longest duration of a step that has begun
 
 
 def note_down(fleet: str, seconds: float = STEP_SECONDS) -> None:
-    """Note that a fleet is down, and wait for steps of autoscalers here that began before.
+    """Note that a fleet is down, and wait for present steps of autoscalers here to end.
 
-    Raises:
-        FleetError: the note can't be written, or the step doesn't end.
+    FleetError if the note can't be written, or a step does not end within `seconds`.
     """
     file, lock = _file(fleet), step_lock(default_report(fleet))
     try:

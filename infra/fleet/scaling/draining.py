@@ -25,8 +25,8 @@ from trialfleet.slots import IS_FREE
 
 TOOL_SECONDS = 30  # a node that doesn't answer within this time can't be drained
 AT_ONCE = 16  # nodes in parallel
-# Most nodes that a step of the autoscaler asks; the next step asks others. If none of them
-# answers, the step takes two minutes, and leases are still renewed in time.
+# Maximum of nodes that a step of the autoscaler asks. If no node answers, the step takes two
+# minutes, and leases are still renewed in time.
 IN_A_STEP = 64
 DRAIN_SECONDS = 120.0  # trials have a minute to save a checkpoint, which is then transferred
 # Answer of a node that drains already, which the collector may not know yet.
@@ -34,16 +34,11 @@ IN_PROGRESS = "Draining already in progress"
 
 
 def drain(node: Machine, removal: Removal, program: str = "") -> str:
-    """Ask a node to take no more jobs and to vacate its present jobs.
+    """Ask a node to take no more jobs and to vacate its present jobs; return the error, if any.
 
-    If the node drains already, nothing changes. The node's ad has the reason as
-    `DrainReason`, after `OURS`. With `only_idle` a node that runs a job meanwhile is not drained.
-
-    Returns:
-        The error; empty if the node was asked.
-
-    Raises:
-        PoolError: there is no pool, or no `condor_drain` (`program` is its path, if known).
+    A second call changes nothing. With `only_idle` a node that runs a job by then is not drained.
+    The node's ad has the reason as `DrainReason`, after `OURS`. PoolError without a pool or
+    `condor_drain`, whose path is `program`.
     """
     program = program or _tool()
     if node.draining:
@@ -69,13 +64,10 @@ def _tool() -> str:
 
 
 def drain_instances(instances: Sequence[Instance], reason: str, progress: Progress) -> list[str]:
-    """Drain the nodes of instances and wait until their trials have left.
+    """Drain instances' nodes and wait until their trials have left; return errors, a line each.
 
-    Instances outside of the pool are skipped. A pool that does not answer is reported, not raised,
-    because the nodes cost money until they are terminated.
-
-    Returns:
-        Errors, a line each.
+    Instances outside of the pool are skipped. An unreachable pool is reported, not raised, because
+    the nodes cost money until they are terminated.
     """
     wanted = {instance.id for instance in instances}
     try:

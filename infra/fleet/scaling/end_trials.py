@@ -12,16 +12,10 @@ OVER = f"(JobStatus == {JobStatus.REMOVED} || JobStatus == {JobStatus.COMPLETED}
 
 
 def end(run: str, stop: Stop, folder: str = "") -> int:
-    """Remove the jobs of a run's trials; with `stop.finals` also of its full trainings.
+    """Remove the jobs of a run's trials, with `stop.finals` also full trainings; return the count.
 
-    Their POST scripts find the reason in the job's log and report it to the study. Without a folder
-    the run is identified by its id.
-
-    Returns:
-        The number of removed jobs.
-
-    Raises:
-        PoolError: several runs in the queue have this id.
+    POST scripts find the reason in the jobs' logs, and report it to the optimiser's service.
+    Without `folder` the id identifies the run; PoolError if several runs have the id.
     """
     wanted = f"{TRIALS} && TrialfleetRun =?= {quoted(run)} && !{OVER}"
     if not stop.finals:

@@ -45,12 +45,6 @@ def read_report(path: Path) -> dict[str, Any] | None:
 
 
 def run_report(own: Path, fleet: str, run: str) -> dict[str, Any] | None:
-    """Return the last report of the autoscaler of a run, or of the autoscaler for all trials.
-
-    Args:
-        own: report file of an autoscaler that the run started.
-        fleet: the fleet's name.
-        run: the run's id.
-    """
+    """Return the last report of a run's `own` autoscaler, or of the autoscaler for all trials."""
     reports = filter(None, map(read_report, (own, default_report(fleet))))
     return next((report for report in reports if report.get("run") in {run, ""}), None)

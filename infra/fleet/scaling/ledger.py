@@ -1,7 +1,7 @@
 """A fleet's record of its instances' costs, needed because AWS forgets ended instances.
 
-It is stored in the fleet's bucket. Before `fleet down` deletes the bucket, it copies the record to
-this machine. If the fleet comes up again, the copy is read together with the new bucket's record.
+The record is in the fleet's bucket. `fleet down` copies it to this machine before it deletes the
+bucket. When the fleet comes up again, the copy and the new bucket's record are read together.
 """
 
 from __future__ import annotations
@@ -24,11 +24,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
 def load(aws: Aws, fleet: Fleet) -> Ledger:
-    """Return the fleet's record together with the kept record; empty if there is neither.
-
-    Raises:
-        FleetError: the record was not written by trialfleet.
-    """
+    """Return the bucket's record joined with the kept one, if any; FleetError if invalid."""
     s3 = aws.s3(fleet.home)
     name, key = _place(aws, fleet)
     url = f"s3://{name}/{key}"
@@ -61,11 +57,7 @@ def save(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
 
 
 def keep(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
-    """Keep the record on this machine, because the bucket is about to be deleted.
-
-    Raises:
-        FleetError: the record can't be written to disk.
-    """
+    """Keep the record on this machine before the bucket is deleted; FleetError if that fails."""
     file = _kept(aws, fleet)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -75,11 +67,7 @@ def keep(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
 
 
 def load_kept(file: Path) -> Ledger:
-    """Return the record that `keep` wrote; empty before the first call of `keep`.
-
-    Raises:
-        FleetError: the file was not written by trialfleet.
-    """
+    """Return the record that `keep` wrote, or an empty one; FleetError if it is invalid."""
     return _parse(file.read_bytes() if file.exists() else None, str(file))
 
 

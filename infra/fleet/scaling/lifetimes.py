@@ -3,9 +3,8 @@
 Costs are an estimate of EC2's bill for the instances alone, without disks and traffic:
 
 - The price is the one at the launch; a spot price may have changed since.
-- The end of an instance is the time that AWS reports. If AWS reports none, it is the time when the
-  instance was first missing, or the end of its lease if that was earlier. This time is never early,
-  and late by at most the time between two polls.
+- The end is the time that AWS reports. Otherwise it is the first poll without the instance, or the
+  end of the lease if earlier: late by at most the time between two polls, never early.
 - Instances that lived only between two polls more than an hour apart are missing.
 """
 
@@ -21,7 +20,7 @@ from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import Machine
 
 LEAST = timedelta(minutes=1)  # EC2 bills seconds, and a minute at least
-NOTICES = ("rebalance recommendation", "spot interruption")  # prefixes of a node's note on AWS's
+NOTICES = ("rebalance recommendation", "spot interruption")  # prefixes of a node's note
 BY_AWS = "Server.SpotInstanceTermination"  # prefix of AWS's reason if it reclaimed a node
 TOLD = timedelta(days=30)  # period for which an ended instance counts in its pool's history
 KEPT = timedelta(days=90)  # period for which ended instances and their runs stay in the record
@@ -35,10 +34,9 @@ class Lifetime:
         price: USD per hour; None if unknown.
         expires: the end of its lease when it was last seen.
         ended: when it ended, or was found to be gone; None while it lives.
-        joined: when it was first seen in the pool; None if it never was.
-        run: the run for which it was launched; empty: none, or unknown.
+        joined: when it was first seen in the pool.
         why: why it drains or has ended, and who requested that; empty if unknown.
-        zone, lifecycle: identify, with the type, its capacity pool; empty in old records.
+        zone, lifecycle: empty in old records.
         taken_back: when AWS reclaimed it, or gave notice that it may; None if neither.
         bandwidth: GB/s of a GPU's memory, measured by its probe; None if not measured.
     """
@@ -57,15 +55,15 @@ class Lifetime:
     bandwidth: float | None = None
 
     def until(self, now: datetime) -> datetime:
-        """Return its end; if unknown, the earlier of `now` and the end of its lease."""
+        """Return the instance's end; if unknown, the earlier of `now` and the end of its lease."""
         return self.ended or min(now, self.expires or now)
 
     def spent(self, now: datetime, since: datetime | None = None) -> float:
-        """Return its cost in USD, counted to `until(now)`."""
+        """Return the instance's cost in USD, counted to `until(now)`."""
         return self.cost(self.until(now), since)
 
     def cost(self, now: datetime, since: datetime | None = None) -> float:
-        """Return its cost until `now` in USD, from the later of its launch and `since`."""
+        """Return the cost until `now` in USD, from the later of launch and `since`."""
         end = max(self.ended or now, self.launched + LEAST)
         begin = max(self.launched, since or self.launched)
         return (self.price or 0.0) * max(0.0, (end - begin) / timedelta(hours=1))
@@ -75,10 +73,7 @@ class Lifetime:
 class NodesLeft:
     """Nodes that live although their fleet has no autoscaler.
 
-    Attributes:
-        nodes: their ids.
-        until: when the last of their leases ends; None if a node has no lease.
-        per_hour: USD of all of them.
+    `until` is when the last lease ends, None if a node has no lease; `per_hour` is in USD.
     """
 
     nodes: tuple[str, ...]
@@ -121,10 +116,7 @@ class Ledger:
         return replace(self, lifetimes=recent, runs=runs)
 
     def with_kept(self, kept: Ledger) -> Ledger:
-        """Return the record together with the record that `fleet down` kept.
-
-        If both records have an instance, perhaps only the kept record has its end.
-        """
+        """Return this record joined with `kept`, which alone may have the end of an instance."""
         lifetimes = {**kept.lifetimes, **self.lifetimes}
         ended = {k: v for k, v in kept.lifetimes.items() if v.ended and not lifetimes[k].ended}
         return Ledger(lifetimes=lifetimes | ended, runs={**kept.runs, **self.runs})

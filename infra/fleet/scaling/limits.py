@@ -19,16 +19,13 @@ class Limits:
     """The limits of a fleet.
 
     Attributes:
-        min_nodes: nodes to keep even without demand.
         max_nodes: maximum number of instances, including those that are leaving.
-        idle_minutes: time that a node is idle before it is drained.
+        idle_minutes: idle time after which a node is drained.
         boot_minutes: time that a node may take to join.
-        room: resources of a new node.
-        price: USD per hour of a new node.
-        hour_cap: cap in USD per hour of all nodes; None without a cap.
-        run_cap: cap in USD of all nodes since the run began; None without a cap.
+        room, price: resources and USD per hour of a new node.
+        hour_cap: USD per hour of all nodes.
+        run_cap, spent: USD of all nodes since the run began.
         reserve: the share of run_cap that is kept for the full trainings.
-        spent: USD of all nodes since the run began.
         paused: why launches are paused; empty if they are not.
     """
 
@@ -45,9 +42,9 @@ class Limits:
     paused: str = ""
 
     def run_pays_for(self, rate: float) -> int:
-        """Return how many new nodes fit into the rest of the run's cap until they are useful.
+        """Return how many new nodes the rest of the cap pays during a boot.
 
-        `rate` is USD per hour of the existing nodes.
+        Existing nodes cost `rate` USD per hour.
         """
         if self.run_cap is None:
             return UNBOUNDED
@@ -57,12 +54,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """The end of a run's trials because its money is spent.
-
-    Attributes:
-        reason: the reason, as text for people.
-        finals: True if the full trainings end, too.
-    """
+    """The end of a run's trials because its money is spent; `finals`: full trainings end, too."""
 
     reason: str
     finals: bool
@@ -71,10 +63,7 @@ class Stop:
 def required_stop(limits: Limits, nodes: int, wanted: bool) -> Stop | None:
     """Return which jobs of a run have to end; None if all may continue.
 
-    Args:
-        limits: the run's cap, the amount spent and the price of a new node.
-        nodes: the number of instances that cost money.
-        wanted: True if a job waits for a node.
+    `nodes` instances cost money; `wanted` is True if a job waits for a node.
     """
     cap, spent = limits.run_cap, limits.spent
     if cap is None:

@@ -1,10 +1,8 @@
 """The autoscaler's process: it makes steps until it is asked to end, or its graph is done.
 
-It is a SERVICE node of a graph, its PROVISIONER, or a command on the manager. It writes a report
-for people. One autoscaler at a time scales a fleet on a machine; others wait for its lock.
-
-No failure ends it: after a failed step comes the next, and a report that can't be written is a line
-in the log. If it ended, the nodes' leases would expire, and the run would wait for ever.
+It is a SERVICE node of a graph, its PROVISIONER, or a command on the manager. One autoscaler at a
+time scales a fleet on a machine; others wait for its lock. No failure ends the process, because the
+nodes' leases would then expire, and the run would wait for ever.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Step, unfailin
 from trialfleet.infra.fleet.scaling.last_report import default_report
 
 PAUSE = 5.0  # seconds between steps; each is a few calls of AWS and one of the pool
-LONGEST_PAUSE = 60.0  # … after several failed ones
+LONGEST_PAUSE = 60.0  # seconds between steps after several failures
 # `waiting` for another autoscaler's end; `failing` while steps fail, which are repeated.
 State = Literal["waiting", "scaling", "failing", "ended"]
 
@@ -51,11 +49,8 @@ class Loop:
     ) -> None:
         """Keep the arguments; nothing happens before `run`.
 
-        The report, by default `default_report(fleet)`, names the fleet and the run. Autoscalers
-        exclude each other by a lock, by default this user's for the fleet. With `graph` the
-        autoscaler is the graph's provisioner. With `ends_with_run` the autoscaler releases unneeded
-        nodes at its end. It pauses for `pause` seconds between steps, and longer after several
-        failures. Each step renews the nodes' leases.
+        With `graph` the autoscaler is the graph's provisioner. With `ends_with_run` the autoscaler
+        releases unneeded nodes at its end. `pause`, in seconds, doubles with each failed step.
         """
         self._autoscaler, self._fleet, self._run = autoscaler, fleet, run
         self._report = report or default_report(fleet)
@@ -97,14 +92,12 @@ class Loop:
                 self._stop.wait(self._pause)
 
     def _scale(self) -> None:
-        """Make steps until asked to end, while holding the fleet's lock."""
         self._provisioned = self._was_provisioned()
         while not self._stop.is_set() and not self._once():
             self._stop.wait(self._until_next())
         self._tell("ended", self._leave() if self._ends_with_run else "")
 
     def _leave(self) -> str:
-        """Release unneeded nodes; return the error, if any."""
         try:
             self._last = self._autoscaler.leave()
         except Exception as error:  # noqa: BLE001 - the run's end waits for this process
@@ -138,7 +131,7 @@ class Loop:
             return False
 
     def _least(self) -> int:
-        """Return the least number of nodes: 1 before the graph starts, as no trial waits yet."""
+        """Return the least number of nodes: 1 before the graph starts, when no trial waits yet."""
         return 1 if self._graph and not self._provisioned else 0
 
     def _look_at_the_graph(self, step: Step) -> bool:

@@ -15,13 +15,7 @@ from trialfleet.infra.pool.machines import Room
 
 @dataclass(frozen=True, kw_only=True)
 class Packing:
-    """The placement of waiting trials.
-
-    Attributes:
-        used: nodes that get some of the trials.
-        new: number of missing nodes.
-        unfit: trials that fit on no node, not even a new one.
-    """
+    """The nodes that waiting trials use, the number of new ones, and trials that fit on no node."""
 
     used: frozenset[str]
     new: int
@@ -31,16 +25,10 @@ class Packing:
 def pack(
     waiting: Iterable[Group], free: Mapping[str, Room], new: Room, most: int = UNBOUNDED
 ) -> Packing:
-    """Return the placement of trials, the largest first, each on the first node with room.
+    """Place trials, the largest first, each on the first node with room.
 
-    A gang that could not begin within `most` new nodes is left out: it occupies no node, and no new
-    node is requested for it.
-
-    Args:
-        waiting: the groups of trials.
-        free: the room on existing and coming nodes, in the order of filling.
-        new: the room on a new node.
-        most: maximum number of new nodes.
+    `free` is the room on existing and coming nodes, in the order of filling; `new` is a new node's.
+    A gang that could not begin within `most` new nodes gets no node.
     """
     left = dict(free)
     fresh: list[_Alike] = []

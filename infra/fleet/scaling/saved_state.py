@@ -1,9 +1,9 @@
 """The autoscaler's memory between steps, in one process.
 
-It holds facts that neither AWS nor the collector has: when the pool last knew a node, and which new
-instances AWS does not list yet. Time before this memory began, and time in which the pool did not
-answer, never counts against a node: after a restart of the manager, nodes that train need a while
-to connect to it again.
+The memory has facts that neither AWS nor the collector has: when the pool last knew a node, and
+which new instances AWS does not list yet. Time before the memory began, or while the pool did not
+answer, never counts against a node. After a restart of the manager, nodes need a while to connect
+again.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Watch:
     def living(
         self, listed: Iterable[Instance], now: datetime, silent: Collection[str] = ()
     ) -> list[Instance]:
-        """Return the instances that cost money: the listed and the just launched ones.
+        """Return the living instances: listed ones, and new ones that AWS does not list yet.
 
-        Just launched instances count as alive in `silent` AWS regions, which list nothing.
+        In `silent` AWS regions new instances count as alive until the region answers.
         """
         listed = list(listed)
         known = {instance.id for instance in listed}
@@ -74,10 +74,7 @@ class Watch:
         usual: Room,
         now: datetime,
     ) -> list[Node]:
-        """Return the living instances joined with their machines in the pool.
-
-        The room of instances that have not joined comes from `rooms` by type, or is the usual one.
-        """
+        """Join instances with the pool's machines; others get the room in `rooms`, or `usual`."""
         if self._blind:
             self._seen = dict.fromkeys(self._seen, now)
             self._blind = False

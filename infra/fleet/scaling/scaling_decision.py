@@ -1,8 +1,7 @@
 """The decision on the number of nodes, from demand, nodes and costs. Pure.
 
-The fleet grows at once for waiting trials that fit on no node. It shrinks only by nodes that have
-been idle for a while, which are drained before they end. A node that runs a trial is drained only
-if a cap is exceeded.
+The fleet grows at once for waiting trials that fit on no node. It shrinks by nodes that have been
+idle for a while, which are drained first. A busy node is drained only if a cap is exceeded.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Phase = Literal[
     "sick",  # in the pool; its GPU failed the probe, so trials don't run there
     "draining",  # takes no more trials; some may still be leaving
     "withdrawn",  # … and is empty: drained by its agent or a person, who may want to inspect it
-    "drained",  # … and that was asked for here, or was long ago
+    "drained",  # … and is empty: drained by the manager, or long ago
     "busy",
     "idle",
 ]
@@ -42,11 +41,7 @@ LEAVING: frozenset[Phase] = GONE | {"draining", "withdrawn"}
 class Node:
     """An instance that costs money, joined with its machine in the pool.
 
-    Attributes:
-        instance: the instance as AWS lists it; if its price is unknown, a new node's price counts.
-        room: its resources once it has joined.
-        machine: its machine in the pool; None while the collector doesn't know it.
-        seen: when the collector last knew it; None: never.
+    `machine` is None while the collector doesn't know the node; `seen` is when it last did.
     """
 
     instance: Instance
@@ -62,11 +57,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Removal:
-    """A node to drain or to terminate, and why.
-
-    Attributes:
-        only_idle: True: the node stays if a job has started on it meanwhile.
-    """
+    """A node to drain or to terminate; with `only_idle` it stays if a job has started meanwhile."""
 
     instance: str
     reason: str
@@ -78,11 +69,9 @@ class Decision:
     """The decision of one step.
 
     Attributes:
-        launch: number of nodes to request.
         least: the smallest useful number of new nodes, with which a gang can begin.
         drain: nodes that are to take no more trials; they are terminated when empty.
         terminate: nodes to end at once, because they are empty.
-        reasons: explanations for people, a line each.
     """
 
     launch: int = 0
@@ -119,7 +108,7 @@ def unmatched_trials(
 ) -> list[tuple[Group, Node]]:
     """Return trials that wait although a node has been free for a while, each with that node.
 
-    HTCondor matches within seconds. So the trials' requirements exclude this node, and would also
+    HTCondor matches within seconds. So the trials' requirements exclude this node, and would
     exclude a new node of its kind.
     """
     fleet = _Fleet(nodes, limits, now)
@@ -154,8 +143,6 @@ def _phase_in_pool(node: Machine, limits: Limits, now: datetime) -> Phase:
 
 
 class _Fleet:
-    """The nodes at one moment."""
-
     def __init__(self, nodes: Sequence[Node], limits: Limits, now: datetime) -> None:
         self.nodes, self.limits, self.now = nodes, limits, now
         self._phases = {node.id: phase(node, limits, now) for node in nodes}
@@ -170,11 +157,7 @@ class _Fleet:
         return [node for node in self.nodes if self.phase(node) not in phases]
 
     def free(self) -> Mapping[str, Room]:
-        """Return the room for trials: first on busy nodes, then on idle and on coming nodes.
-
-        In this order the most expensive nodes stay empty if possible. A silent node's room is
-        unknown, so it has none.
-        """
+        """Return the room for trials, busy nodes first; a silent node has none."""
         order: tuple[Phase, ...] = ("busy", "idle", "coming")
         wants_gpus = bool(self.limits.room.gpus)
         usable = self.among(order)
@@ -186,10 +169,7 @@ class _Fleet:
         }
 
     def by_use(self) -> list[Node]:
-        """Return the nodes that can be released, least useful first, then most expensive first.
-
-        Silent nodes are left out: they may run a trial, and can't be drained.
-        """
+        """Return nodes to release, the least useful first; silent nodes can't be drained."""
         order: tuple[Phase, ...] = ("sick", "coming", "idle", "busy")
         return sorted(
             self.among(order), key=lambda n: (order.index(self.phase(n)), -self.price(n), n.id)
@@ -199,7 +179,6 @@ class _Fleet:
         return node.instance.price_or(self.limits.price)
 
     def rate(self, nodes: Iterable[Node]) -> float:
-        """Return USD per hour of nodes."""
         return sum(self.price(node) for node in nodes)
 
     def idle_minutes(self, node: Node) -> float:
@@ -218,7 +197,7 @@ class _Allowance(NamedTuple):
 
 
 def _allowance(fleet: _Fleet) -> _Allowance:
-    """Return the allowance: only nodes that the money can keep at least until they are useful."""
+    """Allow only nodes that the money can keep at least until they are useful."""
     limits, rate = fleet.limits, fleet.rate(fleet.besides(GONE))
     bounds = {
         f"the fleet has at most {limits.max_nodes} nodes": limits.max_nodes - len(fleet.nodes)
@@ -237,10 +216,9 @@ def _allowance(fleet: _Fleet) -> _Allowance:
 
 
 def _launch(fleet: _Fleet, useful: int, wanted: int, allowance: _Allowance) -> tuple[int, str]:
-    """Return how many nodes to request, and the reason if fewer than wanted.
+    """Return how many nodes to request, and the reason if fewer than `wanted`.
 
-    `useful` is the number of nodes that have work within the limits, `wanted` the number without
-    limits.
+    `useful` nodes have work within the limits, `wanted` nodes without limits.
     """
     lacking = fleet.limits.min_nodes - len(fleet.among(OPEN))
     wanted = max(wanted, lacking)
@@ -272,10 +250,7 @@ def _idle_too_long(fleet: _Fleet, used: frozenset[str], over: Sequence[Node]) ->
 
 
 def _over_the_hour_cap(fleet: _Fleet) -> list[Node]:
-    """Return the nodes that must end so that the others are within the cap per hour.
-
-    Useless nodes come first, then idle ones, then busy ones; the most expensive first.
-    """
+    """Return the nodes that must end to keep the cap per hour, the least useful first."""
     going, limits = fleet.by_use(), fleet.limits
     rate = fleet.rate(fleet.besides(LEAVING))
     over: list[Node] = []
@@ -290,8 +265,7 @@ def _over_the_hour_cap(fleet: _Fleet) -> list[Node]:
 def down_to(count: int, nodes: Sequence[Node], limits: Limits, now: datetime) -> Decision:
     """Return what to drain and terminate so that `count` nodes stay, on a person's request.
 
-    Useless nodes go first, then coming ones, then idle ones, then busy ones, which are drained; the
-    most expensive first.
+    Sick nodes go first, then coming, idle and busy ones; of each kind the most expensive first.
     """
     fleet = _Fleet(nodes, limits, now)
     surplus = max(0, len(fleet.besides(LEAVING)) - count)
@@ -303,8 +277,8 @@ def left_alone(
 ) -> Decision:
     """Return the nodes to release when the fleet loses its autoscaler; `min_nodes` stay.
 
-    These are idle, sick and coming nodes, except those that trials wait for; `demand` is that of
-    all runs. Busy nodes stay, and shut down later by themselves.
+    Idle, sick and coming nodes go, unless trials of `demand`, of all runs, wait for them. Busy
+    nodes stay, and later shut themselves down.
     """
     fleet = _Fleet(nodes, limits, now)
     used = pack(demand.idle, fleet.free(), limits.room, 0).used
@@ -327,7 +301,6 @@ def _without(fleet: _Fleet, going: Sequence[Node], reason: str) -> Decision:
 
 
 def _ended(fleet: _Fleet) -> tuple[Removal, ...]:
-    """Return the nodes that are no longer usable, to be terminated."""
     return tuple(
         Removal(instance=node.id, reason=_why_gone(node, fleet.limits, fleet.now))
         for node in fleet.among(GONE)

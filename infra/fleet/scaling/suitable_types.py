@@ -15,14 +15,7 @@ from trialfleet.infra.pool.machines import Room
 
 @dataclass(frozen=True, kw_only=True)
 class SuitableTypes:
-    """The room of a fleet's nodes for a job.
-
-    Attributes:
-        need: the job's request.
-        rooms: resources of a node of each type.
-        least: number of such jobs that must run at once (a gang's min).
-        nodes: maximum number of nodes.
-    """
+    """The room for a job on a fleet's nodes; a gang needs `least` such jobs at once."""
 
     need: Room
     rooms: dict[str, Room]
@@ -39,7 +32,6 @@ class SuitableTypes:
         ]
 
     def __str__(self) -> str:
-        """Return the result as one line."""
         if found := self.types:
             return f"nodes of the study's fleet can hold one: {first_of(found, 4)}"
         slots = max(room.holds(self.need) for room in self.rooms.values())
@@ -53,10 +45,7 @@ class SuitableTypes:
 
 
 def suitable_types(aws: Aws, fleet: Fleet, need: Room, least: int = 1) -> SuitableTypes | None:
-    """Return the room of a fleet's nodes for a job; None if AWS knows none of their types.
-
-    `least` such jobs must run at once: the number with which a gang begins.
-    """
+    """Return the room of a fleet's nodes for a job; None if AWS knows none of their types."""
     kinds = [k for region in fleet.aws_regions for k in instance_types.resolve(aws, fleet, region)]
     rooms = {kind.name: room_of(kind, fleet.shares) for kind in kinds}
     if not rooms:

@@ -59,11 +59,7 @@ Dollars = Annotated[float, Field(gt=0)]
 
 
 def check_regions(given: Iterable[str]) -> list[str]:
-    """Return the names of AWS regions that a person typed, each once.
-
-    Raises:
-        InputError: a name is invalid.
-    """
+    """Return the AWS regions that a person typed, each once; InputError if a name is invalid."""
     regions = list(dict.fromkeys(given))
     for region in regions:
         if not re.fullmatch(_AWS_REGION, region):
@@ -266,7 +262,7 @@ class Fleet(Section):
 
     @property
     def brings_gpus(self) -> bool:
-        """True if its nodes have GPUs, by `needs` or the family names of the listed types."""
+        """True if the fleet's nodes have GPUs, by `needs` or the names of the listed types."""
         if self.instance_types:
             return any(re.match(_GPU_FAMILY, name) for name in self.instance_types)
         return self.needs.gpus > 0
@@ -286,7 +282,7 @@ class Fleet(Section):
         for key in ("aws_regions", "zones", "instance_types", "subnets"):
             given = getattr(self, key)
             for i, one in enumerate(given):
-                if one in given[:i]:  # it would be asked for twice, and its answers counted twice
+                if one in given[:i]:  # AWS's answers would count twice
                     refuse("Fleet", [((key, i), f"{one} is listed twice", one)])
         return self
 

@@ -15,14 +15,10 @@ class InstanceType:
     """An instance type, from AWS's description.
 
     Attributes:
-        name: for instance `g5.xlarge`.
-        vcpus: virtual processors.
-        memory_mb: main memory in MiB.
-        gpus: number of NVIDIA GPUs; may be 0.
+        memory_mb, gpu_memory_mb: MiB of the machine, and of one GPU.
+        gpus: number of NVIDIA GPUs.
         gpu: AWS's name of the GPU, such as `A10G`; empty without a GPU.
-        gpu_memory_mb: memory of one GPU in MiB; 0 without a GPU.
-        architecture: `x86_64` or `arm64`.
-        local_disk_gb: local NVMe disks in GB; 0 without a disk.
+        local_disk_gb: local NVMe disks in GB.
         clusters: True if it can be in a cluster placement group.
         efa: True if it has an Elastic Fabric Adapter.
     """
@@ -41,12 +37,12 @@ class InstanceType:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One way to get a node: a type in a zone, spot or on-demand. EC2 calls it a capacity pool.
+    """A capacity pool of EC2 for a node: a type in a zone, spot or on-demand.
 
     Attributes:
         price: USD per hour.
-        speed: relative speed of its nodes: GB/s of memory bandwidth of all their GPUs; the number
-            of vCPUs if the fleet's nodes have no GPUs.
+        speed: GB/s of memory bandwidth of all GPUs of a node; the number of vCPUs if the fleet's
+            nodes have no GPUs.
         interruptions: expected number of spot interruptions per hour of a node.
         efficiency: the share of a node's hours that interruptions leave for finished trials.
     """
@@ -86,16 +82,12 @@ class Instance:
     """One instance of a fleet, as AWS describes it.
 
     Attributes:
-        id: for instance `i-0123456789abcdef0`.
         state: AWS's own word: pending, running, shutting-down, stopping, stopped, terminated.
         address: the private IP address; empty if AWS has none, or no longer.
-        launched: when AWS started it.
         expires: end of its lease; None if the tag is missing or can't be read.
         price: USD per hour when it was requested; None if the tag is missing.
         run: the run that it was requested for; empty without one.
-        launch: name of the request that made it.
-        ended: why it ended, AWS's code and message; empty while it lives, or if AWS doesn't say.
-        ended_at: when it ended; None while it lives, or if AWS doesn't say.
+        ended: AWS's code and message for its end; empty while it lives, or if AWS doesn't say.
     """
 
     id: str
@@ -116,7 +108,7 @@ class Instance:
 
     @property
     def pool(self) -> Pool:
-        """Its capacity pool."""
+        """The instance's capacity pool."""
         return self.type, self.zone, self.lifecycle
 
     def price_or(self, new: float) -> float:
@@ -125,5 +117,5 @@ class Instance:
 
     @property
     def alive(self) -> bool:
-        """True if it costs money, or soon will."""
+        """True if the instance costs money, or soon will."""
         return self.state in {"pending", "running", "stopping", "stopped"}

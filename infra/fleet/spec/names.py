@@ -1,7 +1,6 @@
 """The names and tags of a fleet's resources.
 
-AWS is the only record of existing resources: all of them have `FLEET_TAG`, and `up`, `status`,
-`down` and `reap` use AWS's list of resources with this tag.
+AWS is the only record of the resources: all commands find them by `FLEET_TAG`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The caps on a fleet's costs: whether they are reached, and how many more nodes they allow.
 
-The cap per hour is checked twice before a launch. The decision checks it at the best pool's price,
-to exclude gangs that would get too few nodes, and to explain why trials wait. The launch checks it
-at the price of each pool that it tries, and with all nodes that AWS lists by then; for `fleet up`
-this is the only check.
+The cap per hour is checked twice before a launch. The scaling decision uses the best pool's price,
+to exclude gangs that would get too few nodes, and to explain why trials wait. The launch uses each
+pool's own price, and all nodes that AWS lists by then. `fleet up` has only the second check.
 """
 
 from __future__ import annotations
@@ -13,10 +12,7 @@ _ROUNDING = 1e-9  # 0.3 is three times 0.1
 
 
 def nodes_within(cap: float | None, used: float, price: float) -> int:
-    """Return how many more nodes of this price a cap allows, all in USD per hour.
-
-    0 if exactly the cap is used; -1 if the cap is exceeded.
-    """
+    """Return how many more nodes of `price` a cap allows, in USD per hour; -1 if it is exceeded."""
     if cap is None:
         return UNBOUNDED
     if cap - used < -_ROUNDING:
