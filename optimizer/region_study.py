@@ -1,12 +1,11 @@
 """One region's study: each ask and tell takes effect exactly once, despite crashes.
 
 A trial is identified by its node, the name of a DAG node. A suggestion is a pure function of the
-storage's content (`suggest`). So an ask first computes the suggestion, and then creates the trial
-with node, parameters and seed in one transaction. A tell stores the outcome in one transaction. No
-ask or tell is stored in part.
+stored trials (`suggest`). An ask stores the new trial with node, parameters and seed in one
+transaction. A tell stores the outcome in one transaction.
 
-One process at a time may write a study. The service's lock ensures that on one machine, and
-`ownership` if several machines use one storage.
+Only one process at a time may write a study. The service's lock ensures that on one machine. If
+several machines use one storage, `ownership` ensures that.
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ MOST_REPORTS = 50  # stored per trial: a learning curve needs no more points
 
 
 class RegionStudy:
-    """A region's study in a storage.
+    """A region's study in a storage. Not thread-safe.
 
-    Not thread-safe. Caches the trials; after any error it reads the storage again. Each method
-    raises OptimizerError if the storage can't be used.
+    Trials are cached; after any error the storage is read again. Each method raises OptimizerError
+    if the storage can't be used.
     """
 
     def __init__(
@@ -67,16 +66,11 @@ class RegionStudy:
     ) -> None:
         """Load the study called `name`, or create it.
 
-        Args:
-            storage: the storage of the study.
-            name: the study's name; unique in the storage.
-            space: the search space; must stay the same for a name.
-            settings: metric, direction, seed and budgets.
-            previous: the previous results to learn from; must stay the same for a name.
-            now: returns the time in Unix seconds.
+        For a name, which is unique in the storage, `space` and `previous` must stay the same. `now`
+        returns Unix seconds.
 
         Raises:
-            TrialfleetError: the storage has a different study of that name.
+            TrialfleetError: the stored study of that name has another direction.
         """
         self.name = name
         self._storage = storage
@@ -90,10 +84,7 @@ class RegionStudy:
             self._study_id = self._load_or_create()
 
     def ask(self, node: str) -> Assignment | Refused:
-        """Return the assignment of `node`; until the tell, repeated asks return the same.
-
-        An ask is stored completely or not at all.
-        """
+        """Return the assignment of `node`, the same for each ask until the tell, or a refusal."""
         with self._storage_errors():
             known = self._find(node)
             if known is not None:
@@ -105,11 +96,10 @@ class RegionStudy:
             return self._assignment(self._create(node))
 
     def refusal(self, facts: Facts = NO_FACTS) -> Refused | None:
-        """Return why no other trial may begin, by the study and `facts`; None if one may begin."""
+        """Return why no other trial may begin, by `facts` and the study's own; else None."""
         return refusal("trial", self._facts(facts))
 
     def _facts(self, facts: Facts) -> Facts:
-        """Return the facts with the study's own facts added."""
         trials, settings = self.trials(), self._settings
         failed = [trial.user_attrs for trial in trials if trial.state == TrialState.FAIL]
         return replace(
@@ -126,10 +116,8 @@ class RegionStudy:
     def tell(self, node: str, outcome: Outcome, **execution: Unpack[TrialExecution]) -> None:
         """Record the outcome of `node`; a trial whose outcome is already recorded stays unchanged.
 
-        An outcome `Abandoned` is ignored if no trial was ever asked for the node.
-
         Raises:
-            TrialfleetError: no trial was ever asked for the node.
+            TrialfleetError: `node` was never asked, and the outcome is not `Abandoned`.
         """
         with self._storage_errors():
             trial = self._find(node)
@@ -147,7 +135,6 @@ class RegionStudy:
             self._trials()[self._trials().index(trial)] = finished
 
     def _as_stored(self, outcome: Outcome) -> tuple[TrialState, float | None, dict[str, Any]]:
-        """Return the state, the value and the attributes that store an outcome."""
         stored = {**vars(outcome)}
         match outcome:
             case Complete():
@@ -163,13 +150,10 @@ class RegionStudy:
     def note_failure(
         self, node: str, *, attempt: int, error: str, **more: str
     ) -> dict[str, dict[str, str]]:
-        """Record why an attempt at `node` failed, whether or not the trial is retried.
+        """Record why an attempt at `node` failed; return the trial's failed attempts by number.
 
-        A repeated call changes nothing, and neither does another failure of the same `job`, or a
-        failure of a trial whose outcome is recorded.
-
-        Returns:
-            The trial's failed attempts by number, each with time, error and `more`.
+        Each failed attempt has its time, its error and `more`. A repeated call changes nothing.
+        Only the first failure of each `job` is recorded, and none after the trial's outcome.
         """
         with self._storage_errors():
             trial = self._find(node)
@@ -188,7 +172,7 @@ class RegionStudy:
             return noted
 
     def failures(self, node: str) -> dict[str, dict[str, str]]:
-        """Return the recorded failures of attempts at `node`, by their numbers."""
+        """Return the failed attempts at `node` by number, as `note_failure` returns them."""
         with self._storage_errors():
             trial = self._find(node)
             return dict(trial.user_attrs.get(FAILURES, {})) if trial else {}
@@ -204,7 +188,7 @@ class RegionStudy:
         return self._assignment(best) if best else None
 
     def stopped(self) -> Refused | None:
-        """Return why the region is stopped (too many trials failed for good); None if it is not."""
+        """Return the refusal after too many trials failed for good; None before that."""
         return refusal("region", self._facts(NO_FACTS))
 
     def nodes(self) -> set[str]:
@@ -219,10 +203,7 @@ class RegionStudy:
     def ask_ahead(self) -> bool:
         """Compute the next suggestion in advance, unless it is known or not needed.
 
-        No result depends on this call.
-
-        Returns:
-            True if a suggestion was computed.
+        Return whether a suggestion was computed. No result depends on this call.
         """
         with self._storage_errors():
             before = self._ahead
@@ -254,7 +235,7 @@ class RegionStudy:
     def _once_each(self, trials: list[FrozenTrial]) -> list[FrozenTrial]:
         """Return one trial per node, by number; close a second running trial of a node as PRUNED.
 
-        If a database's reply to a commit is lost, Optuna commits the same trial again.
+        Optuna's own ask commits a trial twice if the connection breaks after the first commit.
         """
         kept: dict[str, FrozenTrial] = {}
         for trial in sorted(trials, key=lambda t: (not t.state.is_finished(), t.number)):
@@ -273,7 +254,6 @@ class RegionStudy:
         return Assignment(trial.number, params, trial.user_attrs["seed"])
 
     def _age_hours(self) -> float:
-        """Return the hours since the first ask."""
         first = next((t.datetime_start for t in self._trials() if t.datetime_start), None)
         return (self._now() - first.timestamp()) / 3600 if first else 0.0
 
@@ -302,7 +282,7 @@ class RegionStudy:
         return trial
 
     def _suggestion(self) -> Suggestion:
-        # The suggestion depends on these alone: parameters of a stored trial never change.
+        # The suggestion depends on these alone: the parameters of a stored trial never change.
         history = [(trial.number, trial.state, trial.value) for trial in self._trials()]
         if self._ahead is None or self._ahead[0] != history:
             suggestion = suggest(

@@ -17,15 +17,11 @@ class RegionSettings:
     """Settings of a region's study besides its search space.
 
     Attributes:
-        metric: name of the metric that is optimized.
-        direction: minimize or maximize.
-        region: the region's name, which with the seed determines the suggestions in every run.
-        seed: the seed of the whole study.
+        region: the region's name; name and seed determine the suggestions in every run.
         trials: budget of trials, including failed ones.
         startup_trials: trials before the model proposes, including the default settings.
         max_failures: number of trials that may fail for good; one more stops the region.
         hours: budget of time since the first ask; None for no limit.
-        sampler: the sampler after the start-up trials.
     """
 
     metric: str
@@ -57,16 +53,14 @@ class Refused:
 
 
 class Stopped(Refused):
-    """A refusal of all further trials: more of the region's trials failed for good than allowed."""
+    """A refusal of all further trials, because too many of the region's trials failed for good."""
 
 
 class TrialExecution(TypedDict, total=False):
-    """The execution of a trial, stored with its outcome, whatever the outcome is.
+    """The execution of a trial, stored with any outcome.
 
-    attempts: number of attempts.
     job: other facts about the job, as plain data.
-    reports: the study's metric by step, as the trial reported it; may be infinite or NaN. They are
-        stored as Optuna's intermediate values.
+    reports: the study's metric by step, stored as intermediate values; may be infinite or NaN.
     """
 
     attempts: int
@@ -78,10 +72,8 @@ class TrialExecution(TypedDict, total=False):
 class Complete:
     """Success of an attempt, and so of the trial.
 
-    Attributes:
-        metrics: all metrics, finite; the study's own is the trial's value.
-        seconds: duration of the training, if reported.
-        device: device of the training, if reported.
+    All `metrics` are finite; the study's own is the trial's value. `seconds` is the training's
+    duration, if reported.
     """
 
     metrics: dict[str, float]
@@ -93,14 +85,12 @@ class Complete:
 class StoppedEarly:
     """Early stopping of the trial, which has no measured result.
 
-    The trial's state is PRUNED, and its value is the predicted result: the sampler learns from the
+    The trial's state is PRUNED, and its value is the predicted result. The sampler learns from this
     value, but no search for a best trial returns the trial.
 
     Attributes:
         order: the stop order as in `stop.json`: the `predicted` result, and the reason.
-        metrics: metrics that it reported when it stopped; the study's own may be missing.
-        seconds: duration of the training, if reported.
-        device: device of the training, if reported.
+        metrics: metrics reported before the stop; the study's own may be missing.
     """
 
     order: Mapping[str, Any]
@@ -114,12 +104,10 @@ class Failed:
     """Failure of an attempt.
 
     Attributes:
-        error: the reason.
-        final: True if another attempt with the same parameters would fail, too.
-        never_began: True if the trainer's command could not be run.
-        by_machine: True if the job's files show a fault of the machine or of HTCondor.
-        got_nowhere: True if its job was started repeatedly without progress, or stayed in one
-            state.
+        final: another attempt with the same parameters would fail, too.
+        never_began: the trainer's command could not be run.
+        by_machine: the job's files show a fault of the machine or of HTCondor.
+        got_nowhere: the job was started repeatedly without progress, or stayed in one state.
     """
 
     error: str
@@ -131,10 +119,7 @@ class Failed:
 
 @dataclass(frozen=True, kw_only=True)
 class Abandoned:
-    """End of a trial before its training is complete, through no fault of its parameters.
-
-    It counts neither as a failure nor as a result.
-    """
+    """End of a trial through no fault of its parameters: neither a failure nor a result."""
 
     error: str
 

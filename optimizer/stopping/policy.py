@@ -1,20 +1,16 @@
 """The early-stopping policy: choose the running trials of a region to stop.
 
-A trial is stopped if, with probability `confidence` or more, it would end worse than the best
-complete trial of its region. Some trials are never stopped:
+A trial is stopped if, with probability `confidence` or more, it would end worse than the region's
+best complete trial. Exceptions:
 
-- a trial whose last report is before `min_steps`, or that has fewer than `LEAST_REPORTS` reports,
-- any trial while fewer than `startup_trials` trials with curves are complete,
-- a trial that has already reported a better value than the region's best result,
-- further trials, once two thirds of the region's running trials are stopped at one time, or the
-  share `max_stopped` of all trials that have begun: a wrong model of curves must not leave a region
-  without results.
+- a trial whose last report is before `min_steps`, or that has fewer than `LEAST_REPORTS` reports
+- any trial while fewer than `startup_trials` trials with curves are complete
+- a trial that has already reported a better value than the region's best result
+- further trials, if two thirds of the running trials or the share `max_stopped` of all begun trials
+  are stopped: a wrong model of curves must not leave a region without results
 
-Many trainers return the weights of the best epoch, not of the last one. If the best reports explain
-the results of complete trials better than the last reports do, the policy uses curves of the best
-value so far.
-
-Pure: the same curves give the same decisions, also in a restarted service.
+Many trainers return the weights of the best epoch, not of the last epoch. So the policy uses curves
+of the best value so far, if these explain the complete results better. Pure.
 """
 
 from __future__ import annotations
@@ -99,12 +95,8 @@ def to_stop(
 ) -> dict[str, Decision]:
     """Return the trials to stop, by name: the least promising first.
 
-    Args:
-        rule: the conditions.
-        running: curves of the running trials that no decision has stopped yet.
-        complete: the complete trials.
-        begun: number of the region's trials that have begun.
-        stopped: number of the trials stopped so far.
+    `running` has only trials that no decision has stopped yet. `begun` and `stopped` count the
+    region's trials.
     """
     at_once = max(1, math.ceil(AT_ONCE * len(running)) - 1)
     free = min(int(rule.max_stopped * begun) - stopped, at_once)

@@ -28,13 +28,7 @@ COUNTABLE = 50  # a parameter with more values is searched as a continuous one, 
 
 @dataclass(frozen=True)
 class Column:
-    """The encoding of one parameter.
-
-    Attributes:
-        distribution: Optuna's distribution of the parameter.
-        low: the number, or its logarithm, that is encoded as 0.
-        high: the number, or its logarithm, that is encoded as 1.
-    """
+    """The encoding of one parameter: `low`, or its logarithm, is 0, and `high` is 1."""
 
     distribution: BaseDistribution
     low: float
@@ -110,12 +104,9 @@ class Domain:
     ) -> None:
         """Describe a search space.
 
-        Args:
-            distributions: the distributions of all parameters, by name.
-            conditions: for each conditional parameter, the values of other parameters that make
-                it active. No parameter depends on itself.
-            defaults: values for inactive parameters; a parameter without one gets the middle of its
-                range.
+        `conditions` has, for each conditional parameter, the values of other parameters that make
+        it active. No parameter depends on itself. `defaults` has values for inactive parameters; a
+        parameter without a default gets the middle of its range.
         """
         self.columns = {
             name: Column.from_distribution(item) for name, item in distributions.items()
