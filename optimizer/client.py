@@ -2,19 +2,16 @@
 
     trialfleet.programs ask-service --folder RUN --start PROGRAM [ARGUMENT...] -- WORD...
 
-The client prints the service's message and exits with the service's exit code. If no service
-answers, the exit code is 75 (EX_TEMPFAIL of sysexits.h: try again later). After ten minutes without
-an answer the exit code is 1, unless the cause may be temporary. DAGMan runs the client before and
-after every trial, so the client must start as fast as Python itself. Therefore the client is one
-file, and imports only fast modules (socket, json and contextlib take 14 ms here).
+The exit code is the service's. If no service answers, it is 75 (EX_TEMPFAIL of sysexits.h: try
+again later) for ten minutes, then 1 unless the cause may be temporary. DAGMan runs the client
+before and after every trial, so the client must start as fast as Python itself. Therefore the
+client is one file, and imports only fast modules (socket, json and contextlib take 14 ms here).
 
 A request is the content's length, a newline, and the content: each word followed by a NUL. A reply
 is the exit code, the message's length, a newline, and the message. Both are in UTF-8. If a service
-dies before the reply is complete, the client starts another service and repeats the request. The
-service's operations are idempotent.
-
-If several clients find no service, the client that acquires the service's lock starts the service,
-with the lock as the service's standard input. The other clients wait until the service listens.
+dies before the reply is complete, the client starts another service and repeats the request,
+because all operations are idempotent. The client that acquires the service's lock starts the
+service, with the lock as the service's standard input.
 """
 
 from __future__ import annotations
@@ -62,11 +59,7 @@ class DagmanEndedError(ServiceError):
 
 
 def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
-    """Return the exit code and message of the service's reply; `start` starts a missing service.
-
-    Raises:
-        ServiceError: the folder is missing, no service can be started, or no service replies.
-    """
+    """Return exit code and message of the service's reply; `start` starts a missing service."""
     import time
 
     parent = os.getppid()

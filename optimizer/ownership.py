@@ -37,10 +37,7 @@ _OWNERS = sqlalchemy.Table(
 class Owner:
     """A manager that writes a run's studies: a run's folder on a machine.
 
-    Attributes:
-        machine: a digest that identifies the machine.
-        host: the machine's name, for messages.
-        since: when this owner became the owner, UTC in ISO 8601.
+    `machine` is a digest of the machine's id, `host` its name. `since` is in UTC, ISO 8601.
     """
 
     machine: str
@@ -67,10 +64,7 @@ def _machine(host: str) -> str:
 
 
 class Ownership:
-    """The right to write the studies of one run. Not thread-safe.
-
-    Each method raises OptimizerError if the storage can't be used.
-    """
+    """The right to write one run's studies. Not thread-safe; methods may raise OptimizerError."""
 
     def __init__(self, storage: TrialStorage, run: str, own: Owner) -> None:
         """Use no storage yet; the run's name `run` is unique in the storage."""

@@ -80,11 +80,7 @@ def same(left: Scalar, right: Scalar) -> bool:
 
 
 class Parameter(Section, ABC):
-    """The base of the three kinds of parameter.
-
-    Each kind also has `resolve`, `nearest`, `fallback`, `outermost` and `distribution`, with its
-    own types.
-    """
+    """The base of the three kinds of parameter, whose other methods have the same names."""
 
     if TYPE_CHECKING:  # declared in each kind, so that it is the last field in a dump
         when: Condition | None

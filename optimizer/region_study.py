@@ -48,10 +48,9 @@ MOST_REPORTS = 50  # stored per trial: a learning curve needs no more points
 
 
 class RegionStudy:
-    """A region's study in a storage. Not thread-safe.
+    """A region's study in a storage. Not thread-safe; each method may raise OptimizerError.
 
-    Trials are cached; after any error the storage is read again. Each method raises OptimizerError
-    if the storage can't be used.
+    Trials are cached; after any error the storage is read again.
     """
 
     def __init__(
@@ -64,13 +63,10 @@ class RegionStudy:
         previous: PreviousTasks | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Load the study called `name`, or create it.
+        """Load the study called `name`, or create it; TrialfleetError if its direction differs.
 
         For a name, which is unique in the storage, `space` and `previous` must stay the same. `now`
         returns Unix seconds.
-
-        Raises:
-            TrialfleetError: the stored study of that name has another direction.
         """
         self.name = name
         self._storage = storage
@@ -114,10 +110,9 @@ class RegionStudy:
         )
 
     def tell(self, node: str, outcome: Outcome, **execution: Unpack[TrialExecution]) -> None:
-        """Record the outcome of `node`; a trial whose outcome is already recorded stays unchanged.
+        """Record the outcome of `node` once; TrialfleetError if the node was never asked.
 
-        Raises:
-            TrialfleetError: `node` was never asked, and the outcome is not `Abandoned`.
+        An outcome `Abandoned` of a node that was never asked is ignored.
         """
         with self._storage_errors():
             trial = self._find(node)
@@ -201,10 +196,7 @@ class RegionStudy:
         return [str(trial.user_attrs["node"]) for trial in running]
 
     def ask_ahead(self) -> bool:
-        """Compute the next suggestion in advance, unless it is known or not needed.
-
-        Return whether a suggestion was computed. No result depends on this call.
-        """
+        """Compute the next suggestion in advance; return False if that is done or not needed."""
         with self._storage_errors():
             before = self._ahead
             if self._trials() and not self.refusal():

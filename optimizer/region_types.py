@@ -14,24 +14,16 @@ Kind = Literal["space", "money", "all money", "deadline", "failures", "trials", 
 
 @dataclass(frozen=True, kw_only=True)
 class RegionSettings:
-    """Settings of a region's study besides its search space.
-
-    Attributes:
-        region: the region's name; name and seed determine the suggestions in every run.
-        trials: budget of trials, including failed ones.
-        startup_trials: trials before the model proposes, including the default settings.
-        max_failures: number of trials that may fail for good; one more stops the region.
-        hours: budget of time since the first ask; None for no limit.
-    """
+    """Settings of a region's study besides its search space."""
 
     metric: str
     direction: Direction
-    region: str
+    region: str  # region and seed determine the suggestions in every run
     seed: int
-    trials: int
-    startup_trials: int
-    max_failures: int
-    hours: float | None
+    trials: int  # budget, including failed trials
+    startup_trials: int  # before the model proposes, including the default settings
+    max_failures: int  # trials that may fail for good; one more stops the region
+    hours: float | None  # budget since the first ask; None for no limit
     sampler: Sampler = OWN
 
 
@@ -57,28 +49,20 @@ class Stopped(Refused):
 
 
 class TrialExecution(TypedDict, total=False):
-    """The execution of a trial, stored with any outcome.
-
-    job: other facts about the job, as plain data.
-    reports: the study's metric by step, stored as intermediate values; may be infinite or NaN.
-    """
+    """The execution of a trial, stored with any outcome."""
 
     attempts: int
-    job: Mapping[str, Any] | None
-    reports: Mapping[int, float]
+    job: Mapping[str, Any] | None  # other facts about the job, as plain data
+    reports: Mapping[int, float]  # the study's metric by step; may be infinite or NaN
 
 
 @dataclass(frozen=True, kw_only=True)
 class Complete:
-    """Success of an attempt, and so of the trial.
+    """Success of an attempt, and so of the trial."""
 
-    All `metrics` are finite; the study's own is the trial's value. `seconds` is the training's
-    duration, if reported.
-    """
-
-    metrics: dict[str, float]
-    seconds: float | None
-    device: str | None
+    metrics: dict[str, float]  # all finite; the study's own is the trial's value
+    seconds: float | None  # duration of the training, if reported
+    device: str | None  # of the training, if reported
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,34 +71,23 @@ class StoppedEarly:
 
     The trial's state is PRUNED, and its value is the predicted result. The sampler learns from this
     value, but no search for a best trial returns the trial.
-
-    Attributes:
-        order: the stop order as in `stop.json`: the `predicted` result, and the reason.
-        metrics: metrics reported before the stop; the study's own may be missing.
     """
 
-    order: Mapping[str, Any]
-    metrics: dict[str, float]
+    order: Mapping[str, Any]  # as in `stop.json`: the `predicted` result, and the reason
+    metrics: dict[str, float]  # reported before the stop; the study's own may be missing
     seconds: float | None
     device: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """Failure of an attempt.
-
-    Attributes:
-        final: another attempt with the same parameters would fail, too.
-        never_began: the trainer's command could not be run.
-        by_machine: the job's files show a fault of the machine or of HTCondor.
-        got_nowhere: the job was started repeatedly without progress, or stayed in one state.
-    """
+    """Failure of an attempt."""
 
     error: str
-    final: bool
-    never_began: bool = False
-    by_machine: bool = False
-    got_nowhere: bool = False
+    final: bool  # another attempt with the same parameters would fail, too
+    never_began: bool = False  # the trainer's command could not be run
+    by_machine: bool = False  # the job's files show a fault of the machine or of HTCondor
+    got_nowhere: bool = False  # the job started repeatedly without progress, or stayed in one state
 
 
 @dataclass(frozen=True, kw_only=True)

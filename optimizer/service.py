@@ -81,21 +81,15 @@ def serve(
     idle_timeout: float | None,
     wait_for_lock: bool,
 ) -> None:
-    """Run the service of `folder` until SIGTERM, SIGINT or `idle_timeout`.
+    """Run the service of `folder` until SIGTERM, SIGINT, or `idle_timeout` seconds of silence.
 
     Call `serve` from the main thread of a separate process: `serve` replaces the process's signal
-    handlers, and logs to stderr.
-
-    Args:
-        folder: the run's folder.
-        make_handler: makes the handler, with slow imports; called once the lock is held.
-        idle_timeout: seconds without a request until the service ends; None for never.
-        wait_for_lock: wait until another service has ended; if False, return at once.
+    handlers, and logs to stderr. `make_handler`, with its slow imports, is called once the lock is
+    held. If another service has the lock, `serve` returns at once, unless `wait_for_lock` is set.
 
     Raises:
         OSError: the folder is missing or not writable.
         SystemExit: exit code 75 after an OptimizerError of `make_handler`, which may be temporary.
-        TrialfleetError: any other TrialfleetError of `make_handler`.
     """
     logging.basicConfig(
         stream=sys.stderr,
@@ -245,7 +239,6 @@ class _Loop:
         return True
 
     def _pause(self) -> float:
-        """Return the seconds to wait for a request."""
         if self._may_work:
             return QUIET_SECONDS
         if self._idle_timeout is None:

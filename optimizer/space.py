@@ -190,7 +190,6 @@ class SearchSpace(RootModel[dict[str, Entry]]):
                         yield (*place, i), text, option
 
     def _others(self, name: str, meant: str) -> str:
-        """Return the parameters to which a condition of `name` may refer, for a message."""
         others = [x for x in self.parameters if x != name]
         if not others:
             return ", and the space has no other parameter for a condition"

@@ -39,14 +39,10 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 def open_storage(url: str) -> TrialStorage:
-    """Open the storage at `url`, and create missing tables.
+    """Open the storage at `url`, which has one of the STORAGE_FORMS; create missing tables.
 
     SQLite uses a write-ahead log. So a reader, even a suspended one, never blocks the service and
     never sees half a transaction. Every commit is on the disk before the call returns.
-
-    Args:
-        url: `sqlite:///PATH`, `postgresql+psycopg://USER:PASSWORD@HOST/DATABASE`, or another
-            database that SQLAlchemy and Optuna support. `sqlite_url` makes one of a path.
     """
     parsed = _parsed(url)
     dialect = parsed.get_backend_name()

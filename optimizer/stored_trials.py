@@ -114,10 +114,7 @@ class StoredTrial:
 
     @cached_property
     def ran(self) -> tuple[float, float] | None:
-        """Start and end of a finished trial's job in Unix seconds; None if unknown.
-
-        The times of ask and tell replace unknown times of the job.
-        """
+        """Start and end of a finished trial's job, or of ask and tell, in Unix seconds, if known."""
         job = self.user_attrs.get("job") or {}
         start, end = job.get("started"), job.get("ended")
         if start is None and self.datetime_start:

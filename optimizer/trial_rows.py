@@ -19,10 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 
 class TrialStorage(RDBStorage):
-    """Optuna's storage, with the same tables and rows.
-
-    Methods raise sqlalchemy.exc.SQLAlchemyError if the database can't be used.
-    """
+    """Optuna's storage, with the same tables; methods may raise sqlalchemy.exc.SQLAlchemyError."""
 
     def begin(self, study_id: int, trial: FrozenTrial) -> FrozenTrial:
         """Store a new running trial, and return it as stored; KeyError if the study is missing."""

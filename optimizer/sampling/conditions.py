@@ -62,10 +62,7 @@ def _without(
     having: Sequence[FrozenTrial],
     lacking: Sequence[FrozenTrial],
 ) -> set[float]:
-    """Return the encoded values of `other` that exclude a parameter; none without a condition.
-
-    `having` are the trials with the parameter, `lacking` the complete trials without it.
-    """
+    """Return the encoded values of `other` that exclude a parameter; none without a condition."""
     if any(other not in each.params for each in having):
         return set()
     encoded = distribution.to_internal_repr

@@ -59,10 +59,7 @@ class OptunaHistory:
         direction: Direction,
         seed: int,
     ) -> None:
-        """Make a study of a history with one complete trial or more.
-
-        `name` is the sampler's name. `points` are the canonical points of `history`.
-        """
+        """Take trials, one or more of them complete, with their canonical points."""
         self._space = space
         self._seen = _model_distributions(space)
         self._study = optuna.create_study(direction=direction, sampler=_SAMPLERS[name](seed))

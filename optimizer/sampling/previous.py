@@ -45,11 +45,7 @@ def previous_as_text(tasks: Iterable[PreviousTask]) -> str:
 
 
 def read_previous(path: Path) -> tuple[PreviousTask, ...]:
-    """Return the tasks of a file; none if the file is missing.
-
-    Raises:
-        TrialfleetError: the file is not an output of `previous_as_text`.
-    """
+    """Return the tasks of a file, none if it is missing; TrialfleetError if it is damaged."""
     if not path.exists():
         return ()
     try:

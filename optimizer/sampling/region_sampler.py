@@ -162,7 +162,6 @@ def _rows(domain: Domain, trials: Sequence[FrozenTrial]) -> Array:
 
 
 def _is_inside(space: Mapping[str, BaseDistribution], params: Mapping[str, Any]) -> bool:
-    """Return whether a point has parameters of the space, all of them in range."""
     common = space.keys() & params.keys()
     return bool(common) and all(_fits(space[name], params[name]) for name in common)
 

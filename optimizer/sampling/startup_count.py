@@ -19,10 +19,7 @@ PART = 3  # one in three trials of the budget
 
 
 def default_startup(trials: int, parameters: int) -> int:
-    """Return the number of start-up trials for a study that does not set it.
-
-    `parameters` is the number of parameters with more than one value, including conditional ones.
-    """
+    """Return the default number, given `parameters` that have more than one value."""
     wanted = min(MOST, max(LEAST, PER_PARAMETER * parameters))
     # a single point, the defaults, shows the effect of no parameter
     return min(trials, max(2, min(wanted, math.ceil(trials / PART))))

@@ -114,7 +114,6 @@ def _by_own(
     seed: int,
     previous: PreviousTasks | None,
 ) -> tuple[Iterator[Point], dict[str, float]]:
-    """Return our proposals, the most promising first, and their teachers' weights."""
     import numpy as np
 
     from trialfleet.optimizer.sampling.gp.proposal import proposals

@@ -31,21 +31,13 @@ LEAST_REPORTS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """Conditions for stopping a trial.
+    """Conditions for stopping a trial."""
 
-    Attributes:
-        min_steps: least step of a trial's last report; None means the share FLOOR of the last step.
-        max_steps: last step of a training; None means that of the complete trials.
-        startup_trials: least number of complete trials.
-        confidence: least probability that the trial ends worse than the best trial.
-        max_stopped: largest share of the begun trials that may be stopped.
-    """
-
-    min_steps: int | None = None
-    max_steps: int | None = None
-    startup_trials: int = 4
-    confidence: float = 0.95
-    max_stopped: float = 0.9
+    min_steps: int | None = None  # of a trial's last report; None: the share FLOOR of the last step
+    max_steps: int | None = None  # last step of a training; None: that of the complete trials
+    startup_trials: int = 4  # least number of complete trials
+    confidence: float = 0.95  # least probability that the trial ends worse than the best trial
+    max_stopped: float = 0.9  # largest share of the begun trials
 
 
 @dataclass(frozen=True)
@@ -58,23 +50,14 @@ class Complete:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """A decision to stop a trial.
+    """A decision to stop a trial."""
 
-    Attributes:
-        step: the trial's last reported step.
-        max_steps: the last step of a complete training.
-        loss: the trial's predicted result; smaller is better.
-        deviation: the prediction's standard deviation.
-        chance: probability that the trial would have been better than the best.
-        best: the best complete trial's result; smaller is better.
-    """
-
-    step: int
-    max_steps: int
-    loss: float
-    deviation: float
-    chance: float
-    best: float
+    step: int  # the trial's last reported step
+    max_steps: int  # the last step of a complete training
+    loss: float  # the trial's predicted result; smaller is better
+    deviation: float  # the prediction's standard deviation
+    chance: float  # probability that the trial would have been better than the best
+    best: float  # the best complete trial's result; smaller is better
 
 
 def curve_of(reports: Mapping[int, float], direction: Direction) -> Curve | None:

@@ -44,10 +44,7 @@ HELD_BY_A_PERSON = 1  # HoldReasonCode UserRequest
 
 
 def plain(ad: Mapping[str, Any], as_text: Collection[str] = ()) -> dict[str, Any]:
-    """Return the attributes of an ad from the bindings, without undefined values and errors.
-
-    The attributes in `as_text` are returned as text, not evaluated.
-    """
+    """Return an ad's defined attributes; those in `as_text` are returned as text, not evaluated."""
     values = {name: (text if name in as_text else value)(ad, name) for name in ad}
     return {name: found for name, found in values.items() if found is not None}
 
@@ -79,5 +76,4 @@ def from_json(text: str) -> list[dict[str, Any]]:
 
 
 def _is_nothing(found: Any) -> bool:
-    """Return whether a tool prints this value for `undefined` or an unevaluated expression."""
     return found is None or (isinstance(found, str) and found.startswith(_EXPRESSION))

@@ -47,10 +47,7 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
 
 
 def stop_if_pressed() -> None:
-    """Raise KeyboardInterrupt if Ctrl-C was pressed in a `postponed` block, to end a long step.
-
-    The Ctrl-C itself is handled when the block ends.
-    """
+    """Raise KeyboardInterrupt after Ctrl-C in a `postponed` block, to end a long step."""
     if _pressed and (_pressed.is_set() or signal.SIGINT in signal.sigpending()):
         raise KeyboardInterrupt
 

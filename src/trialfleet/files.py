@@ -30,8 +30,7 @@ def write_atomic(
 ) -> None:
     """Replace `path` atomically: write a temporary file, fsync it, rename it, fsync the folder.
 
-    Text is stored as UTF-8. Unless the write is `durable`, nothing waits for the disk, and a power
-    failure may lose the file.
+    Unless the write is `durable`, nothing waits for the disk: a power failure may lose the file.
     """
     with _beside(path, mode, durable=durable) as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -169,11 +168,7 @@ def object_or_empty(read: Callable[[], Any]) -> dict[str, Any]:
 
 
 def read_record(path: Path, *keys: str, shape: Any = None) -> dict[str, Any]:
-    """Return the JSON object in `path`, which must have these keys, and the type `shape` if given.
-
-    Raises:
-        InputError: the file can't be read, or is damaged.
-    """
+    """Return the JSON object in `path`, of type `shape` if given; InputError if it is damaged."""
     return checked_record(path, path.read_bytes, keys, shape)
 
 

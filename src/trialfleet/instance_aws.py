@@ -51,11 +51,7 @@ class Imds:
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
     def get(self, path: str) -> str | None:
-        """Return the value below `/latest/`, such as of `meta-data/instance-id`; None if absent.
-
-        Raises:
-            AwsError: the service refuses or can't be reached.
-        """
+        """Return a value, such as `meta-data/instance-id`; None if absent, AwsError on failure."""
         for wait in (*self._waits, None):
             try:
                 return self._once(path)
@@ -130,11 +126,7 @@ class Aws:
         waits: Sequence[float] = WAITS,
         timeout: float = 60,
     ) -> None:
-        """Set the region, and the endpoint if it is not AWS's own.
-
-        Each call may be silent for `timeout` seconds. A failed call is repeated after each of
-        `waits` (seconds).
-        """
+        """Set region and endpoint, by default AWS's; repeat failed calls after each of `waits`."""
         self._imds, self._region, self._waits, self._timeout = imds, aws_region, waits, timeout
         self._endpoint = endpoint.rstrip("/")
 

@@ -31,8 +31,7 @@ def loss(result: float | None, direction: Direction) -> float:
 def losses(results: Iterable[float | None], direction: Direction) -> list[float]:
     """Return the losses of results; infinite losses become the nearest finite loss, or 0 if none.
 
-    Optuna's GPSampler does the same. A model without the failed trials would propose their points
-    again.
+    As in Optuna's GPSampler: a model without the failed trials would propose their points again.
     """
     known = [loss(result, direction) for result in results]
     finite = [value for value in known if math.isfinite(value)] or [0.0]

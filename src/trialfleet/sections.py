@@ -119,11 +119,7 @@ def _of_values(error: ValidationError, *, with_missing: bool) -> list[InitErrorD
 
 
 def refuse(title: str, problems: list[Refused]) -> NoReturn:
-    """Raise one pydantic error per problem.
-
-    Raises:
-        ValidationError: always; an enclosing model adds its own place before each.
-    """
+    """Raise a ValidationError with an error per problem; an outer model adds its own place."""
     details = [
         InitErrorDetails(
             type=PydanticCustomError("search_space", "{message}", {"message": message}),

@@ -136,12 +136,9 @@ class Domain:
         return len(self.names)
 
     def encode(self, points: Sequence[Mapping[str, Any]]) -> Array:
-        """Return the rows of n points, n × d; a missing parameter is at its default.
-
-        Columns are encoded as a whole, because there may be ten thousand points.
-        """
+        """Return the rows of n points, n × d; a missing parameter is at its default."""
         rows = np.tile(self.defaults, (len(points), 1))
-        for place, name in enumerate(self.names):
+        for place, name in enumerate(self.names):  # by columns: there may be ten thousand points
             known = [i for i, point in enumerate(points) if name in point]
             if known:
                 rows[known, place] = self._encoded(name, [points[i][name] for i in known])

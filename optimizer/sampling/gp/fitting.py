@@ -32,15 +32,9 @@ _BOUND = 4.0  # standard deviations of the prior
 
 @dataclass(frozen=True)
 class Prior:
-    """The normal priors of all θ and z.
+    """The normal priors of all θ and of the z of `tasks` teachers."""
 
-    Attributes:
-        means: means of the logarithms of all ℓ, s², a², σ²; then of all z.
-        deviations: their standard deviations.
-        tasks: k, the number of teachers.
-    """
-
-    means: Array
+    means: Array  # of the logarithms of all ℓ, s², a², σ²; then of all z
     deviations: Array
     tasks: int
 

@@ -26,19 +26,12 @@ _SQRT5 = 5**0.5
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """The hyperparameters of a covariance, or a stack of samples along the first axis.
+    """The hyperparameters of a covariance, or a stack of samples along the first axis."""
 
-    Attributes:
-        lengths: ℓ, d numbers in the last axis.
-        joint: s², the variance of the joint effect of all parameters.
-        additive: a², the variance of the separate effects.
-        noise: σ².
-    """
-
-    lengths: Array
-    joint: float | Array
-    additive: float | Array
-    noise: float | Array
+    lengths: Array  # ℓ, d numbers in the last axis
+    joint: float | Array  # s², the variance of the joint effect of all parameters
+    additive: float | Array  # a², the variance of the separate effects
+    noise: float | Array  # σ²
 
     @classmethod
     def from_logs(cls, logs: Array) -> Hyperparameters:

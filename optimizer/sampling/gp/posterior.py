@@ -113,10 +113,7 @@ class Posterior:
         return np.asarray(self._covariance(rows) @ self.alpha)
 
     def fantasize(self, pending: Array) -> Posterior:
-        """Return the posterior after p pending points get their predicted results.
-
-        No mean changes, so zeros extend α. Rows extend L.
-        """
+        """Return the posterior after pending points get predicted results; no mean changes."""
         if not len(pending):
             return self
         n, p = len(self.rows), len(pending)
@@ -138,7 +135,6 @@ class Posterior:
         return joint + additive
 
     def _noisy(self, whole: Array) -> Array:
-        """Return the covariance of results, given the covariance of the function."""
         noise = self.given.noise + JITTER * self.given.variance
         return np.asarray(whole + noise * np.eye(len(whole)))
 

@@ -20,10 +20,7 @@ _GOOD = 5  # best known points, near which the search starts
 
 @dataclass(frozen=True)
 class Proposals:
-    """Proposed points, the most promising first; known and pending points come last.
-
-    The weight of a teacher that does not help is 0.
-    """
+    """Points, the most promising first, known and pending ones last; the weight of each teacher."""
 
     rows: Array
     weights: list[float]
@@ -60,10 +57,7 @@ def improvement_of(
     random: np.random.Generator,
     teachers: Teachers | None = None,
 ) -> tuple[ExpectedImprovement, list[float]]:
-    """Return the acquisition function and the weight of each teacher; see `proposals`.
-
-    `random` is used for samples of hyperparameters.
-    """
+    """Return the acquisition function and each teacher's weight; see `proposals`."""
     modelled = informative(rows, values, domain.is_categorical)
     rows, scaled = rows[modelled], standardized(values[modelled])
     nearest = teachers.nearest(rows, scaled) if teachers else []
