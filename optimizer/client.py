@@ -2,16 +2,17 @@
 
     trialfleet.programs ask-service --folder RUN --start PROGRAM [ARGUMENT...] -- WORD...
 
-The exit code is the service's. If no service answers, it is 75 (EX_TEMPFAIL of sysexits.h: try
-again later) for ten minutes, then 1 unless the cause may be temporary. DAGMan runs the client
-before and after every trial, so the client must start as fast as Python itself. Therefore the
-client is one file, and imports only fast modules (socket, json and contextlib take 14 ms here).
+The client prints the service's message and exits with the service's exit code. If no service
+answers, the exit code is 75 (EX_TEMPFAIL of sysexits.h: try again later). After ten minutes without
+an answer the exit code is 1, unless the cause may be temporary. DAGMan runs the client before and
+after every trial, so the client must start as fast as Python itself. Therefore the client is one
+file, and imports only fast modules (socket, json and contextlib take 14 ms here).
 
 A request is the content's length, a newline, and the content: each word followed by a NUL. A reply
 is the exit code, the message's length, a newline, and the message. Both are in UTF-8. If a service
-dies before the reply is complete, the client starts another service and repeats the request,
-because all operations are idempotent. The client that acquires the service's lock starts the
-service, with the lock as the service's standard input.
+dies before the reply is complete, the client repeats the request, because all operations are
+idempotent. The client that acquires the service's lock starts the service, with the lock as the
+service's standard input.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ class DagmanEndedError(ServiceError):
 
 
 def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
-    """Return exit code and message of the service's reply; `start` starts a missing service."""
+    """Return the exit code and the message of the service's reply; ServiceError on failure.
+
+    The command `start` starts a service in the background if none is running.
+    """
     import time
 
     parent = os.getppid()
@@ -158,7 +162,10 @@ def _logs(folder: str) -> bool:
 
 
 def _note(folder: str, error: str, *, waiting: bool = False) -> float:
-    """Record why no service answers; return the seconds since the first record, or infinity."""
+    """Record why no service answers; return the seconds since the first such record.
+
+    The result is infinite if the record can't be written.
+    """
     import json
     import time
 

@@ -28,7 +28,7 @@ _ROUNDING = 1e-9  # of sums in USD
 
 
 class UsdBudget(NamedTuple):
-    """A budget in USD, and the amounts of `workflows.rules.budget` that count against it."""
+    """A budget in USD, and the amounts that count against it, from `workflows.rules.budget`."""
 
     name: str
     usd: float
@@ -43,7 +43,7 @@ class Facts:
 
     free: float = math.inf  # bytes on the disk
     folder: str = ""  # on that disk
-    # by mode (`tune`, `final`), the reason why the fleet pays for no more jobs: its cap is spent
+    # why the fleet's cost cap allows no more jobs, by mode (`tune`, `final`)
     unpaid: Mapping[str, str] = field(default_factory=dict)
     deadline: datetime | None = None  # of the run's day
     now: datetime | None = None

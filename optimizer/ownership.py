@@ -37,7 +37,8 @@ _OWNERS = sqlalchemy.Table(
 class Owner:
     """A manager that writes a run's studies: a run's folder on a machine.
 
-    `machine` is a digest of the machine's id, `host` its name. `since` is in UTC, ISO 8601.
+    `machine` is a digest of the machine's id, and `host` is the machine's name. `since` is UTC in
+    ISO 8601.
     """
 
     machine: str
@@ -67,7 +68,7 @@ class Ownership:
     """The right to write one run's studies. Not thread-safe; methods may raise OptimizerError."""
 
     def __init__(self, storage: TrialStorage, run: str, own: Owner) -> None:
-        """Use no storage yet; the run's name `run` is unique in the storage."""
+        """Take the run's name, unique in the storage, and this manager; use no storage yet."""
         self._engine = storage.engine
         self._run = run
         self._own = own

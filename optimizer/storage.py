@@ -1,8 +1,9 @@
 """The storage of a run's studies: SQLite by default, or any database that Optuna supports.
 
-Functions raise InputError if the URL is invalid, or if no driver for its database is installed.
-Functions raise OptimizerError if the database can't be reached, opened or used. Such an error names
-the URL.
+Functions raise two errors:
+
+- InputError: the URL is invalid, or no driver for its database is installed
+- OptimizerError, which names the URL: the database can't be reached, opened or used
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 def open_storage(url: str) -> TrialStorage:
-    """Open the storage at `url`, which has one of the STORAGE_FORMS; create missing tables.
+    """Open the storage at `url`, and create missing tables.
 
     SQLite uses a write-ahead log. So a reader, even a suspended one, never blocks the service and
     never sees half a transaction. Every commit is on the disk before the call returns.
@@ -71,7 +72,7 @@ def copy_sqlite(source: Path, target: Path) -> None:
 
 
 def copy_studies(url: str, names: Iterable[str], target: Path) -> bool:
-    """Copy the studies that exist to the new SQLite file `target`; False, and no file, if none."""
+    """Copy the existing studies among `names` to a new SQLite file; False if no file was made."""
     source = open_to_read(url)
     if source is None:
         return False
@@ -177,7 +178,8 @@ def _open_sqlite(url: URL) -> TrialStorage:
 def _create_sqlite(url: URL, path: Path) -> None:
     """Create the file with its tables under a temporary name; rename it unless `path` exists.
 
-    Two processes that create tables in one file can both fail. A crash would leave half of them.
+    Two processes that create tables in one file can both fail, and a crash can leave half of the
+    tables.
     """
     temporary = path.with_name(f".{secrets.token_hex(6)}.tmp")
     try:

@@ -49,7 +49,7 @@ def parse_storage(url: str) -> URL:
 
 
 def sqlite_file(url: str) -> Path | None:
-    """Return a SQLite storage's file; None for other databases, or with options."""
+    """Return the file of a SQLite URL without options, else None; ValueError as `parse_storage`."""
     parsed = parse_storage(url)
     is_file = parsed.get_backend_name() == "sqlite" and parsed.database and not parsed.query
     return Path(str(parsed.database)) if is_file else None

@@ -114,7 +114,10 @@ class StoredTrial:
 
     @cached_property
     def ran(self) -> tuple[float, float] | None:
-        """Start and end of a finished trial's job, or of ask and tell, in Unix seconds, if known."""
+        """Start and end of a finished trial's job in Unix seconds; None if unknown.
+
+        The times of ask and tell replace unknown times of the job.
+        """
         job = self.user_attrs.get("job") or {}
         start, end = job.get("started"), job.get("ended")
         if start is None and self.datetime_start:
@@ -211,7 +214,8 @@ def is_stopped_early(trial: FrozenTrial | StoredTrial) -> bool:
 def reader_of_file(path: Path, *, brief: bool = False) -> Reader:
     """Return a reader of a SQLite file, which need not exist yet.
 
-    With `brief`, the reader may omit all but the attributes about a trial's job and outcome.
+    With `brief`, the reader may return only the attributes about job and outcome, and no
+    intermediate values.
     """
     return _SqliteFile(path, brief=brief)
 
@@ -227,9 +231,8 @@ def reader_of_url(url: str, *, brief: bool = False) -> Reader:
 class _SqliteFile:
     def __init__(self, path: Path, *, brief: bool) -> None:
         self._path, self._brief = path, brief
-        self._finished: dict[
-            str, dict[int, StoredTrial]
-        ] = {}  # by study and id: all before the first unfinished trial
+        # by study and id, all trials before the first unfinished one
+        self._finished: dict[str, dict[int, StoredTrial]] = {}
         self._other: Reader | None = None  # used if the tables have another version than `TABLES`
 
     def __call__(self, study: str) -> list[StoredTrial]:

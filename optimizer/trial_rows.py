@@ -1,7 +1,8 @@
 """Optuna's database, with one transaction for each ask and each tell.
 
 Optuna itself writes each parameter and attribute with separate statements, and each part of an
-outcome in a separate transaction. With thousands of jobs, the service would mostly wait for these.
+outcome in a separate transaction. With thousands of jobs, the service would spend most of its time
+on these statements.
 """
 
 from __future__ import annotations

@@ -98,9 +98,10 @@ def nearest_point(space: SearchSpace, found: dict[str, Any]) -> dict[str, Scalar
 
 
 def usable_point(space: SearchSpace, point: dict[str, Scalar]) -> dict[str, Scalar] | None:
-    """Return a previous point in the present space; None if a value is out of range, or none left.
+    """Return a previous point in the present space; None if a value is out of range.
 
     A missing parameter is at its default. A parameter that the present space lacks is dropped.
+    Without a common parameter the result is None.
     """
     entries = space.parameters
     common = {name: entries[name].resolve(point[name]) for name in point if name in entries}

@@ -35,13 +35,13 @@ class RegionSampler(BaseSampler):
     """A Gaussian process that handles pending trials, failed trials and conditional parameters.
 
     The conditions are derived from the trials: a parameter may depend on a choice or a whole
-    number. A parameter that a trial lacks is at the middle of its range. Failed trials, trials
-    pruned before their first report, and trials that violate a constraint count as the worst
-    result. Until a trial satisfies all constraints, the total violation is minimized.
+    number. A parameter that a trial lacks is at the middle of its range. Failed trials count as the
+    worst result, and so do trials pruned before their first report, and trials that violate a
+    constraint. Until a trial satisfies all constraints, the total violation is minimized.
 
     Three kinds of trials are ignored:
 
-    - trials that a pruner ended, because their reports are not results
+    - trials that a pruner ended after a report, because reports are not results
     - trials with a value outside the latest range of its parameter
     - trials without any parameter
 
@@ -49,10 +49,11 @@ class RegionSampler(BaseSampler):
     """
 
     def __init__(self, *, seed: int | None = None, n_startup_trials: int = 10) -> None:
-        """Create a sampler; without a `seed`, each sampler has a different one.
+        """Create a sampler; without a `seed`, each sampler has a different seed.
 
         The model proposes after `n_startup_trials` results. Until then, trials follow a Sobol
-        sequence, except the first two: their parameters are unknown before, so they are random.
+        sequence, except the first two: they are random, because their parameters are unknown
+        before.
         """
         self._seed = _any_seed() if seed is None else int(seed)
         self._startup = n_startup_trials

@@ -73,7 +73,7 @@ def suggest(
     never repeats a point, even with pending trials. Then the sampler proposes.
 
     `history` is all trials so far in the order of their asks, with their active parameters. `seed`
-    is the study's; the length of the history is added to it. `startup_trials` includes the
+    is the study's, and is combined with the length of the history. `startup_trials` includes the
     defaults. Only our own sampler's model learns from `previous`.
     """
     if not history:
@@ -99,7 +99,8 @@ def _new(points: Iterator[Point], taken: set[Key]) -> Point | None:
 def in_startup(history: Sequence[FrozenTrial], startup_trials: int) -> bool:
     """Return whether the next point comes from the start-up design, not from the model.
 
-    The design has `startup_trials` points, and continues until `results_awaited` have results.
+    The design has `startup_trials` points, and continues until `results_awaited` trials have
+    results.
     """
     has_value = {TrialState.COMPLETE, TrialState.PRUNED}  # measured, or predicted
     complete = sum(trial.state in has_value and bool(trial.values) for trial in history)

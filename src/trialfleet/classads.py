@@ -1,8 +1,8 @@
-"""ClassAds as plain values, from HTCondor's bindings and tools, without `undefined` ones.
+"""ClassAds as plain values, from HTCondor's bindings and tools, without undefined values.
 
-For `undefined` the bindings return `classad2.Value`, an enum that is an int: for an ad with `Price
-= undefined`, `ad.get("Price", 0)` is 2. In JSON, HTCondor's tools print `undefined` as null, and
-expressions as text.
+For `undefined` the bindings return `classad2.Value`, an enum that is an int. So `ad.get("Price",
+0)` is 2 for an ad with `Price = undefined`. In JSON, HTCondor's tools print `undefined` as null,
+and expressions as text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Files that are replaced atomically, and locks on files.
 
 Functions raise OSError if a folder is missing, full or not writable; the file is then unchanged.
-PyPI's `atomicwrites` is not maintained.
+PyPI's `atomicwrites`, which does the same, is not maintained.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def locked(lock: Path, *, wait: bool) -> Iterator[bool]:
 def folder_stamp(folder: Path) -> int:
     """Return when a folder's entries last changed, by a rename or removal, in nanoseconds.
 
-    0 stands for a missing folder, and for a change so recent that the next one may have its time.
+    The result is 0 for a missing folder, and for a change so recent that another change may have
+    the same time.
     """
     try:
         changed = os.stat(folder).st_mtime_ns  # noqa: PTH116 - it takes half the time
@@ -144,13 +145,8 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-DAMAGED = (
-    OSError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-)  # what reading a damaged file raises
+# What reading a damaged file raises.
+DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError)
 
 
 def unless_damaged(read: Callable[[], T], default: U) -> T | U:

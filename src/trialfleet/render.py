@@ -20,7 +20,7 @@ HTML = ("html.j2", "css.j2")  # the endings of templates for pages
 
 
 def render_template(template: str, /, **values: Any) -> str:
-    """Render a template of `trialfleet.templates`, such as `dag/study.dag.j2`."""
+    """Render a template, such as `dag/study.dag.j2`; jinja2.UndefinedError without a value."""
     return _environment().get_template(template).render(**values)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 HELD = ("Claimed", "Preempting", "Matched")  # states of a slot that a job has, or will have soon
-ATTRIBUTES = ("State", "SlotType", "JobId", "IsDataSlot")  # the attributes read here
+ATTRIBUTES = ("State", "SlotType", "JobId", "IsDataSlot")  # of a slot's ad
 # `not is_held` as HTCondor evaluates it: true of each slot of an idle machine.
 _UNHELD = " && ".join(f'State =!= "{state}"' for state in HELD)
 # Where the startd evaluates it, an ad lacks IsDataSlot; HTCondor names such slots `data1_2`.
@@ -20,7 +20,7 @@ IS_FREE = f'regexp("^data", Name) =?= true || ({_UNHELD})'
 
 
 def is_held(ad: Mapping[str, Any]) -> bool:
-    """Return whether the slot is claimed for a job, or for the next job after one has ended."""
+    """Return whether the slot is claimed for a job, or for the next job after a job has ended."""
     return ad.get("State") in HELD and not is_data_slot(ad)
 
 

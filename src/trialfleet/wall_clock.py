@@ -2,7 +2,7 @@
 
 After a jump ahead all nodes would seem silent or idle, money spent and deadlines over. So for a
 while after a jump a monotonic clock continues the previous time. A jump that is soon corrected has
-no effect, and other programs can renew their times.
+no effect. Meanwhile other programs renew their times.
 """
 
 from __future__ import annotations

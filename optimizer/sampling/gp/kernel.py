@@ -3,7 +3,7 @@
     k(x, x') = s² m(Σ_d δ_d² / ℓ_d²)  +  a² / d Σ_d m(δ_d² / ℓ_d²)
     m(r²)    = (1 + √5 r + 5/3 r²) exp(-√5 r)                        (Matérn 5/2)
 
-δ_d is the difference of two numbers; for two choices it is 0 if they are equal, else 1. The joint
+δ_d is the difference of two numbers; for choices, δ_d is 0 if they are equal, else 1. The joint
 part has a length per parameter (Rasmussen and Williams, equation 4.17). With this part alone, a
 trial with one choice says little about trials with another choice. The additive part (first order,
 Duvenaud, Nickisch and Rasmussen 2011) learns the effect of one parameter for all values of the
