@@ -35,16 +35,12 @@ _OWNERS = sqlalchemy.Table(
 
 @dataclass(frozen=True)
 class Owner:
-    """A manager that writes a run's studies: a run's folder on a machine.
+    """A manager that writes a run's studies: a run's folder on a machine."""
 
-    `machine` is a digest of the machine's id, and `host` is the machine's name. `since` is UTC in
-    ISO 8601.
-    """
-
-    machine: str
+    machine: str  # a digest of the machine's id
     folder: str
-    host: str
-    since: str
+    host: str  # the machine's name, for messages
+    since: str  # UTC in ISO 8601
 
     def __str__(self) -> str:
         return f"host {self.host}, folder {self.folder}, since {self.since[:19]} UTC"

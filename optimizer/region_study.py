@@ -4,8 +4,8 @@ A trial is identified by its node, the name of a DAG node. A suggestion is a pur
 stored trials (`suggest`). An ask stores the new trial with node, parameters and seed in one
 transaction. A tell stores the outcome in one transaction.
 
-Only one process at a time may write a study. The service's lock ensures that on one machine. If
-several machines use one storage, `ownership` ensures that.
+Only one process at a time may write a study. On one machine the service's lock prevents a second
+writer. If several machines use one storage, `ownership` prevents a second writer.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class RegionStudy:
         previous: PreviousTasks | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Load the study called `name`, or create it; TrialfleetError if its direction differs.
+        """Load the study called `name`, or create it; TrialfleetError if it has another direction.
 
         For a name, which is unique in the storage, `space` and `previous` must stay the same. `now`
         returns Unix seconds.
@@ -92,7 +92,7 @@ class RegionStudy:
             return self._assignment(self._create(node))
 
     def refusal(self, facts: Facts = NO_FACTS) -> Refused | None:
-        """Return why no other trial may begin, by `facts` and the study's own; else None."""
+        """Return why no other trial may begin, by `facts` and the study's own facts, or None."""
         return refusal("trial", self._facts(facts))
 
     def _facts(self, facts: Facts) -> Facts:
@@ -110,9 +110,9 @@ class RegionStudy:
         )
 
     def tell(self, node: str, outcome: Outcome, **execution: Unpack[TrialExecution]) -> None:
-        """Record the outcome of `node` once; TrialfleetError if the node was never asked.
+        """Record the outcome of `node`; a repeated call changes nothing.
 
-        An outcome `Abandoned` of a node that was never asked is ignored.
+        A node that was never asked raises TrialfleetError, except for an outcome `Abandoned`.
         """
         with self._storage_errors():
             trial = self._find(node)
@@ -183,7 +183,7 @@ class RegionStudy:
         return self._assignment(best) if best else None
 
     def stopped(self) -> Refused | None:
-        """Return the refusal after too many trials failed for good; None before that."""
+        """Return the refusal of all trials after too many trials failed for good; else None."""
         return refusal("region", self._facts(NO_FACTS))
 
     def nodes(self) -> set[str]:
@@ -196,7 +196,7 @@ class RegionStudy:
         return [str(trial.user_attrs["node"]) for trial in running]
 
     def ask_ahead(self) -> bool:
-        """Compute the next suggestion in advance; return False if that is done or not needed."""
+        """Compute the next suggestion in advance; return False if it is known or not needed."""
         with self._storage_errors():
             before = self._ahead
             if self._trials() and not self.refusal():

@@ -81,11 +81,11 @@ def serve(
     idle_timeout: float | None,
     wait_for_lock: bool,
 ) -> None:
-    """Run the service of `folder` until SIGTERM, SIGINT, or `idle_timeout` seconds of silence.
+    """Run the service of `folder` until a signal, or `idle_timeout` seconds without a request.
 
-    Call `serve` from the main thread of a separate process: `serve` replaces the process's signal
-    handlers, and logs to stderr. `make_handler`, with its slow imports, is called once the lock is
-    held. If another service has the lock, `serve` returns at once, unless `wait_for_lock` is set.
+    Call `serve` from the main thread of a separate process: `serve` handles SIGTERM and SIGINT, and
+    logs to stderr. `make_handler`, with its slow imports, is called once the lock is held. If
+    another service has the lock, `serve` returns at once, unless `wait_for_lock` is set.
 
     Raises:
         OSError: the folder is missing or not writable.

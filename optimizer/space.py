@@ -52,7 +52,7 @@ Problem = tuple[tuple[str | int, ...], str, object]
 
 
 def _parse(given: Any) -> Any:
-    """Parse a parameter or a constant; a pydantic union would add its members to error places."""
+    """Parse without a pydantic union, which would add its member to each error's place."""
     if isinstance(given, Parameter):
         return given
     if isinstance(given, Mapping):
@@ -127,7 +127,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         return {name: known[name] for name in self.root if name in known}
 
     def conditions(self) -> dict[str, dict[str, list[Scalar]]]:
-        """Return, for each conditional parameter, the values of others that it needs."""
+        """Return for each conditional parameter the values of other parameters that it needs."""
         return {
             name: {other: self._resolved(other, options) for other, options in entry.when.items()}
             for name, entry in self.parameters.items()

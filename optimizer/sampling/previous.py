@@ -28,15 +28,12 @@ _KEPT = 1024  # cached models of tasks, about 40 kB each
 
 @dataclass(frozen=True, eq=False)
 class PreviousTask:
-    """The results of one region in a previous run: the complete trials' parameters and losses.
+    """The results of one region in a previous run: the complete trials' parameters and losses."""
 
-    `name` is the study's name in the storage, STUDY/RUN/REGION. A smaller loss is better.
-    """
-
-    name: str
+    name: str  # of its study in the storage: STUDY/RUN/REGION
     region: str
     points: tuple[dict[str, Scalar], ...]
-    losses: tuple[float, ...]
+    losses: tuple[float, ...]  # smaller is better
 
 
 def previous_as_text(tasks: Iterable[PreviousTask]) -> str:

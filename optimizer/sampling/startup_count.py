@@ -3,8 +3,8 @@
 Ax takes two start-up trials per parameter, at most a fifth of the trials, but at least 5
 (`calculate_num_initialization_trials`, https://github.com/facebook/Ax). The rule here differs:
 
-- The share is a third, because parallel trials are asked before the first results are known.
-- The share takes precedence over the minimum of 5.
+- The share of the trials is a third, because parallel trials are asked before the first results.
+- This share takes precedence over the minimum of 5.
 - The maximum is 10, the constant number of Optuna's GPSampler.
 """
 
@@ -19,7 +19,7 @@ PART = 3  # one in three trials of the budget
 
 
 def default_startup(trials: int, parameters: int) -> int:
-    """Return the default number of start-up trials; `parameters` have more than one value."""
+    """Return the default number of start-up trials, for `parameters` with several values each."""
     wanted = min(MOST, max(LEAST, PER_PARAMETER * parameters))
     # a single point, the defaults, shows the effect of no parameter
     return min(trials, max(2, min(wanted, math.ceil(trials / PART))))

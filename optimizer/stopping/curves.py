@@ -111,10 +111,7 @@ class CurveModel:
         )
 
     def _calibrated(self, found: Prediction, step: float) -> Prediction:
-        """Return the prediction in the curve's units, widened by its errors on complete curves.
-
-        The complete curves are predicted from reports up to the same step.
-        """
+        """Return the prediction in the curve's units, widened by the factor `_miss` if above 1."""
         wider = self._misses.get(step)
         if wider is None:
             wider = self._misses[step] = self._miss(self._time(step))
@@ -125,7 +122,7 @@ class CurveModel:
         )
 
     def _miss(self, until: float) -> float:
-        """Return √((Σ z² + _DOUBT²) / n) for n complete curves, predicted from their beginnings.
+        """Return √((Σ z² + _DOUBT²) / n) for n complete curves, each predicted from its beginning.
 
         z is a prediction's error in standard deviations.
         """

@@ -6,11 +6,12 @@ best complete trial. Exceptions:
 - a trial whose last report is before `min_steps`, or that has fewer than `LEAST_REPORTS` reports
 - any trial while fewer than `startup_trials` trials with curves are complete
 - a trial that has already reported a better value than the region's best result
-- further trials, if two thirds of the running trials or the share `max_stopped` of all begun trials
-  are stopped: a wrong model of curves must not leave a region without results
+- further trials, once two thirds of the running trials are stopped at one time, or the share
+  `max_stopped` of all begun trials: a wrong model of curves must not leave a region without results
 
 Many trainers return the weights of the best epoch, not of the last epoch. So the policy uses curves
-of the best value so far, if these explain the complete results better. Pure.
+of the best value so far, if the best reports explain the complete results better than the last
+reports do. Pure: a restarted service makes the same decisions.
 """
 
 from __future__ import annotations

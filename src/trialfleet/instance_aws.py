@@ -1,7 +1,7 @@
 """An EC2 instance's calls to AWS: for its metadata (IMDSv2), objects (S3) and a token (SSM).
 
-The user data contains this file's code, so it imports nothing from trialfleet. A booting node only
-has the standard library, without boto3.
+The user data contains this file's code, so this file imports nothing from trialfleet. A booting
+node has only the standard library, without boto3.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Imds:
     def __init__(self, base: str = "", timeout: float = 5, waits: Sequence[float] = ()) -> None:
         """Set the service's URL, by default that of AWS's tools; a request may take `timeout` s.
 
-        After no answer, 429 or 5xx a request is repeated after each of `waits` (seconds).
+        A request without an answer, or with the answer 429 or 5xx, is repeated after each of
+        `waits`.
         """
         self._base = (base or os.environ.get(ENDPOINT) or IMDS).rstrip("/")
         self._timeout, self._waits = timeout, waits
@@ -51,7 +52,10 @@ class Imds:
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
     def get(self, path: str) -> str | None:
-        """Return a value, such as `meta-data/instance-id`; None if absent, AwsError on failure."""
+        """Return the value at a path such as `meta-data/instance-id`; AwsError on failure.
+
+        The result is None if the value is absent: no notice, or the tag is not set.
+        """
         for wait in (*self._waits, None):
             try:
                 return self._once(path)
@@ -126,7 +130,10 @@ class Aws:
         waits: Sequence[float] = WAITS,
         timeout: float = 60,
     ) -> None:
-        """Set region and endpoint, by default AWS's; repeat failed calls after each of `waits`."""
+        """Set the region, and the endpoint if it is not AWS's own.
+
+        A failed call is repeated after each of `waits`. All times are in seconds.
+        """
         self._imds, self._region, self._waits, self._timeout = imds, aws_region, waits, timeout
         self._endpoint = endpoint.rstrip("/")
 

@@ -3,7 +3,7 @@
 A job may leave a link, a device, a pipe, or a file of any size in its trial's folder on the access
 point. So only regular files to which no link leads are read, up to the size of their kind. Nothing
 here waits for a writer. Functions raise OSError if a file can't be read or written, and
-JobFileError, an OSError, for a file that our jobs never leave.
+JobFileError, an OSError, for a file of another kind or size than our jobs leave.
 
 Below the folder `within` a job may have replaced any part of the path. The default is the file's
 own folder.

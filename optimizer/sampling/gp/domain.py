@@ -28,7 +28,7 @@ COUNTABLE = 50  # a parameter with more values is searched as a continuous one, 
 
 @dataclass(frozen=True)
 class Column:
-    """The encoding of one parameter: the number, or its logarithm, `low` becomes 0, and `high` 1."""
+    """A parameter's encoding: the number, or its logarithm, `low` becomes 0, and `high` 1."""
 
     distribution: BaseDistribution
     low: float

@@ -140,10 +140,7 @@ class Posterior:
 
 
 class Posteriors:
-    """The posteriors of the same points under several samples of hyperparameters.
-
-    NumPy's cost per call would dominate a single gradient, so all samples are evaluated together.
-    """
+    """The posteriors under samples of hyperparameters, together to save NumPy's cost per call."""
 
     def __init__(self, posteriors: Sequence[Posterior], prior: PriorMeans | None = None) -> None:
         """Stack S posteriors, at the same points, of the results minus the `prior` means."""

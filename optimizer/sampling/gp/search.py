@@ -25,7 +25,7 @@ _MOST_STEPS = 40  # of L-BFGS
 def best_points(
     domain: Domain, improvement: ExpectedImprovement, good: Array, random: np.random.Generator
 ) -> Array:
-    """Return distinct canonical points in order of falling acquisition; some are near `good`."""
+    """Return distinct canonical points in order of falling acquisition, some near `good`."""
     sequence = Sobol(domain.size, scramble=True, rng=random)
     spread = domain.spread(sequence.random_base2(int(np.log2(SPREAD))))
     candidates = np.unique(np.concatenate([spread, _near(domain, good, random)]), axis=0)
