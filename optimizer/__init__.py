@@ -1,6 +1,6 @@
 """The optimiser on the manager: search space, ask and tell, storage, resident service, client.
 
-Any Optuna study may use `RegionSampler`, too.
+Any Optuna study can use `RegionSampler`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["RegionSampler"]
 
 
 def __getattr__(name: str) -> object:
-    """Import the sampler at its first use, because the client, a process per trial, needs none."""
+    """Import the sampler at its first use, because the client must start fast."""
     if name == "RegionSampler":
         from trialfleet.optimizer.sampling.region_sampler import RegionSampler
 

@@ -3,18 +3,16 @@
     trialfleet.programs ask-service --folder RUN --start PROGRAM [ARGUMENT...] -- WORD...
 
 The client prints the service's message and exits with the service's exit code. If no service
-answers, the exit code is 75 (EX_TEMPFAIL of sysexits.h: try again later) for the first ten minutes,
-or for longer if the cause is temporary. After that the exit code is 1. DAGMan runs the client
-before and after every trial, so it must start as fast as Python itself. Therefore it is one file,
-and imports only fast modules of the standard library (socket, json and contextlib take 14 ms here).
+answers, the exit code is 75 (EX_TEMPFAIL of sysexits.h: try again later). After ten minutes without
+an answer the exit code is 1, unless the cause may be temporary. DAGMan runs the client before and
+after every trial, so the client must start as fast as Python itself. Therefore the client is one
+file, and imports only fast modules (socket, json and contextlib take 14 ms here).
 
-A request is the length of its content and a newline, then the words, each followed by a NUL. A
-reply is the exit code, the length and a newline, then the message. Both are UTF-8. If a service
-dies before it has sent the whole reply, the client starts another service and repeats the request.
-This is safe, because the service's operations are idempotent.
-
-If several clients find no service, the client that acquires the service's lock starts the service,
-and passes it the lock as standard input. The others wait until the service listens.
+A request is the content's length, a newline, and the content: each word followed by a NUL. A reply
+is the exit code, the message's length, a newline, and the message. Both are in UTF-8. If a service
+dies before the reply is complete, the client repeats the request, because all operations are
+idempotent. The client that acquires the service's lock starts the service, with the lock as the
+service's standard input.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ START_SECONDS = 120.0  # until a started service listens, its imports included
 RESTART_SECONDS = 1.0  # before another start, if the last service ended without listening
 FAILED_STARTS = 3
 REPLY_SECONDS = 600.0
-NOTE_SECONDS = 20.0  # without an answer until a client records that
+NOTE_SECONDS = 20.0  # without an answer before a client records the silence
 ATTEMPTS = 5
 PATIENCE_SECONDS = 600.0  # of retries while the service can't be started
 EXIT_NO_SERVICE = 75
@@ -50,7 +48,7 @@ USAGE = "usage: ask-service --folder RUN --start PROGRAM [ARGUMENT...] -- WORD..
 
 
 class ServiceError(Exception):
-    """No service could be started, or no service replied; `for_now`: the cause may be temporary."""
+    """No service could be started or replied; `for_now`: the cause may be temporary."""
 
     def __init__(self, message: str, *, for_now: bool = False) -> None:
         super().__init__(message)
@@ -62,12 +60,9 @@ class DagmanEndedError(ServiceError):
 
 
 def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
-    """Return the exit code and the message of the reply from the service of a run's folder.
+    """Return the exit code and the message of the service's reply; ServiceError on failure.
 
-    If no service is running, start one in the background with the command `start`.
-
-    Raises:
-        ServiceError: the folder is missing, no service can be started, or no service replies.
+    The command `start` starts a service in the background if none is running.
     """
     import time
 
@@ -96,7 +91,6 @@ def is_served(folder: str) -> bool:
 
 
 def _connect(folder: str) -> Socket | None:
-    """Return a connection to the service; None if no service listens."""
     try:
         descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     except OSError as error:
@@ -117,7 +111,7 @@ def _connect(folder: str) -> Socket | None:
 
 
 def _exchange(connection: Socket, words: list[str], folder: str) -> tuple[int, str] | None:
-    """Return the reply to `words`; None if the service ended before the reply was complete."""
+    """Return the reply; None if the service ended before the reply was complete."""
     content = b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
     received = b""
     try:
@@ -134,11 +128,7 @@ def _exchange(connection: Socket, words: list[str], folder: str) -> tuple[int, s
 
 
 def _receive(connection: Socket, words: list[str], folder: str) -> bytes:
-    """Return the next bytes from the service; while it is silent, note this every `NOTE_SECONDS`.
-
-    Raises:
-        ServiceError: the service sends nothing for too long.
-    """
+    """Return the service's next bytes; ServiceError after `REPLY_SECONDS` without a byte."""
     connection.settimeout(NOTE_SECONDS)
     silent = 0.0
     while True:
@@ -155,7 +145,6 @@ def _receive(connection: Socket, words: list[str], folder: str) -> bytes:
 
 
 def _process_of(connection: Socket) -> int:
-    """Return the process ID of the service."""
     size = 4
     found = connection.getsockopt(SOL_SOCKET, SO_PEERCRED, 3 * size)
     return int.from_bytes(found[:size], sys.byteorder)
@@ -173,11 +162,9 @@ def _logs(folder: str) -> bool:
 
 
 def _note(folder: str, error: str, *, waiting: bool = False) -> float:
-    """Record why the service does not answer, and whether a client is waiting for an answer.
+    """Record why no service answers; return the seconds since the first such record.
 
-    Returns:
-        The number of seconds since the service last answered; infinity if the record can't be
-        written.
+    The result is infinite if the record can't be written.
     """
     import json
     import time
@@ -210,7 +197,6 @@ def _remove(path: str) -> None:
 
 
 def _start_and_connect(folder: str, start: list[str]) -> Socket:
-    """Start a service, or let another client do so, and return a connection to it."""
     import time
 
     begin = time.monotonic()
@@ -243,11 +229,7 @@ def _start_and_connect(folder: str, start: list[str]) -> Socket:
 
 
 def _start(folder: str, command: list[str]) -> subprocess.Popen[bytes] | None:
-    """Start the service; return None if its lock is taken, because another service has it.
-
-    The service runs in a new session, appends its output to the folder's log, and has the lock as
-    its standard input.
-    """
+    """Start the service with its lock as standard input; None if another process has the lock."""
     import fcntl
 
     try:
@@ -269,14 +251,13 @@ def _start(folder: str, command: list[str]) -> subprocess.Popen[bytes] | None:
 
 
 def open_lock(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open the lock like `files.open_lock`, which this program can't import."""
+    """Open a lock like `files.open_lock`, which this program can't import."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     os.fchmod(descriptor, 0o600)
     return os.fdopen(descriptor, "r+b")
 
 
 def _log_tail(folder: str) -> str:
-    """Return the end of the service's log, to be appended to an error message."""
     path = os.path.join(folder, LOG)  # noqa: PTH118
     try:
         with open(path, "rb") as log:  # noqa: PTH123
@@ -287,7 +268,7 @@ def _log_tail(folder: str) -> str:
 
 
 def _parse(arguments: list[str]) -> tuple[str, list[str], list[str]]:
-    """Return folder, start command and words. argparse would take longer than the request."""
+    """Parse the command line without argparse, which would take longer than the request."""
     end = arguments.index("--")
     match arguments[:end]:
         case ["--folder", folder, "--start", _, *_] if arguments[end + 1 :]:

@@ -1,6 +1,6 @@
 """Reasons not to begin a trial, a full training or a gate, in order of precedence. Pure.
 
-Callers gather `Facts`; a fact that is left out never causes a refusal.
+Callers gather `Facts`; a missing fact never causes a refusal.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ROUNDING = 1e-9  # of sums in USD
 
 
 class UsdBudget(NamedTuple):
-    """A budget in USD and the amounts that count against it: see `workflows.rules.budget`."""
+    """A budget in USD, and the amounts that count against it, from `workflows.rules.budget`."""
 
     name: str
     usd: float
@@ -43,9 +43,8 @@ class Facts:
 
     free: float = math.inf  # bytes on the disk
     folder: str = ""  # on that disk
-    unpaid: Mapping[str, str] = field(
-        default_factory=dict
-    )  # reason by mode: the fleet's cap is spent
+    # why the fleet's cost cap allows no more jobs, by mode (`tune`, `final`)
+    unpaid: Mapping[str, str] = field(default_factory=dict)
     deadline: datetime | None = None  # of the run's day
     now: datetime | None = None
     failed: int = 0  # trials of the region that failed for good

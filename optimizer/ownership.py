@@ -1,9 +1,8 @@
-"""Ownership of a run's studies: only one manager writes them, and the storage records which.
+"""Ownership of a run's studies: the storage records the one manager that may write the studies.
 
-On one machine the service's lock prevents a second service. But several machines may use one
-database: if two managers planned a run of the same name, both would write the same studies. So the
-first manager that writes records itself as the owner, in one transaction, and every write checks
-the owner. A user can transfer the ownership.
+On one machine the service's lock prevents a second service. But two managers may use one database,
+and plan runs of the same name. So the first manager that writes records itself as the owner, in one
+transaction. Every write checks the owner. A user can transfer the ownership.
 """
 
 from __future__ import annotations
@@ -36,32 +35,25 @@ _OWNERS = sqlalchemy.Table(
 
 @dataclass(frozen=True)
 class Owner:
-    """A manager that writes a run's studies: a run's folder on a machine.
+    """A manager that writes a run's studies: a run's folder on a machine."""
 
-    Attributes:
-        machine: an identifier of the machine.
-        folder: the run's folder on that machine.
-        host: the machine's name, for messages.
-        since: the time when it became the owner, UTC in ISO 8601.
-    """
-
-    machine: str
+    machine: str  # a digest of the machine's id
     folder: str
-    host: str
-    since: str
+    host: str  # the machine's name, for messages
+    since: str  # UTC in ISO 8601
 
     def __str__(self) -> str:
         return f"host {self.host}, folder {self.folder}, since {self.since[:19]} UTC"
 
 
 def here(folder: Path) -> Owner:
-    """Return the owner that is this machine with the run's folder `folder`."""
+    """Return this machine with the run's folder `folder` as an owner."""
     host = socket.gethostname()
     return Owner(_machine(host), str(folder), host, datetime.now(UTC).isoformat())
 
 
 def _machine(host: str) -> str:
-    """Return an identifier of this machine: a digest, because the machine's id is private."""
+    """Return a digest of the machine's id, because the id itself is private."""
     identity = ""
     with suppress(OSError):
         identity = MACHINE_ID.read_text().strip()
@@ -69,13 +61,10 @@ def _machine(host: str) -> str:
 
 
 class Ownership:
-    """The right to write the studies of one run. Not thread-safe.
-
-    Each method raises OptimizerError if the storage can't be used.
-    """
+    """The right to write one run's studies. Not thread-safe; methods may raise OptimizerError."""
 
     def __init__(self, storage: TrialStorage, run: str, own: Owner) -> None:
-        """Keep the arguments and use no storage yet; the run's name is unique in the storage."""
+        """Take the run's name, unique in the storage, and this manager; use no storage yet."""
         self._engine = storage.engine
         self._run = run
         self._own = own
@@ -100,11 +89,11 @@ class Ownership:
         return None if owner is None or self.is_ours(owner) else owner
 
     def is_ours(self, owner: Owner) -> bool:
-        """Return whether the owner is this folder on this machine, by any host name."""
+        """Return whether the owner is this folder on this machine, under any host name."""
         return (owner.machine, owner.folder) == (self._own.machine, self._own.folder)
 
     def take_over(self) -> Owner | None:
-        """Become the owner; return the previous owner, or None."""
+        """Become the owner; return the previous owner, or None if there was none."""
         with self._storage_errors():
             previous = self._read() or self._claim()
             with self._engine.begin() as connection:
@@ -124,7 +113,7 @@ class Ownership:
         return Owner(*row) if row else None
 
     def _claim(self) -> Owner:
-        """Record ourselves unless another manager was faster; return the owner."""
+        """Become the owner unless another manager was faster; return the owner."""
         with suppress(sqlalchemy.exc.IntegrityError), self._engine.begin() as connection:
             connection.execute(sqlalchemy.insert(_OWNERS).values(run=self._run, **vars(self._own)))
         owner = self._read()

@@ -1,9 +1,6 @@
 """One tunable parameter: its range or choices, as in a study file.
 
-A parameter is *finite* if its values can be counted (int, categorical, float with a step); its i-th
-value is then `nth(i)`. `from_unit(u)` maps the unit interval evenly onto the values (in the log
-domain if `log` is set). `resolve(x)` returns the parameter's own value that equals x, if there is
-one.
+A parameter is *finite* if its values can be counted: int, categorical, or float with a step.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ Scalar = str | bool | int | float
 
 
 def _scalar(given: object) -> Scalar:
-    """Return `given` unchanged; report one error, while a pydantic union reports one per member."""
+    """Check a value with one error; a pydantic union would report an error per member."""
     if not isinstance(given, Scalar):
         raise PydanticCustomError("scalar", "must be text, a number, true or false")
     if problem := scalar_problem(given):
@@ -83,11 +80,7 @@ def same(left: Scalar, right: Scalar) -> bool:
 
 
 class Parameter(Section, ABC):
-    """The base of the three kinds of parameter.
-
-    Each kind also has `resolve`, `nearest`, `fallback`, `outermost` and `distribution`, with its
-    own types.
-    """
+    """The base of the three kinds of parameter, whose other methods have the same names."""
 
     if TYPE_CHECKING:  # declared in each kind, so that it is the last field in a dump
         when: Condition | None
@@ -106,7 +99,7 @@ class Parameter(Section, ABC):
         """Yield each fault: the field and a sentence."""
 
     def from_unit(self, u: float) -> Scalar:
-        """Return the value at u of the unit interval [0, 1)."""
+        """Map u of [0, 1) evenly onto the values."""
         assert self.count is not None
         return self.nth(min(int(u * self.count), self.count - 1))
 
@@ -140,12 +133,12 @@ class FloatParameter(Parameter):
         return int((_exact(self.high) - _exact(self.low)) / _exact(self.step)) + 1
 
     def nth(self, index: int) -> float:
-        """Return low + index steps, rounded once."""
+        """Return low + index · step, rounded once."""
         assert self.step is not None
         return float(_exact(self.low) + index * _exact(self.step))
 
     def from_unit(self, u: float) -> Scalar:
-        """Return the value at u of the unit interval [0, 1)."""
+        """Map u of [0, 1) evenly onto the values, or onto their logarithms with `log`."""
         if self.step is not None:
             return super().from_unit(u)
         if not self.log:
@@ -193,7 +186,7 @@ class FloatParameter(Parameter):
             yield "low", f"must be above 0 with log: true, not {self.low}"
 
     def _double_problems(self) -> Iterator[tuple[str, str]]:
-        """Yield faults of a range whose width or step is beyond a sampler's arithmetic."""
+        """Yield faults of a width or a step that a sampler can't calculate with."""
         largest, step = max(abs(self.low), abs(self.high)), self.step or 0.0
         if not math.isfinite(self.high - self.low + step):
             most = f"{sys.float_info.max:.2g}"
@@ -229,11 +222,11 @@ class IntParameter(Parameter):
         return (self.high - self.low) // self._stride + 1
 
     def nth(self, index: int) -> int:
-        """Return low + index steps."""
+        """Return low + index · step."""
         return self.low + index * self._stride
 
     def from_unit(self, u: float) -> Scalar:
-        """Return the value at u of the unit interval [0, 1)."""
+        """Map u of [0, 1) evenly onto the values, or onto their logarithms with `log`."""
         if not self.log:
             return super().from_unit(u)
         lowest, highest = math.log(self.low - 0.5), math.log(self.high + 0.5)
@@ -354,7 +347,6 @@ def _exact(number: float) -> Decimal:
 def _range_problems(
     given: FloatParameter | IntParameter, stepped: bool, of_width: Iterator[tuple[str, str]]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the first fault of bounds, step or default."""
     if given.low >= given.high:
         yield "high", f"must be above low, which is {given.low}; write a fixed value as a constant"
         return

@@ -1,14 +1,12 @@
 """PED-ANOVA: how important a parameter is for a trial to be among the best.
 
-Watanabe et al. 2023, arXiv 2304.10255; conditional parameters by theorem 4.2 of arXiv 2601.20800.
-The values are counted on a grid and smoothed; the best trials are compared with all trials:
+Source: Watanabe et al. 2023, arXiv 2304.10255; for conditional parameters, theorem 4.2 of
+arXiv 2601.20800. The values are counted on a grid and smoothed:
 
     n       cells of the grid, 0 … n-1; of a categorical parameter, its choices
     c, w    cells that have values, and the number of values in each
     sigma   bandwidth of the kernels by Scott's rule, in cells
     p, q    each cell's smoothed share of the best trials, and of all trials; both sum to 1
-
-Optuna computes the same from Optuna studies. A test compares the two.
 """
 
 from __future__ import annotations
@@ -36,12 +34,9 @@ def divergence(
     best: Sequence[Scalar],
     every: Sequence[Scalar],
 ) -> float:
-    """Return Pearson's divergence of the best trials' values from all trials', Σ q (p/q - 1)².
+    """Return Pearson's divergence Σ q (p/q - 1)² of the best trials' values from all values.
 
-    Args:
-        parameter: the parameter, with its range or choices.
-        best: its values in the best trials that had the parameter; at least one.
-        every: its values in all trials that had the parameter.
+    `best` and `every` have the values of trials that had the parameter; `best` is not empty.
     """
     p, q = (_density(parameter, values) + _TINY for values in (best, every))
     return float(q @ (p / q - 1) ** 2)
@@ -104,5 +99,5 @@ def _sigma(seen: NDArray[np.intp], weights: NDArray[np.intp]) -> float:
 
 
 def _normal(distances: NDArray[Any], sigma: float) -> Array:
-    """Return the normal distribution's share below each distance from its mean."""
+    """Return the normal distribution's share below each distance from the mean."""
     return np.array([0.5 * (1 + math.erf(x)) for x in distances / (sigma * math.sqrt(2))])

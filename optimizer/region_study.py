@@ -1,12 +1,11 @@
 """One region's study: each ask and tell takes effect exactly once, despite crashes.
 
 A trial is identified by its node, the name of a DAG node. A suggestion is a pure function of the
-storage's content (`suggest`). So an ask first computes the suggestion, and then creates the trial
-with node, parameters and seed in one transaction. A tell stores the outcome in one transaction. No
-ask or tell is stored in part.
+stored trials (`suggest`). An ask stores the new trial with node, parameters and seed in one
+transaction. A tell stores the outcome in one transaction.
 
-One process at a time may write a study. The service's lock ensures that on one machine, and
-`ownership` if several machines use one storage.
+Only one process at a time may write a study. On one machine the service's lock prevents a second
+writer. If several machines use one storage, `ownership` prevents a second writer.
 """
 
 from __future__ import annotations
@@ -49,10 +48,9 @@ MOST_REPORTS = 50  # stored per trial: a learning curve needs no more points
 
 
 class RegionStudy:
-    """A region's study in a storage.
+    """A region's study in a storage. Not thread-safe; each method may raise OptimizerError.
 
-    Not thread-safe. Caches the trials; after any error it reads the storage again. Each method
-    raises OptimizerError if the storage can't be used.
+    Trials are cached; after any error the storage is read again.
     """
 
     def __init__(
@@ -65,18 +63,10 @@ class RegionStudy:
         previous: PreviousTasks | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Load the study called `name`, or create it.
+        """Load the study called `name`, or create it; TrialfleetError if it has another direction.
 
-        Args:
-            storage: the storage of the study.
-            name: the study's name; unique in the storage.
-            space: the search space; must stay the same for a name.
-            settings: metric, direction, seed and budgets.
-            previous: the previous results to learn from; must stay the same for a name.
-            now: returns the time in Unix seconds.
-
-        Raises:
-            TrialfleetError: the storage has a different study of that name.
+        For a name, which is unique in the storage, `space` and `previous` must stay the same. `now`
+        returns Unix seconds.
         """
         self.name = name
         self._storage = storage
@@ -90,10 +80,7 @@ class RegionStudy:
             self._study_id = self._load_or_create()
 
     def ask(self, node: str) -> Assignment | Refused:
-        """Return the assignment of `node`; until the tell, repeated asks return the same.
-
-        An ask is stored completely or not at all.
-        """
+        """Return the assignment of `node`, the same for each ask until the tell, or a refusal."""
         with self._storage_errors():
             known = self._find(node)
             if known is not None:
@@ -105,11 +92,10 @@ class RegionStudy:
             return self._assignment(self._create(node))
 
     def refusal(self, facts: Facts = NO_FACTS) -> Refused | None:
-        """Return why no other trial may begin, by the study and `facts`; None if one may begin."""
+        """Return why no other trial may begin, by `facts` and the study's own facts, or None."""
         return refusal("trial", self._facts(facts))
 
     def _facts(self, facts: Facts) -> Facts:
-        """Return the facts with the study's own facts added."""
         trials, settings = self.trials(), self._settings
         failed = [trial.user_attrs for trial in trials if trial.state == TrialState.FAIL]
         return replace(
@@ -124,12 +110,9 @@ class RegionStudy:
         )
 
     def tell(self, node: str, outcome: Outcome, **execution: Unpack[TrialExecution]) -> None:
-        """Record the outcome of `node`; a trial whose outcome is already recorded stays unchanged.
+        """Record the outcome of `node`; a repeated call changes nothing.
 
-        An outcome `Abandoned` is ignored if no trial was ever asked for the node.
-
-        Raises:
-            TrialfleetError: no trial was ever asked for the node.
+        A node that was never asked raises TrialfleetError, except for an outcome `Abandoned`.
         """
         with self._storage_errors():
             trial = self._find(node)
@@ -147,7 +130,6 @@ class RegionStudy:
             self._trials()[self._trials().index(trial)] = finished
 
     def _as_stored(self, outcome: Outcome) -> tuple[TrialState, float | None, dict[str, Any]]:
-        """Return the state, the value and the attributes that store an outcome."""
         stored = {**vars(outcome)}
         match outcome:
             case Complete():
@@ -163,13 +145,10 @@ class RegionStudy:
     def note_failure(
         self, node: str, *, attempt: int, error: str, **more: str
     ) -> dict[str, dict[str, str]]:
-        """Record why an attempt at `node` failed, whether or not the trial is retried.
+        """Record why an attempt at `node` failed; return the trial's failed attempts by number.
 
-        A repeated call changes nothing, and neither does another failure of the same `job`, or a
-        failure of a trial whose outcome is recorded.
-
-        Returns:
-            The trial's failed attempts by number, each with time, error and `more`.
+        Each failed attempt has its time, its error and `more`. A repeated call changes nothing.
+        Only the first failure of each `job` is recorded, and none after the trial's outcome.
         """
         with self._storage_errors():
             trial = self._find(node)
@@ -188,7 +167,7 @@ class RegionStudy:
             return noted
 
     def failures(self, node: str) -> dict[str, dict[str, str]]:
-        """Return the recorded failures of attempts at `node`, by their numbers."""
+        """Return the failed attempts at `node` by number, as `note_failure` returns them."""
         with self._storage_errors():
             trial = self._find(node)
             return dict(trial.user_attrs.get(FAILURES, {})) if trial else {}
@@ -204,7 +183,7 @@ class RegionStudy:
         return self._assignment(best) if best else None
 
     def stopped(self) -> Refused | None:
-        """Return why the region is stopped (too many trials failed for good); None if it is not."""
+        """Return the refusal of all trials after too many trials failed for good; else None."""
         return refusal("region", self._facts(NO_FACTS))
 
     def nodes(self) -> set[str]:
@@ -217,13 +196,7 @@ class RegionStudy:
         return [str(trial.user_attrs["node"]) for trial in running]
 
     def ask_ahead(self) -> bool:
-        """Compute the next suggestion in advance, unless it is known or not needed.
-
-        No result depends on this call.
-
-        Returns:
-            True if a suggestion was computed.
-        """
+        """Compute the next suggestion in advance; return False if it is known or not needed."""
         with self._storage_errors():
             before = self._ahead
             if self._trials() and not self.refusal():
@@ -254,7 +227,7 @@ class RegionStudy:
     def _once_each(self, trials: list[FrozenTrial]) -> list[FrozenTrial]:
         """Return one trial per node, by number; close a second running trial of a node as PRUNED.
 
-        If a database's reply to a commit is lost, Optuna commits the same trial again.
+        Optuna's own ask commits a trial twice if the connection breaks after the first commit.
         """
         kept: dict[str, FrozenTrial] = {}
         for trial in sorted(trials, key=lambda t: (not t.state.is_finished(), t.number)):
@@ -273,7 +246,6 @@ class RegionStudy:
         return Assignment(trial.number, params, trial.user_attrs["seed"])
 
     def _age_hours(self) -> float:
-        """Return the hours since the first ask."""
         first = next((t.datetime_start for t in self._trials() if t.datetime_start), None)
         return (self._now() - first.timestamp()) / 3600 if first else 0.0
 
@@ -302,7 +274,7 @@ class RegionStudy:
         return trial
 
     def _suggestion(self) -> Suggestion:
-        # The suggestion depends on these alone: parameters of a stored trial never change.
+        # The suggestion depends on these alone: the parameters of a stored trial never change.
         history = [(trial.number, trial.state, trial.value) for trial in self._trials()]
         if self._ahead is None or self._ahead[0] != history:
             suggestion = suggest(

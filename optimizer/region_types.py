@@ -14,28 +14,16 @@ Kind = Literal["space", "money", "all money", "deadline", "failures", "trials", 
 
 @dataclass(frozen=True, kw_only=True)
 class RegionSettings:
-    """Settings of a region's study besides its search space.
-
-    Attributes:
-        metric: name of the metric that is optimized.
-        direction: minimize or maximize.
-        region: the region's name, which with the seed determines the suggestions in every run.
-        seed: the seed of the whole study.
-        trials: budget of trials, including failed ones.
-        startup_trials: trials before the model proposes, including the default settings.
-        max_failures: number of trials that may fail for good; one more stops the region.
-        hours: budget of time since the first ask; None for no limit.
-        sampler: the sampler after the start-up trials.
-    """
+    """Settings of a region's study besides its search space."""
 
     metric: str
     direction: Direction
-    region: str
+    region: str  # region and seed determine the suggestions in every run
     seed: int
-    trials: int
-    startup_trials: int
-    max_failures: int
-    hours: float | None
+    trials: int  # budget, including failed trials
+    startup_trials: int  # before the model proposes, including the default settings
+    max_failures: int  # trials that may fail for good; one more stops the region
+    hours: float | None  # budget since the first ask; None for no limit
     sampler: Sampler = OWN
 
 
@@ -57,84 +45,54 @@ class Refused:
 
 
 class Stopped(Refused):
-    """A refusal of all further trials: more of the region's trials failed for good than allowed."""
+    """A refusal of all further trials, because too many of the region's trials failed for good."""
 
 
 class TrialExecution(TypedDict, total=False):
-    """The execution of a trial, stored with its outcome, whatever the outcome is.
-
-    attempts: number of attempts.
-    job: other facts about the job, as plain data.
-    reports: the study's metric by step, as the trial reported it; may be infinite or NaN. They are
-        stored as Optuna's intermediate values.
-    """
+    """The execution of a trial, stored with any outcome."""
 
     attempts: int
-    job: Mapping[str, Any] | None
-    reports: Mapping[int, float]
+    job: Mapping[str, Any] | None  # other facts about the job, as plain data
+    reports: Mapping[int, float]  # the study's metric by step; may be infinite or NaN
 
 
 @dataclass(frozen=True, kw_only=True)
 class Complete:
-    """Success of an attempt, and so of the trial.
+    """Success of an attempt, and so of the trial."""
 
-    Attributes:
-        metrics: all metrics, finite; the study's own is the trial's value.
-        seconds: duration of the training, if reported.
-        device: device of the training, if reported.
-    """
-
-    metrics: dict[str, float]
-    seconds: float | None
-    device: str | None
+    metrics: dict[str, float]  # all finite; the study's own is the trial's value
+    seconds: float | None  # duration of the training, if reported
+    device: str | None  # of the training, if reported
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoppedEarly:
     """Early stopping of the trial, which has no measured result.
 
-    The trial's state is PRUNED, and its value is the predicted result: the sampler learns from the
+    The trial's state is PRUNED, and its value is the predicted result. The sampler learns from this
     value, but no search for a best trial returns the trial.
-
-    Attributes:
-        order: the stop order as in `stop.json`: the `predicted` result, and the reason.
-        metrics: metrics that it reported when it stopped; the study's own may be missing.
-        seconds: duration of the training, if reported.
-        device: device of the training, if reported.
     """
 
-    order: Mapping[str, Any]
-    metrics: dict[str, float]
+    order: Mapping[str, Any]  # as in `stop.json`: the `predicted` result, and the reason
+    metrics: dict[str, float]  # reported before the stop; the study's own may be missing
     seconds: float | None
     device: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """Failure of an attempt.
-
-    Attributes:
-        error: the reason.
-        final: True if another attempt with the same parameters would fail, too.
-        never_began: True if the trainer's command could not be run.
-        by_machine: True if the job's files show a fault of the machine or of HTCondor.
-        got_nowhere: True if its job was started repeatedly without progress, or stayed in one
-            state.
-    """
+    """Failure of an attempt."""
 
     error: str
-    final: bool
-    never_began: bool = False
-    by_machine: bool = False
-    got_nowhere: bool = False
+    final: bool  # another attempt with the same parameters would fail, too
+    never_began: bool = False  # the trainer's command could not be run
+    by_machine: bool = False  # the job's files show a fault of the machine or of HTCondor
+    got_nowhere: bool = False  # the job started repeatedly without progress, or stayed in one state
 
 
 @dataclass(frozen=True, kw_only=True)
 class Abandoned:
-    """End of a trial before its training is complete, through no fault of its parameters.
-
-    It counts neither as a failure nor as a result.
-    """
+    """End of a trial through no fault of its parameters: neither a failure nor a result."""
 
     error: str
 

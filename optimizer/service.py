@@ -1,9 +1,9 @@
-"""The resident service of a run: one process, one thread, one request at a time.
+"""The optimiser's service of a run: one process and one thread, which serves one request at a time.
 
-It listens on a Unix socket in the run's folder and holds an exclusive lock on a file in the same
-folder. So a run has at most one service, and its studies have one writer. The service may be killed
-at any moment: the kernel then releases the lock, and the next client starts another service and
-passes it the lock as standard input. See `client` for the protocol.
+The service listens on a Unix socket in the run's folder, and holds an exclusive lock on a file
+there. So a run has at most one service, and its studies have one writer. The service may be killed
+at any moment. The kernel then releases the lock, and the next client starts another service, with
+the lock as its standard input. `client` describes the protocol.
 """
 
 from __future__ import annotations
@@ -52,26 +52,26 @@ class Reply:
 
 
 class Handler(Protocol):
-    """The operations of a service. One thread calls them, one at a time."""
+    """The operations of a service, which one thread calls one at a time."""
 
     def handle(self, words: list[str]) -> Reply:
-        """Serve a request. Must be idempotent: a client repeats the request if the service dies."""
+        """Serve a request, idempotently: a client repeats the request if the service dies."""
 
     def idle(self) -> bool:
-        """Do one piece of background work and return whether there may be more."""
+        """Do one piece of background work; return whether more may be left."""
 
     def due(self) -> bool:
-        """Return whether background work is due although no request came; called every second."""
+        """Return whether background work is due without a request; called every second."""
 
     def is_watching(self) -> bool:
         """Return whether to keep running after the idle timeout."""
 
     @property
     def descriptor(self) -> int | None:
-        """Descriptor of a file that becomes readable on an event; None if there is none."""
+        """A descriptor that becomes readable on an event; None without events."""
 
     def noticed(self) -> None:
-        """Handle the events of the file `descriptor`. Must be idempotent."""
+        """Handle the events of `descriptor`, idempotently."""
 
 
 def serve(
@@ -81,32 +81,23 @@ def serve(
     idle_timeout: float | None,
     wait_for_lock: bool,
 ) -> None:
-    """Run the service of `folder` until SIGTERM, SIGINT or `idle_timeout`.
+    """Run the service of `folder` until a signal, or `idle_timeout` seconds without a request.
 
-    Call it from the main thread of a separate process: it takes over the process's signals and
-    its logging, which goes to stderr.
-
-    Args:
-        folder: the run's folder.
-        make_handler: makes the handler, with its slow imports; called once the lock is held.
-        idle_timeout: seconds without a request until the service ends; None for never.
-        wait_for_lock: wait until another service has ended; if False, return at once if a service
-            runs.
+    Call `serve` from the main thread of a separate process: `serve` handles SIGTERM and SIGINT, and
+    logs to stderr. `make_handler`, with its slow imports, is called once the lock is held. If
+    another service has the lock, `serve` returns at once, unless `wait_for_lock` is set.
 
     Raises:
         OSError: the folder is missing or not writable.
-        SystemExit: with exit code 75, if `make_handler` raised OptimizerError, which may be
-            temporary.
-        TrialfleetError: `make_handler` raised any other TrialfleetError.
+        SystemExit: exit code 75 after an OptimizerError of `make_handler`, which may be temporary.
     """
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
         format="%(asctime)s %(process)d %(levelname)s %(message)s",
     )
-    for (
-        name
-    ) in SINGLE_THREADED:  # more threads do not help the sampler; set before numpy and torch load
+    # more threads do not help the sampler; set before numpy and torch load
+    for name in SINGLE_THREADED:
         os.environ.setdefault(name, "1")
     updates, stop = Updates(), _Stop()
     with taken_by(stop), _locked(folder, wait=wait_for_lock) as is_locked:
@@ -115,9 +106,7 @@ def serve(
         log.info("starting in %s", folder)
         try:
             handler = make_handler()
-        except (
-            OptimizerError
-        ) as error:  # the storage is unreachable: the client may try again later
+        except OptimizerError as error:  # the storage is unreachable: the client may ask later
             log.error("%s", error)  # noqa: TRY400 - the message is enough
             sys.exit(EXIT_NO_SERVICE)
         with _listening(folder) as listener:
@@ -129,8 +118,6 @@ def serve(
 
 @dataclass
 class _Stop:
-    """A signal's request to end the service, noticed within a tick."""
-
     requested: bool = False
     is_graceful: bool = False  # before the service listens no request is in progress
 
@@ -144,7 +131,7 @@ class _Stop:
 
 @contextmanager
 def _locked(folder: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold the folder's lock; yield False if another process holds it and `wait` is not set."""
+    """Yield whether this process holds the folder's lock."""
     with open_lock(folder / LOCK) as file:
         is_handed_over = os.path.sameopenfile(STDIN, file.fileno())
         try:
@@ -159,7 +146,7 @@ def _locked(folder: Path, *, wait: bool) -> Iterator[bool]:
 
 @contextmanager
 def _listening(folder: Path) -> Iterator[socket.socket]:
-    """Listen on the folder's socket, for this user only; replace the socket of a dead service."""
+    """Listen on the folder's socket, for this user only; replace a dead service's socket."""
     path = folder / SOCKET
     path.unlink(missing_ok=True)  # the lock is held: no other service listens on it
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
@@ -184,8 +171,6 @@ def _listening(folder: Path) -> Iterator[socket.socket]:
 
 
 class _Loop:
-    """A loop that accepts requests as they arrive and answers one at a time."""
-
     def __init__(
         self,
         folder: Path,
@@ -206,10 +191,7 @@ class _Loop:
         self._updates = updates
 
     async def run(self, listener: socket.socket) -> None:
-        """Serve until stopped, idle for too long, or unreachable.
-
-        At the end, waiting clients are disconnected; they ask the next service.
-        """
+        """Serve until the end; waiting clients are then disconnected, and ask the next service."""
         if (descriptor := self._handler.descriptor) is not None:
             asyncio.get_running_loop().add_reader(descriptor, self._notice)
         server = await asyncio.start_unix_server(self._take_in, sock=listener, backlog=BACKLOG)
@@ -218,7 +200,6 @@ class _Loop:
         server.close()
 
     async def _take_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Receive a client's request."""
         self._heard.set()
         received, words = b"", None
         try:
@@ -238,7 +219,7 @@ class _Loop:
             self._heard.set()
 
     async def _turn(self) -> bool:
-        """Wait for requests, then do one thing; return whether to continue."""
+        """Wait, serve one request or do one piece of work; return whether to continue."""
         with suppress(TimeoutError):
             async with asyncio.timeout(0 if self._requests else self._pause()):
                 await self._heard.wait()
@@ -258,7 +239,6 @@ class _Loop:
         return True
 
     def _pause(self) -> float:
-        """Return for how many seconds to wait for a request before the loop checks other work."""
         if self._may_work:
             return QUIET_SECONDS
         if self._idle_timeout is None:
@@ -267,7 +247,6 @@ class _Loop:
         return min(max(left, 0.0), TICK_SECONDS)
 
     def _is_over(self) -> bool:
-        """Return whether to end: no request came for too long, or the socket's file is gone."""
         idle = time.monotonic() - self._last_request
         if self._idle_timeout is not None and idle >= self._idle_timeout:
             if self._handler.is_watching():
@@ -283,7 +262,7 @@ class _Loop:
         return not is_ours
 
     async def _serve(self, writer: asyncio.StreamWriter, words: list[str]) -> None:
-        if _has_left(writer):  # it timed out or was killed with its DAGMan: another will ask
+        if _has_left(writer):  # timed out, or killed with its DAGMan: another client will ask
             log.info("%s: its client is gone", json.dumps(words))
             writer.close()
             return
@@ -313,7 +292,7 @@ class _Loop:
             log.exception("event")
 
     def _done(self, background_work: Callable[[], bool]) -> bool:
-        """Return the result of background work; False if the work fails, because it is optional."""
+        """Return the result of background work; False on an error, as the work is optional."""
         try:
             return background_work()
         except Exception:
@@ -322,11 +301,7 @@ class _Loop:
 
 
 def _parse(received: bytes) -> list[str] | None:
-    """Return the words of a request; None if it isn't complete yet.
-
-    Raises:
-        ValueError: the request is invalid.
-    """
+    """Return a request's words; None if it is incomplete, ValueError if it is invalid."""
     head, newline, content = received.partition(b"\n")
     if len(head) > LARGEST_HEAD or not (head or b"0").isdigit():
         raise ValueError("it doesn't begin with its length")

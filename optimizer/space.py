@@ -3,8 +3,8 @@
 A point of the space has three forms:
 
 active     the parameters whose `when` holds
-canonical  every parameter, inactive ones at their default: the input of the sampler's model, for
-           which two points that train the same model are then one point
+canonical  every parameter, inactive ones at their default: the input of the sampler's model. Two
+           points that train the same model have the same canonical form
 complete   the active parameters and the study's constants: the parameters of a trial
 """
 
@@ -52,7 +52,7 @@ Problem = tuple[tuple[str | int, ...], str, object]
 
 
 def _parse(given: Any) -> Any:
-    """Return a parameter or a constant; an error's location does not name a member of a union."""
+    """Parse without a pydantic union, which would add its member to each error's place."""
     if isinstance(given, Parameter):
         return given
     if isinstance(given, Mapping):
@@ -83,7 +83,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
 
     @cached_property
     def parameters(self) -> dict[str, Tunable]:
-        """All tuned parameters, including conditional parameters."""
+        """All tuned parameters, conditional ones included."""
         return {name: entry for name, entry in self.root.items() if isinstance(entry, Tunable)}
 
     def constants(self) -> dict[str, Scalar]:
@@ -91,7 +91,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         return {name: x for name, x in self.root.items() if not isinstance(x, Parameter)}
 
     def distributions(self) -> dict[str, BaseDistribution]:
-        """Return Optuna's distribution of each parameter, including conditional parameters."""
+        """Return Optuna's distribution of each parameter."""
         return {name: entry.distribution() for name, entry in self.parameters.items()}
 
     def defaults(self) -> dict[str, Scalar]:
@@ -107,13 +107,9 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         return any(entry.when for entry in self.parameters.values())
 
     def active(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Return the parameters whose conditions hold under `values`.
+        """Return the parameters whose conditions hold, in the order of the file.
 
-        Args:
-            values: a value per parameter; a missing parameter is at its default.
-
-        Returns:
-            The active parameters' values in the order of the file, without other names.
+        A parameter that `values` lacks is at its default; other names are left out.
         """
         full = self.defaults() | dict(values)
         if not self._has_conditions:
@@ -194,14 +190,12 @@ class SearchSpace(RootModel[dict[str, Entry]]):
                         yield (*place, i), text, option
 
     def _others(self, name: str, meant: str) -> str:
-        """Return the parameters to which a condition of `name` may refer, for a message."""
         others = [x for x in self.parameters if x != name]
         if not others:
             return ", and the space has no other parameter for a condition"
         return f"{did_you_mean(meant, others)}; choices: {', '.join(others)}"
 
     def _values(self, name: str) -> str:
-        """Return the values of a parameter, for a message."""
         entry = self.parameters[name]
         known = [repr(value) for value in entry.outermost()]
         if isinstance(entry, CategoricalParameter):
@@ -224,7 +218,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         return found
 
     def _reach_problems(self) -> Iterator[Problem]:
-        """Yield conditions that can never hold, because they require disjoint sets of values."""
+        """Yield conditions that need two different values of one parameter at once."""
         for name, entry in self.parameters.items():
             allowed: dict[str, list[Scalar]] = {}
             for dependent in [name, *self._ancestors(name)]:

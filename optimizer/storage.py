@@ -1,7 +1,9 @@
-"""The storage of a run's studies: SQLite by default, any database that Optuna supports by URL.
+"""The storage of a run's studies: SQLite by default, or any database that Optuna supports.
 
-Functions raise InputError if the URL is invalid, or no driver for its database is installed. They
-raise OptimizerError, which names the URL, if the database can't be reached, opened or used.
+Functions raise two errors:
+
+- InputError: the URL is invalid, or no driver for its database is installed
+- OptimizerError, which names the URL: the database can't be reached, opened or used
 """
 
 from __future__ import annotations
@@ -33,20 +35,15 @@ from trialfleet.optimizer.trial_rows import TrialStorage
 CONNECT_SECONDS = 10
 SCHEMA_LOCK = 0x7472_6961_6C66  # PostgreSQL's advisory lock while tables are created: b"trialf"
 
-optuna.logging.set_verbosity(
-    optuna.logging.WARNING
-)  # otherwise Optuna logs each new study to stderr
+# Otherwise Optuna logs each new study to stderr.
+optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 def open_storage(url: str) -> TrialStorage:
-    """Open the storage at `url`; create missing tables.
+    """Open the storage at `url`, and create missing tables.
 
-    SQLite uses a write-ahead log: a reader, even a suspended one, never blocks the service
-    and never sees half a transaction, and every commit is on the disk before it returns.
-
-    Args:
-        url: `sqlite:///PATH`, `postgresql+psycopg://USER:PASSWORD@HOST/DATABASE`, or another
-            database that SQLAlchemy and Optuna support. See `sqlite_url` for paths.
+    SQLite uses a write-ahead log. So a reader, even a suspended one, never blocks the service and
+    never sees half a transaction. Every commit is on the disk before the call returns.
     """
     parsed = _parsed(url)
     dialect = parsed.get_backend_name()
@@ -59,10 +56,7 @@ def open_storage(url: str) -> TrialStorage:
 
 
 def open_to_read(url: str) -> TrialStorage | None:
-    """Open the storage at `url` to read it; return None if it does not exist.
-
-    Nothing is created or changed: neither a SQLite file nor Optuna's tables.
-    """
+    """Open the storage at `url` for reading, and create nothing; None if there is no storage."""
     parsed = _parsed(url)
     waits = {"connect_args": {"timeout": LOCK_WAIT_SECONDS}}
     options = waits if parsed.get_backend_name() == "sqlite" else {"pool_pre_ping": True}
@@ -71,20 +65,14 @@ def open_to_read(url: str) -> TrialStorage | None:
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
-    """Copy a SQLite file to `target` as of one moment, even while others write it."""
+    """Copy a SQLite file as of one moment, even while other processes write the file."""
     read, write = sqlite3.connect(source), sqlite3.connect(target)
     with closing(read), closing(write):
         read.backup(write)
 
 
 def copy_studies(url: str, names: Iterable[str], target: Path) -> bool:
-    """Copy studies into a new SQLite file; return False, without a file, if none exists.
-
-    Args:
-        url: the storage, which stays unchanged.
-        names: names of the studies; missing studies are skipped.
-        target: the new file.
-    """
+    """Copy the existing studies among `names` to a new SQLite file; False if no file was made."""
     source = open_to_read(url)
     if source is None:
         return False
@@ -103,22 +91,17 @@ def copy_studies(url: str, names: Iterable[str], target: Path) -> bool:
 
 
 def close_storage(storage: TrialStorage) -> None:
-    """Close the database's connections; SQLite then folds its log into the file."""
+    """Close the database's connections; SQLite then merges its log into the file."""
     storage.remove_session()
     storage.engine.dispose()
 
 
 @contextmanager
 def storage_errors(subject: str, *, secrets: Iterable[str] = ()) -> Iterator[None]:
-    """Turn a database's errors into errors with readable messages.
+    """Turn a database's errors into OptimizerErrors that begin with `subject`.
 
-    Args:
-        subject: beginning of the message.
-        secrets: texts to remove from the database's message.
-
-    Raises:
-        OptimizerError: in place of a database's error. No traceback shows that error, because it
-            may repeat the secrets.
+    The texts `secrets` are removed from the message. No traceback shows the database's own error,
+    because that error may repeat the secrets.
     """
     try:
         yield
@@ -165,7 +148,7 @@ def _parsed(url: str) -> URL:
 
 
 def _has_tables(url: URL) -> bool:
-    """Return whether Optuna's tables exist, without Optuna, which would create them."""
+    """Return whether Optuna's tables exist, without Optuna, which would create the tables."""
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
         return False
     engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
@@ -193,16 +176,16 @@ def _open_sqlite(url: URL) -> TrialStorage:
 
 
 def _create_sqlite(url: URL, path: Path) -> None:
-    """Create the file and its tables under a temporary name; rename it unless the file exists.
+    """Create the file with its tables under a temporary name; rename it unless `path` exists.
 
-    If two processes created the tables in one file at the same time, both could fail, and a crash
-    midway would leave half of the tables.
+    Two processes that create tables in one file can both fail, and a crash can leave half of the
+    tables.
     """
     temporary = path.with_name(f".{secrets.token_hex(6)}.tmp")
     try:
         made = _open(url.set(database=str(temporary)), poolclass=sqlalchemy.NullPool)
         with made.engine.connect() as connection:
-            connection.exec_driver_sql("PRAGMA journal_mode=WAL")  # kept in the file
+            connection.exec_driver_sql("PRAGMA journal_mode=WAL")  # the file keeps this mode
         close_storage(made)
         try:
             os.link(temporary, path)
@@ -217,9 +200,8 @@ def _create_sqlite(url: URL, path: Path) -> None:
 def _open_postgresql(url: URL) -> TrialStorage:
     options: dict[str, Any] = {"connect_args": {"connect_timeout": CONNECT_SECONDS}}
     engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, **options)
-    with (
-        engine.connect() as connection
-    ):  # two runs may create the tables of one database at the same time
+    # two runs may create the tables of one database at the same time
+    with engine.connect() as connection:
         connection.execute(sqlalchemy.select(sqlalchemy.func.pg_advisory_lock(SCHEMA_LOCK)))
         # the resident service outlives restarts of the server: each connection is tested before use
         return _open(url, pool_pre_ping=True, **options)

@@ -1,6 +1,6 @@
 """The URL of a storage: parse it, check it, show it without secrets.
 
-This module is fast to import (no Optuna), because it checks every study file with a storage.
+This module imports no Optuna, so that reading a study file with a storage is fast.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def parse_storage(url: str) -> URL:
     """Return the parts of a storage's URL.
 
     Raises:
-        ValueError: the URL is invalid, or the end of its password would be read as another part;
-            the message repeats nothing of the URL.
+        ValueError: the URL is invalid, or the end of the password would be read as another part.
+            The message repeats nothing of the URL.
     """
     try:
         parsed = make_url(url)
@@ -49,11 +49,7 @@ def parse_storage(url: str) -> URL:
 
 
 def sqlite_file(url: str) -> Path | None:
-    """Return the file of a SQLite storage; None for another database, or a URL with options.
-
-    Raises:
-        ValueError: see `parse_storage`.
-    """
+    """Return the file of a SQLite URL without options, else None; ValueError as `parse_storage`."""
     parsed = parse_storage(url)
     is_file = parsed.get_backend_name() == "sqlite" and parsed.database and not parsed.query
     return Path(str(parsed.database)) if is_file else None

@@ -1,9 +1,8 @@
-"""Readers of a study's stored trials, without Optuna if possible.
+"""Readers of a study's stored trials, without Optuna if possible. Nothing here writes.
 
-`trialfleet status` has to answer at once, and Optuna with SQLAlchemy takes a second to import. So
-the standard library reads a SQLite file, the default storage, if its tables have the version that
-this module supports (`TABLES`). Optuna reads all other storages and versions. Both ways return the
-same `StoredTrial`s. Nothing here writes.
+`trialfleet status` must answer at once, but Optuna with SQLAlchemy takes a second to import. So the
+standard library reads a SQLite file if its tables have the versions `TABLES`. Optuna reads all
+other storages and versions.
 """
 
 from __future__ import annotations
@@ -68,10 +67,9 @@ _AT_ONCE = 5_000  # trials per statement
 
 
 class Reader(Protocol):
-    """A reader of the trials of studies, by the studies' names.
+    """A reader of the trials of studies, by the studies' names. A missing study has no trials.
 
-    Finished trials are read only once. A missing study has no trials.
-    Methods raise OptimizerError if the storage can't be read.
+    Finished trials are read only once. Methods raise OptimizerError if the storage can't be read.
     """
 
     def __call__(self, study: str) -> list[StoredTrial]:
@@ -81,7 +79,7 @@ class Reader(Protocol):
         """Return the trials of studies, by the studies' names, as of one moment if possible."""
 
     def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return one trial of each study, by the trial's number, with all its stored data."""
+        """Return each study's trial with the given number, with all its stored data."""
 
 
 class TrialState(IntEnum):
@@ -118,7 +116,7 @@ class StoredTrial:
     def ran(self) -> tuple[float, float] | None:
         """Start and end of a finished trial's job in Unix seconds; None if unknown.
 
-        If the job's times are unknown, the times of ask and tell are used.
+        The times of ask and tell replace unknown times of the job.
         """
         job = self.user_attrs.get("job") or {}
         start, end = job.get("started"), job.get("ended")
@@ -178,8 +176,8 @@ def _decoded(text: str) -> Any:
 def is_own(trial: FrozenTrial | StoredTrial) -> bool:
     """Return whether a trial belongs to the region's DAG.
 
-    A trial that another program added to the study has no node. A trial that the database created
-    twice was closed; unlike an abandoned trial, it has no error.
+    Trials of other programs have no node. A closed duplicate has no error, unlike an abandoned
+    trial.
     """
     attributes = trial.user_attrs
     is_closed = trial.state == TrialState.PRUNED
@@ -216,8 +214,8 @@ def is_stopped_early(trial: FrozenTrial | StoredTrial) -> bool:
 def reader_of_file(path: Path, *, brief: bool = False) -> Reader:
     """Return a reader of a SQLite file, which need not exist yet.
 
-    With `brief`, the reader may omit intermediate values, and attributes about neither a trial's
-    job nor its outcome.
+    With `brief`, the reader may return only the attributes about job and outcome, and no
+    intermediate values.
     """
     return _SqliteFile(path, brief=brief)
 
@@ -231,11 +229,10 @@ def reader_of_url(url: str, *, brief: bool = False) -> Reader:
 
 
 class _SqliteFile:
-    """A SQLite file with Optuna's tables."""
-
     def __init__(self, path: Path, *, brief: bool) -> None:
         self._path, self._brief = path, brief
-        self._finished: dict[str, dict[int, StoredTrial]] = {}  # by study and id; no gap before
+        # by study and id, all trials before the first unfinished one
+        self._finished: dict[str, dict[int, StoredTrial]] = {}
         self._other: Reader | None = None  # used if the tables have another version than `TABLES`
 
     def __call__(self, study: str) -> list[StoredTrial]:
@@ -273,8 +270,7 @@ class _SqliteFile:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Open the file for reading; all reads within see the same moment."""
-        url = f"file:{quote(os.fsencode(self._path.absolute()))}?mode=rw"  # creates no file
+        url = f"file:{quote(os.fsencode(self._path.absolute()))}?mode=rw"  # mode=rw creates no file
         opened = sqlite3.connect(url, uri=True, timeout=LOCK_WAIT_SECONDS, isolation_level=None)
         with closing(opened) as database:
             database.execute("BEGIN")
@@ -312,7 +308,6 @@ _Row = tuple[Any, ...]  # a row of `_TRIALS`
 def _trials(
     database: sqlite3.Connection, rows: Sequence[_Row], *, brief: bool
 ) -> dict[int, StoredTrial]:
-    """Return the trials of some rows, by id."""
     ids = [row[0] for row in rows]
     attributes: dict[int, dict[str, str]] = {}
     for key, name, text in _of_trials(database, _BRIEF if brief else _ATTRIBUTES, ids):
@@ -363,8 +358,6 @@ def _errors_of(studies: Sequence[str]) -> Iterator[None]:
 
 
 class _OptunaStorage:
-    """Any storage that Optuna reads."""
-
     def __init__(self, url: str) -> None:
         self._url = url
         self._storage: BaseStorage | None = None

@@ -1,8 +1,8 @@
 """Optuna's database, with one transaction for each ask and each tell.
 
-Optuna itself writes each parameter and attribute with separate statements, and each part of a
-trial's outcome in a separate transaction. A service that answers thousands of jobs would spend most
-of its time on these.
+Optuna itself writes each parameter and attribute with separate statements, and each part of an
+outcome in a separate transaction. With thousands of jobs, the service would spend most of its time
+on these statements.
 """
 
 from __future__ import annotations
@@ -20,16 +20,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 
 class TrialStorage(RDBStorage):
-    """Optuna's database; the tables and rows are the same as Optuna's.
-
-    Methods raise sqlalchemy.exc.SQLAlchemyError if the database can't be used.
-    """
+    """Optuna's storage, with the same tables; methods may raise sqlalchemy.exc.SQLAlchemyError."""
 
     def begin(self, study_id: int, trial: FrozenTrial) -> FrozenTrial:
-        """Store a new running trial in one transaction, and return it as stored.
-
-        Raises KeyError if the study does not exist.
-        """
+        """Store a new running trial, and return it as stored; KeyError if the study is missing."""
         import sqlalchemy
         from optuna.storages._rdb import models
 
@@ -66,14 +60,9 @@ class TrialStorage(RDBStorage):
         attributes: Mapping[str, Any],
         reports: Mapping[int, float],
     ) -> FrozenTrial:
-        """Store the outcome of a running trial in one transaction, and return it as stored.
+        """Store the outcome of a running trial in one transaction, and return the trial as stored.
 
-        Args:
-            trial: the trial as stored so far.
-            state: its final state.
-            value: its objective value, or None.
-            attributes: new user attributes; none of these names may be stored yet.
-            reports: intermediate values by step.
+        No name of `attributes` may be stored yet. `reports` are intermediate values by step.
 
         Raises:
             UpdateFinishedTrialError: the trial is already finished.

@@ -1,1 +1,1 @@
-"""The choice of next parameters by start-up trials, our Gaussian process or Optuna's samplers."""
+"""The choice of the next parameters: start-up trials, our Gaussian process, Optuna's samplers."""

@@ -1,7 +1,7 @@
-"""Conditions between parameters, derived from trials because an Optuna study doesn't declare them.
+"""Conditions between parameters, derived from trials, because an Optuna study declares none.
 
-A model without the conditions proposes a choice with a parameter that the choice does not have. It
-learns nothing from the trial, and proposes the same again.
+A model without the conditions would propose a choice with a parameter that the choice does not
+have. The trial would teach the model nothing, so the model would propose the same again.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ def conditions_of(
 ) -> Conditions:
     """Return, for each parameter that some trials lack, the values of another one that it needs.
 
-    A parameter depends on another one, a choice or a whole number, if each trial with the first
-    also has the second, and if no value of the second occurs both in trials with the first and in
-    complete trials without it. A value that no trial had is allowed. A wrong condition ends with
-    the first trial that contradicts it. No parameter depends on itself, because each is in fewer
-    trials than the parameter that it depends on.
+    Parameter a depends on b, a choice or a whole number, under two conditions. Each trial with a
+    also has b. No value of b is both in trials with a and in complete trials without a. A value of
+    b that no trial had is allowed. A wrong condition ends with the first trial that contradicts it.
+    No parameter depends on itself, because a is in fewer trials than b.
     """
     values = {name: found for name in space if (found := _values(space[name]))}
     having = {name: [each for each in trials if name in each.params] for name in space}
@@ -63,14 +62,7 @@ def _without(
     having: Sequence[FrozenTrial],
     lacking: Sequence[FrozenTrial],
 ) -> set[float]:
-    """Return the encoded values of `other` that exclude a parameter; none without a condition.
-
-    Args:
-        other: name of the other parameter.
-        distribution: distribution of the other parameter.
-        having: trials that have the parameter.
-        lacking: complete trials that lack it.
-    """
+    """Return the encoded values of `other` that exclude a parameter; none without a condition."""
     if any(other not in each.params for each in having):
         return set()
     encoded = distribution.to_internal_repr

@@ -1,8 +1,4 @@
-"""The names of the samplers that a study may choose.
-
-The names are separate from the samplers, because studies are read often and the samplers are slow
-to import.
-"""
+"""The names of the samplers that a study may choose; the samplers themselves import slowly."""
 
 from __future__ import annotations
 

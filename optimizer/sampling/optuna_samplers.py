@@ -1,8 +1,8 @@
 """Suggestions by one of Optuna's own samplers, as a pure function of the history.
 
-For each ask the sampler gets a study in memory with the history. So a study may choose only
-samplers whose next point depends on the history alone. Samplers that keep their state in attributes
-of an Optuna study (CmaEsSampler, NSGAIISampler) would restart at every trial.
+For each ask the sampler gets a study in memory with the history. So the next point must depend on
+the history alone. Samplers that keep their state in attributes of an Optuna study (CmaEsSampler,
+NSGAIISampler) would restart at every trial.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ Point = dict[str, "Scalar"]
 HUGE = 1e100
 COUNTABLE = 1000  # a parameter with more values is continuous for the model, then rounded
 
-optuna.logging.set_verbosity(
-    optuna.logging.WARNING
-)  # otherwise Optuna logs a study to stderr at each ask
+# Otherwise Optuna logs a study to stderr at each ask.
+optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 def _gp(seed: int) -> BaseSampler:
@@ -49,7 +48,7 @@ _SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
 
 
 class OptunaHistory:
-    """A history as a study in memory, for one ask of a sampler and the repetitions of this ask."""
+    """A history as an Optuna study in memory, for one ask and its repetitions."""
 
     def __init__(
         self,
@@ -60,16 +59,7 @@ class OptunaHistory:
         direction: Direction,
         seed: int,
     ) -> None:
-        """Make a study with a history, which has at least one complete trial.
-
-        Args:
-            name: name of the sampler.
-            space: the search space.
-            history: the trials.
-            points: canonical points of the trials.
-            direction: minimize or maximize.
-            seed: seed of the sampler.
-        """
+        """Take trials, one or more of them complete, with their canonical points."""
         self._space = space
         self._seen = _model_distributions(space)
         self._study = optuna.create_study(direction=direction, sampler=_SAMPLERS[name](seed))
@@ -104,7 +94,7 @@ class OptunaHistory:
 
 
 def _model_distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
-    """Return distributions for the sampler; all values of a discrete one may be listed."""
+    """Return distributions for the sampler, which may list all values of a discrete one."""
     distributions = space.distributions()
     for name, entry in space.parameters.items():
         if entry.type != "categorical" and (entry.count or 0) > COUNTABLE:

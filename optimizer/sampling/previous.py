@@ -28,19 +28,12 @@ _KEPT = 1024  # cached models of tasks, about 40 kB each
 
 @dataclass(frozen=True, eq=False)
 class PreviousTask:
-    """The results of one region in a previous run.
+    """The results of one region in a previous run: the complete trials' parameters and losses."""
 
-    Attributes:
-        name: name of its study in the storage: STUDY/RUN/REGION.
-        region: name of the region.
-        points: parameters of the complete trials.
-        losses: the losses of these trials; smaller is better.
-    """
-
-    name: str
+    name: str  # of its study in the storage: STUDY/RUN/REGION
     region: str
     points: tuple[dict[str, Scalar], ...]
-    losses: tuple[float, ...]
+    losses: tuple[float, ...]  # smaller is better
 
 
 def previous_as_text(tasks: Iterable[PreviousTask]) -> str:
@@ -49,11 +42,7 @@ def previous_as_text(tasks: Iterable[PreviousTask]) -> str:
 
 
 def read_previous(path: Path) -> tuple[PreviousTask, ...]:
-    """Return the tasks of a file; none if the file is missing.
-
-    Raises:
-        TrialfleetError: the file is not an output of `previous_as_text`.
-    """
+    """Return the tasks of a file, none if it is missing; TrialfleetError if it is damaged."""
     if not path.exists():
         return ()
     try:
@@ -67,18 +56,13 @@ def read_previous(path: Path) -> tuple[PreviousTask, ...]:
 
 @dataclass(frozen=True)
 class PreviousTasks:
-    """Previous results that a region may learn from.
-
-    Attributes:
-        tasks: tasks of all regions, in a fixed order, with the tuned region's own task if any.
-        region: name of the tuned region.
-    """
+    """Previous results of all regions, in a fixed order, for the tuned region `region`."""
 
     tasks: tuple[PreviousTask, ...]
     region: str
 
     def known(self, space: SearchSpace) -> tuple[list[str], Teachers] | None:
-        """Return names and models of the tasks with results in a space; None if no task has any."""
+        """Return names and models of the tasks with results in a space; None if there are none."""
         from trialfleet.optimizer.sampling.gp.transfer import Teachers
 
         key = space.model_dump_json()
@@ -113,8 +97,8 @@ def nearest_point(space: SearchSpace, found: dict[str, Any]) -> dict[str, Scalar
 def usable_point(space: SearchSpace, point: dict[str, Scalar]) -> dict[str, Scalar] | None:
     """Return a previous point in the present space; None if a value is out of range.
 
-    A missing parameter is at its default. A parameter that the present space does not have is
-    dropped.
+    A missing parameter is at its default. A parameter that the present space lacks is dropped.
+    Without a common parameter the result is None.
     """
     entries = space.parameters
     common = {name: entries[name].resolve(point[name]) for name in point if name in entries}

@@ -2,8 +2,8 @@
 
     study = optuna.create_study(sampler=RegionSampler(seed=0))
 
-The sampler reads the study's storage and keeps no state. So processes that share a storage need
-nothing else. The random seed of a proposal depends on the number of the trial.
+The sampler reads the study's storage and keeps no state, so several processes can share a storage.
+The random seed of a proposal depends on the number of the trial.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from trialfleet.optimizer.sampling.seeds import stable_seed
 class RegionSampler(BaseSampler):
     """A Gaussian process that handles pending trials, failed trials and conditional parameters.
 
-    A conditional parameter depends on a choice or a whole number, which is derived from the trials.
-    A parameter that a trial does not have is at the middle of its range. Failed trials, trials
-    pruned before their first report, and trials that violate a constraint count as the worst
-    result. Until a trial satisfies all constraints, the total violation is minimized.
+    The conditions are derived from the trials: a parameter may depend on a choice or a whole
+    number. A parameter that a trial lacks is at the middle of its range. Failed trials count as the
+    worst result, and so do trials pruned before their first report, and trials that violate a
+    constraint. Until a trial satisfies all constraints, the total violation is minimized.
 
-    Three kinds of trials are ignored: trials that a pruner ended, because their reports are not
-    results; trials with a value outside the latest range of its parameter; trials without any
-    parameter.
+    Three kinds of trials are ignored:
+
+    - trials that a pruner ended after a report, because reports are not results
+    - trials with a value outside the latest range of its parameter
+    - trials without any parameter
 
     Methods raise ValueError if the study has several objectives.
     """
 
     def __init__(self, *, seed: int | None = None, n_startup_trials: int = 10) -> None:
-        """Create a sampler.
+        """Create a sampler; without a `seed`, each sampler has a different seed.
 
-        Args:
-            seed: random seed; None for a different one each time.
-            n_startup_trials: number of results before the model proposes. Until then, trials follow
-                a Sobol sequence, except the first two: their parameters are not known before, so
-                they are random.
+        The model proposes after `n_startup_trials` results. Until then, trials follow a Sobol
+        sequence, except the first two: they are random, because their parameters are unknown
+        before.
         """
         self._seed = _any_seed() if seed is None else int(seed)
         self._startup = n_startup_trials
@@ -103,7 +103,6 @@ class RegionSampler(BaseSampler):
         return _active(domain, proposals(domain, rows, values, awaited, seed).rows[0])
 
     def _startup_row(self, domain: Domain, number: int) -> Array:
-        """Return a point of a scrambled Sobol sequence, more even than random points."""
         sequence = Sobol(domain.size, scramble=True, rng=stable_seed(self._seed, "design"))
         return np.asarray(domain.spread(sequence.fast_forward(number).random())[0])
 
@@ -150,12 +149,10 @@ def _is_known(trial: FrozenTrial) -> bool:
 
 
 def _violation(trial: FrozenTrial) -> float:
-    """Return the sum of a trial's constraint violations; 0 if it satisfies all."""
     return sum(max(value, 0.0) for value in trial.constraints.values())
 
 
 def _active(domain: Domain, row: Array) -> dict[str, Any]:
-    """Return the values of a row's active parameters."""
     active = domain.active(row[None])[0].tolist()
     point = domain.decode(row)
     return {name: point[name] for name, each in zip(domain.names, active, strict=True) if each}
@@ -166,7 +163,6 @@ def _rows(domain: Domain, trials: Sequence[FrozenTrial]) -> Array:
 
 
 def _is_inside(space: Mapping[str, BaseDistribution], params: Mapping[str, Any]) -> bool:
-    """Return whether a point has parameters of the space, all of them in range."""
     common = space.keys() & params.keys()
     return bool(common) and all(_fits(space[name], params[name]) for name in common)
 

@@ -1,4 +1,4 @@
-"""Seeds that are the same after a restart, in another process and in another release."""
+"""Stable random seeds."""
 
 from __future__ import annotations
 

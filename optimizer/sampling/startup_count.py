@@ -1,11 +1,11 @@
 """The number of start-up trials, and the first trial that the model proposes.
 
-Optuna's GPSampler begins with 10 start-up trials for every budget. With a budget of 10 trials, none
-would follow a model. Ax takes two start-up trials per parameter and at most a fifth of the trials,
-but at least 5 (`calculate_num_initialization_trials`, https://github.com/facebook/Ax). The rule
-here is Ax's with three changes. The share of the budget is a third, because parallel trials are
-asked before the first results are known. This share takes precedence over the least number of 5.
-The largest number is 10, as for GPSampler.
+Ax takes two start-up trials per parameter, at most a fifth of the trials, but at least 5
+(`calculate_num_initialization_trials`, https://github.com/facebook/Ax). The rule here differs:
+
+- The share of the trials is a third, because parallel trials are asked before the first results.
+- This share takes precedence over the minimum of 5.
+- The maximum is 10, the constant number of Optuna's GPSampler.
 """
 
 from __future__ import annotations
@@ -19,12 +19,7 @@ PART = 3  # one in three trials of the budget
 
 
 def default_startup(trials: int, parameters: int) -> int:
-    """Return the number of start-up trials for a study that does not set it.
-
-    Args:
-        trials: the budget.
-        parameters: number of parameters with more than one value, including conditional ones.
-    """
+    """Return the default number of start-up trials, for `parameters` with several values each."""
     wanted = min(MOST, max(LEAST, PER_PARAMETER * parameters))
     # a single point, the defaults, shows the effect of no parameter
     return min(trials, max(2, min(wanted, math.ceil(trials / PART))))
@@ -49,12 +44,8 @@ def first_model_trial(
 ) -> int | None:
     """Return the first trial that the model proposes, counted from 1; None if there is none.
 
-    Args:
-        startup: the number of start-up trials.
-        trials: the budget.
-        lanes: number of trials that are asked before the first result. Each failed trial delays the
-            model.
-        has_previous: True if the model learns from previous results.
+    `lanes` is the number of trials asked before the first result. Each failed trial delays the
+    model.
     """
     startup = with_previous(startup) if has_previous else startup
     first = max(startup, min(lanes, trials) - 1 + results_awaited(startup)) + 1

@@ -1,14 +1,11 @@
-"""The next point to try, as a pure function of space, history and seed.
+"""The next point to try, as a pure function of space, history and seed, in any process.
 
-No state is kept between two calls: the same space, history and seed give the same suggestion in
-any process. So a suggestion can be computed ahead, discarded, or repeated after a crash.
-
-The model's data depend on the state of a trial:
+So a suggestion can be computed ahead, discarded, or repeated after a crash. The model's data depend
+on the state of a trial:
 
 COMPLETE   its value
 FAIL       the worst value of all trials; without a value the point would be proposed again
-PRUNED     the predicted value if it was stopped early; nothing if it was abandoned through no
-           fault of its parameters
+PRUNED     the predicted value if the trial was stopped early; nothing if it was abandoned
 RUNNING    pending: fantasized, its result is the model's prediction
 """
 
@@ -41,12 +38,7 @@ ENUMERABLE = 2000  # largest size of a space that is searched to its last unseen
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A suggestion.
-
-    Attributes:
-        point: the next point, canonical.
-        taught: weights of the previous tasks that the model learned from, by name.
-    """
+    """A canonical point, and the weights of the previous tasks that the model learned from."""
 
     point: Point
     taught: dict[str, float] = field(default_factory=dict)
@@ -74,21 +66,15 @@ def suggest(
     sampler: Sampler = OWN,
     previous: PreviousTasks | None = None,
 ) -> Suggestion:
-    """Return the canonical point to try next.
+    """Return the canonical point to try next. A point repeats only if the space has no other.
 
-    The first point is the defaults. The next start-up trials follow a scrambled Sobol sequence: it
-    covers the space more evenly than random points and never repeats a point, even with pending
-    trials. Then the sampler proposes. A point of the history is proposed again only if the space
-    has no other point. If there are previous tasks, their good points replace the sequence.
+    The first point is the defaults. The next start-up trials follow a scrambled Sobol sequence, or
+    good points of previous tasks. The sequence covers the space more evenly than random points, and
+    never repeats a point, even with pending trials. Then the sampler proposes.
 
-    Args:
-        space: the search space.
-        history: all trials asked so far, in order, with their active parameters.
-        direction: minimize or maximize.
-        seed: the study's seed, which is combined with the length of the history.
-        startup_trials: trials without the model, including the defaults.
-        sampler: the sampler after the start-up trials.
-        previous: results of previous runs. Only our own sampler's model learns from them.
+    `history` is all trials so far in the order of their asks, with their active parameters. `seed`
+    is the study's, and is combined with the length of the history. `startup_trials` includes the
+    defaults. Only our own sampler's model learns from `previous`.
     """
     if not history:
         return Suggestion(space.canonical(space.defaults()))
@@ -107,15 +93,14 @@ def suggest(
 
 
 def _new(points: Iterator[Point], taken: set[Key]) -> Point | None:
-    """Return the first point that no trial has."""
     return next((point for point in points if _key(point) not in taken), None)
 
 
 def in_startup(history: Sequence[FrozenTrial], startup_trials: int) -> bool:
     """Return whether the next point comes from the start-up design, not from the model.
 
-    The first `startup_trials` points come from the design. After these the design continues until
-    half of that number have results; see `results_awaited`.
+    The design has `startup_trials` points, and continues until `results_awaited` trials have
+    results.
     """
     has_value = {TrialState.COMPLETE, TrialState.PRUNED}  # measured, or predicted
     complete = sum(trial.state in has_value and bool(trial.values) for trial in history)
@@ -130,7 +115,6 @@ def _by_own(
     seed: int,
     previous: PreviousTasks | None,
 ) -> tuple[Iterator[Point], dict[str, float]]:
-    """Return our Gaussian process's proposals, most promising first, and its teachers' weights."""
     import numpy as np
 
     from trialfleet.optimizer.sampling.gp.proposal import proposals

@@ -5,24 +5,22 @@ Notation, for one curve of n reports (smaller is better):
     t     (n,)     steps from 1 on, in units of the distance between two reports
     y     (n,)     reported values
     T              the last step of the training
-    k              one of the basis curves, φ_k(1) = 1 and falling towards 0
+    k              one of the K basis curves, φ_k(1) = 1 and falling towards 0
     θ     (2,)     asymptote c and amplitude a of y = c + a φ_k(t) + ε,  ε ~ N(0, σ²)
     m, S  (2,), (2, 2)   the prior of θ
     w     (K,)     the probability of each basis curve
 
-The basis curves are those of Domhan, Springenberg and Hutter (IJCAI 2015, "Speeding up automatic
-hyperparameter optimization of deep neural networks by extrapolation of learning curves") whose
-shape has one parameter: power laws t^-α (their pow3) and exponentials exp(-(t - 1)/τ), here with
-shapes from a grid. For a fixed shape the curve is linear in θ. So posterior, evidence and
-prediction are those of Bayesian linear regression (Bishop, "Pattern Recognition and Machine
-Learning", eq. 3.50, 3.58, 3.86), which replaces the Markov chain of Domhan et al.: a prediction
-takes a fraction of a millisecond, and the same reports give the same bits.
+The basis curves are power laws t^-α (pow3) and exponentials exp(-(t - 1)/τ) of Domhan, Springenberg
+and Hutter (IJCAI 2015, "Speeding up automatic hyperparameter optimization of deep neural networks
+by extrapolation of learning curves"), with α and τ from a grid. For a fixed shape the curve is
+linear in θ. So posterior, evidence and prediction are those of Bayesian linear regression (Bishop,
+"Pattern Recognition and Machine Learning", eq. 3.50, 3.58, 3.86), which replaces the Markov chain
+of Domhan et al. A prediction takes a fraction of a millisecond, and the same reports give the same
+bits.
 
-The prior is learned from the region's complete curves, which come from the same data and network.
-For each k, m and S are the mean and the spread of the θ that fit these curves, w is how well k
-explains them, and σ² is the rest. So few reports suffice if a region's curves resemble each other.
-If they don't, the prediction has a large deviation. Its distribution is a mixture of K normal
-distributions.
+The region's complete curves give the prior. For each k, m and S are mean and spread of the θ that
+fit these curves, w is how well k explains the curves, and σ² is the rest. If the curves differ
+much, the prediction has a large deviation.
 """
 
 from __future__ import annotations
@@ -46,12 +44,7 @@ _LEAST_NOISE = 3e-3  # the noise's deviation as part of the curves' range: no cu
 
 @dataclass(frozen=True)
 class Curve:
-    """The reports of a trial.
-
-    Attributes:
-        steps: the steps, in rising order.
-        losses: the value at each step; finite, smaller is better.
-    """
+    """A trial's reports: steps in rising order, and finite losses, of which smaller is better."""
 
     steps: Array
     losses: Array
@@ -59,13 +52,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The predicted end of a curve: a mixture of normal distributions.
-
-    Attributes:
-        weights: weights of the components; they sum to one.
-        means: means of the components.
-        deviations: standard deviations of the components.
-    """
+    """The predicted end of a curve: a mixture of normal distributions, whose weights sum to one."""
 
     weights: Array
     means: Array
@@ -84,18 +71,13 @@ class Prediction:
         return most * math.sqrt(float(self.weights @ (away / most) ** 2))
 
     def below(self, loss: float) -> float:
-        """Return the probability that the curve ends below a value."""
+        """Return the probability that the curve ends below `loss`."""
         away = (self.means - loss) / (self.deviations * math.sqrt(2))
         return float(self.weights @ [0.5 * math.erfc(each) for each in away.tolist()])
 
 
 class CurveModel:
-    """A model of a region's curves, learned from the region's complete curves.
-
-    Args:
-        complete: two or more complete curves.
-        end: the last step of a training.
-    """
+    """A model learned from two or more complete curves; `end` is a training's last step."""
 
     def __init__(self, complete: list[Curve], end: float) -> None:
         assert len(complete) >= 2, "the spread of curves needs two curves"
@@ -129,12 +111,7 @@ class CurveModel:
         )
 
     def _calibrated(self, found: Prediction, step: float) -> Prediction:
-        """Return the prediction in the curve's units, widened by the errors on complete curves.
-
-        Complete curves are predicted from the same number of steps. If the errors of these
-        predictions were larger than predicted, this prediction is widened by the same factor, and
-        by more if there are few curves.
-        """
+        """Return the prediction in the curve's units, widened by the factor `_miss` if above 1."""
         wider = self._misses.get(step)
         if wider is None:
             wider = self._misses[step] = self._miss(self._time(step))
@@ -145,9 +122,9 @@ class CurveModel:
         )
 
     def _miss(self, until: float) -> float:
-        """Return the error of predictions of complete curves, made from reports up to a step.
+        """Return √((Σ z² + _DOUBT²) / n) for n complete curves, each predicted from its beginning.
 
-        The unit is the standard deviation of the predictions.
+        z is a prediction's error in standard deviations.
         """
         away = []
         for t, y in self._curves:
@@ -178,7 +155,7 @@ class CurveModel:
         return means, covariances, logs
 
     def _learn(self) -> None:
-        """Set prior, weights and noise from the complete curves, each fitted separately."""
+        """Set prior, weights and noise from separate fits of the complete curves."""
         fits, squares = [], []
         for t, y in self._curves:
             rows = _with_ones(self._basis(t))

@@ -1,20 +1,17 @@
 """The early-stopping policy: choose the running trials of a region to stop.
 
-A trial is stopped if, with probability `confidence` or more, it would end worse than the best
-complete trial of its region. Some trials are never stopped:
+A trial is stopped if, with probability `confidence` or more, it would end worse than the region's
+best complete trial. Exceptions:
 
-- a trial whose last report is before `min_steps`, or that has fewer than `LEAST_REPORTS` reports,
-- any trial while fewer than `startup_trials` trials with curves are complete,
-- a trial that has already reported a better value than the region's best result,
-- further trials, once two thirds of the region's running trials are stopped at one time, or the
-  share `max_stopped` of all trials that have begun: a wrong model of curves must not leave a region
-  without results.
+- a trial whose last report is before `min_steps`, or that has fewer than `LEAST_REPORTS` reports
+- any trial while fewer than `startup_trials` trials with curves are complete
+- a trial that has already reported a better value than the region's best result
+- further trials, once two thirds of the running trials are stopped at one time, or the share
+  `max_stopped` of all begun trials: a wrong model of curves must not leave a region without results
 
-Many trainers return the weights of the best epoch, not of the last one. If the best reports explain
-the results of complete trials better than the last reports do, the policy uses curves of the best
-value so far.
-
-Pure: the same curves give the same decisions, also in a restarted service.
+Many trainers return the weights of the best epoch, not of the last epoch. So the policy uses curves
+of the best value so far, if the best reports explain the complete results better than the last
+reports do. Pure: a restarted service makes the same decisions.
 """
 
 from __future__ import annotations
@@ -35,21 +32,13 @@ LEAST_REPORTS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """Conditions for stopping a trial.
+    """Conditions for stopping a trial."""
 
-    Attributes:
-        min_steps: least step of a trial's last report; None means the share FLOOR of the last step.
-        max_steps: last step of a training; None means that of the complete trials.
-        startup_trials: least number of complete trials.
-        confidence: least probability that the trial ends worse than the best trial.
-        max_stopped: largest share of the begun trials that may be stopped.
-    """
-
-    min_steps: int | None = None
-    max_steps: int | None = None
-    startup_trials: int = 4
-    confidence: float = 0.95
-    max_stopped: float = 0.9
+    min_steps: int | None = None  # of a trial's last report; None: the share FLOOR of the last step
+    max_steps: int | None = None  # last step of a training; None: that of the complete trials
+    startup_trials: int = 4  # least number of complete trials
+    confidence: float = 0.95  # least probability that the trial ends worse than the best trial
+    max_stopped: float = 0.9  # largest share of the begun trials
 
 
 @dataclass(frozen=True)
@@ -62,23 +51,14 @@ class Complete:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """A decision to stop a trial.
+    """A decision to stop a trial."""
 
-    Attributes:
-        step: the trial's last reported step.
-        max_steps: the last step of a complete training.
-        loss: the trial's predicted result; smaller is better.
-        deviation: the prediction's standard deviation.
-        chance: probability that the trial would have been better than the best.
-        best: the best complete trial's result; smaller is better.
-    """
-
-    step: int
-    max_steps: int
-    loss: float
-    deviation: float
-    chance: float
-    best: float
+    step: int  # the trial's last reported step
+    max_steps: int  # the last step of a complete training
+    loss: float  # the trial's predicted result; smaller is better
+    deviation: float  # the prediction's standard deviation
+    chance: float  # probability that the trial would have been better than the best
+    best: float  # the best complete trial's result; smaller is better
 
 
 def curve_of(reports: Mapping[int, float], direction: Direction) -> Curve | None:
@@ -99,12 +79,8 @@ def to_stop(
 ) -> dict[str, Decision]:
     """Return the trials to stop, by name: the least promising first.
 
-    Args:
-        rule: the conditions.
-        running: curves of the running trials that no decision has stopped yet.
-        complete: the complete trials.
-        begun: number of the region's trials that have begun.
-        stopped: number of the trials stopped so far.
+    `running` has only trials that no decision has stopped yet. `begun` and `stopped` count the
+    region's trials.
     """
     at_once = max(1, math.ceil(AT_ONCE * len(running)) - 1)
     free = min(int(rule.max_stopped * begun) - stopped, at_once)

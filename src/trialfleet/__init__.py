@@ -111,7 +111,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used, because a trial's scripts need none of them."""
+    """Import a public name at its first use, because a trial's scripts need none of them."""
     from importlib import import_module
 
     for module, names in _HOMES.items():

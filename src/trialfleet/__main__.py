@@ -6,7 +6,7 @@ import gc
 
 from trialfleet import ctrl_c
 
-_OBJECTS = 50_000  # made before those are looked for that only refer to each other: few ever do
+_OBJECTS = 50_000  # allocated before Python searches for cyclic garbage, which is rare
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """All ClassAd attributes that trialfleet writes into the ads of jobs and machines.
 
 Templates, queries and nodes use these names. `docs/reference/attributes.md` is generated from this
-table, and `tests/unit/project/test_attributes.py` fails if a used name is missing in the table.
+table.
 """
 
 from __future__ import annotations
@@ -10,20 +10,14 @@ from typing import NamedTuple
 
 
 class Attribute(NamedTuple):
-    """A ClassAd attribute.
-
-    Attributes:
-        name: its name, as for `condor_q -af` and `condor_status -af`.
-        kind: `text`, `boolean` or `number`; a number may be followed by its unit.
-        meaning: the meaning of its value, in one or two sentences.
-    """
+    """A ClassAd attribute; `kind` is `text`, `boolean`, `number`, or `number` with its unit."""
 
     name: str
     kind: str
     meaning: str
 
 
-# Of jobs: the submit files and DAGs of a run set them, so `condor_q` finds a run's jobs by them.
+# Of jobs: the submit files and DAGs of a run set these, so `condor_q` can find a run's jobs.
 JOB = (
     Attribute("TrialfleetRun", "text", "Id of the run that the job belongs to."),
     Attribute(
@@ -120,7 +114,7 @@ DAYS = (
     ),
 )
 
-# Of running jobs: the job's agent sets it by HTCondor's chirp.
+# Of running jobs: the job's agent sets this attribute by HTCondor's chirp.
 TRIAL = Attribute("ChirpTrialfleetTrial", "text", "The name of the trial that the job runs now.")
 
 # Of machines that are nodes of a fleet: their configuration sets them (node.conf.j2 and the node's

@@ -1,8 +1,8 @@
-"""ClassAds as plain values, from HTCondor's bindings and tools.
+"""ClassAds as plain values, from HTCondor's bindings and tools, without undefined values.
 
-HTCondor writes `undefined` for unknown values, and its bindings return `classad2.Value`, an enum
-that is an int: for an ad with `Price = undefined`, `ad.get("Price", 0)` is 2. In JSON, HTCondor's
-tools print `undefined` as null, and expressions as text. This module leaves all of these out.
+For `undefined` the bindings return `classad2.Value`, an enum that is an int. So `ad.get("Price",
+0)` is 2 for an ad with `Price = undefined`. In JSON, HTCondor's tools print `undefined` as null,
+and expressions as text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class JobStatus(IntEnum):
     HELD = 5
     SENDS_OUTPUT = 6
     SUSPENDED = 7
-    BLOCKED = 9  # it has a slot, whose machine gets the files that it shares with others
+    BLOCKED = 9  # in a slot, while the machine gets the files that the job shares with others
 
 
 IN_SLOT = frozenset({JobStatus.RUNNING, JobStatus.SENDS_OUTPUT, JobStatus.SUSPENDED})
@@ -44,10 +44,7 @@ HELD_BY_A_PERSON = 1  # HoldReasonCode UserRequest
 
 
 def plain(ad: Mapping[str, Any], as_text: Collection[str] = ()) -> dict[str, Any]:
-    """Return the attributes of an ad from the bindings, without undefined values and errors.
-
-    The attributes in `as_text` are returned as text, not evaluated; all others are evaluated.
-    """
+    """Return an ad's defined attributes; those in `as_text` are returned as text, not evaluated."""
     values = {name: (text if name in as_text else value)(ad, name) for name in ad}
     return {name: found for name, found in values.items() if found is not None}
 
@@ -79,5 +76,4 @@ def from_json(text: str) -> list[dict[str, Any]]:
 
 
 def _is_nothing(found: Any) -> bool:
-    """Return whether a tool prints this value for `undefined` or an unevaluated expression."""
     return found is None or (isinstance(found, str) and found.startswith(_EXPRESSION))

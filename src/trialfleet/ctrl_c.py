@@ -1,8 +1,8 @@
 """Ctrl-C: the command prints what happens to the run and ends at once, with exit code 130.
 
-No exception is raised, because a KeyboardInterrupt is raised in whatever Python code runs next:
-between two imports, in a destructor that ignores it, or in a callback of HTCondor's C++ bindings.
-The interpreter does not shut down either, because threads may still run.
+No KeyboardInterrupt is raised, because it could come between two imports, in a destructor that
+ignores it, or in a callback of HTCondor's C++ bindings. The interpreter does not shut down, because
+threads may still run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-EXIT_CODE = 130  # what shells give a program that Ctrl-C ended
+EXIT_CODE = 130  # as a shell reports a program that Ctrl-C ended
 SHOW_CURSOR = b"\x1b[?25h"  # a live table hides it
 
 
@@ -24,7 +24,7 @@ _pressed: threading.Event | None = None
 
 
 def answer_from_the_start() -> None:
-    """End at Ctrl-C from now on; if this process was started with Ctrl-C ignored, keep that."""
+    """End at Ctrl-C from now on, unless this process was started with Ctrl-C ignored."""
     submits = sys.argv[1:2] and sys.argv[1] in {"run", "submit", "resume"}
     say("nothing was submitted" if submits else "interrupted")
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -47,18 +47,14 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
 
 
 def stop_if_pressed() -> None:
-    """Raise KeyboardInterrupt if Ctrl-C was pressed in a `postponed` block, to end a long step.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C was pressed; it is handled when the `postponed` block ends.
-    """
+    """Raise KeyboardInterrupt after Ctrl-C in a `postponed` block, to end a long step."""
     if _pressed and (_pressed.is_set() or signal.SIGINT in signal.sigpending()):
         raise KeyboardInterrupt
 
 
 @contextmanager
 def taken_by(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Let SIGTERM and SIGINT call a handler in the block, if this thread may handle signals."""
+    """Let SIGTERM and SIGINT call a handler in the block, if this is the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -76,14 +72,14 @@ def taken_by(handler: Callable[[int, FrameType | None], object]) -> Iterator[Non
 def postponed() -> Iterator[None]:
     """Delay Ctrl-C until the end of this block, which must not be interrupted.
 
-    An example is a call of HTCondor's bindings. They crash if Python code that they call raises. If
-    a signal interrupts their wait, they fail, whether the job was submitted or not.
+    HTCondor's bindings crash if Python code that they call raises. If a signal interrupts a call,
+    the call fails, whether the job was submitted or not.
     """
     if threading.current_thread() is not threading.main_thread():  # no signal is handled there
         yield
         return
     global _pressed  # noqa: PLW0603 - as there is one Ctrl-C
-    pressed = threading.Event()  # where another thread took the signal, which this one blocks
+    pressed = threading.Event()  # another thread may take the signal, which this thread blocks
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     previous = signal.signal(signal.SIGINT, lambda *_: pressed.set())
     _pressed = None if previous is signal.SIG_IGN else pressed

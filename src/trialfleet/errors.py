@@ -1,14 +1,7 @@
 """All errors that trialfleet raises for people to read.
 
-TrialfleetError           exit code 1: something outside this command failed
-├── InputError            exit code 2: the user's input can't be used
-│   └── StudyError        … in a study file: names file, line, key, value and choices
-├── PoolError             HTCondor is missing, down, or refused a request
-├── OptimizerError        the optimiser's service can't be reached or its storage can't be used
-└── FleetError            AWS can't be reached or refused a request
-
 The message tells the user everything: the fault, the given value, the valid choices, where to look.
-Bugs of the program itself are plain `AssertionError`s, never one of these types.
+A bug of the program itself is a plain `AssertionError`.
 """
 
 from __future__ import annotations
@@ -16,19 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-# An "@" in any URL but an S3 object's: user and password, and perhaps more of it behind a "?".
+# An "@" in any URL but an S3 object's: user and password, perhaps continued after a "?".
 _WITH_PASSWORD = re.compile(
-    r"((?<![A-Za-z])(?!s3:)[A-Za-z][A-Za-z0-9+.-]*:/{1,2}+"  # a path has one slash of it
-    r"|(?<!:)//(?=[^\s:@/]*:))"  # its scheme, or a part of that, was lost
-    r"(?!(USER:PASSWORD|[^\s:@/]*:\*\*\*)@[^\s@]*(\s|$))"  # as SQLAlchemy hides it
+    r"((?<![A-Za-z])(?!s3:)[A-Za-z][A-Za-z0-9+.-]*:/{1,2}+"  # a Path keeps one of two slashes
+    r"|(?<!:)//(?=[^\s:@/]*:))"  # a URL that lost its scheme, or a part of the scheme
+    r"(?!(USER:PASSWORD|[^\s:@/]*:\*\*\*)@[^\s@]*(\s|$))"  # as SQLAlchemy hides a password
     r"\S*@[^\s'\"]*"
 )
 
 
 class TrialfleetError(Exception):
-    """The base of all errors that the command line prints without a traceback.
+    """The base of all errors that the command line prints without a traceback; exit code 1.
 
-    Its text is safe to show in any terminal, page or log, even if the message repeats outside text.
+    The message is safe to show in any terminal, page or log, even if it repeats outside text.
     """
 
     exit_code = 1
@@ -41,7 +34,7 @@ def printable(text: str) -> str:
     r"""Return `text` in a form that is safe to show.
 
     Characters that control a terminal are escaped (`\x1b`, `\u202e`; not `\n`). If a URL has an
-    "@", the text after its scheme is left out, because it may contain a password.
+    "@", the text after the scheme is left out, because the text may contain a password.
     """
     text = _WITH_PASSWORD.sub(r"\1***", text)
     if text.isprintable():
@@ -58,7 +51,7 @@ def first_of(names: Sequence[str], most: int) -> str:
 
 
 class InputError(TrialfleetError):
-    """An argument, a file or a path given by the user can't be used."""
+    """An argument, a file or a path given by the user can't be used; exit code 2."""
 
     exit_code = 2
 

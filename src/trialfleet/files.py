@@ -1,8 +1,7 @@
 """Files that are replaced atomically, and locks on files.
 
-The standard library has no functions for this, and PyPI's `atomicwrites` is not maintained.
-
 Functions raise OSError if a folder is missing, full or not writable; the file is then unchanged.
+PyPI's `atomicwrites`, which does the same, is not maintained.
 """
 
 from __future__ import annotations
@@ -31,12 +30,7 @@ def write_atomic(
 ) -> None:
     """Replace `path` atomically: write a temporary file, fsync it, rename it, fsync the folder.
 
-    Args:
-        path: the file to replace; its folder must exist.
-        content: text (stored as UTF-8) or bytes.
-        mode: permission bits of the new file.
-        durable: True if the file must survive a power failure; if False, nothing waits for the
-            disk.
+    Unless the write is `durable`, nothing waits for the disk: a power failure may lose the file.
     """
     with _beside(path, mode, durable=durable) as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -44,17 +38,11 @@ def write_atomic(
 
 @contextmanager
 def replacing(path: Path, *, mode: int = 0o666) -> Iterator[TextIO]:
-    """Give a text file to write, which replaces `path` once the block has ended.
-
-    The file gets the permission bits of `mode`, without those that the process's umask excludes.
-
-    Raises:
-        OSError: the folder is missing, full or not writable; `path` is then unchanged.
-    """
+    """Yield a text file that replaces `path` once the block has ended; the umask limits `mode`."""
     with _beside(path, mode) as file:
         text = TextIOWrapper(file, encoding="utf-8", newline="")
         yield text
-        text.detach()  # it flushes, and doesn't close the file before that is on the disk
+        text.detach()  # flushes, and leaves the file open for the fsync
 
 
 @contextmanager
@@ -63,7 +51,7 @@ def _beside(path: Path, mode: int, *, durable: bool = True) -> Iterator[BinaryIO
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except OSError as error:
-        error.filename = str(path)  # the name that somebody knows
+        error.filename = str(path)  # the name that the caller knows
         raise
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -82,7 +70,7 @@ def _beside(path: Path, mode: int, *, durable: bool = True) -> Iterator[BinaryIO
 def open_lock(path: Path) -> BinaryIO:
     """Open a file for locking; no other account may read it, because readers can lock a file."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    with suppress(PermissionError):  # another account's, which let us in
+    with suppress(PermissionError):  # another account's file, which we may write
         os.fchmod(descriptor, 0o600)
     return os.fdopen(descriptor, "r+b")
 
@@ -106,12 +94,10 @@ def closed_to_others() -> Iterator[None]:
 
 @contextmanager
 def locked(lock: Path, *, wait: bool) -> Iterator[bool]:
-    """Try to hold a lock during the block; give whether it is held.
+    """Try to hold a lock during the block; yield whether the lock is held.
 
-    Args:
-        lock: a file only for this lock, made if it is missing; the kernel releases the lock if this
-            process dies.
-        wait: wait for a lock that another process holds.
+    The file `lock` is only for this lock, and is made if missing. The kernel releases the lock if
+    this process dies.
     """
     with open_lock(lock) as file:
         try:
@@ -125,8 +111,8 @@ def locked(lock: Path, *, wait: bool) -> Iterator[bool]:
 def folder_stamp(folder: Path) -> int:
     """Return when a folder's entries last changed, by a rename or removal, in nanoseconds.
 
-    0 if the time says nothing: the folder is missing, or it changed so recently that another change
-    may have the same time.
+    The result is 0 for a missing folder, and for a change so recent that another change may have
+    the same time.
     """
     try:
         changed = os.stat(folder).st_mtime_ns  # noqa: PTH116 - it takes half the time
@@ -159,7 +145,8 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError)  # what reading it raises
+# What reading a damaged file raises.
+DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError)
 
 
 def unless_damaged(read: Callable[[], T], default: U) -> T | U:
@@ -177,13 +164,7 @@ def object_or_empty(read: Callable[[], Any]) -> dict[str, Any]:
 
 
 def read_record(path: Path, *keys: str, shape: Any = None) -> dict[str, Any]:
-    """Return the JSON object in `path`, which was written atomically but may be damaged.
-
-    The object must have these keys, and the type `shape` if that is given, usually a TypedDict.
-
-    Raises:
-        InputError: the file can't be read, or is damaged.
-    """
+    """Return the JSON object in `path`, of type `shape` if given; InputError if it is damaged."""
     return checked_record(path, path.read_bytes, keys, shape)
 
 

@@ -6,7 +6,7 @@ import re
 
 # GB/s (10^9 bytes) of one GPU's memory, by the name that the driver gives it. Sources are NVIDIA's
 # data sheets, below https://www.nvidia.com/en-us/data-center/ where no other is named. A copy
-# reaches most of it, never all. A GPU that isn't listed is compared with the pool's others alone.
+# reaches most of this bandwidth. A GPU that isn't listed is compared only with the pool's others.
 DATA_SHEET = {
     # GPUs of EC2's instances
     "Tesla T4": 320,  # tesla-t4/
@@ -30,7 +30,7 @@ DATA_SHEET = {
     # https://www.nvidia.com/en-us/products/workstations/professional-desktop-gpus/
     "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": 1_792,  # rtx-pro-6000/
     "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition": 1_792,  # rtx-pro-6000-max-q/
-    # those of the benchmark of 2014, as its authors give them: Netflix, "Distributed Neural
+    # GPUs of the benchmark of 2014, as its authors give them: Netflix, "Distributed Neural
     # Networks with GPUs in the AWS Cloud"
     "Tesla M2050": 148,
     "GRID K520": 198,
@@ -40,8 +40,8 @@ DATA_SHEET = {
 def by_ec2_name(name: str, memory_mb: int) -> float | None:
     """Return the bandwidth in GB/s of a GPU as EC2 names it, such as `A100`; None if unknown.
 
-    The driver's name has all words of EC2's name. If several GPUs match, the GPU whose name also
-    has the memory (such as `80GB`) is chosen, or else the first.
+    The driver's name has all words of EC2's name. Among several matches, the first name with the
+    memory (such as `80GB`) is chosen, else the first name.
     """
     words = set(name.casefold().split())
     known = [driver for driver in DATA_SHEET if words <= set(re.split("[ -]", driver.casefold()))]

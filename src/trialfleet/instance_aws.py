@@ -1,7 +1,7 @@
 """An EC2 instance's calls to AWS: for its metadata (IMDSv2), objects (S3) and a token (SSM).
 
-It does not use boto3, because a booting node only has the standard library. The user data contains
-this file's code, so it imports nothing from trialfleet.
+The user data contains this file's code, so this file imports nothing from trialfleet. A booting
+node has only the standard library, without boto3.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ IMDS = "http://169.254.169.254"
 TOKEN_SECONDS = 21_600  # the longest that IMDS gives
 WAITS = (1, 2, 4, 8, 16)  # seconds between attempts; a new role needs some time to be known
 PASSING = {429, 500, 502, 503, 504}  # the metadata service's answers to too many requests
-NO_ANSWER = (OSError, http.client.HTTPException)  # the latter: a truncated answer
+NO_ANSWER = (OSError, http.client.HTTPException)  # HTTPException: a truncated answer
 # Refusals for which a retry is useless.
 LASTING = {"NoSuchBucket", "NoSuchKey", "ParameterNotFound", "ValidationException"}
 
@@ -48,14 +48,13 @@ class Imds:
         self._base = (base or os.environ.get(ENDPOINT) or IMDS).rstrip("/")
         self._timeout, self._waits = timeout, waits
         self._token = ""
-        # Ignore a proxy of the environment, which can't reach this machine's metadata.
+        # Ignore a proxy of the environment, because no proxy can reach this machine's metadata.
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
     def get(self, path: str) -> str | None:
-        """Return the value at `path` below `/latest/`, such as `meta-data/instance-id`.
+        """Return the value at a path such as `meta-data/instance-id`; AwsError on failure.
 
-        None if the value is absent (no notice, or the tag is not set). Raises AwsError if the
-        service refuses or can't be reached.
+        The result is None if the value is absent: no notice, or the tag is not set.
         """
         for wait in (*self._waits, None):
             try:
@@ -133,8 +132,7 @@ class Aws:
     ) -> None:
         """Set the region, and the endpoint if it is not AWS's own.
 
-        Each call may be silent for `timeout` seconds. A failed call is repeated after each of
-        `waits` (seconds).
+        A failed call is repeated after each of `waits`. All times are in seconds.
         """
         self._imds, self._region, self._waits, self._timeout = imds, aws_region, waits, timeout
         self._endpoint = endpoint.rstrip("/")
@@ -199,7 +197,7 @@ class RefusedError(AwsError):
 def fetch(
     method: str, url: str, headers: Mapping[str, str], body: bytes, timeout: float = 60
 ) -> bytes:
-    """Return the answer's body; RefusedError for an error, or a NO_ANSWER error without answer."""
+    """Return the answer's body; RefusedError for an error, a NO_ANSWER error for no answer."""
     data = body if method != "GET" else None
     request = urllib.request.Request(url, data, dict(headers), method=method)  # noqa: S310
     try:
@@ -234,14 +232,8 @@ def signed_headers(
 ) -> dict[str, str]:
     """Return the headers of a request with AWS's signature, version 4.
 
-    Args:
-        method: GET, PUT or POST.
-        url: the URL, without a query; its path is quoted as it will be sent.
-        headers: the headers of the call itself.
-        body: the bytes to send.
-        scope: AWS's name of the service, and the region.
-        keys: the keys that sign.
-        now: the time in UTC, within 5 minutes of AWS's clock.
+    `url` has no query, and its path is quoted as sent. `scope` is AWS's name of the service, and
+    the region. `now` is in UTC, within 5 minutes of AWS's clock.
     """
     parts, moment = urlsplit(url), now.strftime("%Y%m%dT%H%M%SZ")
     digest = hashlib.sha256(body).hexdigest()

@@ -1,13 +1,11 @@
 """Safe reads and writes of files that a job may have left or replaced: hostile input.
 
-A job writes into its trial's folder on the access point. A name there may be a link, a device, a
-pipe, or a file of any size. So a file is read only if it is a regular file and no link leads to it,
-and only up to the size that its kind may have. Nothing here waits for a writer.
+A job may leave a link, a device, a pipe, or a file of any size in its trial's folder on the access
+point. So only regular files to which no link leads are read, up to the size of their kind. Nothing
+here waits for a writer. Functions raise OSError if a file can't be read or written, and
+JobFileError, an OSError, for a file of another kind or size than our jobs leave.
 
-Functions raise OSError if a file can't be read or written. They raise JobFileError, an OSError, if
-the file is of another kind, or larger, than our jobs leave.
-
-Below the folder `within` a job may have replaced any part of the path; the default is the file's
+Below the folder `within` a job may have replaced any part of the path. The default is the file's
 own folder.
 """
 
@@ -25,10 +23,10 @@ from typing import Any, BinaryIO
 
 from trialfleet.files import as_json, checked_record, write_atomic
 
-MOST_RESULT = 1_000_000  # bytes of result.json; hundreds of metrics are a hundredth of it
+MOST_RESULT = 1_000_000  # bytes of result.json; hundreds of metrics take a hundredth
 MOST_ORDER = 100_000  # … of stop.json; ours has about 200
-MOST_AGENT = 4_096  # … of what a gang's agent says; a line
-MOST_NOTES = 16 << 20  # … of what we note in a trial's folder
+MOST_AGENT = 4_096  # … of a message of a gang's agent, one line
+MOST_NOTES = 16 << 20  # … of our notes in a trial's folder
 MOST_REPORTS = 16 << 20  # … of the reports that are read: about 200,000
 MOST_LOSSES = 256 << 20  # … of a gate's losses: about 13 million rows
 MOST_NAMES = 10_000  # files of a folder
@@ -57,7 +55,6 @@ def opened(path: Path, within: Path | None = None) -> Iterator[BinaryIO]:
 
 
 def _open(path: Path, within: Path | None, flags: int) -> int:
-    """Return a descriptor of a regular file; raise the errors of `opened`."""
     with _folder_of(path, within) as folder:
         try:
             descriptor = os.open(path.name, flags, dir_fd=folder)
@@ -88,7 +85,7 @@ def _folder_of(path: Path, within: Path | None) -> Iterator[int]:
 
 
 def _refused(path: Path, folder: int) -> JobFileError | None:
-    """Return the error if the file's kind prevented opening it; None for any other reason."""
+    """Return the error if the file's kind prevented opening; None for any other reason."""
     with suppress(OSError):
         kind = stat.S_IFMT(os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mode)
         if kind in KINDS and kind != stat.S_IFDIR:
@@ -106,7 +103,7 @@ def read_bytes(path: Path, most: int, within: Path | None = None) -> bytes:
 
 
 def read_json(path: Path, most: int, within: Path | None = None) -> Any:
-    """Return the JSON value in a file, by `read_bytes` and `parsed`."""
+    """Return the JSON value in a file of at most `most` bytes; ValueError if it is not JSON."""
     return parsed(read_bytes(path, most, within))
 
 
@@ -137,7 +134,7 @@ def tail(path: Path, most: int) -> tuple[bytes, int]:
 
 
 def size_of(path: Path) -> int:
-    """Return a file's size; 0 if it is not a regular file."""
+    """Return a file's size in bytes; 0 if it is not a regular file."""
     return stamp_of(path)[0]
 
 

@@ -1,8 +1,7 @@
 """The order of results, for all comparisons, rankings and gains. Pure.
 
-A smaller loss is better. A result that is missing or NaN has the worst loss, so it is never better
-than another result; infinite results are compared by their value. Equal results are not better than
-each other; the first of them is the best.
+A smaller loss is better. A missing result or NaN has the worst loss, so no other result is worse.
+Infinite results are compared by their value. Among equal results, the first is the best.
 """
 
 from __future__ import annotations
@@ -30,10 +29,9 @@ def loss(result: float | None, direction: Direction) -> float:
 
 
 def losses(results: Iterable[float | None], direction: Direction) -> list[float]:
-    """Return the losses of results; infinite losses become the worst or best finite loss.
+    """Return the losses of results; infinite losses become the nearest finite loss, or 0 if none.
 
-    A model without the failed trials would propose their points again. So, as in Optuna's
-    GPSampler, an infinite loss becomes the nearest finite loss, or 0 if no loss is finite.
+    As in Optuna's GPSampler: a model without the failed trials would propose their points again.
     """
     known = [loss(result, direction) for result in results]
     finite = [value for value in known if math.isfinite(value)] or [0.0]

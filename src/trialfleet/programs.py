@@ -3,8 +3,8 @@
     python -I -m trialfleet.programs NAME [ARGUMENT...]
 
 Runs, systemd units and pools keep such command lines, while an update of trialfleet may move
-modules. So the command lines name only this module: a program's name never changes, and only this
-module knows the program's module. The first argument of most programs is a run's folder.
+modules. So a program's name never changes, and only this module knows the program's module. The
+first argument of most programs is a run's folder.
 
 DAGMan runs `ask-service` before and after each trial. `ask-service` needs no package, so this file
 is started by its path (`python -I -S`), which is as fast as Python itself.
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _imported(module: str) -> ModuleType:
-    """Import a program's module; without the package, import it from its file alone."""
+    """Import a program's module; without the package, import its file alone."""
     if __package__:
         from importlib import import_module
 

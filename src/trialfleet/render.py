@@ -1,10 +1,9 @@
 """Jinja templates, and quoting that keeps a text from outside within its value.
 
-A page's templates (`HTML`) escape every value. The other languages have filters: `dag_string`
-for a path in a DAG file, `classad_string` for a text in a submit file or a DAG's SET_JOB_ATTR,
-`shell` for a word of a shell script, `unit_word` and `unit_text` for a word and a text of a systemd
-unit. All other values in templates are numbers, trialfleet's own choices, or texts that were
-checked when the study was read.
+A page's templates (`HTML`) escape every value. The other languages have filters: `dag_string` for a
+path in a DAG file, `classad_string` for a text in a submit file or a DAG's SET_JOB_ATTR, `shell`
+for a word of a shell script, `unit_word` and `unit_text` for a systemd unit. All other values are
+numbers, trialfleet's own choices, or texts that were checked when the study was read.
 """
 
 from __future__ import annotations
@@ -17,21 +16,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import jinja2
 
-HTML = ("html.j2", "css.j2")  # the endings of what becomes a part of a page
+HTML = ("html.j2", "css.j2")  # the endings of templates for pages
 
 
 def render_template(template: str, /, **values: Any) -> str:
-    """Render a template of `trialfleet.templates`, such as `dag/study.dag.j2`.
-
-    Raises:
-        jinja2.UndefinedError: a value that the template names is missing, which is a bug.
-    """
+    """Render a template, such as `dag/study.dag.j2`; jinja2.UndefinedError without a value."""
     return _environment().get_template(template).render(**values)
 
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    import jinja2  # a study is read, and a pool is asked for its state, without it
+    import jinja2  # imported late: reading a study needs no jinja2
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("trialfleet.templates", ""),

@@ -1,7 +1,6 @@
-"""The base of the tables in trialfleet's own files (studies, fleets).
+"""The base of the tables in trialfleet's own files (studies, fleets): a frozen pydantic model.
 
-Each table is a frozen pydantic model. The error for an unknown key lists the known keys, and each
-check's error describes the valid values.
+The error for an unknown key lists the known keys. Each check's error describes the valid values.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from trialfleet.spelling import did_you_mean
 
 T = TypeVar("T", bound=Sized)
-Refused = tuple[tuple[str | int, ...], str, object]  # place below a model, message, the value given
+Refused = tuple[tuple[str | int, ...], str, object]  # place below a model, message, given value
 
 
 FROM_FILE = {"is": "a file"}  # the context of a validation: a person wrote the keys
@@ -120,11 +119,7 @@ def _of_values(error: ValidationError, *, with_missing: bool) -> list[InitErrorD
 
 
 def refuse(title: str, problems: list[Refused]) -> NoReturn:
-    """Raise one pydantic error per problem: its place below the model, message and given value.
-
-    Raises:
-        ValidationError: always; an enclosing model adds its own place before each.
-    """
+    """Raise a ValidationError with an error per problem; an outer model adds its own place."""
     details = [
         InitErrorDetails(
             type=PydanticCustomError("search_space", "{message}", {"message": message}),
@@ -142,18 +137,14 @@ def refusal(text: str) -> PydanticCustomError:
 
 
 def one_line(value: str) -> str:
-    """Return `value` if it can't add a second line to a DAG or submit file.
-
-    Raises:
-        ValueError: `value` has a line break or a control character.
-    """
+    """Return `value` if it can't add a line to a DAG or submit file; else raise ValueError."""
     if any(ord(c) < 0x20 or ord(c) in {0x7F, 0x85, 0x2028, 0x2029} for c in value):
         raise ValueError(f"{value!r} has a line break or a control character; write it in one line")
     return value
 
 
 def matches(pattern: str, words: str) -> Callable[[Any], str]:
-    """Return a check of a pattern; its error describes the pattern by `words`."""
+    """Return a check of a pattern; the check's error describes the pattern by `words`."""
 
     def check(value: Any) -> str:
         if isinstance(value, str) and re.fullmatch(pattern, value):
@@ -170,14 +161,14 @@ def schema_of(pattern: str) -> WithJsonSchema:
 
 
 def not_empty(value: T) -> T:
-    """Return `value` if it is not empty."""
+    """Return `value`; raise an error of validation if it is empty."""
     if not value:
         raise refusal("must not be empty")
     return value
 
 
 _UNITS = ("KB", "MB", "GB", "TB")
-_LARGEST = 1 << 60  # bytes; HTCondor takes 8 times that for less than nothing
+_LARGEST = 1 << 60  # bytes; HTCondor reads 8 times as many as a negative number
 
 
 def bytes_of(size: str, kilo: float = 1024.0) -> float:

@@ -1,10 +1,9 @@
-"""The use of a machine's slots, for the autoscaler, the pool's views and a node's agent.
+"""The use of a machine's slots; a machine is idle while none of its slots is held.
 
-A machine is idle while none of its slots is held. Two kinds of slots have a job's id but run
-nothing. Data slots hold files that jobs share; they are claimed and busy with the id of the first
-of these jobs. Partitionable slots run their jobs in dynamic slots. Data slots are released 5
-minutes (KEEP_DATA_CLAIM_IDLE) after the last of the jobs, or when the machine drains; until then
-the machine still counts as idle.
+Two kinds of slots have a job's id but run nothing. Partitionable slots run their jobs in dynamic
+slots. Data slots hold files that jobs share, and are claimed with the id of the first of these
+jobs. HTCondor releases a data slot 5 minutes (KEEP_DATA_CLAIM_IDLE) after the last job, or when the
+machine drains. Until then the machine still counts as idle.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-HELD = ("Claimed", "Preempting", "Matched")  # states of a slot that a job has, or is about to
-ATTRIBUTES = ("State", "SlotType", "JobId", "IsDataSlot")  # what is read of a slot's ad
+HELD = ("Claimed", "Preempting", "Matched")  # states of a slot that a job has, or will have soon
+ATTRIBUTES = ("State", "SlotType", "JobId", "IsDataSlot")  # of a slot's ad
 # `not is_held` as HTCondor evaluates it: true of each slot of an idle machine.
 _UNHELD = " && ".join(f'State =!= "{state}"' for state in HELD)
 # Where the startd evaluates it, an ad lacks IsDataSlot; HTCondor names such slots `data1_2`.
@@ -21,7 +20,7 @@ IS_FREE = f'regexp("^data", Name) =?= true || ({_UNHELD})'
 
 
 def is_held(ad: Mapping[str, Any]) -> bool:
-    """Return whether the slot is claimed: for a job, or for the next one after a job has ended."""
+    """Return whether the slot is claimed for a job, or for the next job after a job has ended."""
     return ad.get("State") in HELD and not is_data_slot(ad)
 
 

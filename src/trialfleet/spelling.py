@@ -1,24 +1,17 @@
-"""Suggestions for a misspelt word.
-
-This module is separate from `sections`, because pydantic is slow to import and commands without a
-study need suggestions, too.
-"""
+"""Suggestions for a misspelt word, without pydantic, because pydantic is slow to import."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
 
-_LONGEST_GUESSED = 100  # characters of a word whose likes are looked for
+_LONGEST_GUESSED = 100  # characters of a word that are compared
 
 
 def did_you_mean(
     word: str, choices: Iterable[str], other_words: Mapping[str, str] | None = None
 ) -> str:
-    """Return ` (did you mean …?)` if a choice is similar to `word`, else an empty text.
-
-    `other_words` are other names that people use for the choices.
-    """
+    """Return ` (did you mean …?)` for a similar choice or a known other word, else ""."""
     known = (other_words or {}).get(word.lower()) or nearest(word, choices)
     return f" (did you mean {known!r}?)" if known else ""
 

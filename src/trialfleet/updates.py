@@ -1,7 +1,6 @@
 """The restart of a long-lived process as the new release after an update of trialfleet.
 
-Without a restart, the process's code in memory would not match the new release's jobs, scripts and
-templates.
+The old code in memory would not match the new release's jobs, scripts and templates.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-SECONDS = 5.0  # between two looks; a change counts once two of them have found the same
+SECONDS = 5.0  # between two checks; a change counts once two checks find the same files
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +26,9 @@ class Updates:
         self._next = time.monotonic() + SECONDS
 
     def follow(self) -> None:
-        """After an update, replace this process by a new one with the same command line.
+        """After an update, replace this process by a new one with the same command line and id.
 
-        The process keeps its id. This may be called often: files are checked every `SECONDS`.
+        Call this often: the files are checked every `SECONDS`.
         """
         if self._have_come():
             log.info("trialfleet was updated: restarting")
@@ -41,14 +40,14 @@ class Updates:
             return False
         self._next = time.monotonic() + SECONDS
         stamps = _stamps()
-        self._began = stamps | self._began  # what was loaded since is as it was then
+        self._began = stamps | self._began  # a module loaded later counts from its first stamp
         is_whole = stamps == self._before
         self._before = stamps
         return is_whole and stamps != self._began and any(stamps.values())
 
 
 def _stamps() -> dict[str, _Stamp | None]:
-    """Return a stamp of each file; a stamp changes when its file is replaced or written."""
+    """Return a stamp of each file, which changes when the file is replaced or written."""
     own = [m for name, m in sys.modules.items() if name.split(".")[0] in {__package__, "__main__"}]
     return {file: _stamp(Path(file)) for module in own if (file := getattr(module, "__file__", ""))}
 

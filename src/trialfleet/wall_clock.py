@@ -1,8 +1,8 @@
 """A wall clock that may be set by NTP after a start, by a person or by a virtual machine.
 
-After a jump ahead all nodes would seem silent or idle, money spent and deadlines over. If the clock
-is corrected soon, the jump must have no effect. So for a while after a jump a monotonic clock
-continues the previous time; meanwhile other programs renew their times.
+After a jump ahead all nodes would seem silent or idle, money spent and deadlines over. So for a
+while after a jump a monotonic clock continues the previous time. A jump that is soon corrected has
+no effect. Meanwhile other programs renew their times.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 
-SET = timedelta(seconds=30)  # from one look to the next, no clock that is kept right gains so much
-SETTLED_SECONDS = 120.0  # by then HTCondor's collector has forgotten what daemons said before
+SET = timedelta(seconds=30)  # a well-kept clock gains less between two calls
+SETTLED_SECONDS = 120.0  # until HTCondor's collector has dropped all earlier ads
 
 
 def real_time() -> datetime:

@@ -2,8 +2,8 @@
 
     EI(x) = √v h((y* - μ) / √v),    h(z) = φ(z) + z Φ(z)
 
-y* is the best mean at a known point. Far from the best, EI is 0 in double precision, but its
-logarithm is finite and has a gradient (Ament et al. 2023).
+y* is the best mean at a known point. Far from the best, EI is 0 in double precision, but log EI is
+finite and has a gradient (Ament et al. 2023).
 """
 
 from __future__ import annotations

@@ -28,13 +28,7 @@ COUNTABLE = 50  # a parameter with more values is searched as a continuous one, 
 
 @dataclass(frozen=True)
 class Column:
-    """The encoding of one parameter.
-
-    Attributes:
-        distribution: Optuna's distribution of the parameter.
-        low: the number, or its logarithm, that is encoded as 0.
-        high: the number, or its logarithm, that is encoded as 1.
-    """
+    """A parameter's encoding: the number, or its logarithm, `low` becomes 0, and `high` 1."""
 
     distribution: BaseDistribution
     low: float
@@ -110,12 +104,9 @@ class Domain:
     ) -> None:
         """Describe a search space.
 
-        Args:
-            distributions: the distributions of all parameters, by name.
-            conditions: for each conditional parameter, the values of other parameters that make
-                it active. No parameter depends on itself.
-            defaults: values for inactive parameters; a parameter without one gets the middle of its
-                range.
+        `conditions` has, for each conditional parameter, the values of other parameters that make
+        it active. No parameter depends on itself. `defaults` has values for inactive parameters; a
+        parameter without a default gets the middle of its range.
         """
         self.columns = {
             name: Column.from_distribution(item) for name, item in distributions.items()
@@ -145,12 +136,9 @@ class Domain:
         return len(self.names)
 
     def encode(self, points: Sequence[Mapping[str, Any]]) -> Array:
-        """Return the rows of n points, n × d; a missing parameter is at its default.
-
-        Columns are encoded as a whole, because there may be ten thousand points.
-        """
+        """Return the rows of n points, n × d; a missing parameter is at its default."""
         rows = np.tile(self.defaults, (len(points), 1))
-        for place, name in enumerate(self.names):
+        for place, name in enumerate(self.names):  # by columns: there may be ten thousand points
             known = [i for i, point in enumerate(points) if name in point]
             if known:
                 rows[known, place] = self._encoded(name, [points[i][name] for i in known])

@@ -3,11 +3,11 @@
     k(x, x') = s² m(Σ_d δ_d² / ℓ_d²)  +  a² / d Σ_d m(δ_d² / ℓ_d²)
     m(r²)    = (1 + √5 r + 5/3 r²) exp(-√5 r)                        (Matérn 5/2)
 
-δ_d is the difference of two numbers; for two choices it is 0 if they are equal, else 1. The first
-part is the usual kernel with a length per parameter (Rasmussen and Williams, equation 4.17). With
-this part alone, a trial with one choice says little about trials with another choice. The second
-part is the additive kernel of first order (Duvenaud, Nickisch and Rasmussen 2011): the effect of
-one parameter is learned for all values of the others.
+δ_d is the difference of two numbers; for choices, δ_d is 0 if they are equal, else 1. The joint
+part has a length per parameter (Rasmussen and Williams, equation 4.17). With this part alone, a
+trial with one choice says little about trials with another choice. The additive part (first order,
+Duvenaud, Nickisch and Rasmussen 2011) learns the effect of one parameter for all values of the
+others.
 
 All gradients follow from dm/d(r²) = -5/6 (1 + √5 r) exp(-√5 r), which is finite at r = 0.
 """
@@ -26,19 +26,12 @@ _SQRT5 = 5**0.5
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """The hyperparameters of a covariance, or a stack of samples along the first axis.
+    """The hyperparameters of a covariance, or a stack of samples along the first axis."""
 
-    Attributes:
-        lengths: ℓ, d numbers in the last axis.
-        joint: s², the variance of the joint effect of all parameters.
-        additive: a², the variance of the separate effects.
-        noise: σ².
-    """
-
-    lengths: Array
-    joint: float | Array
-    additive: float | Array
-    noise: float | Array
+    lengths: Array  # ℓ, d numbers in the last axis
+    joint: float | Array  # s², the variance of the joint effect of all parameters
+    additive: float | Array  # a², the variance of the separate effects
+    noise: float | Array  # σ²
 
     @classmethod
     def from_logs(cls, logs: Array) -> Hyperparameters:
@@ -63,22 +56,14 @@ class Hyperparameters:
 
 
 def differences(left: Array, right: Array, is_categorical: Mask) -> Array:
-    """Return δ between rows; for different choices it is 1.
-
-    The d parameters are the last axis; NumPy broadcasts the other axes.
-    """
+    """Return δ between rows, 1 for different choices; the d parameters are the last axis."""
     found: Array = left - right
     found[..., is_categorical] = found[..., is_categorical] != 0
     return found
 
 
 def covariance(distances: Array, given: Hyperparameters) -> tuple[Array, Array]:
-    """Return both parts of k, which is their sum.
-
-    Args:
-        distances: |δ|, with the d parameters last.
-        given: the hyperparameters.
-    """
+    """Return the two parts of k, given |δ| with the d parameters last."""
     scaled = distances * (_SQRT5 / given.lengths)
     joint = given.joint * _matern(_norm(scaled))
     return joint, given.additive * _mean(_matern(scaled))
@@ -101,7 +86,6 @@ def _norm(vectors: Array) -> Array:
 
 
 def _mean(vectors: Array) -> Array:
-    """Return means over the last axis, by BLAS."""
     d = vectors.shape[-1]
     return np.asarray(vectors @ np.full(d, 1 / d))
 

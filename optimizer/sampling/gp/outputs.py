@@ -1,9 +1,9 @@
 """The transformation of a metric's values for the model.
 
-A Gaussian process expects values that spread evenly on both sides of the mean. Losses seldom do:
-next to one diverged training, all others would look equal. So a long tail on the bad side is
-compressed with the logarithm. Stronger transformations, such as a power transformation, were
-measured and rejected: if the values are noisy, they enlarge the noise of the best values.
+A Gaussian process expects values that spread evenly on both sides of the mean. But next to one
+diverged training, all other losses would look equal. So the logarithm compresses a long tail on the
+bad side. Power transformations were measured and rejected: if the values are noisy, a power
+transformation enlarges the noise of the best values.
 """
 
 from __future__ import annotations
@@ -17,11 +17,7 @@ _TAIL = 3.0  # distance of the tail's start from the median, in distances of the
 
 
 def standardized(values: Array) -> Array:
-    """Return n values with mean 0 and variance 1, in the same order; zeros if all are equal.
-
-    Args:
-        values: finite numbers of any size; smaller is better.
-    """
+    """Return finite losses with mean 0 and variance 1, in the same order; zeros if all equal."""
     largest = float(np.abs(values).max())
     if largest == 0.0 or np.ptp(values / largest) <= _FLAT:
         return np.zeros_like(values)
@@ -31,7 +27,6 @@ def standardized(values: Array) -> Array:
 
 
 def _without_tail(values: Array) -> Array:
-    """Return values with the tail beyond `_TAIL` compressed by the logarithm."""
     centred = values - np.median(values)
     unit = -float(centred.min())
     if unit <= _FLAT:  # half of the values equal the best one

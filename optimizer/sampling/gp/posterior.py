@@ -27,11 +27,7 @@ JITTER = 1e-9  # added to the noise, relative to the signal: makes the Cholesky 
 
 
 class PriorMeans(Protocol):
-    """The prior mean of a function, in S samples.
-
-    Attributes:
-        weights: weights of k teachers, S × k.
-    """
+    """The prior mean of a function, in S samples, with the weights of k teachers, S × k."""
 
     weights: Array
 
@@ -48,14 +44,7 @@ class Likelihood:
     def __init__(
         self, rows: Array, values: Array, is_categorical: Mask, taught: Array | None = None
     ) -> None:
-        """Compute the differences between all pairs of points.
-
-        Args:
-            rows: points X, n × d.
-            values: results y.
-            is_categorical: mask of the parameters that are choices.
-            taught: the means of k other tasks at the points, n × k; by default none.
-        """
+        """Take points X, n × d, results y, and the means of k other tasks at X, n × k."""
         self._values = values
         self._taught = np.empty((len(values), 0)) if taught is None else taught
         self._pairs = np.triu_indices(len(rows), k=1)  # places of pairs in a matrix of n × n
@@ -124,10 +113,7 @@ class Posterior:
         return np.asarray(self._covariance(rows) @ self.alpha)
 
     def fantasize(self, pending: Array) -> Posterior:
-        """Return the posterior after p pending points get their predicted results.
-
-        No mean changes, so α is extended by zeros. L is extended by rows.
-        """
+        """Return the posterior after pending points get predicted results; no mean changes."""
         if not len(pending):
             return self
         n, p = len(self.rows), len(pending)
@@ -149,31 +135,22 @@ class Posterior:
         return joint + additive
 
     def _noisy(self, whole: Array) -> Array:
-        """Return the covariance of results, given the covariance of the function."""
         noise = self.given.noise + JITTER * self.given.variance
         return np.asarray(whole + noise * np.eye(len(whole)))
 
 
 class Posteriors:
-    """The posteriors of the same points under several samples of hyperparameters.
-
-    They are evaluated together, because NumPy's cost per call would dominate a single gradient.
-    """
+    """The posteriors under samples of hyperparameters, together to save NumPy's cost per call."""
 
     def __init__(self, posteriors: Sequence[Posterior], prior: PriorMeans | None = None) -> None:
-        """Stack S posteriors with the same points and choices.
-
-        Args:
-            posteriors: posteriors of the results minus the prior means.
-            prior: prior means from other tasks, with S samples of weights; by default none.
-        """
+        """Stack S posteriors, at the same points, of the results minus the `prior` means."""
         self.each = list(posteriors)
         self._prior = prior
         self._rows = posteriors[0].rows
         self._is_categorical = posteriors[0].is_categorical
         self._given = Hyperparameters.stacked([each.given for each in posteriors])
         self._alphas = np.array([each.alpha for each in posteriors])[..., None]
-        # (L⁻¹)ᵀ: the squares of k's product with it sum to the variance that the results explain
+        # (L⁻¹)ᵀ: the squares of k (L⁻¹)ᵀ sum to the variance that the results explain
         self._whitening = np.array([dtrtri(each.factor, lower=1)[0].T for each in posteriors])
 
     def fantasize(self, pending: Array) -> Posteriors:
@@ -233,7 +210,7 @@ class Posteriors:
         return np.asarray(np.matmul(cross, self._alphas)[..., 0])
 
     def _deviations(self, white: Array) -> Array:
-        """Return √v; v, the variance that results don't explain, is kept positive."""
+        """Return √v; v, the variance that the results don't explain, is kept positive."""
         whole = np.asarray(self._given.variance)[..., 0]
         explained = (white * white) @ np.ones(white.shape[-1])
         return np.asarray(np.sqrt(np.maximum(whole - explained, JITTER * whole)))

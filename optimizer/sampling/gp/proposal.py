@@ -20,12 +20,7 @@ _GOOD = 5  # best known points, near which the search starts
 
 @dataclass(frozen=True)
 class Proposals:
-    """Proposed points.
-
-    Attributes:
-        rows: the points, the most promising first; known and pending points come last.
-        weights: weight of each teacher; 0 if the teacher does not help.
-    """
+    """Points, the most promising first, known and pending ones last; the weight of each teacher."""
 
     rows: Array
     weights: list[float]
@@ -39,17 +34,11 @@ def proposals(
     seed: int,
     teachers: Teachers | None = None,
 ) -> Proposals:
-    """Return proposed points.
+    """Return proposed points, the same in any process for the same arguments.
 
-    A pure function: the same arguments give the same points in any process.
-
-    Args:
-        domain: the space.
-        rows: canonical points with a result, n × d, n ≥ 1.
-        values: their results, finite; smaller is better.
-        pending: canonical points without a result yet, p × d.
-        seed: random seed.
-        teachers: models of other tasks in the same domain; by default none.
+    `rows` are canonical points, n × d, n ≥ 1, with finite results `values`; smaller is better.
+    `pending` are canonical points without a result yet, p × d. `teachers` are models of other tasks
+    in the same domain.
     """
     random = np.random.default_rng(seed)
     improvement, weights = improvement_of(domain, rows, values, pending, random, teachers)
@@ -68,10 +57,7 @@ def improvement_of(
     random: np.random.Generator,
     teachers: Teachers | None = None,
 ) -> tuple[ExpectedImprovement, list[float]]:
-    """Return the acquisition function and the weight of each teacher.
-
-    For the arguments see `proposals`; `random` is used for samples of hyperparameters.
-    """
+    """Return the acquisition function and each teacher's weight; see `proposals`."""
     modelled = informative(rows, values, domain.is_categorical)
     rows, scaled = rows[modelled], standardized(values[modelled])
     nearest = teachers.nearest(rows, scaled) if teachers else []
@@ -84,5 +70,5 @@ def improvement_of(
 
 
 def teacher(domain: Domain, rows: Array, values: Array) -> Posterior:
-    """Return the model of a task that teaches others; for the arguments see `proposals`."""
+    """Return the model of a task that teaches others; see `proposals` for the arguments."""
     return likeliest(rows, standardized(values), domain.is_categorical)

@@ -1,8 +1,8 @@
 """Search for the best point of an acquisition function over grids, choices and conditions.
 
-Many candidates are evaluated: some are spread over the space, others are near the best known
-points. The best candidates are refined, those with different choices first: continuous parameters
-by gradients, the others by single changes.
+Some candidates are spread over the space, others are near the best known points. The best
+candidates are refined, first of all the best with each combination of choices. Gradients refine
+continuous parameters, single changes refine the others.
 """
 
 from __future__ import annotations
@@ -25,14 +25,7 @@ _MOST_STEPS = 40  # of L-BFGS
 def best_points(
     domain: Domain, improvement: ExpectedImprovement, good: Array, random: np.random.Generator
 ) -> Array:
-    """Return distinct canonical points in order of falling acquisition.
-
-    Args:
-        domain: the space.
-        improvement: the acquisition function.
-        good: good points, near which candidates are drawn, k × d.
-        random: random numbers for the candidates.
-    """
+    """Return distinct canonical points in order of falling acquisition, some near `good`."""
     sequence = Sobol(domain.size, scramble=True, rng=random)
     spread = domain.spread(sequence.random_base2(int(np.log2(SPREAD))))
     candidates = np.unique(np.concatenate([spread, _near(domain, good, random)]), axis=0)
@@ -70,7 +63,6 @@ def _different(domain: Domain, ranked: Array) -> Array:
 
 
 def _refined(domain: Domain, improvement: ExpectedImprovement, starts: Array) -> Array:
-    """Return better points near starts, by gradients and single changes in turn."""
     rows = starts
     left = np.arange(len(rows))  # starts that still change
     for _ in range(_ROUNDS):

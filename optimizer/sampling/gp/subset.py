@@ -1,10 +1,10 @@
 """A subset of the results for a model, if there are too many.
 
 A Gaussian process takes time by the cube of the number of results. Half of the subset are the best
-results, because an improvement is near them. The other half covers the space: without this half,
-the model would be uncertain in tried parts of the space. Its results are chosen one by one, each
-the farthest from those already chosen (Gonzalez: Clustering to minimize the maximum intercluster
-distance, 1985).
+results, because improvements are near the best results. The other half covers the space. Without
+this half, the model would be uncertain in tried parts of the space. Each result of this half is the
+farthest from all chosen before (Gonzalez: Clustering to minimize the maximum intercluster distance,
+1985).
 """
 
 from __future__ import annotations
@@ -19,13 +19,7 @@ MOST = 200  # results of a model
 
 
 def informative(rows: Array, values: Array, is_categorical: Mask) -> NDArray[np.intp]:
-    """Return the places of the results for the model: all of them up to `MOST`.
-
-    Args:
-        rows: canonical points, n × d.
-        values: their results; smaller is better.
-        is_categorical: mask of the parameters that are choices.
-    """
+    """Return the places of the model's results, all up to `MOST`; smaller values are better."""
     order = np.argsort(values, kind="stable")
     if len(values) <= MOST:
         return np.arange(len(values))

@@ -2,12 +2,13 @@
 
     f(x) = Σ_i w_i (μ_i(x) - c_i) + r(x),    w_i = max(0, z_i)
 
-μ_i is the posterior mean of another task i, its teacher; c_i is the mean of μ_i over this task's
-points; r is a Gaussian process with the usual covariance. Weights are not negative, and half of a
-weight's prior is at 0, so a task that does not help gets no weight. This is the model of ScaML-GP
-(Tighineanu et al. 2023, arXiv 2312.00742) with only the residual part of its covariance: other
-tasks have many results, so the uncertainty of their means is small compared to the uncertainty of
-their relevance. The weights are fitted together with θ, by the likelihood.
+μ_i is the posterior mean of another task i, a teacher; c_i is the mean of μ_i over this task's
+points; r is a Gaussian process with the usual covariance. Half of a weight's prior is at 0, so a
+task that does not help gets no weight. The likelihood fits the weights together with θ.
+
+This is the model of ScaML-GP (Tighineanu et al. 2023, arXiv 2312.00742) with only the residual part
+of its covariance. Other tasks have many results, so their means are more certain than their
+relevance.
 """
 
 from __future__ import annotations
@@ -58,11 +59,11 @@ class Teachers:
         return Teachers([self._tasks[i] for i in chosen])
 
     def portfolio(self, count: int) -> Array:
-        """Return points that together are good for every task, as start-up trials of a new task.
+        """Return at most `count` points that together are good for every task, for start-up trials.
 
         The points are chosen one by one, each for the best sum of ranks by all tasks' means
-        (Wistuba, Schilling, Schmidt-Thieme: Sequential model-free hyperparameter tuning, 2015).
-        There are at most `count`, and at most as many as the tasks have different best points.
+        (Wistuba, Schilling, Schmidt-Thieme: Sequential model-free hyperparameter tuning, 2015). The
+        candidates are the best points of each task.
         """
         best = [task.rows[np.argsort(task.values, kind="stable")] for task in self._tasks]
         candidates = np.unique(np.concatenate([rows[:_PORTFOLIO_BEST] for rows in best]), axis=0)
@@ -81,13 +82,7 @@ class TaughtMeans:
     """The prior mean of a task, in S samples of its teachers' weights."""
 
     def __init__(self, teachers: Teachers, centres: Array, weights: Array) -> None:
-        """Combine the teachers.
-
-        Args:
-            teachers: k teachers.
-            centres: c, their means over the task's points, k.
-            weights: w, S × k.
-        """
+        """Combine k teachers with c, their means over the task's points, and w, S × k."""
         self._teachers = teachers
         self._centres = centres
         self.weights = weights
