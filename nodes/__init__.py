@@ -1,7 +1,7 @@
 """The code on GPU nodes: bootstrap, agent, probe, trial helper, kernels, reference trainer.
 
-Nodes have only Python, and trials also torch and numpy. So the code reads /proc instead of using
-psutil, uses `trialfleet.instance_aws` instead of boto3, and computes metrics without scikit-learn.
+Nodes have only the standard library; trials also have torch and numpy. So the code reads /proc
+instead of using psutil, and `trialfleet.instance_aws` replaces boto3.
 """
 
 # Files with every trial: modules for its trainer, and its job's first process.

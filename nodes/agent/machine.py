@@ -19,12 +19,7 @@ def cancel_switch() -> None:
 
 
 def power_off(reason: str) -> None:
-    """Shut the machine down now, which terminates the instance; StepError on failure.
-
-    While packages are being installed, systemd-logind refuses a shutdown even to root. This machine
-    is about to be terminated and doesn't need the packages, so systemd itself is asked, which does
-    not refuse.
-    """
+    """Shut the machine down now, which terminates the instance; StepError on failure."""
     host = Host()
     try:
         host.run("shutdown", "-P", "now", f"trialfleet: {reason}", seconds=SECONDS)

@@ -1,9 +1,8 @@
 """NVIDIA's driver: its installation, and its option for checks of the PCI configuration space.
 
-Drivers up to 418 have an option that makes every call check the PCI command and base-address
-registers. On a virtual machine each check traps into the hypervisor; trainings that call many
-small kernels became ten times slower. Newer drivers log the unknown option and continue. So the
-option is always written, and the driver's actual value is read back.
+By default, drivers up to 418 check PCI registers in every call. On a virtual machine each check
+traps into the hypervisor, and trainings with many small kernels became ten times slower. Newer
+drivers log the unknown option and continue, so the bootstrap always writes the option.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ def prepare(host: Host) -> str:
     """Prepare the driver; return the state of its option: SET, ALREADY, STILL and so on.
 
     Raises:
-        RebootError: the option takes effect only after a reboot, and the machine was not rebooted
-            for it yet.
+        RebootError: the option needs a reboot, and the machine was not rebooted for it yet.
         StepError: there is an NVIDIA GPU, and its driver can't be installed.
     """
     module = find_module(host)
@@ -61,10 +59,9 @@ def prepare(host: Host) -> str:
 
 
 def find_module(host: Host) -> str | None:
-    """Return the name of the driver's module for its options; None without a driver.
+    """Return the file name of the driver's module, for its options; None without a driver.
 
-    It is the name of the file that modprobe would load. On Debian the chosen package sets the name
-    by an `install` line in /etc/modprobe.d: nvidia-current, nvidia-current-open, nvidia-tesla-535 …
+    On Debian the name depends on the package: nvidia-current, nvidia-tesla-535 and so on.
     """
     steps = (host.ask("modprobe", "-D", MODULE) or "").splitlines()
     action, *words = steps[-1].split() if steps else [""]  # before it: its dependencies

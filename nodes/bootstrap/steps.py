@@ -172,11 +172,10 @@ def seal(node: Node) -> str:
 
 
 def forget_machine_id(host: Host) -> None:
-    """Empty the file with the machine's id, so that systemd makes a new id on the image's machines.
+    """Empty the file with the machine's id, so that machines of the image get their own id.
 
-    The empty file must stay. Without the file, or with `uninitialized` in it (`cloud-init clean
-    --machine-id`), systemd would treat the boot as the system's first and enable preset units.
-    HTCondor would then start before the bootstrap has configured it.
+    The empty file must stay. Without the file, or after `cloud-init clean --machine-id`, systemd
+    would enable preset units, and HTCondor would start before its configuration.
     """
     host.write("/etc/machine-id", "", mode=0o444)
     copy = host.place("/var/lib/dbus/machine-id")

@@ -1,5 +1,4 @@
 """One training over several machines: the agent of each job of a gang.
 
-The agent is in the same archive as the agent of a single job (`nodes/job/`), and uses most of that
-agent's code. `trialfleet.workflows.control.gang` describes the generations of a gang.
+`trialfleet.workflows.control.gang` describes a gang's generations. `nodes/job/` has shared code.
 """

@@ -76,12 +76,7 @@ def _interface(host: str) -> str:
 
 
 class SaveSocket:
-    """A socket in a folder, by which workers report that they have saved.
-
-    Attributes:
-        folder: a descriptor of the folder.
-        listener: readable once a worker has connected.
-    """
+    """The socket by which workers report a checkpoint; `folder` is a descriptor of its folder."""
 
     def __init__(self, folder: Path) -> None:
         (folder / _SOCKET).unlink(missing_ok=True)
@@ -92,10 +87,9 @@ class SaveSocket:
         self.listener.settimeout(0)
 
     def address(self, holder: int) -> str:
-        """Return the address to which a worker connects.
+        """Return the address to which a worker connects: a path through a descriptor of `holder`.
 
-        The address is a path through a descriptor, because an address is limited to 107 bytes. The
-        process `holder` has this descriptor, because workers can't use this process's descriptors.
+        An address is limited to 107 bytes, and workers can't use this process's descriptors.
         """
         return f"/proc/{holder}/fd/{self.folder}/{_SOCKET}"
 

@@ -1,7 +1,6 @@
-"""A job's first process: it runs the trainer's command for trials from the access point.
+"""A job's first process: runs the trainer's command for trials from the access point.
 
-It takes the job's channel to the access point, so that the trainer can't use it. docs/trial-jobs.md
-describes the messages and the agent's life cycle.
+The process takes the job's channel to the access point, so that the trainer can't use the channel.
 """
 
 from __future__ import annotations
@@ -97,12 +96,7 @@ def main(command: Sequence[str]) -> NoReturn:
 
 
 def run(live: Callable[[Channel], int], *, if_broken: int) -> NoReturn:
-    """Call a function with the job's channel, and exit with its status.
-
-    Args:
-        live: returns the status for this process, as from waitpid.
-        if_broken: the exit code for a fault of this machine.
-    """
+    """Exit with the waitpid status from `live`, or `if_broken` for this machine's fault."""
     try:
         channel = Channel.take()
     except OSError as error:

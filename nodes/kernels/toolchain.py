@@ -124,7 +124,7 @@ def known_to(nvcc: str) -> list[int]:
 def code_for(architectures: Sequence[str], known: Sequence[int]) -> list[str]:
     """Return nvcc's options: machine code per architecture, and PTX of the highest for later GPUs.
 
-    A GPU that is newer than those that nvcc knows gets the PTX of the newest known one.
+    A GPU that is newer than nvcc gets the PTX of the newest architecture that nvcc knows.
     """
     codes = []
     for number in sorted(int(name.removeprefix("sm_")) for name in architectures):
@@ -138,8 +138,8 @@ def code_for(architectures: Sequence[str], known: Sequence[int]) -> list[str]:
 def loaded_libraries() -> list[str]:
     """Return the libraries that torch loaded into this process, by path.
 
-    Each distribution of torch has the OpenMP and CUDA runtimes in another place. A second copy of
-    the OpenMP runtime would have its own threads; a second copy of the CUDA runtime may not exist.
+    Each distribution of torch has the OpenMP and CUDA runtimes in another place. A second OpenMP
+    runtime would have its own threads; a second CUDA runtime may not exist.
     """
     maps = Path("/proc/self/maps").read_text(encoding="utf-8")
     wanted = r"/.*/lib(?:c10|c10_cuda|torch_cpu|cudart|gomp|omp|iomp5)[-.].*$"
