@@ -70,11 +70,7 @@ class Scale:
 
     @staticmethod
     def measure(values: Tensor) -> Scale:
-        """Measure each column of `values` [n, d], without missing values.
-
-        A value outside of the training rows' range that is also more than FAR deviations from the
-        mean is clipped, because a network can't extrapolate that far.
-        """
+        """Return the scale of each column of the training rows [n, d], without missing values."""
         exact = values.double()
         mean = exact.nanmean(0).nan_to_num(0.0)  # a column without any value
         low, high = exact.nan_to_num(math.inf).amin(0), exact.nan_to_num(-math.inf).amax(0)

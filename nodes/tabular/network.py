@@ -66,10 +66,7 @@ def copy_weights(network: Network) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def outputs_of(network: Network, numeric: Tensor, categorical: Tensor) -> Tensor:
-    """Return the outputs [n, o] for all rows, without dropout; the network's mode is restored.
-
-    The rows may be on another device than the network; the outputs are on the network's device.
-    """
+    """Return the outputs [n, o] without dropout, on the network's device; rows may be elsewhere."""
     device, training = network.first_code.device, network.training
     widest = max(max(w.shape) for w in network.layers.parameters() if w.ndim > 1)
     rows = max(1, EVALUATION_NUMBERS // widest)

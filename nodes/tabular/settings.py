@@ -101,7 +101,6 @@ class Settings:
         return {name: getattr(self, name) for name, is_set in wanted.items() if is_set}
 
     def _check_sharing(self, name: str, value: str | int) -> None:
-        """Raise SettingError if one setting needs a sharded model and another one forbids it."""
         if self.parallel == "data":
             text = "with parallel: data each rank has all of the model; choose auto or sharded"
             raise SettingError("parallel", f"{name} is {value}, but {text}")
@@ -111,7 +110,6 @@ class Settings:
         self._check_precision(f"with {name}: {value}")
 
     def _check_precision(self, where: str) -> None:
-        """Raise SettingError for a precision that a sharded model can't have."""
         if self.precision in {"bfloat16", "float16"}:
             text = f"{where} it is trained in float32; choose auto, float32 or tf32"
             raise SettingError("precision", f"precision is {self.precision!r}, but {text}")
@@ -119,13 +117,8 @@ class Settings:
     def shards(self, weights: int, memory: float) -> bool:
         """Return whether the network is sharded: divided among ranks, or in main memory.
 
-        Args:
-            weights: the number of the network's parameters.
-            memory: bytes of the rank that has the least memory.
-
-        Raises:
-            SettingError: the network must be sharded, but a sharded model can't have this
-                precision.
+        `weights` counts parameters, and `memory` has the bytes of the rank with the least.
+        SettingError if a sharded model can't have this precision.
         """
         if self._sharing():
             return True
@@ -139,11 +132,8 @@ class Settings:
     def offloads(self, weights: int, embeddings: int, memory: float, ranks: int) -> str:
         """Return the part of a sharded network in main memory, as a value of `offload`.
 
-        Args:
-            weights: the number of the network's parameters.
-            embeddings: the number of the parameters in embeddings.
-            memory: bytes of the rank that has the least memory; infinity if ranks use main memory.
-            ranks: the number of ranks.
+        `weights` and `embeddings` count parameters. `memory` has the bytes of the rank with the
+        least, or is infinity if ranks use main memory.
         """
         if self.offload != "auto":
             return self.offload
@@ -188,7 +178,6 @@ STATE_SHARE = 0.5  # of the memory; the rest is for rows, activations, a checkpo
 
 
 def _check_type(name: str, value: object, expected: type) -> None:
-    """Raise SettingError unless `value` has the type `expected`; an int is allowed for a float."""
     allowed = (int, float) if expected is float else (expected,)
     if isinstance(value, bool) or not isinstance(value, allowed):
         raise SettingError(name, f"{name} is {value!r}; it must be a {expected.__name__}")

@@ -1,9 +1,9 @@
 """A table of embeddings whose rows are divided among the ranks: rank r mod n has row r.
 
-That rank also has the row's gradient and the optimiser's means, 16 bytes per number in all. For
-each batch a rank requests the rows for the codes of its part from the other ranks, and sends the
-rows' gradients back. So the traffic depends on the batch, but not on the size of the table (as in
-GeePS: Cui et al., EuroSys 2016).
+That rank also has the row's gradient and the optimiser's means: 16 bytes per number in all. For
+each batch a rank requests the rows for its codes from the other ranks, and sends the rows'
+gradients back. So the traffic does not depend on the size of the table (as in GeePS: Cui et al.,
+EuroSys 2016).
 
 Shapes: V codes, e numbers of each, n ranks, u distinct codes in a rank's part of a batch.
 """
@@ -25,11 +25,7 @@ _ROWS = 1 << 40  # above the number of a rank's rows
 
 
 class Rows:
-    """A rank's R rows of the table; here all are on the network's device, unlike in `HostRows`.
-
-    Attributes:
-        moved: the rows that the optimiser updates: [places, e].
-    """
+    """A rank's R rows of the table, on the network's device; the optimiser updates `moved`."""
 
     def __init__(self, table: Tensor, device: torch.device) -> None:
         self.moved = nn.Parameter(table.to(device, copy=True))
@@ -93,10 +89,7 @@ class ShardedEmbedding(nn.Module):
         return _chosen(_to_all(given, route.given, route.asked, self._team), route.place)
 
     def route(self, codes: Tensor) -> Route:
-        """Request the rows for codes [*] from the other ranks; all ranks call this together.
-
-        The codes and all messages are in main memory, so nothing waits for a GPU.
-        """
+        """Request the rows for codes [*], without waiting for a GPU; all ranks call this."""
         count = self._team.count
         codes = codes.long()
         # Sorted by rank, and then by row.
@@ -146,10 +139,7 @@ class _Exchange(torch.autograd.Function):
 
 
 def different_of(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the distinct values of [*], sorted, and the index of each value among them [*].
-
-    This is torch.unique in half the time, because numpy sorts faster.
-    """
+    """Return the sorted distinct values and each one's index [*], faster than torch.unique."""
     different, place = np.unique(values.numpy(), return_inverse=True)
     return torch.from_numpy(different), torch.from_numpy(place).view(values.shape)
 
