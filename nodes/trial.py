@@ -228,7 +228,7 @@ class Trial:
     def restore(self) -> Path | None:
         """Return the folder of the last complete checkpoint; None if there is none.
 
-        From then on SIGTERM does not end the process, but makes `should_checkpoint` return True.
+        After this call SIGTERM does not end the process, but makes `should_checkpoint` return True.
         """
         signal.signal(signal.SIGTERM, self._interrupt)
         self._saved_at = time.monotonic()
@@ -356,7 +356,6 @@ class Trial:
         self.interrupted = True
 
     def _seconds(self) -> float:
-        """Return the wall time of this attempt and of the attempts that led to its checkpoint."""
         return float(self._manifest["seconds"]) + time.monotonic() - self._began
 
     def _write_result(self, status: str, **rest: Any) -> None:

@@ -151,7 +151,7 @@ def after_drain_cancelled(memory: Memory, seen: Seen) -> Memory:
 
 
 def stronger(former: Leaving | None, found: Leaving | None) -> Leaving | None:
-    """Return the stronger of two causes; the first if they are equally strong."""
+    """Return the stronger of two causes; of equally strong causes the first."""
     both = [one for one in (former, found) if one is not None]
     return min(both, key=lambda one: CAUSES.index(one.cause)) if both else None
 
@@ -193,7 +193,7 @@ def idle_reason(memory: Memory, seen: Seen, rules: Rules) -> str | None:
 
 
 def power_off(memory: Memory, seen: Seen, rules: Rules) -> str | None:
-    """Return why the machine must be shut down now; None if it need not be."""
+    """Return why the machine must be shut down now; otherwise None."""
     leaving = memory.leaving
     if leaving is None:
         return None

@@ -1,4 +1,4 @@
-"""Shutdown of the machine, the dead man's switch of its boot, and readings for the probe."""
+"""Shutdown of the machine, the scheduled shutdown of its boot, and readings for the probe."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ def power_off(reason: str) -> None:
     try:
         host.run("shutdown", "-P", "now", f"trialfleet: {reason}", seconds=SECONDS)
     except StepError as refusal:
+        # While packages are being installed, systemd-logind refuses a shutdown even to root.
+        # systemd itself doesn't refuse, and this machine needs no packages any more.
         try:
             host.run("systemctl", "start", "--no-block", "poweroff.target", seconds=SECONDS)
         except StepError as error:

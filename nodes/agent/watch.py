@@ -137,7 +137,6 @@ class Agent:
         return decision
 
     def _tell(self) -> None:
-        """Save root's readings for the probe at intervals."""
         if not self._memory.joined or self._uptime() - self._last_tell < TELL:
             return
         self._last_tell = self._uptime()

@@ -39,9 +39,8 @@ class RebootError(Exception):
 def prepare(host: Host) -> str:
     """Prepare the driver; return the state of its option: SET, ALREADY, STILL and so on.
 
-    Raises:
-        RebootError: the option needs a reboot, and the machine was not rebooted for it yet.
-        StepError: there is an NVIDIA GPU, and its driver can't be installed.
+    RebootError if only a reboot, which was not made yet, applies the option. StepError if the
+    driver of an NVIDIA GPU can't be installed.
     """
     module = find_module(host)
     if module is None and has_device(host.root):
@@ -102,7 +101,7 @@ def install_debians(host: Host, kernel: str) -> None:
 
 
 def install_ubuntus(host: Host, kernel: str) -> None:
-    """Install Ubuntu's newest server driver built for this kernel, or else compile a driver."""
+    """Install Ubuntu's newest server driver for this kernel; else compile a driver."""
     for branch in UBUNTU_BRANCHES:
         names = (f"nvidia-headless-no-dkms-{branch}", f"nvidia-utils-{branch}")
         if packages.installs(host, f"linux-modules-nvidia-{branch}-{kernel}", *names):

@@ -23,7 +23,7 @@ def was_started(host: Host) -> bool:
 
 def start(host: Host) -> str:
     """Start the agent and HTCondor; if they run and nothing has changed, leave them running."""
-    host.run("systemctl", "start", services.AGENT)
+    host.run("systemctl", "start", services.AGENT)  # first: no job runs without its watch
     digest = written(host)
     runs = host.ask("systemctl", "is-active", "--quiet", services.CONDOR) is not None
     same = runs and host.read(STARTED) == digest

@@ -87,13 +87,13 @@ def prepare_scratch(node: Node) -> str:
 
 
 def fetch_token(node: Node) -> str:
-    """Fetch the pool's token from SSM; it is never logged."""
+    """Fetch the pool's token from SSM; never log the token."""
     configuration.write_token(node.host, node.aws.parameter(node.settings.token_parameter))
     return f"from {node.settings.token_parameter}"
 
 
 def probe(node: Node) -> str:
-    """Run the GPU probe; the node advertises its verdict at first."""
+    """Run the GPU probe; the node advertises this verdict until the startd has probed."""
     if join.was_started(node.host):
         return "left to the startd, which may have jobs"
     python = configuration.jobs_python(node.host)

@@ -109,7 +109,6 @@ class Agent:
     # One turn
 
     def _turn(self, roster: Roster | None) -> int | None:
-        """Follow the roster; return the exit code once nothing is left to do, else None."""
         self._look_at_workers()
         self._deliver()
         if roster and roster.state == "done":
@@ -125,7 +124,6 @@ class Agent:
         return EXIT_NO_GANG if self._is_alone(roster) else None
 
     def _form(self, roster: Roster) -> None:
-        """Get ready for a generation, once the previous generation has ended here."""
         if roster.generation <= self._me.generation:
             return
         self._end_workers(kill=roster.kill)
@@ -306,7 +304,6 @@ class Agent:
             self._to_deliver = None
 
     def _send(self, kind: str, part: Part) -> bool:
-        """Send a trial's result or checkpoint; return whether it has arrived."""
         try:
             return self._send_checkpoint(part) if kind == CHECKPOINT else self._send_result(part)
         except TooLargeError as error:

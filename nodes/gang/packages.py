@@ -17,7 +17,7 @@ _NAME = re.compile(r"(checkpoint|result)\.(\d{6})\.(\d{6})\.tar")
 
 
 class Package(NamedTuple):
-    """A package by its name; of two packages of one kind, the later is greater."""
+    """A package by its name; of two packages of one kind, the later one compares greater."""
 
     kind: str  # CHECKPOINT or RESULT
     generation: int  # the generation that made it

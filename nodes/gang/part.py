@@ -83,7 +83,7 @@ class Part:
         self._workers = []
 
     def has_ended(self) -> bool:
-        """Return whether, since the last call, a worker has ended on its own or all have ended."""
+        """Return whether all workers have succeeded, or one failed and the others were killed."""
         statuses = [self._processes.status_of(worker) for worker in self._workers]
         codes = [None if each is None else os.waitstatus_to_exitcode(each) for each in statuses]
         failed = [code for code in codes if code]

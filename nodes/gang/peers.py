@@ -45,7 +45,6 @@ class _Probe:
         self._code = None if code == errno.EINPROGRESS else code
 
     def answer(self, now: float) -> int | None:
-        """Return 0 or an errno; None while the probe is unanswered."""
         if self._code is None:
             poll = select.poll()
             poll.register(self._socket, select.POLLOUT)

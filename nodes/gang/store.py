@@ -26,7 +26,7 @@ Meanwhile = Callable[[], None]  # called between blocks
 
 
 class StoreError(OSError):
-    """S3 refused, is unreachable, or has content that differs from the upload."""
+    """S3 refused, is unreachable, or has other content than was uploaded."""
 
 
 @dataclass(frozen=True)

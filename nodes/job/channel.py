@@ -41,9 +41,8 @@ class Channel:
     def take() -> Channel:
         """Take the job's channel, so that programs started by this process can't take it.
 
-        Raises:
-            OSError: this is no HTCondor job, the job lacks want_io_proxy = true, or the kernel does
-                not protect this process.
+        OSError outside of an HTCondor job, without want_io_proxy = true, or if the kernel does not
+        protect this process.
         """
         config = os.environ.pop(CONFIG, None)
         if config is None:

@@ -42,7 +42,7 @@ class Chirp:
         self._received = b""
 
     def close(self) -> None:
-        """Close the connection; the next exchange makes a new one."""
+        """Close the connection; the next exchange connects again."""
         if self._socket is not None:
             self._socket.close()
         self._socket, self._received = None, b""

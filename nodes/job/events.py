@@ -24,10 +24,7 @@ class WantedBackError(Exception):
 
 
 class Events:
-    """The signals to this process, from now on; `pass_on` is called with signals for the trainer.
-
-    Make one object per process.
-    """
+    """The signals to this process; `pass_on` gets signals for the trainer. Make one per process."""
 
     def __init__(self) -> None:
         self._wanted_back_at: float | None = None

@@ -37,18 +37,11 @@ def pack(
     most: float = math.inf,
     first: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Make a package from files in a folder; links are followed.
+    """Make a package from files in a folder, without missing or unreadable ones; follow links.
 
-    Args:
-        names: files, and folders with their content; missing or unreadable ones are left out.
-        folder: the folder of these names.
-        write: takes the package in blocks of at most 1 MiB.
-        most: maximum total bytes of the files.
-        first: contents of small files at the beginning, by name.
-
-    Raises:
-        TooLargeError: the files exceed `most`.
-        OSError: `write` failed, or a file became shorter meanwhile.
+    `write` takes the package in blocks of at most 1 MiB. `first` has contents of small files for
+    the beginning. TooLargeError if the files exceed `most` bytes; OSError if `write` fails or a
+    file becomes shorter.
     """
     gathered = bytearray()
 
@@ -70,7 +63,7 @@ def pack(
 
 
 def listed(names: Iterable[str], folder: Path) -> list[str]:
-    """Return the names that files of a folder would have in a package."""
+    """Return the names that files of a folder get in a package."""
     return [name for _, name in _found(names, folder)]
 
 
@@ -135,9 +128,8 @@ def unpack(package: Path, into: Path) -> None:
 def unpack_from(package: BinaryIO, into: Path, most: float = math.inf) -> None:
     """Unpack a package, which may be hostile, over existing files; write only below `into`.
 
-    Raises:
-        DamagedPackageError: the package is damaged, or its files exceed `most` bytes in total.
-        OSError: the package could not be read, or the disk is full.
+    DamagedPackageError if the package is damaged, or its files exceed `most` bytes. OSError if the
+    package can't be read, or the disk is full.
     """
     try:
         for count, (name, header) in enumerate(_members(package)):

@@ -25,7 +25,7 @@ class ProcessTree:
     """All descendants of this process, including orphans, and their exit statuses."""
 
     def __init__(self) -> None:
-        self.largest_mb = 0.0
+        self.largest_mb = 0.0  # largest resident memory of an ended process
         self._cpu_seconds = 0.0  # of ended processes
         self._statuses: dict[int, int] = {}
         self._stuck: set[int] = set()  # killed, but not gone
@@ -135,7 +135,6 @@ def _stat(pid: int) -> list[bytes]:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Return the processor time of a process and of its children that it has waited for."""
     try:
         return sum(map(int, _stat(pid)[11:15])) / _TICKS
     except OSError:

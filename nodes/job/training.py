@@ -34,11 +34,10 @@ _SHELL = ("/bin/sh", "-c", 'cd "$1" && shift && exec "$@"', "sh")
 
 
 class Trainer:
-    """A process that runs the trainer's command in the first trial's folder.
+    """A process that runs the trainer's command; `folder` is its first trial's.
 
-    Attributes:
-        folder: the first trial's folder; kept until the process ends, which may read files there.
-        socket: receives the message that the process stays; None once its other end is closed.
+    The first folder is kept until the process ends, because the process may read files there.
+    `socket` receives the message that the process stays; None once its other end is closed.
     """
 
     def __init__(self, command: Sequence[str], folder: Path, processes: ProcessTree) -> None:
@@ -125,7 +124,7 @@ class Bounds:
     def __init__(self, processes: ProcessTree, limits: Limits) -> None:
         self._processes, self._limits = processes, limits
         self.over: str | None = None
-        self.peak_mb = 0.0
+        self.peak_mb = 0.0  # largest observed memory; 0 for a short trial
         self._memory_check_at = time.monotonic() + FIRST_MEMORY_CHECK
 
     @property
@@ -148,9 +147,8 @@ class Bounds:
 class Training:
     """The training of one trial, which the trainer has begun.
 
-    Args:
-        carry: transfers the trial's reports; returns whether the trial is to stop, and the time of
-            the next call by `time.monotonic`.
+    `carry` transfers reports; it returns whether the trial is to stop, and the time of the next
+    call.
     """
 
     def __init__(
@@ -193,6 +191,6 @@ class Training:
             self._ends = [(at, signal.SIGTERM), (at + KILL_SECONDS, signal.SIGKILL)]
 
     def _press(self, now: float) -> None:
-        """Send the due signals to a trial that continues after an order to stop."""
+        """Send due signals to a trial that continues after an order to stop."""
         while self._ends and now >= self._ends[0][0]:
             self._trainer.send(self._ends.pop(0)[1])

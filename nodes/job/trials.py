@@ -113,7 +113,6 @@ class Trials:
         return ended
 
     def _train(self, order: Order, folder: Path, ended: Ended) -> None:
-        """Train until the trial ends; continue while an attempt leaves a checkpoint."""
         reports = Reports(folder, self._chirp, order.name)
         carrier = _Carrier(
             reports,
@@ -156,7 +155,6 @@ class Trials:
         return self._trainer
 
     def _end(self) -> None:
-        """End all processes of this job except this one."""
         self._events.pass_on = lambda _number: None
         if self._trainer:
             self._trainer.close()
@@ -215,10 +213,7 @@ class Trials:
             raise
 
     def _is_removed(self, names: Iterable[str], folder: Path, before: list[str]) -> bool:
-        """Return whether the package is incomplete because HTCondor is removing this job's files.
-
-        A restarted startd removes the files of running jobs that it does not know.
-        """
+        """Return whether HTCondor removes this job's files, as a restarted startd may do."""
         packed = {RESULT, *before} if RESULT in names else {*before}
         if all((folder / name).exists() for name in packed) and job_ad.text("_CONDOR_JOB_AD"):
             return False
@@ -238,7 +233,6 @@ class _Carrier:
         self._is_to_stop = False
 
     def turn(self) -> tuple[bool, float]:
-        """Transfer new data; return whether the trial is to stop, and when to call again."""
         if not self._is_begun:
             self._is_begun = True
             self._at_first()
@@ -252,7 +246,6 @@ class _Carrier:
         return self._is_to_stop, now + (CARRY if now < self._slow_at else SLOW_CARRY)
 
     def has_order(self, folder: Path) -> bool:
-        """Return whether there is an order to stop the trial before it begins, or begins again."""
         with suppress(OSError):
             self._fetch_order()
         return folders.has_order_to_stop(folder)

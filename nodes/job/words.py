@@ -84,7 +84,7 @@ def spoken(**words: object) -> bytes:
 
 
 class UnansweredError(Exception):
-    """The access point did not answer; its scripts read the agent's message after the job's end."""
+    """The access point did not answer; its scripts still read the agent's last message."""
 
 
 class Words:
@@ -144,12 +144,7 @@ class Words:
         self.say("told", **more)
 
     def ask(self, what: str, may_wait: Callable[[], bool], **more: object) -> Order:
-        """Send a message, "ask" or "told", and return the answer.
-
-        Raises:
-            WantedBackError: `may_wait` returned false.
-            UnansweredError: there was no answer in PATIENCE seconds.
-        """
+        """Return the answer to a message; UnansweredError, or WantedBackError by `may_wait`."""
         self._turn += 1
         words = self.say(what, **more)
         began = said = time.monotonic()

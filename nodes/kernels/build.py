@@ -75,7 +75,7 @@ class Recipe:
 
     @property
     def key(self) -> str:
-        """A hash of the dependencies that must be equal; the architectures need not be."""
+        """A hash of the dependencies that must be equal, which the architectures need not be."""
         parts = {**asdict(self), "architectures": None}
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
@@ -170,7 +170,7 @@ def waited_for(lock: Path) -> bool:
 
 
 def _lock(file: BinaryIO, how: int, if_waiting: str) -> bool:
-    """Lock a file; print and return whether another process held the lock."""
+    """Lock a file; return whether another process held the lock."""
     try:
         fcntl.flock(file, how | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -190,7 +190,7 @@ def load(library: Path) -> None:
 
 
 def find_usable(recipe: Recipe) -> Path | None:
-    """Return an existing library; None if one is to be built; BuildError if none is to be used."""
+    """Return an existing library, or None; BuildError for TRIALFLEET_PLAIN or a failure."""
     if os.environ.get("TRIALFLEET_PLAIN"):
         raise toolchain.BuildError("TRIALFLEET_PLAIN is set")
     found = find(recipe, places())

@@ -192,7 +192,6 @@ _register()
 
 
 def _operator(implementation: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Return the operator of this name, typed as its implementation in plain.py."""
     return cast("Callable[Given, Result]", getattr(_kernels, implementation.__name__))
 
 

@@ -77,7 +77,6 @@ def find_nvcc(cuda: str) -> str:
 
 
 def _nvccs() -> Iterator[str]:
-    """Yield possible paths of nvcc, the likeliest first."""
     if os.environ.get("CUDA_HOME"):
         yield f"{os.environ['CUDA_HOME']}/bin/nvcc"
     yield shutil.which("nvcc") or ""
@@ -91,7 +90,7 @@ def version_of(text: str) -> tuple[int, ...]:
 
 
 def parallel_compilers() -> int:
-    """Return how many compilers may run at once: one in an HTCondor job, to fit in its memory."""
+    """Return the number of compilers that run at once: 1 in an HTCondor job, to save memory."""
     return 1 if "_CONDOR_SCRATCH_DIR" in os.environ else len(os.sched_getaffinity(0))
 
 

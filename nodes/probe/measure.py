@@ -98,7 +98,7 @@ def measure(torch: Any, device: Any) -> None:
 
 @contextmanager
 def link_alone() -> Iterator[None]:
-    """Wait until no other GPU of this machine measures its link, because GPUs may share a link."""
+    """Wait until no other GPU of this machine measures its link, which GPUs may share."""
     if LINK not in os.environ:
         yield
         return

@@ -70,7 +70,7 @@ def finish(
 ) -> list[End]:
     """Wait for programs until `by` (monotonic clock), then kill them; return how each ended.
 
-    A program is killed if it is silent for more than the seconds that `patience(output)` returns.
+    A program is also killed if its silence exceeds `patience(output)` seconds.
     """
     silent: list[Program] = []
     while True:

@@ -1,7 +1,4 @@
-"""The evaluation of a network: loss and metrics on a region's rows.
-
-Shapes: n rows, o outputs.
-"""
+"""The evaluation of a network: loss and metrics of n rows with o outputs."""
 
 from __future__ import annotations
 
@@ -55,8 +52,8 @@ def metrics_of(outputs: Tensor, target: Tensor, kind: str, deviation: float) -> 
 def auc(score: Tensor, positive: Tensor) -> float:
     """Return the area under the ROC curve from the ranks' sum (Mann and Whitney, 1947).
 
-    score [n] is larger for positives, and positive is [n] bool; ties count half. NaN if a class is
-    missing.
+    score [n] is larger for positives, and positive is [n] bool; ties count half. NaN without a
+    class.
     """
     _, group, counts = torch.unique(score, return_inverse=True, return_counts=True)
     rank = (counts.cumsum(0) - (counts - 1) / 2.0).double()  # [groups], tied scores share one

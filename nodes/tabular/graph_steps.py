@@ -117,9 +117,8 @@ class GraphSteps(Steps):
     Args:
         network: the network, on the device to train on.
         dtype: type of the hidden layers: float32, bfloat16 or float16.
-        together: the ranks take each step together; otherwise each takes its own steps on its part
-            of the batch (`local_steps.py`).
-        capture: capture the steps, if on a GPU.
+        together: the ranks take each step together; otherwise each rank takes its own steps, on its
+            part of the batch (`local_steps.py`).
     """
 
     def __init__(
@@ -184,7 +183,7 @@ class GraphSteps(Steps):
         return self._loss_sum.item()
 
     def state(self) -> dict[str, Any]:
-        """See `Steps`; the state is for the unscaled loss, so that other types can restore it."""
+        """See `Steps`; the state is for the unscaled loss, so any type can restore it."""
         return self._scaled(self._optimizer.state(), 1 / self._scale)
 
     @torch.no_grad()
@@ -211,7 +210,6 @@ class GraphSteps(Steps):
 
     @staticmethod
     def _scaled(state: dict[str, Any], scale: float) -> dict[str, Any]:
-        """Return an optimiser's state for a loss that is multiplied by `scale`."""
         m, v = ([x * scale**power for x in state[name]] for name, power in (("m", 1), ("v", 2)))
         return state if scale == 1 else state | {"m": m, "v": v}
 
@@ -253,7 +251,6 @@ class GraphSteps(Steps):
     # The capture
 
     def _capture(self) -> None:
-        """Capture a step for every size of batch, without a change of the state."""
         pool = torch.cuda.graph_pool_handle()  # shared, as only one is replayed at a time
         here, aside = torch.cuda.current_stream(), _aside(self._clock.device)
         for batch in sorted(self._parts, reverse=True):  # in the same order on all ranks

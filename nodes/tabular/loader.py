@@ -31,7 +31,7 @@ HOST = torch.device("cpu")
 
 
 def order_of(seed: int, epoch: int, rows: int) -> Tensor:
-    """Return the epoch's order of the rows [n]; it only depends on seed and epoch."""
+    """Return the epoch's order of the rows [n], a function of seed and epoch alone."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     return torch.randperm(rows, generator=generator)
 
@@ -70,10 +70,9 @@ class Orders:
 
 
 class Resident:
-    """A loader with all rows on the device; only each epoch's order is sent.
+    """A loader with all rows on the device; only each epoch's order [m] int64 is sent.
 
     Attributes:
-        order: the epoch's order, [m] int64, on the device.
         sizes: b of each step of an epoch.
         batches: the number of rows of each step's batch, for all ranks.
     """

@@ -50,7 +50,7 @@ class Network(nn.Module):
 
 
 def loss_of(outputs: Tensor, target: Tensor, kind: str, reduction: str = "mean") -> Tensor:
-    """Return the mean loss of outputs [b, o] against target [b]; with "none" that of each row."""
+    """Return the mean loss of outputs [b, o] against target [b]; "none" gives each row's loss."""
     if kind == "multiclass":
         return functional.cross_entropy(outputs, target, reduction=reduction)
     flat = outputs.squeeze(1)  # [b, 1] -> [b]

@@ -75,16 +75,13 @@ class Optimizer:
 
 
 def learning_rate_at(epochs: float, chosen: settings.Settings) -> float:
-    """Return the learning rate after a number of epochs: a cosine from its full value to 0."""
+    """Return the learning rate after a number of epochs: a cosine from the full rate to 0."""
     done = epochs / chosen.epochs
     return chosen.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
 
 
 def schedule_of(epoch: int, steps: int, before: int, chosen: settings.Settings) -> Tensor:
-    """Return [steps, 3] float32 for an epoch, from 0: lr, 1 / (1 - β₁ᵗ), 1 / (1 - β₂ᵗ).
-
-    `before` is the number of steps of previous epochs.
-    """
+    """Return lr, 1 / (1 - β₁ᵗ), 1 / (1 - β₂ᵗ) [steps, 3] of an epoch after `before` steps."""
     rates = [learning_rate_at(epoch + step / steps, chosen) for step in range(steps)]
     t = before + 1 + torch.arange(steps, dtype=torch.float64)
     columns = [torch.tensor(rates, dtype=torch.float64), 1 / (1 - BETA_1**t), 1 / (1 - BETA_2**t)]

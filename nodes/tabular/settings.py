@@ -8,7 +8,7 @@ from typing import Any
 
 
 class SettingError(ValueError):
-    """An error for a setting that the trainer doesn't have, or for an invalid value."""
+    """A setting that the trainer doesn't have, or an invalid value."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(text)
@@ -28,7 +28,7 @@ def _one_of(default: str, *others: str) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Hyperparameters and constants of `train.py`; a study's search space may have any of them."""
+    """Hyperparameters and constants of `train.py`; a study's search space may have any of these."""
 
     # Learning rate of the first step; it falls to 0 along a cosine over `epochs`.
     learning_rate: float = _between(1e-3, _TINY, 100.0)
@@ -79,7 +79,6 @@ class Settings:
     offload: str = _one_of("auto", "none", "embeddings", "all")
 
     def __post_init__(self) -> None:
-        """Raise SettingError for a setting of the wrong type, or out of range."""
         for field in dataclasses.fields(self):
             name, value, given = field.name, getattr(self, field.name), field.metadata
             _check_type(name, value, type(field.default))
@@ -92,7 +91,6 @@ class Settings:
             self._check_sharing(name, value)
 
     def _sharing(self) -> dict[str, str | int]:
-        """Return the settings that need a sharded model."""
         wanted = {
             "parallel": self.parallel == "sharded",
             "tensor_parallel": self.tensor_parallel > 1,

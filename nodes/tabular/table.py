@@ -160,9 +160,9 @@ def write_table(
 
 
 def save_table(path: Path, table: Table, *, compressed: bool = True) -> None:
-    """Write a table's .npz atomically (or raise OSError); the same table gives the same bytes.
+    """Write a table's .npz atomically; the same table gives the same bytes; OSError on failure.
 
-    Compression halves the space, but takes a hundred times as long.
+    Compression halves the file, but takes a hundred times as long.
     """
     save = np.savez_compressed if compressed else np.savez
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -264,12 +264,11 @@ def as_stored(numeric: npt.NDArray[np.float64], trained: npt.NDArray[np.bool_]) 
 
 
 def spread_of(values: npt.NDArray[Any]) -> float:
-    """Return the range of numbers [n]: maximum minus minimum; 0 if it is within rounding."""
+    """Return maximum minus minimum of numbers [n]; 0 if the difference is within rounding."""
     return float(_spreads(values.astype(np.float64)[:, None])[0]) if len(values) else 0.0
 
 
 def _spreads(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the range of each column of numbers [n, d], n at least 1; NaN is ignored."""
     low, high = np.fmin.reduce(values, axis=0), np.fmax.reduce(values, axis=0)
     varies = high - low > SAME * np.maximum(np.abs(low), np.abs(high))
     return np.where(varies, high - low, 0.0)
@@ -281,7 +280,6 @@ def _vocabulary(values: npt.NDArray[Any]) -> list[str]:
 
 
 def _encode(values: npt.NDArray[Any], vocabulary: list[str]) -> npt.NDArray[np.int32]:
-    """Return [rows] codes: position in the vocabulary + 1, or 0."""
     codes = codes_of(vocabulary)
     different, where = np.unique(values, return_inverse=True)
     table = np.array([codes.get(category(str(value)), 0) for value in different.tolist()], np.int32)

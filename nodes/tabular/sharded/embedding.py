@@ -65,7 +65,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Route:
-    """The rows that a rank requests from the other ranks, and that they request from it."""
+    """The rows that a rank requests from the other ranks, and the rows that they request."""
 
     place: Tensor  # index of each code [*] among the u rows that arrive, on the device
     asked: list[int]  # number of rows requested from each rank
@@ -121,7 +121,7 @@ class ShardedEmbedding(nn.Module):
 
 
 class _Exchange(torch.autograd.Function):
-    """The exchange of a route's rows [u, e]; `places` [w]: of this rank's rows in `moved`."""
+    """The exchange of a route's rows [u, e]; `places` [w] of this rank's rows are in `moved`."""
 
     @staticmethod
     def forward(ctx: Any, moved: Tensor, places: Tensor, route: Route, team: Ranks) -> Tensor:
@@ -139,7 +139,7 @@ class _Exchange(torch.autograd.Function):
 
 
 def different_of(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sorted distinct values and each one's index [*], faster than torch.unique."""
+    """Return the sorted distinct values and each value's index [*]; faster than torch.unique."""
     different, place = np.unique(values.numpy(), return_inverse=True)
     return torch.from_numpy(different), torch.from_numpy(place).view(values.shape)
 

@@ -144,7 +144,7 @@ def _own(weight: Tensor) -> Tensor:
 
 
 def side_by_side(team: Ranks, wished: int, units: int) -> int:
-    """Return the largest number of ranks for a layer, up to `wished`, that divides all ranks."""
+    """Return the largest divisor of the ranks, up to `wished`, that gives each rank a unit."""
     return max(
         count
         for count in range(1, min(wished, team.count) + 1)

@@ -165,7 +165,6 @@ class MissedSteps:
             each.mul_(left)
 
     def _step(self, numbers: Sequence[Tensor], places: Tensor) -> None:
-        """Take one step for each row; different rows may take different steps."""
         w, m, v = numbers
         t, rates = (places + self._base).double(), self._rates[places]
         factors = 1 - rates * self._decay, 1 / (1 - BETA_2**t), rates / (1 - BETA_1**t)

@@ -45,9 +45,8 @@ _MOVED = "embedding.moved"  # among its parameters
 class ShardedSteps(PlainSteps):
     """See the module, and `steps.Steps`.
 
-    Args:
-        network: a whole network in main memory, which keeps only this rank's parts.
-        offload: the part of the model in main memory: "none", "embeddings" or "all".
+    `network` is a whole network in main memory, of which only this rank's parts stay. `offload` is
+    the part of the model in main memory: "none", "embeddings" or "all".
     """
 
     is_sharded = True
