@@ -7,8 +7,7 @@ The shortest trainer::
     t = trial.start()
     t.complete(loss=(t.params["x"] - 2) ** 2)
 
-A job may train one trial after another. This trainer keeps its process, imports and data in memory
-for the next trial::
+A job may train several trials. This trainer keeps its process, imports and data for all of them::
 
     import functools
     import trial
@@ -23,8 +22,7 @@ for the next trial::
 
     trial.run(train)
 
-This trainer can move to another machine at any time and continue from its checkpoint, and the study
-can stop it early::
+This trainer continues from its checkpoint on any machine, and the study can stop it early::
 
     t = trial.start()
     saved = t.restore()
@@ -40,7 +38,7 @@ can stop it early::
             t.yield_node()
     t.complete(loss=model.loss)
 
-This trainer evaluates published models on today's data for the study's gate::
+This trainer evaluates published models on today's data, for the study's gate::
 
     if t.mode == "evaluate":
         for name, folder in t.models.items():
@@ -48,10 +46,9 @@ This trainer evaluates published models on today's data for the study's gate::
             t.evaluated(name, losses, loss=sum(losses) / len(losses))
         t.complete()
 
-If several processes train together, each may start and restore; only rank 0, by $RANK or
-$LOCAL_RANK, removes the progress after the checkpoint. Only rank 0 should write: in a gang
+If several processes train together, only rank 0 ($RANK, or $LOCAL_RANK) should write. In a gang
 (`resources.nodes`) files of other ranks are lost, and each checkpoint is sent to the access point
-as soon as its block has ended. `trialfleet init --example ddp` is such a trainer.
+when its block ends. `trialfleet init --example ddp` is such a trainer.
 
 All files are in the folder of `trial.json`, whose path is in $TRIALFLEET_TRIAL:
 
@@ -166,7 +163,8 @@ class Trial:
 
     Attributes:
         params: the hyperparameters and the study's constants, without inactive parameters.
-        seed: seeds every source of randomness; from 0 to 2³¹ - 1, which all libraries accept.
+        seed: seeds every source of randomness; from 0 to 2³¹ - 1, which NumPy, scikit-learn,
+            LightGBM and torch all take.
         mode: "tune", "final" (train and write `model`) or "evaluate" (measure `models` on `data`).
         data: the region's data files, in the study's order.
         rank: this process's number, from 0, among the processes that train together.
@@ -239,8 +237,8 @@ class Trial:
         """Return whether to save now: after SIGTERM, or when `checkpoint_seconds` have passed.
 
         `checkpoint_seconds` is a constant of the study, 300 by default. Call `yield_node` after
-        each checkpoint, because only that sends the checkpoint to the access point (a gang sends
-        all).
+        each checkpoint, because only `yield_node` sends the checkpoint to the access point. A gang
+        sends every checkpoint without that call.
         """
         every = float(self.params.get("checkpoint_seconds", CHECKPOINT_SECONDS))
         return self.interrupted or time.monotonic() - self._saved_at >= every
@@ -320,7 +318,8 @@ class Trial:
         """Write the result and exit with 0; reject an objective that is NaN or infinite.
 
         Args:
-            metrics: values for `float()`, of which only finite ones are kept; none to evaluate.
+            metrics: values for `float()`, of which only finite ones are kept; none in mode
+                "evaluate".
 
         Raises:
             ValueError: the objective is not among the metrics, or a model was not evaluated.

@@ -39,8 +39,8 @@ class RebootError(Exception):
 def prepare(host: Host) -> str:
     """Prepare the driver; return the state of its option: SET, ALREADY, STILL and so on.
 
-    RebootError if only a reboot, which was not made yet, applies the option. StepError if the
-    driver of an NVIDIA GPU can't be installed.
+    RebootError if the option needs a reboot, for the first time. StepError if the driver of an
+    NVIDIA GPU can't be installed.
     """
     module = find_module(host)
     if module is None and has_device(host.root):
@@ -58,7 +58,7 @@ def prepare(host: Host) -> str:
 
 
 def find_module(host: Host) -> str | None:
-    """Return the file name of the driver's module, for its options; None without a driver.
+    """Return the module's file name, to which modprobe's options apply; None without a driver.
 
     On Debian the name depends on the package: nvidia-current, nvidia-tesla-535 and so on.
     """

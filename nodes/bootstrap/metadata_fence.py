@@ -2,8 +2,7 @@
 
 With these keys a job could read the pool's token. The metadata's hop limit stops containers, but
 not jobs. The fence is a routing rule by account, because HTCondor's jobs are not always in the
-systemd unit's cgroup. HTCondor only starts if `python3 -m
-trialfleet.nodes.bootstrap.metadata_fence` has raised the fence.
+systemd unit's cgroup. HTCondor only starts if this module's `main` has raised the fence.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Carrier:
             local.unlink(missing_ok=True)
 
     def bring(self, package: Package, names: Iterable[str], folder: Path) -> bool:
-        """Pack and send files; return whether they have arrived; TooLargeError for the disk."""
+        """Pack and send files; return whether they arrived; TooLargeError over `most_bytes`."""
         local = self._sandbox / f".{package.name}"
         try:
             with local.open("wb") as file:

@@ -1,7 +1,7 @@
 """Transfer of checkpoints by S3, with a pointer instead of the package on the access point.
 
-The keeper writes presigned URLs next to the roster, so nodes need neither keys nor packages of
-Python. Without a URL, or if S3 refuses, the package is sent to the access point.
+The keeper writes presigned URLs next to the roster, so nodes need neither keys nor boto3. Without a
+URL, or if S3 refuses, the package is sent to the access point.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python3 agent.pyz workers DESCRIPTOR COMMAND…
 
-The server has no access to the job's channel to the access point, so its forks have none. The
-server imports torch once, which takes seconds, and never uses CUDA. So a worker that is a Python
-script is forked within some tenths of a second. Other commands are executed. The agent adopts the
-workers as its children.
+Neither the server nor its forks have access to the job's channel to the access point. The server
+imports torch once, which takes seconds, and never uses CUDA. So a worker that is a Python script is
+forked within some tenths of a second. Other commands are executed. The agent adopts the workers as
+its children.
 """
 
 from __future__ import annotations

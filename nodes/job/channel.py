@@ -62,7 +62,7 @@ class Channel:
         return Chirp(self._host, self._port, self._cookie)
 
     def give_back(self) -> None:
-        """Before exit code 85, kill all descendants and restore the files; or raise OSError."""
+        """Before exit code 85, kill all descendants and restore the files; OSError on failure."""
         ProcessTree().end()
         for program, content in self._programs.items():
             _replace(program, content, 0o755)

@@ -24,7 +24,7 @@ class WantedBackError(Exception):
 
 
 class Events:
-    """The signals to this process; `pass_on` gets signals for the trainer. Make one per process."""
+    """The signals to this process; `pass_on` gets those for the trainer. Made once per process."""
 
     def __init__(self) -> None:
         self._wanted_back_at: float | None = None

@@ -79,7 +79,7 @@ class Reports:
 
 
 class _Printed:
-    """The transfer of one output stream; at first, `head` replaces the file `there`."""
+    """The transfer of one output stream; `head` and the first output replace the file `there`."""
 
     def __init__(self, file: Path, chirp: Chirp, there: str, head: bytes) -> None:
         self._file, self._chirp, self._there, self._head = file, chirp, there, head

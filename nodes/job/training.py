@@ -34,10 +34,10 @@ _SHELL = ("/bin/sh", "-c", 'cd "$1" && shift && exec "$@"', "sh")
 
 
 class Trainer:
-    """A process that runs the trainer's command; `folder` is its first trial's.
+    """A process that runs the trainer's command, at first in `folder`.
 
-    The first folder is kept until the process ends, because the process may read files there.
-    `socket` receives the message that the process stays; None once its other end is closed.
+    `folder` is kept until the process ends, because the process may read files there. `socket`
+    receives the message that the process stays; None once its other end is closed.
     """
 
     def __init__(self, command: Sequence[str], folder: Path, processes: ProcessTree) -> None:
@@ -147,7 +147,7 @@ class Bounds:
 class Training:
     """The training of one trial, which the trainer has begun.
 
-    `carry` transfers reports; it returns whether the trial is to stop, and the time of the next
+    `carry` transfers reports, and returns whether the trial is to stop, and the time of the next
     call.
     """
 

@@ -144,7 +144,10 @@ class Words:
         self.say("told", **more)
 
     def ask(self, what: str, may_wait: Callable[[], bool], **more: object) -> Order:
-        """Return the answer to a message; UnansweredError, or WantedBackError by `may_wait`."""
+        """Send a message, "ask" or "told", and return the answer.
+
+        UnansweredError after PATIENCE seconds. WantedBackError once `may_wait` returns False.
+        """
         self._turn += 1
         words = self.say(what, **more)
         began = said = time.monotonic()

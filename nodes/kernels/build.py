@@ -1,9 +1,9 @@
 """Compilation of csrc/, once for this machine's torch and GPUs, and search for the libraries.
 
 A library's folder is named after a hash of the sources, torch and the flags, and the GPU
-architectures. A complete folder is renamed, so that no process sees an incomplete library. One
-process builds under a lock, which ends with the process; the others wait. A failed compilation is
-recorded, so that only the command `build` repeats it.
+architectures. A build's temporary folder is renamed at the end, so that no process sees an
+incomplete library. One process builds under a lock, which ends with the process; the others wait. A
+failed compilation is recorded, so that only the command `build` repeats it.
 
 torch.utils.cpp_extension is not used: it imports setuptools and leaves its lock behind when killed.
 

@@ -1,8 +1,8 @@
 """The operators, typed. Importing this module loads the library, and builds it if it is missing.
 
-plain.py documents each operator. IMPLEMENTATION is the best one loaded: "cuda", "cpu" or "plain".
-REASON says why no better one is loaded ("" for cuda). The tensors' device decides which one runs: a
-CUDA torch's library has both.
+plain.py documents each operator. IMPLEMENTATION is the best loaded kind: "cuda", "cpu" or "plain".
+REASON says why no better kind is loaded ("" for cuda). A CUDA torch's library has the kinds "cuda"
+and "cpu", and the tensors' device decides which kind runs.
 
 - All tensors must be contiguous, of any alignment, on one device. "Float" is float32, bfloat16 or
   float16, and on the CPU also float64, for tests. Anything else raises ValueError.

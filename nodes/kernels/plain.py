@@ -235,7 +235,10 @@ def _cast(weights: Sequence[Tensor], shadows: Sequence[Tensor]) -> None:
 
 
 def tick_(clock: Tensor, loss: Tensor, loss_sum: Tensor, rows: int) -> None:
-    """Move the clock [4] int64 (cursor, step, seed, dropout's step); add the loss to the sum."""
+    """Move the clock by one step, and add the loss [] float32 to the sum [] float64.
+
+    clock: [4] int64: cursor, step, seed, dropout's step; += rows, 1, 0, 1.
+    """
     clock[:1].add_(rows)
     clock[1::2].add_(1)
     loss_sum.add_(loss)

@@ -143,8 +143,9 @@ def with_measurements(
 ) -> tuple[Gpu, str]:
     """Return a GPU with its measurements, and the reason if there are none.
 
-    `ended` is False for a killed measurement. If a step exceeded its time limit (`hung`), the GPU
-    is sick. Otherwise the measurement started too slowly, and the GPU just isn't measured.
+    A GPU is sick if a step exceeded its time limit (`hung`), or if the measurement ended by itself
+    before its last step. A measurement that was killed at the common time limit (not `ended`) only
+    lacks results.
     """
     reported = list(output_lines)
     found = {name: value for line in reported for name, value in line.get("found", {}).items()}

@@ -182,7 +182,7 @@ def host_bandwidth(torch: Any, device: Any) -> float:
 
 
 def matmul_error(torch: Any, device: Any) -> float:
-    """Return the largest error of this device's product of small integers, exact in any order."""
+    """Return the largest error of a product of small integers, 0 on a healthy GPU."""
     generator = torch.Generator().manual_seed(0)
     left, right = (
         torch.randint(-8, 9, (SIDE, SIDE), generator=generator).float() for _ in range(2)

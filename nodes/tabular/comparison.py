@@ -87,7 +87,7 @@ def measure(
 def answers(
     model: Model, source: table.Table, scale: dataset.Scale, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return outputs [n, o] and target [n] in one unit; ValueError if the table doesn't fit."""
+    """Return outputs [n, o] and target [n] in one unit; ValueError if the columns differ."""
     numeric, categorical = recode(source, model.columns)
     rows = model.numeric_scale.standardise(torch.from_numpy(numeric))
     network = model.network.to(device)

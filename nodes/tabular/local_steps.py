@@ -6,8 +6,11 @@ DiLoCo (Douillard et al., 2023, arXiv 2311.08105, algorithm 1) with a shard of e
 w    a rank's weights        g   the weights at the last sync, the same on all ranks
 H    steps between syncs     u   velocity of the outer optimiser (SGD with Nesterov's momentum)
 
-every H steps, and at the end of each epoch: d ← g - mean of all ranks' w u ← outer_momentum u + d g
-← g - outer_learning_rate (d + outer_momentum u) w ← g
+every H steps, and at the end of each epoch:
+d ← g - mean of all ranks' w
+u ← outer_momentum u + d
+g ← g - outer_learning_rate (d + outer_momentum u)
+w ← g
 
 The inner optimiser's means stay on their rank, as in the paper; a checkpoint has those of rank 0.
 """

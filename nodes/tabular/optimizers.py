@@ -1,8 +1,8 @@
 """AdamW and SGD with momentum, for the reference trainer.
 
-torch.optim's classes import torch._dynamo on their first use, which costs every trial 70 MB and 1.3
-s. `Optimizer` takes the same steps on a CPU. On a GPU a kernel takes them, and reads the values
-that change per step from the table of `schedule_of`.
+torch.optim's classes import torch._dynamo on their first use, which would cost every trial 70 MB
+and 1.3 s. `Optimizer` takes the same steps on a CPU. On a GPU a kernel takes them, and reads the
+values that change per step from the table of `schedule_of`.
 
     w    a weight              g   its gradient
     m    mean of g (AdamW); velocity (SGD)
@@ -81,7 +81,10 @@ def learning_rate_at(epochs: float, chosen: settings.Settings) -> float:
 
 
 def schedule_of(epoch: int, steps: int, before: int, chosen: settings.Settings) -> Tensor:
-    """Return lr, 1 / (1 - β₁ᵗ), 1 / (1 - β₂ᵗ) [steps, 3] of an epoch after `before` steps."""
+    """Return the kernels' table [steps, 3] float32: lr, 1 / (1 - β₁ᵗ), 1 / (1 - β₂ᵗ).
+
+    `before` is the number of steps of previous epochs; epochs count from 0.
+    """
     rates = [learning_rate_at(epoch + step / steps, chosen) for step in range(steps)]
     t = before + 1 + torch.arange(steps, dtype=torch.float64)
     columns = [torch.tensor(rates, dtype=torch.float64), 1 / (1 - BETA_1**t), 1 / (1 - BETA_2**t)]

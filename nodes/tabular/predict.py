@@ -56,7 +56,7 @@ class Model:
 
 
 def load_model(folder: Path) -> Model:
-    """Read a model folder; ValueError unless the reference trainer wrote it; OSError."""
+    """Read a model folder; OSError, or ValueError if it isn't the reference trainer's."""
     if folder.is_dir() and not (folder / "model.json").exists():
         left = ", ".join(sorted(path.name for path in folder.iterdir())) or "nothing"
         raise ValueError(

@@ -115,7 +115,7 @@ class Settings:
     def shards(self, weights: int, memory: float) -> bool:
         """Return whether the network is sharded: divided among ranks, or in main memory.
 
-        `weights` counts parameters, and `memory` has the bytes of the rank with the least.
+        `weights` counts parameters, and `memory` is the smallest memory of a rank in bytes.
         SettingError if a sharded model can't have this precision.
         """
         if self._sharing():
@@ -130,8 +130,8 @@ class Settings:
     def offloads(self, weights: int, embeddings: int, memory: float, ranks: int) -> str:
         """Return the part of a sharded network in main memory, as a value of `offload`.
 
-        `weights` and `embeddings` count parameters. `memory` has the bytes of the rank with the
-        least, or is infinity if ranks use main memory.
+        `weights` and `embeddings` count parameters. `memory` is the smallest memory of a rank in
+        bytes, or infinity if ranks use main memory.
         """
         if self.offload != "auto":
             return self.offload

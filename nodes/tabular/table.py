@@ -247,7 +247,7 @@ def _check_numbers(name: str, values: npt.NDArray[Any], *, missing_allowed: bool
 
 
 def category(text: str) -> str:
-    """Return a category's normal form: 4 for 4.0, 100000 for 1e+05; but 04 is a code."""
+    """Return a category's normal form: 4 for 4.0, 100000 for 1e+05, but 04 for the code 04."""
     if re.match(WHOLE, text) and (number := Decimal(text)) == (whole := int(number)):
         return str(whole)
     return text

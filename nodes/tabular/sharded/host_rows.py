@@ -1,8 +1,8 @@
 """Rows of a table in main memory, for tables larger than a GPU; a batch's rows are on a device.
 
 Before a step the batch's rows are gathered, and updated for the steps that they missed. After the
-optimiser's step they are written back. A GPU accesses main memory itself, in the order of its other
-work, so the host doesn't wait.
+optimiser's step the rows are written back. A GPU accesses main memory itself, in the order of its
+other work, so the host doesn't wait.
 
 Shapes: R rows of e numbers, w rows that a batch needs, u distinct ones of them.
 """
@@ -62,7 +62,7 @@ class HostRows(Rows):
 
     @torch.no_grad()
     def bring(self, wanted: Tensor) -> Tensor:
-        """See `Rows`; IndexError for a row beyond the table. Drop the last step's graph before."""
+        """See `Rows`; the last step's graph must be gone; IndexError for a row beyond the table."""
         self._rows, places = different_of(wanted)
         since = self.caught_up.index_select(0, self._rows).long()
         device = self.moved.device

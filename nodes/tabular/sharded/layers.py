@@ -7,7 +7,8 @@
   gathers the part only while the layer computes (Rajbhandari et al., 2020, "ZeRO", stage 3). That
   costs about 10 ms per layer and step on CPUs: it saves memory, but not time.
 
-Offloaded weights, gradients and means are in main memory; a computing layer's weights are copied.
+Offloaded weights, gradients and means are in main memory. The GPU has a layer's offloaded weights
+only while the layer computes.
 
 Shapes: b rows of a group's part of the batch, h units, n ranks.
 """
@@ -115,7 +116,7 @@ class _AllUnits(torch.autograd.Function):
 
 
 class Layers(nn.Sequential):
-    """All layers; as the root for fully_shard, this module has it prefetch the next weights."""
+    """All layers: fully_shard's root module, so that it prefetches the next layer's weights."""
 
     def __init__(self, layers: Iterable[nn.Module]) -> None:
         *others, last = layers
@@ -158,7 +159,7 @@ def shard_layers(
     """Replace a network's layers, in main memory, by this rank's part of each; return these parts.
 
     `tensor_parallel` ranks (see `side_by_side`) compute a layer together. `offload` keeps weights,
-    gradients and the optimiser's means in main memory, and always needs a process group.
+    gradients and the optimiser's means in main memory, and needs a process group even for one rank.
     """
     network.layers = layers = Layers(network.layers)
     if team.count == 1 and not offload:
