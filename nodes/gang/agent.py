@@ -237,7 +237,6 @@ class Agent:
             self._part.kill()
 
     def _look_at_workers(self) -> None:
-        """If the workers have ended, send their files to the access point, then report the end."""
         part = self._part
         if part is None or not part.has_ended():
             return

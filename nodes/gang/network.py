@@ -40,10 +40,7 @@ def free_port(host: str) -> int:
 
 
 def variables(host: str) -> dict[str, str]:
-    """Return variables that make gloo and NCCL use an address's interface; keep the user's own.
-
-    By default gloo and NCCL resolve the machine's name, which often gives the loopback address.
-    """
+    """Return variables that make gloo and NCCL use the address's interface, not the loopback."""
     if not (name := _interface(host)):
         return {}
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")

@@ -1,7 +1,4 @@
-"""A job's first process: runs the trainer's command for trials from the access point.
-
-The process takes the job's channel to the access point, so that the trainer can't use the channel.
-"""
+"""A job's first process: runs the trainer's command for trials from the access point."""
 
 from __future__ import annotations
 
@@ -83,7 +80,6 @@ class Agent:
         return order
 
     def _wants(self, order: Order) -> bool:
-        """Return whether another trial may begin in this job after `order`."""
         if changed := self._trials.changed():
             print(f"{order.name} has changed {changed}: the next trial begins in another job")
             return False

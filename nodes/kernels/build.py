@@ -170,7 +170,6 @@ def waited_for(lock: Path) -> bool:
 
 
 def _lock(file: BinaryIO, how: int, if_waiting: str) -> bool:
-    """Lock a file; return whether another process held the lock."""
     try:
         fcntl.flock(file, how | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -59,8 +59,8 @@ class Forward(nn.Module):
 
     Attributes:
         shadows: each parameter's copy in another type, or an empty tensor; [] if all are float32.
-        leaves: the tensors that get gradients: the shadow if there is one, else the parameter;
-            without the embedding if no column has one.
+        leaves: the tensors with gradients: each parameter's shadow, or else the parameter; without
+            the embedding if no column has one.
     """
 
     def __init__(

@@ -160,7 +160,7 @@ def write_table(
 
 
 def save_table(path: Path, table: Table, *, compressed: bool = True) -> None:
-    """Write a table's .npz atomically; the same table gives the same bytes; OSError on failure.
+    """Write a table's .npz atomically, with the same bytes for the same table.
 
     Compression halves the file, but takes a hundred times as long.
     """

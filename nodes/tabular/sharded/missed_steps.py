@@ -1,8 +1,4 @@
-"""The optimiser's steps for rows of a table without a gradient.
-
-A row that was in main memory during a step is updated for that step when the row is next needed
-(`host_rows.py`). Notation as in optimizers.py. Shapes: n rows of e numbers.
-"""
+"""The optimiser's steps for table rows [n, e] without a gradient; notation as in optimizers.py."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""Steps on ranks that each hold a part of the model.
+"""Steps on ranks that each hold a part of the model, on GPUs or in main memory.
 
 A step is the same as on one rank, except for the order of sums. Every rank takes part in each
 lookup in the table. So all ranks measure the validation rows together, and save together.
-
-Main memory can hold what doesn't fit in a GPU: only the table, or the whole model with the
-activations that are saved for the backward pass.
 """
 
 from __future__ import annotations
