@@ -1,7 +1,7 @@
 """The code on GPU nodes: bootstrap, agent, probe, trial helper, kernels, reference trainer.
 
-Nodes have only Python, and trials also torch and numpy. So the code reads /proc instead of using
-psutil, uses `trialfleet.instance_aws` instead of boto3, and computes metrics without scikit-learn.
+Nodes have only the standard library; trials also have torch and numpy. So the code reads /proc
+instead of using psutil, and `trialfleet.instance_aws` replaces boto3.
 """
 
 # Files with every trial: modules for its trainer, and its job's first process.
@@ -9,13 +9,13 @@ HELPER, AGENT = "trial.py", "agent.pyz"
 # The contract's files in a trial's folder; also defined in the helper, which is a single file.
 TRIAL, RESULT, PROGRESS, STOP = "trial.json", "result.json", "progress.jsonl", "stop.json"
 CHECKPOINT, MODEL = "checkpoint", "model"
-# The folder for messages between a running job and its access point, with STOP for the trial; in
-# it: the reports in order of arrival, and the gangs' messages.
+# WORDS: the folder for messages between a running job and its access point. WORDS also holds STOP,
+# REPORTS in order of arrival, and the folder GANG with messages of gangs.
 WORDS, REPORTS, GANG = "words", "reports.jsonl", "gang"
-PRINTED = {"out": "printed.out", "err": "printed.err"}  # in it: the trial's output so far
-ORDER, SAID = "order.json", "agent.json"  # in it: messages to and from the job's agent
+PRINTED = {"out": "printed.out", "err": "printed.err"}  # in WORDS: the trial's output so far
+ORDER, SAID = "order.json", "agent.json"  # in WORDS: messages to and from the job's agent
 CHECKPOINT_PACKAGE, RESULT_PACKAGE = "{}.checkpoint.tar", "{}.result.tar"  # by the trial's name
 GIVEN_PACKAGE = "{}.given.tar"  # input files that did not come with the job
 ENDED = "ended.json"  # first file of a result's package: the agent's report of the trial's end
-KERNELS = "kernels"  # a folder that goes with the reference trainer to GPUs and gangs, but for
+KERNELS = "kernels"  # the reference trainer gets this folder for GPUs and gangs, without:
 NOT_ON_NODES = ("__pycache__",)

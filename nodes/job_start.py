@@ -1,8 +1,8 @@
 """The first process of a trial's job: `__main__` of the archive `agent.pyz`.
 
-python3 -I -S agent.pyz -- COMMAND…           trials one after another; in a gang's job, a rank
-python3 -I -S agent.pyz --ranks -- COMMAND…   the trainer gets the variables of its rank in any job
-python3 agent.pyz workers …                   a gang's server of workers
+python3 -I -S agent.pyz -- COMMAND…           trains trials; in a gang's job, as one rank
+python3 -I -S agent.pyz --ranks -- COMMAND…   also gives a lone trainer the variables of rank 0
+python3 agent.pyz workers …                   serves a gang's workers
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ The shortest trainer::
     t = trial.start()
     t.complete(loss=(t.params["x"] - 2) ** 2)
 
-A job may train one trial after another. This trainer keeps its process, imports and data in memory
-for the next trial::
+A job may train several trials. This trainer keeps its process, imports and data for all of them::
 
     import functools
     import trial
@@ -23,8 +22,7 @@ for the next trial::
 
     trial.run(train)
 
-This trainer can move to another machine at any time and continue from its checkpoint, and the study
-can stop it early::
+This trainer continues from its checkpoint on any machine, and the study can stop it early::
 
     t = trial.start()
     saved = t.restore()
@@ -40,7 +38,7 @@ can stop it early::
             t.yield_node()
     t.complete(loss=model.loss)
 
-This trainer evaluates published models on today's data for the study's gate::
+This trainer evaluates published models on today's data, for the study's gate::
 
     if t.mode == "evaluate":
         for name, folder in t.models.items():
@@ -48,10 +46,9 @@ This trainer evaluates published models on today's data for the study's gate::
             t.evaluated(name, losses, loss=sum(losses) / len(losses))
         t.complete()
 
-If several processes train together, each may start and restore; only rank 0, by $RANK or
-$LOCAL_RANK, removes the progress after the checkpoint. Only rank 0 should write: in a gang
+If several processes train together, only rank 0 ($RANK, or $LOCAL_RANK) should write. In a gang
 (`resources.nodes`) files of other ranks are lost, and each checkpoint is sent to the access point
-as soon as its block has ended. `trialfleet init --example ddp` is such a trainer.
+when its block ends. `trialfleet init --example ddp` is such a trainer.
 
 All files are in the folder of `trial.json`, whose path is in $TRIALFLEET_TRIAL:
 
@@ -101,30 +98,26 @@ and start the trainer again in that folder; result.json then appears there."""
 
 
 def start() -> Trial:
-    """Return the trial that this process is to run, from `trial.json`.
-
-    Raises:
-        SystemExit: `trial.json` is missing or can't be used; the message says what to do.
-    """
+    """Return this process's trial; SystemExit with advice if `trial.json` can't be used."""
     return _start(_IMPORTED)
 
 
 def run(train: Callable[[Trial], object]) -> NoReturn:
     """Train this process's trial, and then the next trials of the same job.
 
-    `train` is called for each trial, and ends it by `complete`, `stop`, `reject` or `yield_node`.
-    After `complete` and `stop` the process gets the job's next trial, if there is one. After any
-    other end, such as an exception, the process ends, and the next trial gets a new process. If you
-    run a trainer by hand, or the job has one trial, this is the same as `train(start())`.
+    After `complete` or `stop` the process gets the job's next trial, if there is one. After any
+    other end, such as an exception, the process ends, and the next trial gets a new process. For a
+    single trial, also by hand, this is the same as `train(start())`.
 
     Each trial has its own working directory, stdout and stderr. SIGTERM ends the process until the
-    trial calls `restore`. Everything else is kept: imports, caches, a GPU's context. So changes by
-    a trial to the process (such as the state of random numbers, which `seed` should set) affect the
-    next one; keep nothing that belongs to one trial. If a trial changes something that can't be
-    restored, set `stays` to False.
+    trial calls `restore`. Everything else is kept: imports, caches, a GPU's context, random state.
+    So seed all random numbers, and keep nothing that belongs to one trial. If a trial changes
+    something that can't be restored, set `stays` to False.
+
+    Call `run` in the main thread.
 
     Args:
-        train: trains a trial. Call `run` in the main thread.
+        train: ends each trial by `complete`, `stop`, `reject` or `yield_node`.
     """
     agent, began, at_rest = _agent(), _IMPORTED, signal.getsignal(signal.SIGTERM)
     if agent is not None:  # so that gc.collect skips the imports after each trial
@@ -151,7 +144,6 @@ def run(train: Callable[[Trial], object]) -> NoReturn:
 
 
 def _start(began: float) -> Trial:
-    """Return the trial from `trial.json`; the trial's time counts from `began`."""
     named = os.environ.get("TRIALFLEET_TRIAL")
     path = Path(named or "trial.json")
     try:
@@ -170,35 +162,28 @@ class Trial:
     """One set of parameters to train in one region. Made by `start()`; for one thread.
 
     Attributes:
-        params: the hyperparameters and the study's constants; inactive conditional parameters are
-            absent.
-        seed: seeds every source of randomness, so that the trial can be repeated; from 0 to
-            2³¹ - 1, which NumPy, scikit-learn, LightGBM and torch all take.
-        region: the region's name in the study.
-        mode: "tune", "final" for the full training that writes `model`, or "evaluate" to measure
-            `models` on `data` without training.
-        data: the data files of the region, in the study's order.
-        rank: this process's number among the processes that train together, from 0.
+        params: the hyperparameters and the study's constants, without inactive parameters.
+        seed: seeds every source of randomness; from 0 to 2³¹ - 1, which NumPy, scikit-learn,
+            LightGBM and torch all take.
+        mode: "tune", "final" (train and write `model`) or "evaluate" (measure `models` on `data`).
+        data: the region's data files, in the study's order.
+        rank: this process's number, from 0, among the processes that train together.
         world: the number of processes that train together; 1 if a trial is one process.
-        rendezvous: the address on which rank 0 listens for the others, as `tcp://HOST:PORT` for
-            init_process_group; None if a trial is one process.
-        generation: a number that grows, in a gang, whenever a rank joins or is lost; then new
-            processes continue from the last checkpoint. Otherwise 1.
+        rendezvous: rank 0's address `tcp://HOST:PORT` for init_process_group; None without ranks.
+        generation: in a gang, grows whenever a rank joins or is lost; new processes then continue
+            from the last checkpoint. Otherwise 1.
         accelerator: "gpu" or "cpu".
-        gpus: the number of the trial's GPUs; 1 if the trial has a share of a GPU; 0 if the
-            accelerator is "cpu".
-        gpu_share: the trial's part of each GPU: 1, or 1/N if N trials share a GPU. All of the
-            GPU's memory is visible; the trainer must not use its neighbours' part.
-        metric: the name of the objective among the metrics; None if you run the trainer by hand.
+        gpus: the number of the trial's GPUs; 1 for a share of a GPU; 0 for the accelerator "cpu".
+        gpu_share: 1, or 1/N if N trials share a GPU. The trial sees the whole memory of that GPU,
+            and must not use the other trials' part.
+        metric: the objective's name among the metrics; None if you run the trainer by hand.
         direction: "maximize" or "minimize".
-        device: the name of the processor, which the trainer sets for the result.
-        stays: True; the trainer sets it to False if this process must not get another trial
-            (`run`).
+        device: the processor's name for the result, which the trainer sets.
+        stays: set to False by the trainer if this process must not get another trial (`run`).
         model: the folder for the model in mode "final".
-        models: the folders to measure in mode "evaluate", by name: champion, the current model, and
-            challenger, the new one; each as this trainer wrote it in mode "final".
-        interrupted: True once this machine is being vacated: save and `yield_node()` within
-            seconds.
+        models: in mode "evaluate", the folders of two models of this trainer: `champion`, the
+            current model, and `challenger`, the new one.
+        interrupted: True once the machine is being vacated: save and `yield_node()` in seconds.
     """
 
     def __init__(self, folder: Path, description: dict[str, Any], began: float = _IMPORTED) -> None:
@@ -241,7 +226,7 @@ class Trial:
     def restore(self) -> Path | None:
         """Return the folder of the last complete checkpoint; None if there is none.
 
-        From now on SIGTERM doesn't end the process, but makes `should_checkpoint` true.
+        After this call SIGTERM does not end the process, but makes `should_checkpoint` return True.
         """
         signal.signal(signal.SIGTERM, self._interrupt)
         self._saved_at = time.monotonic()
@@ -251,19 +236,16 @@ class Trial:
     def should_checkpoint(self) -> bool:
         """Return whether to save now: after SIGTERM, or when `checkpoint_seconds` have passed.
 
-        A checkpoint leaves the machine only by `yield_node` (in a gang, always). So a sudden death
-        of the machine costs at most `checkpoint_seconds` of work (a constant of the study, 300 by
-        default).
+        `checkpoint_seconds` is a constant of the study, 300 by default. Call `yield_node` after
+        each checkpoint, because only `yield_node` sends the checkpoint to the access point. A gang
+        sends every checkpoint without that call.
         """
         every = float(self.params.get("checkpoint_seconds", CHECKPOINT_SECONDS))
         return self.interrupted or time.monotonic() - self._saved_at >= every
 
     @contextmanager
     def checkpoint(self) -> Iterator[Path]:
-        """Give an empty folder to save into; the checkpoint is complete once the block has ended.
-
-        Until then, and if the block raises, `restore` returns the previous checkpoint.
-        """
+        """Give an empty folder to save into, which becomes the checkpoint if the block succeeds."""
         previous = self._manifest["folder"]
         name = "b" if previous == "a" else "a"
         folder = self._checkpoints / name
@@ -288,7 +270,7 @@ class Trial:
         self._saved_at = time.monotonic()
 
     def yield_node(self) -> NoReturn:
-        """Exit with the code for "checkpointed", so that HTCondor starts the trial again."""
+        """Exit with EXIT_CHECKPOINTED, so that HTCondor starts the trial again."""
         sys.exit(EXIT_CHECKPOINTED)
 
     # Early stopping
@@ -296,8 +278,7 @@ class Trial:
     def should_stop(self) -> bool:
         """Return whether the study stops this trial early; if so, save what you need and `stop()`.
 
-        The study predicts from the reports that the trial won't become the region's best. If the
-        trial continues, its job ends it after the study's `early_stopping.grace_seconds`.
+        The job ends a trial that continues after the study's `early_stopping.grace_seconds`.
         """
         try:
             return (self._folder / "stop.json").stat().st_size > 0
@@ -307,7 +288,7 @@ class Trial:
     # Reports and results
 
     def report(self, step: int, **metrics: float) -> None:
-        """Add a line to `progress.jsonl`; `restore` has removed the lines after the checkpoint."""
+        """Add a line to `progress.jsonl`; `start` has removed the lines after the checkpoint."""
         finite = _finite(metrics)
         values = {name: finite.get(name) for name in metrics}  # None for NaN, which JSON lacks
         line = {"step": step, "metrics": values, "time": time.time()}
@@ -321,9 +302,9 @@ class Trial:
 
         Args:
             name: as in `models`; "baseline" for a constant prediction.
-            losses: the model's loss in each row, with the same rows in the same order for all
-                models; the losses show whether a difference is due to chance.
-            note: a remark for people about the measurement, which the gate's verdict repeats.
+            losses: the model's loss in each row; the same rows in the same order for all models.
+                The gate tests with the losses whether a difference is due to chance.
+            note: a remark for people, which the gate's verdict repeats.
             metrics: as for `complete`; metrics that are not finite are left out.
         """
         self._evaluated[name] = {"metrics": _finite(metrics)} | ({"note": note} if note else {})
@@ -337,12 +318,11 @@ class Trial:
         """Write the result and exit with 0; reject an objective that is NaN or infinite.
 
         Args:
-            metrics: values that `float()` accepts; values that are not finite are left out, except
-                the objective. Omit the metrics in mode "evaluate".
+            metrics: values for `float()`, of which only finite ones are kept; none in mode
+                "evaluate".
 
         Raises:
-            ValueError: the study's objective is not among the metrics; or, in mode "evaluate", not
-                all models were evaluated.
+            ValueError: the objective is not among the metrics, or a model was not evaluated.
         """
         if self.mode == "evaluate":
             if missing := [name for name in self.models if name not in self._evaluated]:
@@ -359,11 +339,7 @@ class Trial:
         sys.exit(0)
 
     def stop(self, **metrics: float) -> NoReturn:
-        """Report that the trial stopped early on request, and exit with 0.
-
-        Args:
-            metrics: the present values, as for `complete`; the objective is optional.
-        """
+        """Report an early stop with the present metrics, and exit with 0."""
         self._write_result("stopped", metrics=_finite(metrics))
         sys.exit(0)
 
@@ -379,7 +355,6 @@ class Trial:
         self.interrupted = True
 
     def _seconds(self) -> float:
-        """Return the wall time of this attempt and of the attempts that led to its checkpoint."""
         return float(self._manifest["seconds"]) + time.monotonic() - self._began
 
     def _write_result(self, status: str, **rest: Any) -> None:
@@ -388,10 +363,7 @@ class Trial:
         self._has_result = True
 
     def _read_manifest(self) -> dict[str, Any]:
-        """Return the manifest of the complete checkpoint; empty before the first checkpoint.
-
-        Several processes may read at once. If a process saves meanwhile, its checkpoint is read.
-        """
+        """Return the last checkpoint's manifest, although another process may save meanwhile."""
         while True:
             text = _read(self._checkpoints / "complete.json")
             manifest, problem = self._check(text)
@@ -402,7 +374,6 @@ class Trial:
         return manifest or {"folder": None, "files": {}, "progress_bytes": 0, "seconds": 0.0}
 
     def _check(self, text: str | None) -> tuple[dict[str, Any] | None, str | None]:
-        """Return the manifest in `text` if its files are complete; otherwise the problem."""
         if text is None:
             return None, None
         try:
@@ -420,7 +391,6 @@ class Trial:
 
 
 def _ranks() -> tuple[int, int, str | None]:
-    """Return rank, world and rendezvous from the variables of torchrun or a gang's agent."""
     given = os.environ
     rank, world = given.get("RANK", given.get("LOCAL_RANK", "0")), given.get("WORLD_SIZE", "1")
     host, port = given.get("MASTER_ADDR"), given.get("MASTER_PORT")
@@ -430,7 +400,7 @@ def _ranks() -> tuple[int, int, str | None]:
 
 
 def _hand_over() -> None:
-    """In a gang, have the agent send the checkpoint to the access point, and wait until it has."""
+    """Wait until the gang's agent, if any, has sent the checkpoint to the access point."""
     if (agent := os.environ.get("TRIALFLEET_AGENT")) is None:
         return
     with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
@@ -464,7 +434,6 @@ def _agent() -> socket.socket | None:
 
 
 def _flush() -> None:
-    """Flush Python's and C's stdout and stderr."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, ValueError):  # it is missing or closed
             stream.flush()
@@ -475,7 +444,6 @@ def _flush() -> None:
 
 
 def _received(agent: socket.socket) -> bytes:
-    """Return the agent's message with the next trial; exit if there is none."""
     word = b""
     with suppress(ConnectionError):
         word = agent.recv(1 << 16)
@@ -485,7 +453,6 @@ def _received(agent: socket.socket) -> bytes:
 
 
 def _take_up(order: dict[str, str]) -> None:
-    """Change to a trial's folder and output files, as a new process would have them."""
     path = Path(order["trial"])
     os.chdir(path.parent)
     os.environ["TRIALFLEET_TRIAL"] = path.name
@@ -499,7 +466,6 @@ def _take_up(order: dict[str, str]) -> None:
 
 
 def _read(path: Path) -> str | None:
-    """Return the text of a file; None if it is missing or not text."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError):
@@ -513,7 +479,6 @@ def _finite(metrics: dict[str, Any]) -> dict[str, float]:
 
 
 def _files(folder: Path) -> list[str]:
-    """Return every file below `folder`, relative to it."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
@@ -527,7 +492,6 @@ def _checksum(path: Path) -> int:
 
 
 def _sync(path: Path) -> None:
-    """Sync a file's content or a folder's entries to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -536,7 +500,6 @@ def _sync(path: Path) -> None:
 
 
 def _write_json(path: Path, value: object) -> None:
-    """Replace a file atomically: write a temporary file, sync it, rename it."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     beside.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     _sync(beside)

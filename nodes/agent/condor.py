@@ -1,7 +1,7 @@
 """The node's own HTCondor by its tools: the startd's state, draining, jobs that ended here.
 
-All functions except `in_collector` and `bandwidths` use the startd's address file, so that a node
-can drain while the manager is unreachable. The tools run as root, authenticated by FS.
+Only `in_collector` and `bandwidths` need the manager. All other functions use the startd's address
+file, so that a node can always drain. The tools run as root, authenticated by FS.
 """
 
 from __future__ import annotations
@@ -67,11 +67,8 @@ class Condor:
     def drain(self, reason: str, *, only_idle: bool = False) -> None:
         """Ask the startd to take no more jobs, and to vacate its jobs with their checkpoints.
 
-        Its ad has Draining and DrainReason from now until the startd ends.
-
-        Args:
-            reason: the DrainReason.
-            only_idle: if a job runs, raise StepError instead of vacating it.
+        With `only_idle`, a running job raises StepError instead. The startd's ad has Draining and
+        DrainReason until the startd ends.
         """
         condition = ["-check", slots.IS_FREE] if only_idle else []
         try:
@@ -95,10 +92,7 @@ class Condor:
             raise StepError(f"{file}: {error}") from error
 
     def bandwidths(self) -> dict[str, tuple[float, ...]]:
-        """Return the measurements of the pool's other nodes, by the name of their GPUs.
-
-        While the collector doesn't answer, the last known measurements are returned.
-        """
+        """Return the other nodes' last known bandwidths in GB/s, by the name of their GPUs."""
         with suppress(StepError):
             self._bandwidths = privileged_readings.bandwidths(
                 query(privileged_readings.QUERY), besides=self._instance

@@ -10,11 +10,8 @@ fence         jobs could reach the metadata               drain; stays for inspe
 failures      several jobs in a row fail here             drain; stays for inspection, then idle
 idle          no slot held for the settings' minutes      drain if still idle; off when empty
 
-If the probe calls some GPUs sick and others healthy, the sick GPUs are offline until the probe no
-longer calls them sick.
-
-A drain is requested in each step until the startd reports that it drains, so that a restarted
-startd drains again.
+Sick GPUs are offline while other GPUs are healthy. Each step requests a drain until the startd
+reports that it drains, so that a restarted startd drains again.
 """
 
 from __future__ import annotations
@@ -124,7 +121,7 @@ def decide(memory: Memory, seen: Seen, rules: Rules) -> Decision:
 
 
 def noted(memory: Memory, seen: Seen) -> Memory:
-    """Return the memory, updated by whether the node has joined, its lease, and its idle time."""
+    """Return the memory, updated by the lease and by whether the node has joined and is idle."""
     joined = memory.joined or (seen.startd is not None and seen.in_collector)
     idle_since = memory.idle_since if memory.idle_since is not None else seen.uptime
     return replace(
@@ -136,10 +133,10 @@ def noted(memory: Memory, seen: Seen) -> Memory:
 
 
 def after_drain_cancelled(memory: Memory, seen: Seen) -> Memory:
-    """Return the memory updated by the startd's draining state.
+    """Return the memory, updated by whether the startd drains.
 
-    If a person cancels the drain (`condor_drain -cancel`), the causes to leave are reset, except
-    lasting causes. A job that started before an idle node could drain also ends the cause.
+    If a person cancels the drain (`condor_drain -cancel`), only LASTING causes stay. The cause
+    `idle` also ends if a job started before the drain.
     """
     leaving, startd = memory.leaving, seen.startd
     if leaving is None or startd is None:
@@ -154,7 +151,7 @@ def after_drain_cancelled(memory: Memory, seen: Seen) -> Memory:
 
 
 def stronger(former: Leaving | None, found: Leaving | None) -> Leaving | None:
-    """Return the stronger of two causes; the first if they are equally strong."""
+    """Return the stronger of two causes; of equally strong causes the first."""
     both = [one for one in (former, found) if one is not None]
     return min(both, key=lambda one: CAUSES.index(one.cause)) if both else None
 
@@ -196,7 +193,7 @@ def idle_reason(memory: Memory, seen: Seen, rules: Rules) -> str | None:
 
 
 def power_off(memory: Memory, seen: Seen, rules: Rules) -> str | None:
-    """Return why the machine must be shut down now; None if it need not be."""
+    """Return why the machine must be shut down now; otherwise None."""
     leaving = memory.leaving
     if leaving is None:
         return None

@@ -1,7 +1,7 @@
 """The failed jobs of this machine, from the startd's own history.
 
-The startd adds an ad to STARTD_HISTORY when a job has left the machine for any reason, but not when
-a job checkpoints (exit code 85) and is started again at once. HTCondor 25.14 shows:
+The startd adds an ad to STARTD_HISTORY when a job has left the machine for any reason. A job that
+checkpoints (exit code 85) and is started again at once gets no ad. HTCondor 25.14 shows:
 
 what happened                              ExitCode   ExitBySignal  VacateReasonCode
 exits by itself                            its code   false         -
@@ -13,8 +13,8 @@ vacated, removed, held, over its time,
 its schedd gone                            whatever   whatever      1009, 1017
 the startd drains / is shut down           whatever   whatever      1014 / 1013
 
-So VacateReasonCode shows that a job was ended from outside, whatever its exit. JobStatus is 4 in
-all of these ads, and ExitSignal may be left over from an earlier attempt.
+So an ad with VacateReasonCode is no failure. JobStatus is 4 in all of these ads. ExitSignal may be
+left over from an earlier attempt.
 """
 
 from __future__ import annotations
@@ -65,10 +65,7 @@ def failed(ad: Mapping[str, Any]) -> str | None:
 def burst(
     found: tuple[Failure, ...], number: int, seconds: float, since: float = 0
 ) -> tuple[Failure, ...] | None:
-    """Return the latest `number` failures after `since` within a period of `seconds`.
-
-    None if fewer failed within such a period. `found` has the earliest first.
-    """
+    """Return the latest `number` failures after `since` in a period of `seconds`, or None."""
     counted = [one for one in found if one.at > since]
     for end in range(len(counted), number - 1, -1):
         window = counted[end - number : end]

@@ -1,4 +1,4 @@
-"""Shutdown of the machine, the dead man's switch of its boot, and readings for the probe."""
+"""Shutdown of the machine, the scheduled shutdown of its boot, and readings for the probe."""
 
 from __future__ import annotations
 
@@ -19,16 +19,13 @@ def cancel_switch() -> None:
 
 
 def power_off(reason: str) -> None:
-    """Shut the machine down now, which terminates the instance; StepError on failure.
-
-    While packages are being installed, systemd-logind refuses a shutdown even to root. This machine
-    is about to be terminated and doesn't need the packages, so systemd itself is asked, which does
-    not refuse.
-    """
+    """Shut the machine down now, which terminates the instance; StepError on failure."""
     host = Host()
     try:
         host.run("shutdown", "-P", "now", f"trialfleet: {reason}", seconds=SECONDS)
     except StepError as refusal:
+        # While packages are being installed, systemd-logind refuses a shutdown even to root.
+        # systemd itself doesn't refuse, and this machine needs no packages any more.
         try:
             host.run("systemctl", "start", "--no-block", "poweroff.target", seconds=SECONDS)
         except StepError as error:

@@ -44,10 +44,7 @@ class Agent:
         raise_fence: Callable[[Host], bool] = metadata_fence.raise_fence,
         tell_probe: Callable[[PrivilegedReadings], None] = machine.tell_probe,
     ) -> None:
-        """Load the saved state; nothing else happens yet.
-
-        Others may set the time of `clock`; `uptime`, the seconds since boot, is monotonic.
-        """
+        """Load the saved state. Unlike `clock`, `uptime` (seconds since boot) can't be set."""
         self._metadata, self._condor, self._rules, self._state = metadata, condor, rules, state
         self._uptime = uptime
         self._clock = WallClock(clock, uptime)  # a jump ahead ends no lease
@@ -106,7 +103,6 @@ class Agent:
         return self._unfenced
 
     def _log_silence(self, current: Notices, startd: Startd | None) -> None:
-        """Log once when the metadata or the startd stop answering, and once when they resume."""
         if (current.problem or "") != self._problem:
             self._problem = current.problem or ""
             log.info("%s", self._problem or "the instance's metadata is readable again")
@@ -127,7 +123,6 @@ class Agent:
         return decision
 
     def _take_offline(self, decision: Decision) -> Decision:
-        """Take sick GPUs offline; after a failure, retry in the next step."""
         if decision.offline is None:
             return decision
         try:
@@ -142,7 +137,6 @@ class Agent:
         return decision
 
     def _tell(self) -> None:
-        """Save root's readings for the probe at intervals."""
         if not self._memory.joined or self._uptime() - self._last_tell < TELL:
             return
         self._last_tell = self._uptime()

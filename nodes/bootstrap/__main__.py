@@ -1,8 +1,8 @@
 """`python3 -m trialfleet.nodes.bootstrap`: make this instance a node of its pool, as root.
 
-It needs the bundle and `settings.json` from the user data, and the dead man's switch that the user
-data has set: the machine shuts down if it doesn't join in time. Until then systemd repeats a failed
-bootstrap, and each failure is written to the log and to the fleet's bucket.
+The user data must have written the bundle and `settings.json`, and scheduled the shutdown of a node
+that doesn't join in time. Until then systemd repeats a failed bootstrap. Each failure is written to
+the log and to the fleet's bucket.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The accounts of jobs: one for each slot, so that jobs can't reach jobs of other slots.
 
-An account has no password and no shell. Its home holds caches, such as compiled code for the slot's
-next job. HTCondor also keeps a region's files in a slot, so slot numbers exceed the number of
-cores; a slot beyond the last account runs its job as `nobody`.
+An account has no password and no shell. Its home holds caches, such as compiled code, for the
+slot's next job. Slot numbers exceed the number of cores, because some slots only hold files. A slot
+beyond the last account runs its job as `nobody`.
 """
 
 from __future__ import annotations
@@ -44,10 +44,7 @@ def make(host: Host) -> None:
 
 
 def settings() -> str:
-    """Return HTCondor's configuration of the slots' accounts.
-
-    HTCondor uses `SLOT1_USER` for slots that only hold files.
-    """
+    """Return HTCondor's settings of the accounts; `SLOT1_USER` is for slots with only files."""
     slots = (f"SLOT1_{slot}_USER = {name(slot)}\n" for slot in range(1, SLOTS + 1))
     return f"SLOT1_USER = {FILES}\n" + "".join(slots)
 

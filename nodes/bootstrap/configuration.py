@@ -13,8 +13,8 @@ FOLDER = "/etc/condor/config.d"
 SHARED = f"{FOLDER}/50-trialfleet-node.conf"  # from the bundle
 INSTANCE = f"{FOLDER}/40-trialfleet-instance.conf"
 PROBED = f"{FOLDER}/45-trialfleet-probe.conf"
-# Written by the agent: sick GPUs. A reconfiguration brings a GPU online that was taken offline
-# while the startd ran, but not one that was offline at its start: so a boot begins without any.
+# The agent writes the sick GPUs into this file. A reconfiguration can't bring a GPU online that was
+# offline when the startd started. So `write_verdict` deletes the file at each boot.
 OFFLINE = f"{FOLDER}/46-trialfleet-offline-gpus.conf"
 TOKENS = "/etc/condor/tokens.d"
 TOKEN = f"{TOKENS}/trialfleet"

@@ -13,7 +13,7 @@ _HAS_CUDA_TORCH = (
     "sys.exit(not torch or not (Path(torch.origin).parent / 'lib/libtorch_cuda.so').exists())"
 )
 # The node takes trials meanwhile; a trial that needs the kernels at once compiles its own. The
-# startd probes at its start, and does not measure a GPU in use: so this waits until that is over.
+# service sleeps first, because the startd probes at its start, and measures no GPU that is in use.
 _SERVICE = """\
 [Unit]
 Description=trialfleet: compiles the CUDA kernels ahead of the trials

@@ -1,9 +1,8 @@
 """NVIDIA's driver: its installation, and its option for checks of the PCI configuration space.
 
-Drivers up to 418 have an option that makes every call check the PCI command and base-address
-registers. On a virtual machine each check traps into the hypervisor; trainings that call many
-small kernels became ten times slower. Newer drivers log the unknown option and continue. So the
-option is always written, and the driver's actual value is read back.
+By default, drivers up to 418 check PCI registers in every call. On a virtual machine each check
+traps into the hypervisor, and trainings with many small kernels became ten times slower. Newer
+drivers log the unknown option and continue, so the bootstrap always writes the option.
 """
 
 from __future__ import annotations
@@ -40,10 +39,8 @@ class RebootError(Exception):
 def prepare(host: Host) -> str:
     """Prepare the driver; return the state of its option: SET, ALREADY, STILL and so on.
 
-    Raises:
-        RebootError: the option takes effect only after a reboot, and the machine was not rebooted
-            for it yet.
-        StepError: there is an NVIDIA GPU, and its driver can't be installed.
+    RebootError if the option needs a reboot, for the first time. StepError if the driver of an
+    NVIDIA GPU can't be installed.
     """
     module = find_module(host)
     if module is None and has_device(host.root):
@@ -61,10 +58,9 @@ def prepare(host: Host) -> str:
 
 
 def find_module(host: Host) -> str | None:
-    """Return the name of the driver's module for its options; None without a driver.
+    """Return the module's file name, to which modprobe's options apply; None without a driver.
 
-    It is the name of the file that modprobe would load. On Debian the chosen package sets the name
-    by an `install` line in /etc/modprobe.d: nvidia-current, nvidia-current-open, nvidia-tesla-535 …
+    On Debian the name depends on the package: nvidia-current, nvidia-tesla-535 and so on.
     """
     steps = (host.ask("modprobe", "-D", MODULE) or "").splitlines()
     action, *words = steps[-1].split() if steps else [""]  # before it: its dependencies
@@ -105,7 +101,7 @@ def install_debians(host: Host, kernel: str) -> None:
 
 
 def install_ubuntus(host: Host, kernel: str) -> None:
-    """Install Ubuntu's newest server driver built for this kernel, or else compile a driver."""
+    """Install Ubuntu's newest server driver for this kernel; else compile a driver."""
     for branch in UBUNTU_BRANCHES:
         names = (f"nvidia-headless-no-dkms-{branch}", f"nvidia-utils-{branch}")
         if packages.installs(host, f"linux-modules-nvidia-{branch}-{kernel}", *names):

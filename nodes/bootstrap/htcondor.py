@@ -16,7 +16,7 @@ SOURCES = "/etc/apt/sources.list.d/htcondor.list"
 
 
 def prepare(host: Host, version: str) -> str:
-    """Install HTCondor of this version if needed; return its source; StepError without a source."""
+    """Install HTCondor in this version, unless present; return the source, or StepError."""
     before = installed(host)
     if before == version:
         return "present"

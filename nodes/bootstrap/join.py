@@ -22,11 +22,8 @@ def was_started(host: Host) -> bool:
 
 
 def start(host: Host) -> str:
-    """Start the agent and HTCondor; if they run and nothing has changed, leave them running.
-
-    The agent starts first, so that no job runs without a watch for spot notices.
-    """
-    host.run("systemctl", "start", services.AGENT)
+    """Start the agent and HTCondor; if they run and nothing has changed, leave them running."""
+    host.run("systemctl", "start", services.AGENT)  # first: no job runs without its watch
     digest = written(host)
     runs = host.ask("systemctl", "is-active", "--quiet", services.CONDOR) is not None
     same = runs and host.read(STARTED) == digest
@@ -47,10 +44,10 @@ def written(host: Host) -> str:
 def wait(
     host: Host, instance: str, manager: str, seconds: float, tell: Callable[[str], None]
 ) -> str:
-    """Wait until the pool's collector (HOST:PORT) has this instance's ad; return its slot's name.
+    """Return the name of this instance's slot once the pool's collector (HOST:PORT) has its ad.
 
-    After PATIENCE seconds `tell` gets the likely reason once. After `seconds` StepError is raised
-    with the reason.
+    After PATIENCE seconds `tell` gets the likely reason once. After `seconds` StepError has the
+    reason.
     """
     asked, explained = time.monotonic(), False
     while True:

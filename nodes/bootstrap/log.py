@@ -29,10 +29,7 @@ class Log:
                 file.write(line + "\n")
 
     def telling(self, aws: Aws, bucket: str, key: str) -> Callable[[str], None]:
-        """Return a function that logs a line and uploads the log to the bucket.
-
-        A failed upload is only logged.
-        """
+        """Return a function that logs a line and uploads the log; an upload may fail."""
 
         def tell(text: str) -> None:
             self.say(text)

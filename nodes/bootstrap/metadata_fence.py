@@ -1,12 +1,8 @@
 """The fence that keeps jobs from the instance's metadata, which have the keys of the node's role.
 
 With these keys a job could read the pool's token. The metadata's hop limit stops containers, but
-not jobs. The fence is a routing rule by account, not by systemd unit, because HTCondor's jobs are
-not always in the unit's cgroup. Its effect is checked by a route lookup in the kernel for the jobs'
-accounts.
-
-`python3 -m trialfleet.nodes.bootstrap.metadata_fence` raises the fence; HTCondor only starts if
-that succeeds.
+not jobs. The fence is a routing rule by account, because HTCondor's jobs are not always in the
+systemd unit's cgroup. HTCondor only starts if this module's `main` has raised the fence.
 """
 
 from __future__ import annotations

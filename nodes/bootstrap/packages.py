@@ -68,7 +68,7 @@ def installs(host: Host, *packages: str) -> bool:
 
 
 def _apt(host: Host, *arguments: str) -> None:
-    """Run apt-get; retry while another apt-get is running; StepError if it fails."""
+    """Run apt-get; wait while another apt-get is running."""
     end, mended = time.monotonic() + PATIENCE, False
     while True:
         try:

@@ -33,7 +33,7 @@ ExecStartPre=+/usr/bin/env PYTHONPATH={home}/lib {python} -m {fence}
 
 
 def write(host: Host) -> None:
-    """Write the units of the agent and the fence; systemd starts neither of them at a boot."""
+    """Write the units of the agent and the fence; systemd starts neither unit at a boot."""
     fill = {
         "home": host.place(HOME),
         "python": sys.executable,

@@ -87,13 +87,13 @@ def prepare_scratch(node: Node) -> str:
 
 
 def fetch_token(node: Node) -> str:
-    """Fetch the pool's token from SSM; it is never logged."""
+    """Fetch the pool's token from SSM; never log the token."""
     configuration.write_token(node.host, node.aws.parameter(node.settings.token_parameter))
     return f"from {node.settings.token_parameter}"
 
 
 def probe(node: Node) -> str:
-    """Run the GPU probe; the node advertises its verdict at first."""
+    """Run the GPU probe; the node advertises this verdict until the startd has probed."""
     if join.was_started(node.host):
         return "left to the startd, which may have jobs"
     python = configuration.jobs_python(node.host)
@@ -172,11 +172,10 @@ def seal(node: Node) -> str:
 
 
 def forget_machine_id(host: Host) -> None:
-    """Empty the file with the machine's id, so that systemd makes a new id on the image's machines.
+    """Empty the file with the machine's id, so that machines of the image get their own id.
 
-    The empty file must stay. Without the file, or with `uninitialized` in it (`cloud-init clean
-    --machine-id`), systemd would treat the boot as the system's first and enable preset units.
-    HTCondor would then start before the bootstrap has configured it.
+    The empty file must stay. Without the file, or after `cloud-init clean --machine-id`, systemd
+    would enable preset units, and HTCondor would start before its configuration.
     """
     host.write("/etc/machine-id", "", mode=0o444)
     copy = host.place("/var/lib/dbus/machine-id")

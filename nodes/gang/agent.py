@@ -1,16 +1,13 @@
 """The agent of one job of a gang: the job's first process, in its sandbox.
 
-It takes the job's channel to the access point, so that no worker has it. There it writes its state
-to a file, and reads the keeper's decisions (`roster.json`). In each generation it starts the
-trainer's command as new workers, in a folder for the trial from `order.json`. It lives through
-generations and trials, and exits with
+The agent writes its state to a file on the access point, and follows the keeper's decisions there
+(`roster.json`). In each generation the agent starts the trainer's command as new workers. The agent
+lives through generations and trials, and exits with
 
     0, 1, …    nothing is left to train: the code in the roster
     85         its machine is being vacated: HTCondor starts the job again elsewhere
     86         too few of the gang's jobs have a slot, or this machine is at fault: the job waits in
-               the queue, so that another gang that also lacks slots can have this slot
-
-The code that it shares with the agent of a single job is in `nodes/job/`.
+               the queue, and another gang that also lacks slots can have this slot
 """
 
 from __future__ import annotations
@@ -112,7 +109,6 @@ class Agent:
     # One turn
 
     def _turn(self, roster: Roster | None) -> int | None:
-        """Follow the roster; return the exit code once nothing is left to do, else None."""
         self._look_at_workers()
         self._deliver()
         if roster and roster.state == "done":
@@ -128,7 +124,6 @@ class Agent:
         return EXIT_NO_GANG if self._is_alone(roster) else None
 
     def _form(self, roster: Roster) -> None:
-        """Get ready for a generation, once the previous generation has ended here."""
         if roster.generation <= self._me.generation:
             return
         self._end_workers(kill=roster.kill)
@@ -152,7 +147,6 @@ class Agent:
                 self._set_phase(member.WAITING, roster.generation - 1)
 
     def _begin(self, roster: Roster, rank: int) -> None:
-        """Start the workers from the roster's checkpoint."""
         try:
             part = self._new_part(roster, rank)
         except OSError as error:
@@ -183,7 +177,6 @@ class Agent:
             part.reports.tell_trial()
 
     def _new_part(self, roster: Roster, rank: int) -> Part | None:
-        """Return this job's part of a generation, with the checkpoint in the trial's folder."""
         order = Order.from_json(self._chirp.read(ORDER))
         if order is None or order.trial is None or order.name != roster.trial:
             return None
@@ -198,7 +191,6 @@ class Agent:
         return part
 
     def _could_not_begin(self, roster: Roster, error: OSError) -> None:
-        """Log that the order or checkpoint is missing; report a failure if it stays missing."""
         print(f"gang: {roster.start or 'the order'} can't be fetched: {error}", file=sys.stderr)
         self._begin_by = self._begin_by or time.monotonic() + BEGIN_SECONDS
         if time.monotonic() > self._begin_by:
@@ -235,7 +227,6 @@ class Agent:
         return self._to_deliver is not None or bool(self._part and self._part.trains)
 
     def _end_workers(self, *, kill: bool) -> None:
-        """Ask rank 0 to save and end; with `kill`, kill all workers of this job."""
         if kill:
             self._kill()
         elif self._rank == 0 and self._part:
@@ -246,7 +237,6 @@ class Agent:
             self._part.kill()
 
     def _look_at_workers(self) -> None:
-        """If the workers have ended, send their files to the access point, then report the end."""
         part = self._part
         if part is None or not part.has_ended():
             return
@@ -305,7 +295,6 @@ class Agent:
                 self._part.reports.send_printed()
 
     def _deliver(self) -> None:
-        """Send the workers' files to the access point; after a failure, retry soon."""
         now = time.monotonic()
         if self._to_deliver is None or self._part is None or now < self._deliver_at:
             return
@@ -314,7 +303,6 @@ class Agent:
             self._to_deliver = None
 
     def _send(self, kind: str, part: Part) -> bool:
-        """Send a trial's result or checkpoint; return whether it has arrived."""
         try:
             return self._send_checkpoint(part) if kind == CHECKPOINT else self._send_result(part)
         except TooLargeError as error:

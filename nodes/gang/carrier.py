@@ -40,11 +40,7 @@ class Carrier:
             local.unlink(missing_ok=True)
 
     def bring(self, package: Package, names: Iterable[str], folder: Path) -> bool:
-        """Pack and send files of a trial's folder; return whether the package has arrived.
-
-        Raises:
-            TooLargeError: the files exceed the job's disk.
-        """
+        """Pack and send files; return whether they arrived; TooLargeError over `most_bytes`."""
         local = self._sandbox / f".{package.name}"
         try:
             with local.open("wb") as file:
@@ -60,10 +56,7 @@ class Carrier:
         return True
 
     def _send_by_s3(self, package: Package, local: Path) -> None:
-        """Upload a package to S3 if there is a presigned URL, and replace it by a pointer.
-
-        If S3 refuses, the package stays, and is itself sent to the access point.
-        """
+        """Replace a package by a pointer to S3, unless it has no presigned URL or S3 refuses it."""
         address = self._links().put.get(package.name)
         if address is None:
             return

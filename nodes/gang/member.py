@@ -1,7 +1,7 @@
 """The state of one agent of a gang: a line in a file on the access point.
 
-The state is not an attribute of the job's ad, because each change of an attribute is an event in
-the job's log, and the state changes every 3 s, for days.
+The state changes every 3 s, for days. So it is no attribute of the job's ad, because each change of
+an attribute is an event in the job's log.
 """
 
 from __future__ import annotations

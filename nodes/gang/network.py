@@ -40,10 +40,7 @@ def free_port(host: str) -> int:
 
 
 def variables(host: str) -> dict[str, str]:
-    """Return variables that make gloo and NCCL use an address's interface; keep the user's own.
-
-    By default gloo and NCCL resolve the machine's name, which often gives the loopback address.
-    """
+    """Return variables that make gloo and NCCL use the address's interface, not the loopback."""
     if not (name := _interface(host)):
         return {}
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -76,12 +73,7 @@ def _interface(host: str) -> str:
 
 
 class SaveSocket:
-    """A socket in a folder, by which workers report that they have saved.
-
-    Attributes:
-        folder: a descriptor of the folder.
-        listener: readable once a worker has connected.
-    """
+    """The socket by which workers report a checkpoint; `folder` is a descriptor of its folder."""
 
     def __init__(self, folder: Path) -> None:
         (folder / _SOCKET).unlink(missing_ok=True)
@@ -92,10 +84,9 @@ class SaveSocket:
         self.listener.settimeout(0)
 
     def address(self, holder: int) -> str:
-        """Return the address to which a worker connects.
+        """Return the address to which a worker connects: a path through a descriptor of `holder`.
 
-        The address is a path through a descriptor, because an address is limited to 107 bytes. The
-        process `holder` has this descriptor, because workers can't use this process's descriptors.
+        An address is limited to 107 bytes, and workers can't use this process's descriptors.
         """
         return f"/proc/{holder}/fd/{self.folder}/{_SOCKET}"
 

@@ -1,8 +1,7 @@
-"""Packages with a gang's checkpoints and results on the access point.
+"""Packages with a gang's checkpoints and results: tar files in `words/gang` on the access point.
 
-A package is a tar file in the folder `gang` of the node. Its name contains the generation and a
-number within it, so packages of a rank that counted as lost are known to belong to an old
-generation.
+The name has the generation and a number within it. So a late package from a rank that counted as
+lost is known to belong to an old generation.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _NAME = re.compile(r"(checkpoint|result)\.(\d{6})\.(\d{6})\.tar")
 
 
 class Package(NamedTuple):
-    """A package by its name; of two packages of one kind, the later is greater."""
+    """A package by its name; of two packages of one kind, the later one compares greater."""
 
     kind: str  # CHECKPOINT or RESULT
     generation: int  # the generation that made it

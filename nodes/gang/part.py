@@ -27,11 +27,8 @@ class Part:
     """The workers of one trial on this machine, in all generations.
 
     Attributes:
-        order: the trial's order.
         folder: the present generation's folder.
-        reports: the transfer of the trial's reports.
-        over: the limit that the workers exceeded and were ended for: memory, time or disk; empty:
-            none.
+        over: the exceeded limit for which the workers were ended: "memory", "time" or "disk".
         code: the exit code of the last generation's workers.
     """
 
@@ -86,7 +83,7 @@ class Part:
         self._workers = []
 
     def has_ended(self) -> bool:
-        """Return whether, since the last call, a worker has ended on its own or all have ended."""
+        """Return whether all workers have succeeded, or one failed and the others were killed."""
         statuses = [self._processes.status_of(worker) for worker in self._workers]
         codes = [None if each is None else os.waitstatus_to_exitcode(each) for each in statuses]
         failed = [code for code in codes if code]
@@ -100,10 +97,7 @@ class Part:
         return bool(codes)
 
     def _is_to_end(self) -> bool:
-        """Return whether the workers exceed a limit, or a worker was stopped (SIGSTOP).
-
-        The others would wait for a stopped worker for ever.
-        """
+        """Return whether a limit is exceeded, or a worker was stopped and blocks the others."""
         now = time.monotonic()
         self._bounds.check(now)
         self.over = self._bounds.over or ""

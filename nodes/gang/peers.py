@@ -1,9 +1,9 @@
 """TCP probes between the machines of a gang.
 
-An agent only talks to the access point. So two live agents may be cut off from each other by a
-broken network or a firewall. Their workers would wait for each other until a timeout, which is half
-an hour in torch. So each agent probes the lower ranks: it opens a connection and closes it at once.
-A refused connection also shows that the machine is reachable.
+A broken network or a firewall may separate two agents that both reach the access point. Their
+workers would wait for each other until torch's timeout of half an hour. So each agent probes the
+lower ranks: it opens a connection and closes it at once. A refused connection also shows that the
+machine is reachable.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ class Peer(NamedTuple):
 
 
 class _Probe:
-    """A probe of an agent: a connection that is being made."""
-
     def __init__(self, peer: Peer, now: float) -> None:
         self.since = now
         self._socket = socket.socket()
@@ -47,7 +45,6 @@ class _Probe:
         self._code = None if code == errno.EINPROGRESS else code
 
     def answer(self, now: float) -> int | None:
-        """Return 0 or an errno; None while the probe is unanswered."""
         if self._code is None:
             poll = select.poll()
             poll.register(self._socket, select.POLLOUT)
@@ -63,15 +60,12 @@ class _Probe:
 
 @dataclass
 class _Known:
-    """The results of the probes of one agent."""
-
     next: float
     silent_since: float | None = None
     is_lost: bool = False
     probe: _Probe | None = None
 
     def update(self, peer: Peer, now: float) -> None:
-        """Start a probe if it is due; record the answer of a finished probe."""
         if self.probe is None and now >= self.next:
             self.probe = _Probe(peer, now)
         code = self.probe.answer(now) if self.probe else None
@@ -93,11 +87,7 @@ class _Known:
 
 
 class Peers:
-    """The listener for other agents' probes, and this agent's own probes. No method waits.
-
-    Attributes:
-        door: the port for other agents' probes.
-    """
+    """The listener on port `door` for other agents' probes, and this agent's own probes."""
 
     def __init__(self, host: str) -> None:
         self._listener = socket.socket()

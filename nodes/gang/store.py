@@ -1,8 +1,7 @@
 """Transfer of checkpoints by S3, with a pointer instead of the package on the access point.
 
-The keeper makes presigned URLs and writes them next to the roster, so nodes need no keys, and no
-packages besides the standard library. If there is no URL, or S3 refuses, the package is sent to the
-access point.
+The keeper writes presigned URLs next to the roster, so nodes need neither keys nor boto3. Without a
+URL, or if S3 refuses, the package is sent to the access point.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Meanwhile = Callable[[], None]  # called between blocks
 
 
 class StoreError(OSError):
-    """S3 refused, is unreachable, or has content that differs from the upload."""
+    """S3 refused, is unreachable, or has other content than was uploaded."""
 
 
 @dataclass(frozen=True)
@@ -105,12 +104,7 @@ def _refused(error: Exception) -> StoreError:
 
 
 def download(pointer: Pointer, address: str | None, local: Path, meanwhile: Meanwhile) -> None:
-    """Download a pointer's package from a presigned URL into a file; StoreError without a URL.
-
-    Raises:
-        StoreError: S3 refused, is unreachable, or has different content.
-        OSError: the file can't be written.
-    """
+    """Download and check a pointer's package; StoreError if S3 fails, OSError if the disk does."""
     if address is None:
         raise StoreError("S3: there is no presigned URL for it yet")
     size, digest = 0, hashlib.sha256()

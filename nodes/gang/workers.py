@@ -2,10 +2,10 @@
 
     python3 agent.pyz workers DESCRIPTOR COMMAND…
 
-It is a separate program without access to the job's channel to the access point, so its forks have
-no access either. It imports torch once, which takes seconds, and never uses CUDA: a worker that is
-a Python script is forked and begins within some tenths of a second. Other commands are executed.
-The workers become children of the agent, which adopts orphans.
+Neither the server nor its forks have access to the job's channel to the access point. The server
+imports torch once, which takes seconds, and never uses CUDA. So a worker that is a Python script is
+forked within some tenths of a second. Other commands are executed. The agent adopts the workers as
+its children.
 """
 
 from __future__ import annotations
@@ -37,16 +37,10 @@ _LONGEST = 1 << 16  # bytes of a message between the agent and the server
 
 
 class Server:
-    """The agent's end of the server, which is ready once torch is imported.
+    """The agent's end of the server with process `pid`, which is ready once torch is imported.
 
-    Methods raise OSError if the server can't be started, or has ended.
-
-    Args:
-        command: each worker's command.
-        folder: a descriptor that the server keeps open for its workers.
-
-    Attributes:
-        pid: the server's process.
+    Methods raise OSError if the server can't be started, or has ended. The server keeps the
+    descriptor `folder` open for its workers.
     """
 
     def __init__(self, command: Sequence[str], folder: int) -> None:
@@ -103,7 +97,6 @@ def main(words: Sequence[str]) -> None:
 
 
 def _preload() -> None:
-    """Import torch once for all workers, if their command is a Python script."""
     sys.path.insert(0, str(Path.cwd()))
     texts = (p.read_text(encoding="utf-8", errors="replace") for p in Path.cwd().glob("*.py"))
     if any(_IMPORTS_TORCH.search(text) for text in texts):
@@ -131,7 +124,6 @@ def _serve(connection: socket.socket) -> dict[str, Any] | None:
 
 
 def _be_worker(folder: Path, variables: Mapping[str, str]) -> None:
-    """Set up a worker: the trial's folder, default signals, and its end with the agent."""
     os.setsid()
     for number in _OWN_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
@@ -151,7 +143,6 @@ def _die_with_parent() -> None:
 
 
 def _run_script(words: Sequence[str]) -> None:
-    """Run like `python SCRIPT ARGUMENTS`."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "trialfleet"]:
         del sys.modules[name]  # the script's own trialfleet may have more modules
     if "numpy" in sys.modules:  # forked workers would otherwise draw the same numbers

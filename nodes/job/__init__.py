@@ -1,5 +1,1 @@
-"""The agent of a trial's job: the job's first process, which runs the trainer for trials.
-
-The agent is one file (`archive.py`), and needs only the standard library. `docs/trial-jobs.md`
-describes its messages to the access point and its life cycle.
-"""
+"""The agent of a trial's job, the job's first process; docs/trial-jobs.md has its protocol."""

@@ -1,8 +1,4 @@
-"""A job's first process: it runs the trainer's command for trials from the access point.
-
-It takes the job's channel to the access point, so that the trainer can't use it. docs/trial-jobs.md
-describes the messages and the agent's life cycle.
-"""
+"""A job's first process: runs the trainer's command for trials from the access point."""
 
 from __future__ import annotations
 
@@ -84,7 +80,6 @@ class Agent:
         return order
 
     def _wants(self, order: Order) -> bool:
-        """Return whether another trial may begin in this job after `order`."""
         if changed := self._trials.changed():
             print(f"{order.name} has changed {changed}: the next trial begins in another job")
             return False
@@ -97,12 +92,7 @@ def main(command: Sequence[str]) -> NoReturn:
 
 
 def run(live: Callable[[Channel], int], *, if_broken: int) -> NoReturn:
-    """Call a function with the job's channel, and exit with its status.
-
-    Args:
-        live: returns the status for this process, as from waitpid.
-        if_broken: the exit code for a fault of this machine.
-    """
+    """Exit with the waitpid status from `live`, or `if_broken` for this machine's fault."""
     try:
         channel = Channel.take()
     except OSError as error:

@@ -1,17 +1,12 @@
 """A job's channel to its access point, which the job's first process reserves for itself.
 
-HTCondor's starter writes the address and the cookie of its chirp proxy into a file in the sandbox,
-which $_CONDOR_CHIRP_CONFIG names. With that file a program can read and write files of the job's
-owner on the access point. So the first process removes the file before it starts any program, and
-the kernel protects its memory, environment and open files from programs of the same account.
-
-    channel = Channel.take()
-    chirp = channel.chirp()
-    channel.give_back()  # before exit code 85
+HTCondor's starter writes the address and cookie of its chirp proxy into the file
+$_CONDOR_CHIRP_CONFIG. A program with this file can read and write the job owner's files on the
+access point. So the first process removes the file before it starts any program. The kernel
+protects that process's memory, environment and open files from programs of the same account.
 
 After exit code 85 HTCondor starts the job again in the same sandbox, without writing the file. So
-the first process restores the file for its successor once no other process of the job runs. The
-first process also restores the successor's program, which the trainer may have overwritten.
+`Channel.give_back` restores the file, and the agent's program, which the trainer may have changed.
 """
 
 from __future__ import annotations
@@ -32,12 +27,7 @@ _SET_DUMPABLE, _SET_CHILD_SUBREAPER = 4, 36  # prctl's PR_…
 
 
 class Channel:
-    """The channel, once this process has taken it.
-
-    Args:
-        file: HTCondor's file.
-        text: the file's content: host, port and cookie; otherwise ValueError is raised.
-    """
+    """The channel of this process; ValueError unless `text` is host, port and cookie."""
 
     def __init__(self, file: Path, text: str) -> None:
         self._file, self._text = file, text
@@ -51,9 +41,8 @@ class Channel:
     def take() -> Channel:
         """Take the job's channel, so that programs started by this process can't take it.
 
-        Raises:
-            OSError: this is not an HTCondor job, the job lacks want_io_proxy = true, or the kernel
-                does not protect this process.
+        OSError outside of an HTCondor job, without want_io_proxy = true, or if the kernel does not
+        protect this process.
         """
         config = os.environ.pop(CONFIG, None)
         if config is None:
@@ -69,14 +58,11 @@ class Channel:
             file.unlink(missing_ok=True)
 
     def chirp(self) -> Chirp:
-        """Return a connection to the access point, which is made at its first use."""
+        """Return a client of the access point, which connects at its first use."""
         return Chirp(self._host, self._port, self._cookie)
 
     def give_back(self) -> None:
-        """Kill all descendants; restore the channel's file and the programs for the successor.
-
-        If this raises OSError (for a full disk, for example), the successor has no channel.
-        """
+        """Before exit code 85, kill all descendants and restore the files; OSError on failure."""
         ProcessTree().end()
         for program, content in self._programs.items():
             _replace(program, content, 0o755)
@@ -84,7 +70,6 @@ class Channel:
 
 
 def _replace(path: Path, content: bytes, mode: int) -> None:
-    """Replace whatever is at a path by a file."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     path.unlink(missing_ok=True)

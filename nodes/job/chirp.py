@@ -1,13 +1,7 @@
 """A client of HTCondor's chirp, a job's protocol to its access point; needs no packages.
 
-Paths are relative to the job's folder on the access point. (htcondor2.htchirp needs HTCondor's
-package on the node, and hangs if a connection ends in the middle of a file.)
-
-    with closing(Channel.take().chirp()) as chirp:
-        text = chirp.read("roster.json")
-        chirp.write("step", b"3")
-        chirp.put(Path("state.tar"), "state.part")
-        chirp.rename("state.part", "state.tar")
+Paths are relative to the job's folder on the access point. htcondor2.htchirp needs HTCondor's
+package on the node, and hangs if a connection ends in the middle of a file.
 """
 
 from __future__ import annotations
@@ -29,12 +23,7 @@ BLOCK = 1 << 20  # bytes of an exchange, at most
 
 
 class ChirpError(OSError):
-    """The access point refused, or its answer is invalid.
-
-    Attributes:
-        code: the answer's code, below 0; HTCondor's chirp_protocol.h lists the protocol's own
-            errors.
-    """
+    """The access point refused, with a negative `code` of HTCondor's chirp_protocol.h."""
 
     def __init__(self, request: str, code: int) -> None:
         super().__init__(f"chirp: {request.split(' ', maxsplit=1)[0]} was answered {code}")
@@ -45,10 +34,6 @@ class Chirp:
     """A connection to the job's access point, which reconnects after each failure. For one thread.
 
     Methods raise OSError if a file is missing, or the access point refuses or is unreachable.
-
-    Args:
-        host, port: address of the job's starter.
-        cookie: authenticates the job.
     """
 
     def __init__(self, host: str, port: int, cookie: str) -> None:
@@ -57,7 +42,7 @@ class Chirp:
         self._received = b""
 
     def close(self) -> None:
-        """Close the connection; the next exchange makes a new one."""
+        """Close the connection; the next exchange connects again."""
         if self._socket is not None:
             self._socket.close()
         self._socket, self._received = None, b""
@@ -91,8 +76,8 @@ class Chirp:
     def put(self, local: Path, remote: str, meanwhile: Callable[[], None] | None = None) -> None:
         """Copy a local file to the access point, over any file of that name.
 
-        The file is incomplete until this returns: use a temporary name and `rename` the file.
-        `meanwhile` is called between blocks, and may use this connection.
+        Readers may see an incomplete file: use a temporary name and `rename`. `meanwhile` is called
+        between blocks, and may use this connection.
         """
         with self.sending(remote) as send, local.open("rb") as file:
             while block := file.read(BLOCK):
@@ -102,7 +87,7 @@ class Chirp:
 
     @contextmanager
     def sending(self, remote: str) -> Iterator[Callable[[bytes], None]]:
-        """Give a function that appends to a new file on the access point; sync it when done."""
+        """Give a function that appends to a new file on the access point; sync it at the end."""
         with self._opened(remote, "wct") as opened:
             connection = self._socket
 
@@ -122,7 +107,7 @@ class Chirp:
         self.rename(part, remote)
 
     def write_at(self, remote: str, content: bytes, offset: int) -> None:
-        """Write into a file on the access point; at offset 0 truncate it first."""
+        """Write into a file on the access point; an offset of 0 truncates the file first."""
         with self._opened(remote, "wc" if offset else "wct") as opened:
             written = self._send("pwrite", opened, content, f" {offset}")
             if written < len(content):  # its disk is full
@@ -140,7 +125,6 @@ class Chirp:
 
     @contextmanager
     def _opened(self, remote: str, flags: str) -> Iterator[int]:
-        """Open a remote file; after a failure drop the connection, which closes the file."""
         opened = self._ask(f"open {_word(remote)} {flags} {0o644}")
         try:
             self._line()  # the file's `stat`
@@ -151,7 +135,6 @@ class Chirp:
             raise
 
     def _write(self, opened: int, block: bytes) -> None:
-        """Write a whole block, in exchanges between which the starter can serve others."""
         while block:
             written = self._send("write", opened, block)
             if not written:
@@ -161,16 +144,15 @@ class Chirp:
     def _send(self, request: str, opened: int, content: bytes, where: str = "") -> int:
         """Write to an open remote file; return the number of bytes written.
 
-        An empty write is not sent, because a write of 0 bytes kills the starter. `putfile` is never
-        used, because a refused `putfile` breaks the starter's connection to the shadow.
-        (docs/htcondor-findings.md)
+        A write of 0 bytes would kill the starter, so it is not sent. `putfile` is never used,
+        because a refused `putfile` breaks the starter's connection to the shadow
+        (docs/htcondor-findings.md).
         """
         if not content:
             return 0
         return self._ask(f"{request} {opened} {len(content)}{where}", content)
 
     def _ask(self, request: str, data: bytes = b"") -> int:
-        """Send a request with its data; return its answer, a number from 0."""
         try:
             self._connected().sendall(f"{request}\n".encode() + data)
             code = self._answer()
@@ -207,7 +189,6 @@ class Chirp:
         return line
 
     def _data(self, length: int) -> Iterator[bytes]:
-        """Yield the data after an answer, block by block; a failure closes the connection."""
         try:
             while length:
                 block = self._received[:length] or self._receive(min(length, BLOCK))
@@ -226,7 +207,6 @@ class Chirp:
 
 
 def _word(text: str) -> str:
-    """Return `text` as one word of a request."""
     for plain, escaped in (("\\", "\\\\"), (" ", "\\ "), ("\n", "\\n"), ("\t", "\\t")):
         text = text.replace(plain, escaped)
     return text

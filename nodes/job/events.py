@@ -20,15 +20,11 @@ T = TypeVar("T")
 
 
 class WantedBackError(Exception):
-    """The job's machine is being vacated, and there is no time left for an action."""
+    """The job's machine is being vacated, so the job must end."""
 
 
 class Events:
-    """The signals that this process receives from now on. Made once per process.
-
-    Attributes:
-        pass_on: called with each signal that is also for the trainer.
-    """
+    """The signals to this process; `pass_on` gets those for the trainer. Made once per process."""
 
     def __init__(self) -> None:
         self._wanted_back_at: float | None = None
@@ -64,7 +60,7 @@ class Events:
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
-        """Delay signals until the end of this block, in which their receiver changes."""
+        """Delay signals until the end of this block, which may set another `pass_on`."""
         previous = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
         try:
             yield
@@ -87,7 +83,7 @@ class Events:
 
 
 def until_done(action: Callable[[], T], events: Events, may_retry: Callable[[], bool]) -> T:
-    """Repeat an action while the access point is unreachable; WantedBackError if time runs out."""
+    """Repeat `action` after each OSError; WantedBackError once `may_retry` returns False."""
     pause, is_printed = AGAIN, False
     while True:
         try:

@@ -32,10 +32,7 @@ _BEGIN = (
 
 
 class Folders:
-    """The folders of a job's trials, each with links to the job's input files in the sandbox.
-
-    Methods raise OSError, for a full disk for example.
-    """
+    """The folders of a job's trials, with links to its input files; OSError on a full disk."""
 
     def __init__(self, sandbox: Path) -> None:
         names = sorted({path.name for path in sandbox.iterdir()} - _OURS)
@@ -73,7 +70,6 @@ class Folders:
         return next(self._trials.glob(f"{_NEXT}*"), None)
 
     def _prepare(self) -> Path:
-        """Return a prepared folder for a trial."""
         name = os.urandom(4).hex()
         folder, whole = self._trials / f".made.{name}", self._trials / f"{_NEXT}{name}"
         for name in (CHECKPOINT, MODEL):
@@ -87,7 +83,6 @@ class Folders:
 
 
 def _files(path: str) -> Iterator[str]:
-    """Yield a file, or all files below a folder."""
     if not os.path.isdir(path):  # noqa: PTH112 - there may be very many
         yield path
     for folder, _, names in os.walk(path):

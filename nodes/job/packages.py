@@ -1,6 +1,6 @@
 """Packages: a trial's files as one tar file for transfers between a node and the access point.
 
-The reader treats packages as hostile input; `tarfile` only reads and writes single headers here.
+Readers treat a package as hostile, so `tarfile` only reads and writes single headers here.
 """
 
 from __future__ import annotations
@@ -37,20 +37,11 @@ def pack(
     most: float = math.inf,
     first: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Make a package from files in a folder; links are followed.
+    """Make a package from files in a folder, without missing or unreadable ones; follow links.
 
-    Files that can't be opened are left out, and reported on stderr.
-
-    Args:
-        names: files, and folders with their content; missing ones are left out.
-        folder: the folder that has them.
-        write: takes the package in blocks of at most 1 MiB.
-        most: maximum total bytes of its files.
-        first: contents of small files at the beginning, by name.
-
-    Raises:
-        TooLargeError: the files exceed `most`.
-        OSError: `write` failed, or a file became shorter meanwhile.
+    `write` takes the package in blocks of at most 1 MiB. `first` has contents of small files for
+    the beginning. TooLargeError if the files exceed `most` bytes; OSError if `write` fails or a
+    file becomes shorter.
     """
     gathered = bytearray()
 
@@ -72,12 +63,11 @@ def pack(
 
 
 def listed(names: Iterable[str], folder: Path) -> list[str]:
-    """Return the names that files of a folder would have in a package."""
+    """Return the names that files of a folder get in a package."""
     return [name for _, name in _found(names, folder)]
 
 
 def _found(names: Iterable[str], folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yield files and folders with their names in a package; a folder precedes its content."""
     ways: list[tuple[Path, str, tuple[str, ...]]]
     ways = [(folder / name, name, ()) for name in reversed([*names])]
     while ways:
@@ -95,7 +85,6 @@ def _found(names: Iterable[str], folder: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _add(path: Path, name: str, write: Callable[[bytes], object], most: float) -> int:
-    """Write a member, and return the size of its content."""
     info = tarfile.TarInfo(name)
     if path.is_dir():
         info.type, info.mode = tarfile.DIRTYPE, 0o755
@@ -137,18 +126,10 @@ def unpack(package: Path, into: Path) -> None:
 
 
 def unpack_from(package: BinaryIO, into: Path, most: float = math.inf) -> None:
-    """Unpack a package into a folder, over existing files.
+    """Unpack a package, which may be hostile, over existing files; write only below `into`.
 
-    The package may be hostile: only files and folders below `into` are made.
-
-    Args:
-        package: the open file, at its beginning.
-        into: the folder.
-        most: maximum total bytes of its files.
-
-    Raises:
-        DamagedPackageError: the package can't be used.
-        OSError: the package could not be read, or the disk is full.
+    DamagedPackageError if the package is damaged, or its files exceed `most` bytes. OSError if the
+    package can't be read, or the disk is full.
     """
     try:
         for count, (name, header) in enumerate(_members(package)):
@@ -178,8 +159,6 @@ def first_of(blocks: Iterator[bytes], name: str) -> bytes | None:
 
 
 class _Blocks(io.RawIOBase):
-    """A readable file made of blocks."""
-
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks, self._rest = blocks, b""
 
@@ -210,7 +189,6 @@ def _members(package: BinaryIO) -> Iterator[tuple[str, tarfile.TarInfo]]:
 
 
 def _take(package: BinaryIO, header: tarfile.TarInfo, to: Path) -> None:
-    """Make a member's file or folder."""
     if header.type == tarfile.DIRTYPE:
         to.mkdir(parents=True, exist_ok=True)
         return
@@ -227,7 +205,6 @@ def _take(package: BinaryIO, header: tarfile.TarInfo, to: Path) -> None:
 
 
 def _read(package: BinaryIO, size: int) -> bytes:
-    """Read exactly `size` bytes."""
     content = package.read(size)
     if len(content) < size:
         raise DamagedPackageError("it is truncated")
@@ -235,7 +212,6 @@ def _read(package: BinaryIO, size: int) -> bytes:
 
 
 def _checked(name: str) -> str:
-    """Return a member's name; DamagedPackageError if it leads out of the target folder."""
     if name.startswith("/") or ".." in name.split("/") or "\0" in name:
         raise DamagedPackageError(f"{name!r} leads out of its folder")
     return name

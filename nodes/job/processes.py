@@ -22,20 +22,16 @@ _TICKS = os.sysconf("SC_CLK_TCK")  # in a second
 
 
 class ProcessTree:
-    """All descendants of this process, including orphans, and their exit statuses.
-
-    Attributes:
-        largest_mb: the largest resident memory of an ended process.
-    """
+    """All descendants of this process, including orphans, and their exit statuses."""
 
     def __init__(self) -> None:
-        self.largest_mb = 0.0
+        self.largest_mb = 0.0  # largest resident memory of an ended process
         self._cpu_seconds = 0.0  # of ended processes
         self._statuses: dict[int, int] = {}
         self._stuck: set[int] = set()  # killed, but not gone
 
     def began(self, pid: int) -> None:
-        """Register a new child, whose number may have been used before."""
+        """Register a new child, whose pid may be that of an ended process."""
         self._statuses.pop(pid, None)
         self._stuck.discard(pid)
 
@@ -45,15 +41,11 @@ class ProcessTree:
         return self._statuses.get(pid)
 
     def has_reaped(self, pid: int) -> bool:
-        """Return whether a child is known to have ended; its number may then be reused."""
+        """Return whether a child is known to have ended; its pid may then be reused."""
         return pid in self._statuses
 
     def end(self, but: int = 0) -> None:
-        """Kill all descendants, except a given one, and wait until they are gone.
-
-        A process that hangs in a GPU's driver does not disappear: after some seconds it counts as
-        killed.
-        """
+        """Kill all descendants except `but`; abandon those that hang in a GPU's driver."""
         since: dict[int, float] = {}
         pause = FIRST_LOOK
         while found := [one for one in children(os.getpid()) if one not in {but, *self._stuck}]:
@@ -88,7 +80,6 @@ class ProcessTree:
         return total
 
     def _reap(self) -> None:
-        """Record the status of ended children."""
         with suppress(ChildProcessError):
             while True:
                 pid, status, used = os.wait4(-1, os.WNOHANG)
@@ -144,7 +135,6 @@ def _stat(pid: int) -> list[bytes]:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Return the processor time of a process and of its children that it has waited for."""
     try:
         return sum(map(int, _stat(pid)[11:15])) / _TICKS
     except OSError:

@@ -65,7 +65,7 @@ class Reports:
                 self._begun, self._sent = True, self._sent + len(whole)
 
     def take_order(self) -> bool:
-        """Pass a stop order for this trial to the trainer, atomically; return whether it exists."""
+        """Fetch an order to stop this trial into its folder; return whether there is one."""
         text = self._chirp.read(f"{WORDS}/{STOP}") or b"{}"
         try:
             if json.loads(text).get("trial") != self._trial:
@@ -79,19 +79,13 @@ class Reports:
 
 
 class _Printed:
-    """The transfer of one output stream of a trial.
-
-    Args:
-        file: the trainer's output file.
-        there: the file on the access point, replaced by `head` at the trial's first output.
-    """
+    """The transfer of one output stream; `head` and the first output replace the file `there`."""
 
     def __init__(self, file: Path, chirp: Chirp, there: str, head: bytes) -> None:
         self._file, self._chirp, self._there, self._head = file, chirp, there, head
         self._sent = 0
 
     def send(self) -> None:
-        """Send new output, up to MOST_BYTES."""
         size = min(self._file.stat().st_size, MOST_PRINTED)
         if size < self._sent:  # truncated to a checkpoint
             self._sent = 0

@@ -1,8 +1,7 @@
 """The training process, for one trial or (if it stays) several, and the limits of a trial.
 
-$TRIALFLEET_STAYS has the number of a socket. A trainer that stays sends `{"code": 0}` on this
-socket when a trial has succeeded, and then reads the folder of the next trial. Other trainers end
-with their trial.
+$TRIALFLEET_STAYS is the descriptor of a socket. After a successful trial, a trainer that stays
+sends `{"code": 0}` there, and reads the next trial's folder. Other trainers end with their trial.
 """
 
 from __future__ import annotations
@@ -35,13 +34,10 @@ _SHELL = ("/bin/sh", "-c", 'cd "$1" && shift && exec "$@"', "sh")
 
 
 class Trainer:
-    """A process that runs the trainer's command in the first trial's folder.
+    """A process that runs the trainer's command, at first in `folder`.
 
-    Attributes:
-        pid: the process.
-        folder: its first folder, which is kept until the process ends, because the process may read
-            files there.
-        socket: receives its message that it stays; None once the process has closed its end.
+    `folder` is kept until the process ends, because the process may read files there. `socket`
+    receives the message that the process stays; None once its other end is closed.
     """
 
     def __init__(self, command: Sequence[str], folder: Path, processes: ProcessTree) -> None:
@@ -123,17 +119,12 @@ class Limits:
 
 
 class Bounds:
-    """The check of a trial's limits.
-
-    Attributes:
-        over: "memory" or "time", once that limit is exceeded.
-        peak_mb: the largest observed memory; 0 for a short trial.
-    """
+    """The check of a trial's limits; `over` is the exceeded limit, "memory" or "time"."""
 
     def __init__(self, processes: ProcessTree, limits: Limits) -> None:
         self._processes, self._limits = processes, limits
         self.over: str | None = None
-        self.peak_mb = 0.0
+        self.peak_mb = 0.0  # largest observed memory; 0 for a short trial
         self._memory_check_at = time.monotonic() + FIRST_MEMORY_CHECK
 
     @property
@@ -154,14 +145,10 @@ class Bounds:
 
 
 class Training:
-    """The training of one trial by a trainer, which has begun.
+    """The training of one trial, which the trainer has begun.
 
-    Args:
-        carry: transfers the trial's reports; returns whether the trial is to stop, and when to call
-            it next.
-
-    Attributes:
-        bounds: the check of the trial's memory and limits.
+    `carry` transfers reports, and returns whether the trial is to stop, and the time of the next
+    call.
     """
 
     def __init__(
@@ -178,11 +165,7 @@ class Training:
         self._ends: list[tuple[float, int]] = []  # times and signals after an order to stop
 
     def run(self, events: Events) -> int:
-        """Return the trial's status, as from waitpid.
-
-        Raises:
-            WantedBackError: the machine is being vacated, and the trial has not ended in time.
-        """
+        """Return the trial's waitpid status; WantedBackError if the job has to end before."""
         carry_at = time.monotonic() + FIRST_CARRY
         while (status := self._trainer.status()) is None:
             events.check()
@@ -202,13 +185,12 @@ class Training:
         return status
 
     def _note_stop(self, now: float, *, is_to_stop: bool) -> None:
-        """After an order to stop, schedule the signals in case the trial continues."""
         if is_to_stop and not self._is_to_stop and self._limits.grace_seconds is not None:
             self._is_to_stop = True
             at = now + self._limits.grace_seconds
             self._ends = [(at, signal.SIGTERM), (at + KILL_SECONDS, signal.SIGKILL)]
 
     def _press(self, now: float) -> None:
-        """Send the due signals to a trial that continues after an order to stop."""
+        """Send due signals to a trial that continues after an order to stop."""
         while self._ends and now >= self._ends[0][0]:
             self._trainer.send(self._ends.pop(0)[1])

@@ -89,11 +89,7 @@ class Trials:
         return self._folders.changed()
 
     def train(self, order: Order) -> Ended:
-        """Train a trial, and deliver its files to the access point.
-
-        Raises:
-            WantedBackError: the machine is being vacated, and the trial continues elsewhere.
-        """
+        """Train a trial and deliver its files; WantedBackError if it must continue elsewhere."""
         began, cpu = time.monotonic(), self._cpu_seconds()
         folder = self._folders.make(order)
         for kind in (GIVEN_PACKAGE, CHECKPOINT_PACKAGE) if order.given else (CHECKPOINT_PACKAGE,):
@@ -117,7 +113,6 @@ class Trials:
         return ended
 
     def _train(self, order: Order, folder: Path, ended: Ended) -> None:
-        """Train until the trial ends; continue while an attempt leaves a checkpoint."""
         reports = Reports(folder, self._chirp, order.name)
         carrier = _Carrier(
             reports,
@@ -149,7 +144,6 @@ class Trials:
     # The trainer
 
     def _begin(self, folder: Path) -> Trainer:
-        """Return a trainer that trains in the folder: the one that stayed, or a new one."""
         if self._trainer is None or not self._trainer.begin(folder):
             self._end()
             with self._events.held_back():
@@ -161,7 +155,6 @@ class Trials:
         return self._trainer
 
     def _end(self) -> None:
-        """End all processes of this job except this one."""
         self._events.pass_on = lambda _number: None
         if self._trainer:
             self._trainer.close()
@@ -174,7 +167,6 @@ class Trials:
     # The access point
 
     def _fetch(self, package: str, folder: Path) -> None:
-        """Unpack a package into the trial's folder, if the package exists."""
         try:
             with closing(self._chirp.blocks(f"{WORDS}/{package}")) as blocks:
                 packages.unpack_blocks(blocks, folder)
@@ -190,14 +182,10 @@ class Trials:
     def _bring(
         self, package: str, names: Iterable[str], folder: Path, ended: Ended | None = None
     ) -> None:
-        """Send a package of files to the access point, and retry until that succeeds.
+        """Send a package of files, with retries; TooLargeError or WantedBackError on failure.
 
-        A result's package begins with the report of the trial's end. The report is made here,
-        because the trainer can write anything into its folder.
-
-        Raises:
-            TooLargeError: the files exceed the job's disk.
-            WantedBackError: the job has to end.
+        A result's package begins with the report of the trial's end. The agent writes the report
+        here, because the trainer can write anything into its folder.
         """
         first = {ENDED: json.dumps(ended.as_words()).encode()} if ended else {}
         put = partial(self._put, package, names, folder, first)
@@ -225,10 +213,7 @@ class Trials:
             raise
 
     def _is_removed(self, names: Iterable[str], folder: Path, before: list[str]) -> bool:
-        """Return whether the package is incomplete because HTCondor is removing this job's files.
-
-        A restarted startd removes the files of jobs that it does not know, although they still run.
-        """
+        """Return whether HTCondor removes this job's files, as a restarted startd may do."""
         packed = {RESULT, *before} if RESULT in names else {*before}
         if all((folder / name).exists() for name in packed) and job_ad.text("_CONDOR_JOB_AD"):
             return False
@@ -237,14 +222,7 @@ class Trials:
 
 
 class _Carrier:
-    """The transfers while a trial trains: its reports, and the order to stop it.
-
-    Args:
-        reports: the trial's reports.
-        words: may have messages that could not be sent yet.
-        at_first: called at the first turn, for work that can be done while the trial trains.
-        is_stoppable: True if there may be an order to stop the trial.
-    """
+    """Transfers while a trial trains; the first turn calls `at_first`."""
 
     def __init__(
         self, reports: Reports, words: Words, at_first: Callable[[], None], *, is_stoppable: bool
@@ -255,10 +233,6 @@ class _Carrier:
         self._is_to_stop = False
 
     def turn(self) -> tuple[bool, float]:
-        """Transfer new data; return whether the trial is to stop, and the next turn's time.
-
-        Failures are retried at the next turn.
-        """
         if not self._is_begun:
             self._is_begun = True
             self._at_first()
@@ -272,7 +246,6 @@ class _Carrier:
         return self._is_to_stop, now + (CARRY if now < self._slow_at else SLOW_CARRY)
 
     def has_order(self, folder: Path) -> bool:
-        """Return whether there is an order to stop the trial before it begins, or begins again."""
         with suppress(OSError):
             self._fetch_order()
         return folders.has_order_to_stop(folder)

@@ -1,7 +1,7 @@
 """The messages between a job's agent and its access point (docs/trial-jobs.md).
 
-In the folder `words/` the agent writes `agent.json`, and the access point `order.json`. An answer
-names the agent and the turn that it answers.
+In the folder `words/` the agent writes `agent.json`, and the access point `order.json`. An order
+repeats the token and the turn of the agent's message that it answers.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def spoken(**words: object) -> bytes:
 
 
 class UnansweredError(Exception):
-    """The access point did not answer; its scripts read the message after the job's end."""
+    """The access point did not answer; its scripts still read the agent's last message."""
 
 
 class Words:
@@ -103,7 +103,7 @@ class Words:
         return order if order and not order.token and order.trial else None
 
     def ended_before(self, order: Order) -> int | None:
-        """Return the exit code if a previous agent has ended an order's trial; otherwise None."""
+        """Return the exit code if a previous agent has ended the order's trial; otherwise None."""
         with suppress(ValueError, LookupError, TypeError):
             said = json.loads(self._chirp.read(AGENT) or b"{}")
             if (said["say"], said["trial"]) == ("told", order.name):
@@ -113,7 +113,6 @@ class Words:
         return None
 
     def _head(self, package: str) -> bytes:
-        """Return the report of a trial's end from a delivered package."""
         try:
             with closing(self._chirp.blocks(f"{WORDS}/{package}")) as blocks:
                 return packages.first_of(blocks, ENDED) or b""
@@ -145,11 +144,9 @@ class Words:
         self.say("told", **more)
 
     def ask(self, what: str, may_wait: Callable[[], bool], **more: object) -> Order:
-        """Send a message, "ask" or "told", and wait for the answer.
+        """Send a message, "ask" or "told", and return the answer.
 
-        Raises:
-            WantedBackError: `may_wait` returned false.
-            UnansweredError: there was no answer.
+        UnansweredError after PATIENCE seconds. WantedBackError once `may_wait` returns False.
         """
         self._turn += 1
         words = self.say(what, **more)

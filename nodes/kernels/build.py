@@ -1,10 +1,9 @@
 """Compilation of csrc/, once for this machine's torch and GPUs, and search for the libraries.
 
-A library is in a folder named after all of its dependencies: a hash of the sources, torch, the
-flags, and the GPU architectures. It is compiled in a temporary folder and renamed when complete, so
-that no process sees an incomplete library. One process builds under a lock, which ends with the
-process; the others wait. A failed compilation is recorded, so that not every trial repeats it; the
-command `build` repeats it.
+A library's folder is named after a hash of the sources, torch and the flags, and the GPU
+architectures. A build's temporary folder is renamed at the end, so that no process sees an
+incomplete library. One process builds under a lock, which ends with the process; the others wait. A
+failed compilation is recorded, so that only the command `build` repeats it.
 
 torch.utils.cpp_extension is not used: it imports setuptools and leaves its lock behind when killed.
 
@@ -76,7 +75,7 @@ class Recipe:
 
     @property
     def key(self) -> str:
-        """A hash of the dependencies that must be equal; the architectures need not be."""
+        """A hash of the dependencies that must be equal, which the architectures need not be."""
         parts = {**asdict(self), "architectures": None}
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
@@ -171,7 +170,6 @@ def waited_for(lock: Path) -> bool:
 
 
 def _lock(file: BinaryIO, how: int, if_waiting: str) -> bool:
-    """Lock a file; print and return whether another process held the lock."""
     try:
         fcntl.flock(file, how | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -191,7 +189,7 @@ def load(library: Path) -> None:
 
 
 def find_usable(recipe: Recipe) -> Path | None:
-    """Return an existing library; None if one is to be built; BuildError if none is to be used."""
+    """Return an existing library, or None; BuildError for TRIALFLEET_PLAIN or a failure."""
     if os.environ.get("TRIALFLEET_PLAIN"):
         raise toolchain.BuildError("TRIALFLEET_PLAIN is set")
     found = find(recipe, places())
@@ -210,16 +208,9 @@ def _check_failure(recipe: Recipe, place: Path) -> None:
 
 
 def build(recipe: Recipe, place: Path, *, again: bool = False) -> Path:
-    """Compile the library into a folder of `place`, unless it exists.
+    """Compile the library into a folder of `place`, unless it exists; BuildError or OSError.
 
-    Args:
-        recipe: the library's dependencies.
-        place: see `places`.
-        again: compile even after a recorded failure.
-
-    Raises:
-        BuildError: a compiler is missing, or fails.
-        OSError: the folder can't be written.
+    With `again`, compile even after a recorded failure.
     """
     place.mkdir(parents=True, exist_ok=True)
     with _locked(place / f"{recipe.folder}.lock"):
@@ -254,7 +245,6 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _make(recipe: Recipe, chosen: toolchain.Compilers, work: Path) -> None:
-    """Compile and link the library, and write build.json next to it."""
     start = time.monotonic()
     say(f"compiling for torch {recipe.torch}, {', '.join(recipe.architectures)}")
     with tempfile.TemporaryDirectory(dir=work) as objects:
@@ -274,7 +264,6 @@ def _make(recipe: Recipe, chosen: toolchain.Compilers, work: Path) -> None:
 
 
 def _publish(work: Path, folder: Path) -> Path:
-    """Rename a complete folder to its final place; return the library."""
     library = work / LIBRARY
     with library.open("rb") as file:
         os.fsync(file.fileno())

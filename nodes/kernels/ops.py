@@ -1,17 +1,16 @@
 """The operators, typed. Importing this module loads the library, and builds it if it is missing.
 
-csrc/schema.cpp has their signatures; plain.py documents what each computes, and its arguments.
+plain.py documents each operator. IMPLEMENTATION is the best loaded kind: "cuda", "cpu" or "plain".
+REASON says why no better kind is loaded ("" for cuda). A CUDA torch's library has the kinds "cuda"
+and "cpu", and the tensors' device decides which kind runs.
 
-IMPLEMENTATION is "cuda", "cpu" or "plain": the best one loaded; REASON says why no better one is
-loaded ("" for cuda). The tensors' device decides which one runs: a CUDA torch's library has both.
-
-All tensors must be contiguous, of any alignment, on one device. "Float" is float32, bfloat16 or
-float16, and on the CPU also float64, for tests. Anything else raises ValueError with the operator,
-the argument, the allowed values and the given one. Every operator can be captured in a CUDA graph,
-because nothing waits for the device. So values on the device can't be checked: a code or class
-outside its table gives NaN on CUDA, and raises on the CPU; the rows in `order` must exist. A kernel
-gives the same bits for the same input, for any number of threads. Operators whose name ends in _
-change their arguments, which autograd does not record.
+- All tensors must be contiguous, of any alignment, on one device. "Float" is float32, bfloat16 or
+  float16, and on the CPU also float64, for tests. Anything else raises ValueError.
+- A CUDA graph can capture every operator, because nothing waits for the device. So values are not
+  checked: a code or class outside its table gives NaN on CUDA, and raises on the CPU.
+- The rows in `order` must exist.
+- A kernel gives the same bits for the same input, for any number of threads.
+- Operators whose name ends in _ change their arguments, which autograd does not record.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Result = TypeVar("Result")
 def loss_and_gradient(name: str, outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean over the rows of the loss `name`, and its gradient by the outputs.
 
-    This bypasses autograd, which would also multiply the gradient by the loss's own gradient.
+    Autograd is bypassed, because it would multiply the gradient by the loss's own gradient.
     """
     both: tuple[Tensor, Tensor] = getattr(_kernels, name)(outputs.detach(), target)
     return both
@@ -193,7 +192,6 @@ _register()
 
 
 def _operator(implementation: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Return the operator of this name, typed as its implementation in plain.py."""
     return cast("Callable[Given, Result]", getattr(_kernels, implementation.__name__))
 
 

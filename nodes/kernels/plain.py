@@ -1,8 +1,8 @@
 """Every operator in pure torch: the reference for tests of the kernels, and the fallback.
 
-Nothing here waits for the device or reads its values on the host, so all of it can be captured in a
-CUDA graph. Arithmetic is float32, or float64 for a float64 tensor; results are rounded once. torch
-itself raises for invalid arguments; csrc/checks.h checks the kernels' arguments.
+A CUDA graph can capture everything here, because nothing waits for the device. Arithmetic is
+float32, or float64 for a float64 tensor; results are rounded once. torch itself raises for invalid
+arguments.
 
 Shapes: b rows, h units, c classes; for the table n rows, d numeric and k categorical columns, e
 numbers per embedding, v rows of embeddings.
@@ -32,17 +32,11 @@ def bias_relu_dropout(
 ) -> Tensor:
     """Return max(x + bias, 0), with a share p of it dropped and the rest divided by 1 - p.
 
-    Dropped elements are a function of rng and layer (Philox4x32-10), the same on every device.
-
-    Args:
-        x: [b, h] float.
-        bias: [h], float32 or of x's type.
-        rng: [2] int64, seed and step; each step needs another value.
-        layer: number of the layer, at least 0, so that layers differ.
-        p: the share of dropped elements, in [0, 1).
-        offset: for an x that is a part of a larger array, the row-major index of x's first element
-            there; x gets that part of the larger mask.
-        width: number of columns of that array; 0 means as many as x.
+    x is [b, h], and bias [h] is float32 or of x's type. p is in [0, 1). Dropped elements are a
+    function of rng and layer (Philox4x32-10), the same on every device. rng [2] int64 has seed and
+    step; each step needs another value. If x is a part of a larger array, `offset` is the row-major
+    index of x's first element there. `width` is that array's number of columns; 0 means as many as
+    x.
     """
     y = (_wide(x) + _wide(bias)).relu_()
     if p > 0:
@@ -126,10 +120,7 @@ def sigmoid_bce(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def mean_squared_error(outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean of (outputs - target)², float32 [], and its gradient by outputs.
-
-    outputs [b] float, target [b] float32.
-    """
+    """Return the mean of (outputs - target)², float32 [], and its gradient; target [b] float32."""
     difference = _wide(outputs) - target
     gradient = difference * (2 / max(1, len(target)))
     return difference.square().mean(), gradient.to(outputs.dtype)
@@ -149,24 +140,16 @@ def gather_embed(
     rows: int,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the next batch: numbers joined with embeddings, the codes, and the targets.
+    """Return the next batch: [b, d + k * e] of dtype, codes [b, k] int32, and targets [b].
 
-    The rows are order[cursor : cursor + rows]; positions past the end are clamped to the last.
-    Only weight has a gradient.
+    The rows are order[cursor : cursor + rows]; positions past the end are clamped to the last. Only
+    weight has a gradient. d and k may be 0.
 
-    Args:
-        numeric: [n, d] float32; d may be 0.
-        categorical: [n, k] int32; k may be 0.
-        target: [n] float32 or int64.
-        order: [m] int64, each in [0, n).
-        cursor: [1] int64.
-        first_code: [k] int32: column j's code c is row first_code[j] + c of weight.
-        weight: [v, e] float32.
-        rows: b.
-        dtype: type of the result: float32, bfloat16 or float16.
-
-    Returns:
-        [b, d + k * e] of dtype, [b, k] int32, and [b] of target's type.
+        numeric     [n, d] float32           order       [m] int64, each in [0, n)
+        categorical [n, k] int32             cursor      [1] int64
+        target      [n] float32 or int64     weight      [v, e] float32
+        first_code  [k] int32: column j's code c is row first_code[j] + c of weight
+        dtype       float32, bfloat16 or float16
     """
     last = order.shape[0] - 1
     positions = (cursor + torch.arange(rows, device=cursor.device)).clamp(0, max(0, last))
@@ -207,19 +190,10 @@ def adamw_step_(
 ) -> None:
     """Take a step of AdamW with all weights; nodes/tabular/optimizers.py has the formula.
 
-    Args:
-        weights: float32, of any shapes.
-        gradients: as the weights, but float32, bfloat16 or float16.
-        m: float32, as the weights: mean of the gradient.
-        v: float32, as the weights: mean of its square.
-        shadows: none, or one per weight: a bfloat16 or float16 copy, which is updated with the
-            weight, or an empty tensor for none.
-        decays: one per weight.
-        schedule: [steps, 3] float32: learning rate, 1 / (1 - beta1^t), 1 / (1 - beta2^t), t from 1.
-        step: [1] int64: the row of schedule; past the end it is clamped to the last.
-        beta1: decay of the mean.
-        beta2: decay of the mean of squares.
-        epsilon: added to the root.
+    weights, m and v are float32. Gradients are float32, bfloat16 or float16. shadows is empty, or
+    has for each weight its bfloat16 or float16 copy, or an empty tensor. schedule [steps, 3]
+    float32 has the learning rate, 1 / (1 - beta1^t) and 1 / (1 - beta2^t), t from 1. step [1] int64
+    is the row of schedule; past the end it is clamped to the last.
     """
     rate, correction1, correction2 = _at(schedule, step)
     for w, gradient, mean, square, decay in zip(weights, gradients, m, v, decays, strict=True):
@@ -241,10 +215,7 @@ def sgd_step_(
     step: Tensor,
     momentum: float,
 ) -> None:
-    """Take a step of SGD with momentum; arguments as for `adamw_step_`.
-
-    Only the first column of schedule, the learning rate, is used.
-    """
+    """Take a step of SGD with momentum like `adamw_step_`; schedule's first column is the rate."""
     rate, _, _ = _at(schedule, step)
     for w, gradient, mean, decay in zip(weights, gradients, velocity, decays, strict=True):
         mean.mul_(momentum).add_(gradient)
@@ -264,13 +235,9 @@ def _cast(weights: Sequence[Tensor], shadows: Sequence[Tensor]) -> None:
 
 
 def tick_(clock: Tensor, loss: Tensor, loss_sum: Tensor, rows: int) -> None:
-    """Move the clock by one step, and add the step's loss to the sum.
+    """Move the clock by one step, and add the loss [] float32 to the sum [] float64.
 
-    Args:
-        clock: [4] int64: cursor, step, seed, dropout's step; += rows, 1, 0, 1.
-        loss: [] float32.
-        loss_sum: [] float64.
-        rows: number of rows of the batch.
+    clock: [4] int64: cursor, step, seed, dropout's step; += rows, 1, 0, 1.
     """
     clock[:1].add_(rows)
     clock[1::2].add_(1)

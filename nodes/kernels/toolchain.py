@@ -77,7 +77,6 @@ def find_nvcc(cuda: str) -> str:
 
 
 def _nvccs() -> Iterator[str]:
-    """Yield possible paths of nvcc, the likeliest first."""
     if os.environ.get("CUDA_HOME"):
         yield f"{os.environ['CUDA_HOME']}/bin/nvcc"
     yield shutil.which("nvcc") or ""
@@ -91,7 +90,7 @@ def version_of(text: str) -> tuple[int, ...]:
 
 
 def parallel_compilers() -> int:
-    """Return how many compilers may run at once: one in an HTCondor job, to fit in its memory."""
+    """Return the number of compilers that run at once: 1 in an HTCondor job, to save memory."""
     return 1 if "_CONDOR_SCRATCH_DIR" in os.environ else len(os.sched_getaffinity(0))
 
 
@@ -124,7 +123,7 @@ def known_to(nvcc: str) -> list[int]:
 def code_for(architectures: Sequence[str], known: Sequence[int]) -> list[str]:
     """Return nvcc's options: machine code per architecture, and PTX of the highest for later GPUs.
 
-    A GPU that is newer than those that nvcc knows gets the PTX of the newest known one.
+    A GPU that is newer than nvcc gets the PTX of the newest architecture that nvcc knows.
     """
     codes = []
     for number in sorted(int(name.removeprefix("sm_")) for name in architectures):
@@ -138,8 +137,8 @@ def code_for(architectures: Sequence[str], known: Sequence[int]) -> list[str]:
 def loaded_libraries() -> list[str]:
     """Return the libraries that torch loaded into this process, by path.
 
-    Each distribution of torch has the OpenMP and CUDA runtimes in another place. A second copy of
-    the OpenMP runtime would have its own threads; a second copy of the CUDA runtime may not exist.
+    Each distribution of torch has the OpenMP and CUDA runtimes in another place. A second OpenMP
+    runtime would have its own threads; a second CUDA runtime may not exist.
     """
     maps = Path("/proc/self/maps").read_text(encoding="utf-8")
     wanted = r"/.*/lib(?:c10|c10_cuda|torch_cpu|cudart|gomp|omp|iomp5)[-.].*$"

@@ -1,10 +1,9 @@
 """`python3 -m trialfleet.nodes.probe [--json|--classad]`: measure, judge, print.
 
-It takes some seconds, at most a minute: after a boot torch and CUDA are read from a cold disk.
+The probe takes at most a minute: after a boot torch and CUDA are read from a cold disk.
 
-TRIALFLEET_PROBE_READINGS names a JSON file of readings (as `--json` prints them under "readings")
-that is judged instead of this machine: a stand-in for tests of healthy or sick GPUs without a GPU.
-Nothing is measured then.
+TRIALFLEET_PROBE_READINGS names a JSON file of readings (as `--json` prints them under "readings").
+The probe then judges these readings and measures nothing: a test of sick GPUs needs no GPU.
 """
 
 from __future__ import annotations

@@ -14,10 +14,7 @@ Value = bool | int | float | str | None
 
 
 def classad(readings: Readings, health: Verdict) -> str:
-    """Return the ad with all attributes of the probe, and its end line.
-
-    Unknown values are written as undefined, so that no value of a previous probe stays.
-    """
+    """Return the probe's ad; unknown values are undefined, so that no previous value stays."""
     gpus = usable(readings, health)
     attributes: dict[str, Value] = {
         "TrialfleetGpuHealthy": health.healthy,

@@ -98,8 +98,8 @@ def with_xids(readings: Readings, found: tuple[kernel_log.Xid, ...] | None) -> R
 def measured(readings: Readings, ends: float) -> Readings:
     """Return the readings with measurements of all GPUs, taken in parallel until a time limit.
 
-    Each GPU is measured in a separate process, so that a GPU that hangs does not affect the others.
-    Only the links to the host, which GPUs may share, are measured one after the other.
+    Each GPU has its own process, so that a GPU that hangs does not affect the others. The links to
+    the host, which GPUs may share, are measured one after the other.
     """
     environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "OMP_NUM_THREADS": "1"}
     with tempfile.NamedTemporaryFile() as link:
@@ -143,12 +143,9 @@ def with_measurements(
 ) -> tuple[Gpu, str]:
     """Return a GPU with its measurements, and the reason if there are none.
 
-    Args:
-        gpu: the GPU's other readings.
-        output_lines: the measurement's output.
-        ended: True if the measurement ended by itself instead of being killed.
-        hung: True if the measurement was killed because a step exceeded its time limit. The GPU is
-            then sick. A machine with a slow start just isn't measured.
+    A GPU is sick if a step exceeded its time limit (`hung`), or if the measurement ended by itself
+    before its last step. A measurement that was killed at the common time limit (not `ended`) only
+    lacks results.
     """
     reported = list(output_lines)
     found = {name: value for line in reported for name, value in line.get("found", {}).items()}

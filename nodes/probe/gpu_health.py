@@ -1,10 +1,9 @@
 """The verdict on a machine's GPUs from their readings. Pure.
 
-Two kinds of slowness are distinguished, because different people can repair them:
+Two kinds of slowness need different repairs:
 
-- Slow launches: the memory is fast, but each small kernel takes long to launch; trainings with
-  small kernels then take many times as long. EC2 had this in 2014: the driver read the PCI
-  configuration space at each call, and the hypervisor trapped that.
+- Slow launches: each small kernel takes long to launch, but memory is fast. EC2 had this in 2014:
+  the driver read the PCI configuration space at each call, and the hypervisor trapped that.
 - Slow memory: launches are fast, but a copy on the device is far slower than the data sheet's
   figure, or than the same GPUs in this pool.
 """

@@ -19,10 +19,7 @@ class Xid(NamedTuple):
 
 
 def address(text: str) -> str:
-    """Return a GPU's PCI address in one form, because kernel, driver and NVML use different forms.
-
-    `00000000:00:1E.0` (nvidia-smi) and `0000:00:1e` (the log) are the same GPU.
-    """
+    """Return a PCI address as `0000:00:1e`, also from nvidia-smi's form `00000000:00:1E.0`."""
     found = re.fullmatch(r"([0-9a-f]+:)?([0-9a-f]{2}:[0-9a-f]{2})(\.[0-7])?", text.strip().lower())
     domain = int((found[1] or "0:")[:-1], 16) if found else 0
     return f"{domain:04x}:{found[2]}" if found else ""

@@ -2,9 +2,8 @@
 
     CUDA_VISIBLE_DEVICES=GPU-… python3 -m trialfleet.nodes.probe.measure
 
-Before each step it prints a line of JSON (`{"doing": …}`, with the time limit in `seconds` for a
-healthy GPU), and afterwards each measured value. So the caller knows when and where the process
-hangs.
+Before each step the process prints `{"doing": …}`, with a healthy GPU's time limit in `seconds`,
+and afterwards each measured value. So the caller knows when and where the process hangs.
 """
 
 from __future__ import annotations
@@ -72,10 +71,7 @@ def first_line(error: Exception) -> str:
 
 
 def cuda_problem(torch: Any) -> str:
-    """Return why torch can't use a GPU; empty if it can.
-
-    A trainer that checks `torch.cuda.is_available()` would silently train slowly on the CPU.
-    """
+    """Return why torch can't use a GPU, so that trials would run on the CPU; empty if it can."""
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA: trials would run on the CPU"
     try:
@@ -102,7 +98,7 @@ def measure(torch: Any, device: Any) -> None:
 
 @contextmanager
 def link_alone() -> Iterator[None]:
-    """Wait until no other GPU of this machine measures its link, because GPUs may share a link."""
+    """Wait until no other GPU of this machine measures its link, which GPUs may share."""
     if LINK not in os.environ:
         yield
         return
@@ -142,8 +138,7 @@ def launch_rate(torch: Any, device: Any) -> float:
 def bandwidth(torch: Any, device: Any) -> float:
     """Return GB/s (10^9 bytes), read plus written, of copies on the device.
 
-    It is computed from the additional time of more copies in the same launch, so that slow launches
-    don't count.
+    Only the additional time of more copies in one launch counts, so that slow launches don't.
     """
     source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -187,10 +182,7 @@ def host_bandwidth(torch: Any, device: Any) -> float:
 
 
 def matmul_error(torch: Any, device: Any) -> float:
-    """Return the largest difference between this device's product and the processor's.
-
-    The numbers are small integers, so that the result is exact in any order and precision.
-    """
+    """Return the largest error of a product of small integers, 0 on a healthy GPU."""
     generator = torch.Generator().manual_seed(0)
     left, right = (
         torch.randint(-8, 9, (SIDE, SIDE), generator=generator).float() for _ in range(2)

@@ -72,8 +72,8 @@ def gpu_of(index: int, element: ET.Element) -> Gpu:
 def ecc_uncorrected(element: ET.Element) -> int | None:
     """Return the uncorrectable errors since the driver was loaded, of all kinds of memory.
 
-    The names have changed: `double_bit/total` up to Pascal, `…_uncorrectable` since then, followed
-    by `_parity` or `_secded` for the newest GPUs.
+    Names: `double_bit/total` up to Pascal, later `…_uncorrectable`, also with `_parity` or
+    `_secded`.
     """
     volatile = element.find("ecc_errors/volatile")
     if volatile is None:

@@ -34,7 +34,6 @@ def gpu_of(library: Any, index: int, handle: Any) -> Gpu:
     """Return one GPU's readings from the library."""
 
     def reading(name: str, *arguments: Any) -> Any:
-        """Return the result of a function of the library; None if the GPU doesn't support it."""
         try:
             return getattr(library, f"nvmlDeviceGet{name}")(handle, *arguments)
         except library.NVMLError:

@@ -1,7 +1,7 @@
 """Root's readings for the probe, which the startd runs as HTCondor's own account.
 
-That account can read neither the kernel's log nor the pool's token. So the node's bootstrap and its
-agent, which run as root, write the log's errors and the other nodes' measurements to a file.
+That account can read neither the kernel's log nor the pool's token. So the node's bootstrap and
+agent, as root, write the log's errors and the other nodes' measurements to a file.
 """
 
 from __future__ import annotations
@@ -55,10 +55,7 @@ def read(file: Path = Path(FILE)) -> PrivilegedReadings:
 
 
 def bandwidths(ads: Iterable[Mapping[str, Any]], besides: str) -> dict[str, tuple[float, ...]]:
-    """Return nodes' bandwidths by the name of their GPUs, from the ads of QUERY.
-
-    The instance `besides` is left out, so that a node is not compared with itself.
-    """
+    """Return GB/s by the name of the GPUs, from the ads of QUERY without the instance `besides`."""
     found: dict[str, list[float]] = {}
     for ad in ads:
         if NAME in ad and BANDWIDTH in ad and ad.get(INSTANCE) != besides:

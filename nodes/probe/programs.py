@@ -39,17 +39,17 @@ class Program:
             raise
 
     def ended(self, by: float) -> int | None:
-        """Return its exit code; None if it still runs at a time of the monotonic clock."""
+        """Return the exit code; None if the program still runs at `by`, by the monotonic clock."""
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(timeout=max(0.0, by - time.monotonic()))
         return None
 
     def kill(self) -> None:
-        """Kill it, unless it has ended."""
+        """Kill the program, unless it has ended."""
         self._process.kill()
 
     def output(self) -> str:
-        """Return its output so far."""
+        """Return the program's output so far."""
         printed = os.pread(self._output.fileno(), os.fstat(self._output.fileno()).st_size, 0)
         return printed.decode(errors="replace")
 
@@ -61,19 +61,16 @@ class Program:
         return now - self._since
 
     def close(self) -> None:
-        """Delete its output."""
+        """Delete the program's output."""
         self._output.close()
 
 
 def finish(
     programs: Sequence[Program], by: float, patience: Callable[[str], float] = lambda _: math.inf
 ) -> list[End]:
-    """Wait for programs, and return how each ended.
+    """Wait for programs until `by` (monotonic clock), then kill them; return how each ended.
 
-    Args:
-        programs: the programs, which run at the same time.
-        by: the programs' time limit, by the monotonic clock.
-        patience: returns, from a program's output, the seconds that it may be silent.
+    A program is also killed if its silence exceeds `patience(output)` seconds.
     """
     silent: list[Program] = []
     while True:

@@ -1,7 +1,4 @@
-"""Restore this package's module names for the trainer's files, which a trial has in one folder.
-
-After an import of this module `trialfleet.nodes.trial` is imported from `trial.py`, and so on.
-"""
+"""Restore this package's module names for the trainer's files, which a trial has in one folder."""
 
 import sys
 from pathlib import Path

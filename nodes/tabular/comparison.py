@@ -1,7 +1,6 @@
-"""Mode `evaluate`: published models, each measured on the rows of today's table.
+"""Mode `evaluate`: published models, each measured on the test rows of today's table.
 
-Each model reads the table as it reads rows to predict: with its own columns, vocabularies and
-scales, which may be older than the table. Each model's losses are measured on the test rows.
+Each model reads the table as rows to predict: with its own columns, vocabularies and scales.
 
 Shapes: n rows, d numeric columns, k categorical columns, o outputs.
 """
@@ -88,10 +87,7 @@ def measure(
 def answers(
     model: Model, source: table.Table, scale: dataset.Scale, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return a model's outputs [n, o] for a table's rows, and the target [n] in the same unit.
-
-    Raises ValueError if the table lacks something that the model needs.
-    """
+    """Return outputs [n, o] and target [n] in one unit; ValueError if the columns differ."""
     numeric, categorical = recode(source, model.columns)
     rows = model.numeric_scale.standardise(torch.from_numpy(numeric))
     network = model.network.to(device)
@@ -107,10 +103,7 @@ def answers(
 
 
 def constant(source: table.Table, held: table.Table, scale: dataset.Scale) -> tuple[Tensor, Tensor]:
-    """Return a constant prediction for held-out rows, made from the training rows' targets.
-
-    The result is outputs [n, o] and target [n], as from `answers`.
-    """
+    """Return a constant prediction [n, o] from the training rows, and the target [n] of `held`."""
     kind, rows = source.columns.kind, len(held.target)
     target = torch.from_numpy(held.target)
     trained = torch.from_numpy(source.target[source.split == table.TRAIN])
@@ -134,9 +127,8 @@ def recode(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]:
     """Return a table's rows in the encoding of another table's columns: [n, d] and [n, k].
 
-    A category that the model doesn't know becomes unknown. So does a category that is in none of
-    the table's training rows, because the table itself does not encode it. Raises ValueError if a
-    column is missing or has another type, or the target differs.
+    A category becomes unknown if the model doesn't know it, or if no training row of the table has
+    it. ValueError if a column is missing or has another type, or the target differs.
     """
     columns = source.columns
     check_target(columns, wanted)
@@ -235,7 +227,6 @@ def check_columns(columns: table.Columns, wanted: table.Columns) -> None:
 
 
 def _unit(kind: str) -> str:
-    """Return the kind of values in cells, whatever their notation."""
     if "%" in kind:
         return "date"
     return "number or text" if kind.startswith("decimal_") else kind

@@ -70,11 +70,7 @@ class Scale:
 
     @staticmethod
     def measure(values: Tensor) -> Scale:
-        """Measure each column of `values` [n, d], without missing values.
-
-        A value outside of the training rows' range that is also more than FAR deviations from the
-        mean is clipped, because a network can't extrapolate that far.
-        """
+        """Return the scale of each column of `values` [n, d]; missing values don't count."""
         exact = values.double()
         mean = exact.nanmean(0).nan_to_num(0.0)  # a column without any value
         low, high = exact.nan_to_num(math.inf).amin(0), exact.nan_to_num(-math.inf).amax(0)
@@ -83,6 +79,7 @@ class Scale:
         return Scale(
             mean=mean,
             deviation=deviation,
+            # Clip values outside of these ranges, because a network can't extrapolate that far.
             low=torch.minimum(low, mean - FAR * deviation).nan_to_num(),
             high=torch.maximum(high, mean + FAR * deviation).nan_to_num(),
         )
@@ -191,7 +188,7 @@ def share_of(t: trial.Trial, chosen: settings.Settings) -> float:
 
 
 def sample(index: Tensor, fraction: float) -> Tensor:
-    """Return a share of `index`, in order; it is the same in every trial, to be comparable."""
+    """Return a share of `index`, in order; every trial gets the same rows, to be comparable."""
     count = max(1, round(fraction * len(index)))
     chosen = torch.randperm(len(index), generator=torch.Generator().manual_seed(0))[:count]
     return index[chosen.sort().values]

@@ -1,7 +1,4 @@
-"""The evaluation of a network: loss and metrics on a region's rows.
-
-Shapes: n rows, o outputs.
-"""
+"""The evaluation of a network: loss and metrics of n rows with o outputs."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from trialfleet.nodes.tabular.settings import METRICS
 def evaluate(
     network: Network, rows: dataset.Rows, data: dataset.Dataset, prefix: str
 ) -> dict[str, float]:
-    """Return the loss and METRICS of `rows`, with a prefix; for a regression, in the target's unit.
+    """Return the loss and METRICS of `rows`, with a prefix; METRICS are in the target's unit.
 
     All are computed in float32 on every device, so that GPU and CPU results are comparable.
     """
@@ -29,9 +26,9 @@ def evaluate(
 
 
 def metrics_of(outputs: Tensor, target: Tensor, kind: str, deviation: float) -> dict[str, float]:
-    """Return the loss and METRICS of outputs [n, o] against target [n], in the network's unit.
+    """Return the loss and METRICS of outputs [n, o] against target [n], all NaN if the loss is NaN.
 
-    If the loss is NaN, all metrics are NaN. `deviation` converts to a regression's own unit.
+    `deviation` converts a regression's METRICS to the target's own unit.
     """
     metrics = {"loss": loss_of(outputs, target, kind).item()}
     if math.isnan(metrics["loss"]):
@@ -53,10 +50,10 @@ def metrics_of(outputs: Tensor, target: Tensor, kind: str, deviation: float) -> 
 
 
 def auc(score: Tensor, positive: Tensor) -> float:
-    """Return the area under the ROC curve: how often a positive outranks a negative (ties: half).
+    """Return the area under the ROC curve from the ranks' sum (Mann and Whitney, 1947).
 
-    It is computed from the ranks' sum (Mann and Whitney, 1947) of score [n], larger for positives,
-    and positive [n], bool; NaN if a class is missing.
+    score [n] is larger for positives, and positive is [n] bool; ties count half. NaN without a
+    class.
     """
     _, group, counts = torch.unique(score, return_inverse=True, return_counts=True)
     rank = (counts.cumsum(0) - (counts - 1) / 2.0).double()  # [groups], tied scores share one

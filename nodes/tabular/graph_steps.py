@@ -1,29 +1,21 @@
 """The steps of an epoch on a GPU: a whole step is one CUDA graph.
 
-cuBLAS computes its matrix products; a few of trialfleet's fused kernels do the rest.
+All inputs of a step are on the device. `clock` has the batch's position in `order`, the row of
+`schedule` with its learning rate, and the position in dropout's random numbers. So a captured step
+is replayed without arguments, and the host only waits for the device at the end of an epoch.
 
-A step gathers its batch, runs the forward and backward pass, and updates the weights. All inputs
-are on the device: `clock` has the batch's position in `order`, the row of `schedule` with its
-learning rate, and the position in dropout's random numbers. So a captured step is replayed without
-arguments, and the host only waits for the device at the end of an epoch.
-
-The weights are float32. With bfloat16 or float16 each hidden layer's weight has a shadow, a copy in
-that type, which the optimiser's kernel also writes and the matrix products read; accumulation,
-biases, embeddings, the last layer and the loss stay float32. float16 can't hold small gradients, so
-there the loss is multiplied by SCALE. The optimiser uses the scaled gradients: its means are
-multiplied by powers of two, and ε, SGD's rate and decay are scaled too. Hence the steps are the
-same.
+The weights are float32. With bfloat16 or float16 each hidden layer's weight has a shadow: a copy in
+that type, for the matrix products, which the optimiser's kernel also writes. Accumulation, biases,
+embeddings, the last layer and the loss stay float32. float16 can't hold small gradients, so the
+loss is multiplied by SCALE. ε, SGD's rate and decay are scaled too, so the steps are the same.
 
 With several ranks each rank has its part of the batch, and drops the units that a single rank would
 drop in these rows. So a step is the same for any number of ranks, except for the order of sums.
-After the backward pass the gradients and losses of the parts are summed in their types: one
-all_reduce for each type, which is also captured. Nothing overlaps with it, because networks for a
-table are small and their steps are dominated by launches. NCCL's calls can be captured once the
-warm-up steps have connected the ranks. The end of the process group waits for the graphs, so
-`close` drops them first.
+After the backward pass one all_reduce for each type sums the gradients and losses. The graph also
+captures this call, once warm-up steps have connected the ranks. The end of the process group waits
+for the graphs, so `close` drops them first.
 
-Everything except the capture also works on a CPU, where tests run it. A capture with NCCL's call
-was tested on one GPU, with a world of one; tests/gpu has the tests for two.
+Everything except the capture also works on a CPU, where tests run it.
 """
 
 from __future__ import annotations
@@ -52,7 +44,6 @@ SCALE = 1024.0  # of the loss in float16
 
 @functools.cache  # because cuBLAS keeps a workspace for each stream
 def _aside(device: torch.device) -> torch.cuda.Stream:
-    """Return this process's stream for warm-up steps."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
@@ -67,10 +58,9 @@ class Forward(nn.Module):
     """The forward pass: from the clock to the outputs for a batch.
 
     Attributes:
-        shadows: the copy of each of the network's parameters in another type, empty if it has none;
-            an empty list if all are float32.
-        leaves: the tensors that get gradients: the shadow if there is one, otherwise the parameter;
-            without the embedding if no column has one.
+        shadows: each parameter's copy in another type, or an empty tensor; [] if all are float32.
+        leaves: the tensors with gradients: each parameter's shadow, or else the parameter; without
+            the embedding if no column has one.
     """
 
     def __init__(
@@ -100,10 +90,7 @@ class Forward(nn.Module):
             self.leaves = nn.ParameterList(layers)
 
     def forward(self, rows: int, first: int = 0) -> tuple[Tensor, Tensor]:
-        """Return the outputs [b, o] and targets [b] of this rank's part of the clock's batch.
-
-        The part has b = `rows` rows; the lower ranks have the `first` rows before it.
-        """
+        """Return outputs [b, o] and targets [b] of `rows` rows of a batch, from `first` on."""
         embedding, *hidden, weight, bias = self._sources
         source = self._loader.rows
         x, _, target = ops.gather_embed(  # [b, d + k * e], codes, [b]
@@ -129,13 +116,9 @@ class GraphSteps(Steps):
 
     Args:
         network: the network, on the device to train on.
-        kind: "binary", "multiclass" or "regression".
-        seed: seed of dropout.
         dtype: type of the hidden layers: float32, bfloat16 or float16.
-        team: the ranks, if there are several.
-        together: the ranks take each step together; otherwise each takes its own steps on its part
-            of the batch (`local_steps.py`).
-        capture: capture the steps, if on a GPU.
+        together: the ranks take each step together; otherwise each rank takes its own steps, on its
+            part of the batch (`local_steps.py`).
     """
 
     def __init__(
@@ -200,7 +183,7 @@ class GraphSteps(Steps):
         return self._loss_sum.item()
 
     def state(self) -> dict[str, Any]:
-        """See `Steps`; the state is for the unscaled loss, so that other types can restore it."""
+        """See `Steps`; the state is for the unscaled loss, so any type can restore it."""
         return self._scaled(self._optimizer.state(), 1 / self._scale)
 
     @torch.no_grad()
@@ -227,7 +210,6 @@ class GraphSteps(Steps):
 
     @staticmethod
     def _scaled(state: dict[str, Any], scale: float) -> dict[str, Any]:
-        """Return an optimiser's state for a loss that is multiplied by `scale`."""
         m, v = ([x * scale**power for x in state[name]] for name, power in (("m", 1), ("v", 2)))
         return state if scale == 1 else state | {"m": m, "v": v}
 
@@ -253,7 +235,6 @@ class GraphSteps(Steps):
 
     @torch.no_grad()
     def _move(self, gradients: list[Tensor]) -> None:
-        """Update the weights and their shadows."""
         optimizer, used = self._optimizer, slice(-len(gradients), None)  # without an idle embedding
         weights, m, v = optimizer.weights[used], optimizer.m[used], optimizer.v[used]
         shadows, decays = self._forward.shadows[used], optimizer.decays[used]
@@ -270,7 +251,6 @@ class GraphSteps(Steps):
     # The capture
 
     def _capture(self) -> None:
-        """Capture a step for every size of batch, without a change of the state."""
         pool = torch.cuda.graph_pool_handle()  # shared, as only one is replayed at a time
         here, aside = torch.cuda.current_stream(), _aside(self._clock.device)
         for batch in sorted(self._parts, reverse=True):  # in the same order on all ranks
@@ -299,11 +279,7 @@ class GraphSteps(Steps):
             tensor.copy_(saved)
 
     def _stay_near(self) -> None:
-        """Wait until the device has done the steps up to the previous check.
-
-        The steps since then are still queued, so the device is never idle. And before a checkpoint
-        the queue is short, even if a step takes long.
-        """
+        """Wait for the steps before the previous check; the queue stays short, but not empty."""
         previous, self._near = self._near, torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._near.record()
         if previous:

@@ -1,12 +1,10 @@
 """The loading of training rows for the device's kernels, in the order of each epoch.
 
-With `Resident` all rows are on the device. With `Streamed` they don't fit, and stay in main memory;
-the rows of the next steps are copied through pinned memory in a separate stream, while the device
-trains on the previous rows. Both give the same batches, so the same bits. A training step reads the
-batch rows[order[cursor : cursor + b]].
+With `Resident` all rows are on the device. With `Streamed` they don't fit: the next steps' rows are
+copied from main memory in a separate stream while the device trains. Both give the same batches, so
+the same bits. A training step reads the batch rows[order[cursor : cursor + b]].
 
-A process that trains one trial after another keeps a table's rows in memory, because training does
-not change them.
+A process keeps a table's rows for its next trials, because training does not change them.
 
 Shapes: n training rows, m of them this rank's, b rows of its batch, c rows of a chunk.
 """
@@ -33,7 +31,7 @@ HOST = torch.device("cpu")
 
 
 def order_of(seed: int, epoch: int, rows: int) -> Tensor:
-    """Return the epoch's order of the rows [n]; it only depends on seed and epoch."""
+    """Return the epoch's order of the rows [n], a function of seed and epoch alone."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     return torch.randperm(rows, generator=generator)
 
@@ -72,13 +70,11 @@ class Orders:
 
 
 class Resident:
-    """A loader with all rows on the device; only each epoch's order is sent.
+    """A loader with all rows on the device; only each epoch's order [m] int64 is sent.
 
     Attributes:
-        rows: all rows, on the device.
-        order: the epoch's order, [m] int64, on the device.
         sizes: b of each step of an epoch.
-        batches: the total number of rows of each step's batch, for all ranks.
+        batches: the number of rows of each step's batch, for all ranks.
     """
 
     def __init__(self, rows: dataset.Rows, orders: Orders) -> None:
@@ -97,8 +93,7 @@ class Resident:
 class Streamed:
     """The device has memory for two chunks of rows: it trains on one while the other arrives.
 
-    So the place of every row in `rows` is known in advance, and `order` never changes. The
-    attributes are those of `Resident`.
+    So the place of every row in `rows` is known in advance, and `order` never changes.
     """
 
     def __init__(
@@ -141,7 +136,6 @@ class Streamed:
             self._coming = self._thread.submit(self._bring, chunk + 1)
 
     def _bring(self, chunk: int) -> None:
-        """Gather a chunk's rows and start sending them."""
         turn = chunk % 2
         index = self._order[chunk * self.chunk : (chunk + 1) * self.chunk]
         waiting = [tensor[: len(index)] for tensor in self._waiting[turn].tensors]
@@ -174,8 +168,6 @@ class _Transfer:
 
 
 class _CudaTransfer(_Transfer):
-    """Copies on a separate CUDA stream, parallel to the training."""
-
     pinned = True
 
     def __init__(self, device: torch.device) -> None:
@@ -222,7 +214,6 @@ def rows_of(t: trial.Trial, chosen: settings.Settings, device: torch.device) -> 
 
 
 def _state_of(path: Path) -> tuple[str, int, int, int, int]:
-    """Return the identity and version of a file."""
     found = path.stat()
     return os.path.realpath(path), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 

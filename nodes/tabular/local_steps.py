@@ -1,20 +1,18 @@
 """Steps that each rank takes by itself; every few steps the ranks' weights are averaged.
 
-This method is for machines whose network needs longer to sum a step's gradients than the step
-takes. It is DiLoCo (Douillard et al., 2023, arXiv 2311.08105, algorithm 1) with one shard of each
-batch per rank:
+This method is for networks that need longer to sum a step's gradients than the step takes. It is
+DiLoCo (Douillard et al., 2023, arXiv 2311.08105, algorithm 1) with a shard of each batch per rank:
 
-    w    a rank's weights        g   the weights at the last sync, the same on all ranks
-    H    steps between syncs     u   velocity of the outer optimiser (SGD with Nesterov's momentum)
+w    a rank's weights        g   the weights at the last sync, the same on all ranks
+H    steps between syncs     u   velocity of the outer optimiser (SGD with Nesterov's momentum)
 
-    every H steps, and at the end of each epoch:
-    d ← g - mean of all ranks' w
-    u ← outer_momentum u + d
-    g ← g - outer_learning_rate (d + outer_momentum u)
-    w ← g
+every H steps, and at the end of each epoch:
+d ← g - mean of all ranks' w
+u ← outer_momentum u + d
+g ← g - outer_learning_rate (d + outer_momentum u)
+w ← g
 
-So the weights are sent once in H steps, instead of the gradients in each step. The inner
-optimiser's means stay on their rank, as in the paper; a checkpoint has the means of rank 0.
+The inner optimiser's means stay on their rank, as in the paper; a checkpoint has those of rank 0.
 """
 
 from __future__ import annotations

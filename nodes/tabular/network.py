@@ -50,7 +50,7 @@ class Network(nn.Module):
 
 
 def loss_of(outputs: Tensor, target: Tensor, kind: str, reduction: str = "mean") -> Tensor:
-    """Return the mean loss of outputs [b, o] against target [b]; with "none" that of each row."""
+    """Return the mean loss of outputs [b, o] against target [b]; "none" gives each row's loss."""
     if kind == "multiclass":
         return functional.cross_entropy(outputs, target, reduction=reduction)
     flat = outputs.squeeze(1)  # [b, 1] -> [b]
@@ -66,10 +66,7 @@ def copy_weights(network: Network) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def outputs_of(network: Network, numeric: Tensor, categorical: Tensor) -> Tensor:
-    """Return the outputs [n, o] for all rows, without dropout; the network's mode is restored.
-
-    The rows may be on another device than the network; the outputs are on the network's device.
-    """
+    """Return the outputs [n, o] without dropout, on the network's device; rows may be elsewhere."""
     device, training = network.first_code.device, network.training
     widest = max(max(w.shape) for w in network.layers.parameters() if w.ndim > 1)
     rows = max(1, EVALUATION_NUMBERS // widest)

@@ -1,9 +1,8 @@
 """AdamW and SGD with momentum, for the reference trainer.
 
-torch.optim's classes import torch._dynamo on their first use. That costs every trial 70 MB, and 1.3
-s, which is as long as the import of torch. `Optimizer` takes the same steps on a CPU. On a GPU a
-kernel takes them, `adamw_step_` or `sgd_step_`; it reads the values that change per step from a
-table (`schedule_of`).
+torch.optim's classes import torch._dynamo on their first use, which would cost every trial 70 MB
+and 1.3 s. `Optimizer` takes the same steps on a CPU. On a GPU a kernel takes them, and reads the
+values that change per step from the table of `schedule_of`.
 
     w    a weight              g   its gradient
     m    mean of g (AdamW); velocity (SGD)
@@ -76,16 +75,15 @@ class Optimizer:
 
 
 def learning_rate_at(epochs: float, chosen: settings.Settings) -> float:
-    """Return the learning rate after a number of epochs: a cosine from its full value to 0."""
+    """Return the learning rate after a number of epochs: a cosine from the full rate to 0."""
     done = epochs / chosen.epochs
     return chosen.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
 
 
 def schedule_of(epoch: int, steps: int, before: int, chosen: settings.Settings) -> Tensor:
-    """Return the kernels' table for the steps of an epoch; epochs count from 0.
+    """Return the kernels' table [steps, 3] float32: lr, 1 / (1 - β₁ᵗ), 1 / (1 - β₂ᵗ).
 
-    The table is [steps, 3] float32: lr, 1 / (1 - β₁ᵗ), 1 / (1 - β₂ᵗ). `before` is the number of
-    steps of previous epochs.
+    `before` is the number of steps of previous epochs; epochs count from 0.
     """
     rates = [learning_rate_at(epoch + step / steps, chosen) for step in range(steps)]
     t = before + 1 + torch.arange(steps, dtype=torch.float64)

@@ -11,8 +11,8 @@ SECONDS = 0.05  # between checks, approximately
 class Pace:
     """A counter of steps between checks: the steps take about SECONDS, and are at most `most`.
 
-    The first check is at the first step, and each further distance is at most twice the previous
-    one, because a GPU's first steps are only queued, and seem to take no time.
+    The number begins with 1 and at most doubles, because a GPU's first steps are only queued, and
+    seem to take no time.
     """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:

@@ -39,15 +39,11 @@ class Model:
     def predict(
         self, numeric: table.Floats, categorical: npt.NDArray[np.int32]
     ) -> list[float] | list[str]:
-        """Predict rows, which must be encoded like the region's table.
+        """Predict rows, encoded like the region's table: numeric [n, d], NaN for a missing value.
 
-        Args:
-            numeric: [n, d], NaN for a missing value.
-            categorical: [n, k], 0 for an unknown value.
-
-        Returns:
-            For each row: the probability of the second class if there are two classes, the
-            likeliest class if there are more, or the value of a regression.
+        categorical is [n, k], 0 for an unknown value. A row's result is the probability of the
+        second class if there are two classes, the likeliest class if there are more, or a
+        regression's value.
         """
         scaled = self.numeric_scale.standardise(torch.from_numpy(numeric))
         outputs = outputs_of(self.network, scaled, torch.from_numpy(categorical))
@@ -60,12 +56,7 @@ class Model:
 
 
 def load_model(folder: Path) -> Model:
-    """Read a model folder.
-
-    Raises:
-        ValueError: the folder does not hold a model of the reference trainer.
-        OSError: a file is missing or can't be read.
-    """
+    """Read a model folder; OSError, or ValueError if it isn't the reference trainer's."""
     if folder.is_dir() and not (folder / "model.json").exists():
         left = ", ".join(sorted(path.name for path in folder.iterdir())) or "nothing"
         raise ValueError(

@@ -1,15 +1,14 @@
 """The ranks of a trial: several processes, for the GPUs of one machine or of a gang's machines.
 
 On one machine the process that HTCondor started launches the ranks with torch.distributed.launcher,
-which torchrun also uses. This process forwards SIGTERM, and exits with the ranks' common exit code;
-torchrun itself would replace HTCondor's 85 by 1. Every rank reads the trial and the table, and
-trains its part of each batch. Only rank 0 writes progress, checkpoints, model and result; any rank
-may reject the trial.
+forwards SIGTERM, and exits with the ranks' common exit code. torchrun would replace HTCondor's 85
+by 1. Nothing listens outside of this machine: the rendezvous is a file, and NCCL and gloo use
+loopback.
 
-Nothing listens outside of this machine: the rendezvous is a file, and NCCL and gloo use loopback.
+A gang's agents (`nodes/gang`) start its ranks, with a rendezvous by TCP. If a rank is lost, joins
+or is vacated, all ranks end, and new ones continue from rank 0's checkpoint.
 
-A gang's agents (`nodes/gang`) start its ranks on all of its machines, with a rendezvous by TCP. If
-a rank is lost, joins or is vacated, all ranks end, and new ones continue from rank 0's checkpoint.
+Only rank 0 writes progress, checkpoints, model and result; any rank may reject the trial.
 """
 
 from __future__ import annotations
@@ -55,10 +54,7 @@ class Ranks:
     """One rank's communication with all others. With a single rank the methods cost nothing.
 
     Attributes:
-        rank: this rank's number, from 0.
-        count: the number of ranks.
-        local_rank: this rank's number on its machine, and its GPU's index among the trial's GPUs
-            there.
+        local_rank: its number on its machine, and its GPU's index among the trial's GPUs there.
         in_gang: True if the ranks may be on several machines, and their number can change.
         wire: the type in which `sums` sends float32.
     """
@@ -108,9 +104,8 @@ class Ranks:
     def agree(self, *, wish: bool) -> bool:
         """Return whether any rank wishes to stop; all ranks get the same answer at the same step.
 
-        Several ranks vote after the same number of steps, not at each step, because a vote takes
-        longer than a small step. A vote is sent while the GPUs work, without waiting, and its
-        result is read at the next vote. Call this once per step.
+        Call this once per step. A vote takes longer than a small step, so ranks vote only after
+        some steps. They read the result at the next vote, without waiting.
         """
         if self.count == 1:
             return wish
@@ -131,9 +126,8 @@ class Ranks:
     def sums(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the sums of all ranks' tensors; each rank gets the same bits.
 
-        All tensors of a type are sent as one tensor; float32 tensors, except single numbers, are
-        sent in the type `wire`. On GPUs nothing waits for the device: after a first call has
-        connected the ranks, a CUDA graph can capture this.
+        float32 tensors, except single numbers, are sent in the type `wire`. Nothing waits for a
+        GPU: after a first call has connected the ranks, a CUDA graph can capture this.
         """
         if self.count == 1:
             return [*tensors]
@@ -216,10 +210,7 @@ def launch(count: int) -> NoReturn:
 
 
 def blame(codes: dict[int, int], count: int, folder: Path) -> str:
-    """Return a text that names the rank that failed first, by exit codes and the ranks' records.
-
-    The other ranks fail because the first one is missing.
-    """
+    """Return a text that names the rank that failed first, and so ended the others."""
     first_failure = folder / FIRST
     # Killed from outside, for example for lack of memory: such a rank could not record it.
     killed = [rank for rank, code in codes.items() if code < 0 and -code not in _ENDS]
@@ -235,8 +226,7 @@ def blame(codes: dict[int, int], count: int, folder: Path) -> str:
 def run(main: Callable[[], None]) -> None:
     """Call a trial's main function, which raises SystemExit; report a rank's exit code.
 
-    Only code 0 is success to the launcher. If a rank exits with another code, for example for lack
-    of memory, the launcher ends the other ranks, which wait for it.
+    Only code 0 is success to the launcher. After another code the launcher ends the other ranks.
     """
     try:
         main()
@@ -266,7 +256,7 @@ def _report_failure(code: int) -> None:
 
 
 def _note(name: str, text: str) -> Path:
-    """Write a temporary file of this rank, then replace `name` by it atomically."""
+    """Write a file of this rank, which the caller can rename or link to `name`; return its path."""
     own = Path(os.environ[MEETING], f"{name}-{os.environ['RANK']}")
     own.write_text(text)
     return own

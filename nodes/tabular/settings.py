@@ -8,7 +8,7 @@ from typing import Any
 
 
 class SettingError(ValueError):
-    """An error for a setting that the trainer doesn't have, or for an invalid value."""
+    """A setting that the trainer doesn't have, or an invalid value."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(text)
@@ -28,7 +28,7 @@ def _one_of(default: str, *others: str) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Hyperparameters and constants of `train.py`; a study's search space may have any of them."""
+    """Hyperparameters and constants of `train.py`; a study's search space may have any of these."""
 
     # Learning rate of the first step; it falls to 0 along a cosine over `epochs`.
     learning_rate: float = _between(1e-3, _TINY, 100.0)
@@ -79,7 +79,6 @@ class Settings:
     offload: str = _one_of("auto", "none", "embeddings", "all")
 
     def __post_init__(self) -> None:
-        """Raise SettingError for a setting of the wrong type, or out of range."""
         for field in dataclasses.fields(self):
             name, value, given = field.name, getattr(self, field.name), field.metadata
             _check_type(name, value, type(field.default))
@@ -92,7 +91,6 @@ class Settings:
             self._check_sharing(name, value)
 
     def _sharing(self) -> dict[str, str | int]:
-        """Return the settings that need a sharded model."""
         wanted = {
             "parallel": self.parallel == "sharded",
             "tensor_parallel": self.tensor_parallel > 1,
@@ -101,7 +99,6 @@ class Settings:
         return {name: getattr(self, name) for name, is_set in wanted.items() if is_set}
 
     def _check_sharing(self, name: str, value: str | int) -> None:
-        """Raise SettingError if one setting needs a sharded model and another one forbids it."""
         if self.parallel == "data":
             text = "with parallel: data each rank has all of the model; choose auto or sharded"
             raise SettingError("parallel", f"{name} is {value}, but {text}")
@@ -111,7 +108,6 @@ class Settings:
         self._check_precision(f"with {name}: {value}")
 
     def _check_precision(self, where: str) -> None:
-        """Raise SettingError for a precision that a sharded model can't have."""
         if self.precision in {"bfloat16", "float16"}:
             text = f"{where} it is trained in float32; choose auto, float32 or tf32"
             raise SettingError("precision", f"precision is {self.precision!r}, but {text}")
@@ -119,13 +115,8 @@ class Settings:
     def shards(self, weights: int, memory: float) -> bool:
         """Return whether the network is sharded: divided among ranks, or in main memory.
 
-        Args:
-            weights: the number of the network's parameters.
-            memory: bytes of the rank that has the least memory.
-
-        Raises:
-            SettingError: the network must be sharded, but a sharded model can't have this
-                precision.
+        `weights` counts parameters, and `memory` is the smallest memory of a rank in bytes.
+        SettingError if a sharded model can't have this precision.
         """
         if self._sharing():
             return True
@@ -139,11 +130,8 @@ class Settings:
     def offloads(self, weights: int, embeddings: int, memory: float, ranks: int) -> str:
         """Return the part of a sharded network in main memory, as a value of `offload`.
 
-        Args:
-            weights: the number of the network's parameters.
-            embeddings: the number of the parameters in embeddings.
-            memory: bytes of the rank that has the least memory; infinity if ranks use main memory.
-            ranks: the number of ranks.
+        `weights` and `embeddings` count parameters. `memory` is the smallest memory of a rank in
+        bytes, or infinity if ranks use main memory.
         """
         if self.offload != "auto":
             return self.offload
@@ -188,7 +176,6 @@ STATE_SHARE = 0.5  # of the memory; the rest is for rows, activations, a checkpo
 
 
 def _check_type(name: str, value: object, expected: type) -> None:
-    """Raise SettingError unless `value` has the type `expected`; an int is allowed for a float."""
     allowed = (int, float) if expected is float else (expected,)
     if isinstance(value, bool) or not isinstance(value, allowed):
         raise SettingError(name, f"{name} is {value!r}; it must be a {expected.__name__}")

@@ -21,8 +21,7 @@ class Steps(Protocol):
 
     Attributes:
         in_step: True if all ranks have the same weights now.
-        is_sharded: True if each rank holds a part of the weights, so that all ranks have to save
-            together; otherwise each rank has all weights.
+        is_sharded: True if each rank holds a part of the weights, so that all ranks save together.
     """
 
     in_step: bool = True
@@ -38,10 +37,7 @@ class Steps(Protocol):
         """Return the sum of the losses of the epoch's steps so far; this waits for the device."""
 
     def state(self) -> dict[str, Any]:
-        """Return the state for `restore`; training that continues from it gives the same bits.
-
-        The state doesn't contain the weights.
-        """
+        """Return the state without weights; training from it gives the same bits (`restore`)."""
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a `state`; the weights must have been restored before."""

@@ -129,9 +129,8 @@ def write_table(
         target: the column to predict. The classes are its values, sorted, of any type.
         task: "classification" or "regression".
         split: [rows] TRAIN, VALIDATION or TEST.
-        categorical: the categorical columns. Their values are converted to text, whole numbers
-            without a fraction. The vocabulary is the training rows' values; all other values are
-            unknown.
+        categorical: columns whose values become text, whole numbers without a fraction. Values that
+            no training row has are unknown.
 
     Raises:
         ValueError: the columns are not a valid table; the message has the column and the fault.
@@ -161,9 +160,9 @@ def write_table(
 
 
 def save_table(path: Path, table: Table, *, compressed: bool = True) -> None:
-    """Write a table's .npz atomically (or raise OSError); the same table gives the same bytes.
+    """Write a table's .npz atomically, with the same bytes for the same table.
 
-    The file is not compressed: compression needs half the space, but a hundred times the time.
+    Compression halves the file, but takes a hundred times as long.
     """
     save = np.savez_compressed if compressed else np.savez
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -207,7 +206,6 @@ def _check(
     split: npt.NDArray[Any],
     categorical: Sequence[str],
 ) -> None:
-    """Raise ValueError for the first fault of the columns."""
     names = ", ".join(arrays)
     if task not in {"classification", "regression"}:
         raise ValueError(f"task is {task!r}; choose classification or regression")
@@ -230,7 +228,6 @@ def _check(
 
 
 def _check_split(split: npt.NDArray[Any]) -> None:
-    """Raise ValueError unless there are training, validation and test rows."""
     if odd := sorted(set(np.unique(split).tolist()) - {TRAIN, VALIDATION, TEST}):
         raise ValueError(f"split has {odd}; it may have 0 (train), 1 (validation), 2 (test)")
     for code, name in [(TRAIN, "training"), (VALIDATION, "validation"), (TEST, "test")]:
@@ -239,7 +236,6 @@ def _check_split(split: npt.NDArray[Any]) -> None:
 
 
 def _check_numbers(name: str, values: npt.NDArray[Any], *, missing_allowed: bool) -> None:
-    """Raise ValueError unless `values` are numbers that float32 can hold."""
     if values.dtype.kind not in "biuf":
         raise ValueError(f"{name!r} holds {values.dtype}, not numbers; is it categorical?")
     with np.errstate(over="ignore"):
@@ -251,11 +247,7 @@ def _check_numbers(name: str, values: npt.NDArray[Any], *, missing_allowed: bool
 
 
 def category(text: str) -> str:
-    """Return the normal form of a category: whole numbers without a fraction.
-
-    4, 4.0 and 4.00 are the same, and so are 100000 and 1e+05. But 04 is different from 4, because
-    04 is a code.
-    """
+    """Return a category's normal form: 4 for 4.0, 100000 for 1e+05, but 04 for the code 04."""
     if re.match(WHOLE, text) and (number := Decimal(text)) == (whole := int(number)):
         return str(whole)
     return text
@@ -272,12 +264,11 @@ def as_stored(numeric: npt.NDArray[np.float64], trained: npt.NDArray[np.bool_]) 
 
 
 def spread_of(values: npt.NDArray[Any]) -> float:
-    """Return the range of numbers [n]: maximum minus minimum; 0 if it is within rounding."""
+    """Return maximum minus minimum of numbers [n]; 0 if the difference is within rounding."""
     return float(_spreads(values.astype(np.float64)[:, None])[0]) if len(values) else 0.0
 
 
 def _spreads(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the range of each column of numbers [n, d], n at least 1; NaN is ignored."""
     low, high = np.fmin.reduce(values, axis=0), np.fmax.reduce(values, axis=0)
     varies = high - low > SAME * np.maximum(np.abs(low), np.abs(high))
     return np.where(varies, high - low, 0.0)
@@ -289,7 +280,6 @@ def _vocabulary(values: npt.NDArray[Any]) -> list[str]:
 
 
 def _encode(values: npt.NDArray[Any], vocabulary: list[str]) -> npt.NDArray[np.int32]:
-    """Return [rows] codes: position in the vocabulary + 1, or 0."""
     codes = codes_of(vocabulary)
     different, where = np.unique(values, return_inverse=True)
     table = np.array([codes.get(category(str(value)), 0) for value in different.tolist()], np.int32)

@@ -1,22 +1,8 @@
 """The reference trainer: a multi-layer perceptron for a table, on the CPU or on GPUs.
 
-Read `main` first, then downwards. A trial that is interrupted at any step continues from its
-checkpoint to the same bits. A trial gives the same bits in a new process and in a process that has
-trained other trials, because each trial sets all state that it depends on.
-
-    settings       the hyperparameters and constants
-    table          the file of a region
-    dataset        its rows, prepared for training
-    loader         the transfer of rows to the GPU
-    network        the network and its loss
-    optimizers     AdamW and SGD
-    steps          an epoch's steps on a CPU
-    graph_steps    an epoch's steps on a GPU
-    local_steps    steps on machines that average their weights every few steps
-    sharded/       steps on machines that each hold a part of the model
-    ranks          several GPUs or machines for one trial
-    evaluation     loss and metrics
-    comparison     mode evaluate: two models on the same rows
+A trial that is interrupted at any step continues from its checkpoint to the same bits. A process
+that has trained other trials gives the same bits as a new process, because each trial sets all
+state that it depends on.
 """
 
 from __future__ import annotations

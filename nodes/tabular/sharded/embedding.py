@@ -1,9 +1,9 @@
 """A table of embeddings whose rows are divided among the ranks: rank r mod n has row r.
 
-That rank also has the row's gradient and the optimiser's means, 16 bytes per number in all. For
-each batch a rank requests the rows for the codes of its part from the other ranks, and sends the
-rows' gradients back. So the traffic depends on the batch, but not on the size of the table (as in
-GeePS: Cui et al., EuroSys 2016).
+That rank also has the row's gradient and the optimiser's means: 16 bytes per number in all. For
+each batch a rank requests the rows for its codes from the other ranks, and sends the rows'
+gradients back. So the traffic does not depend on the size of the table (as in GeePS: Cui et al.,
+EuroSys 2016).
 
 Shapes: V codes, e numbers of each, n ranks, u distinct codes in a rank's part of a batch.
 """
@@ -25,11 +25,7 @@ _ROWS = 1 << 40  # above the number of a rank's rows
 
 
 class Rows:
-    """A rank's R rows of the table; here all are on the network's device, unlike in `HostRows`.
-
-    Attributes:
-        moved: the rows that the optimiser updates: [places, e].
-    """
+    """A rank's R rows of the table, on the network's device; the optimiser updates `moved`."""
 
     def __init__(self, table: Tensor, device: torch.device) -> None:
         self.moved = nn.Parameter(table.to(device, copy=True))
@@ -69,7 +65,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Route:
-    """The rows that a rank requests from the other ranks, and that they request from it."""
+    """The rows that a rank requests from the other ranks, and the rows that they request."""
 
     place: Tensor  # index of each code [*] among the u rows that arrive, on the device
     asked: list[int]  # number of rows requested from each rank
@@ -93,10 +89,7 @@ class ShardedEmbedding(nn.Module):
         return _chosen(_to_all(given, route.given, route.asked, self._team), route.place)
 
     def route(self, codes: Tensor) -> Route:
-        """Request the rows for codes [*] from the other ranks; all ranks call this together.
-
-        The codes and all messages are in main memory, so nothing waits for a GPU.
-        """
+        """Request the rows for codes [*], without waiting for a GPU; all ranks call this."""
         count = self._team.count
         codes = codes.long()
         # Sorted by rank, and then by row.
@@ -128,7 +121,7 @@ class ShardedEmbedding(nn.Module):
 
 
 class _Exchange(torch.autograd.Function):
-    """The exchange of a route's rows [u, e]; `places` [w]: of this rank's rows in `moved`."""
+    """The exchange of a route's rows [u, e]; `places` [w] of this rank's rows are in `moved`."""
 
     @staticmethod
     def forward(ctx: Any, moved: Tensor, places: Tensor, route: Route, team: Ranks) -> Tensor:
@@ -146,10 +139,7 @@ class _Exchange(torch.autograd.Function):
 
 
 def different_of(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the distinct values of [*], sorted, and the index of each value among them [*].
-
-    This is torch.unique in half the time, because numpy sorts faster.
-    """
+    """Return the sorted distinct values and each value's index [*]; faster than torch.unique."""
     different, place = np.unique(values.numpy(), return_inverse=True)
     return torch.from_numpy(different), torch.from_numpy(place).view(values.shape)
 

@@ -1,8 +1,8 @@
 """Rows of a table in main memory, for tables larger than a GPU; a batch's rows are on a device.
 
-Before a step the rows of its batch are gathered, and updated for the steps that they missed. The
-optimiser updates only these rows, and then they are written back. A GPU reads and writes main
-memory itself, in the order of its other work, so the host doesn't wait.
+Before a step the batch's rows are gathered, and updated for the steps that they missed. After the
+optimiser's step the rows are written back. A GPU accesses main memory itself, in the order of its
+other work, so the host doesn't wait.
 
 Shapes: R rows of e numbers, w rows that a batch needs, u distinct ones of them.
 """
@@ -30,8 +30,8 @@ class HostRows(Rows):
         rate_at: returns the learning rate of step t, from 1; it must not change for a step.
 
     Attributes:
-        moved: [u, e] on the device.
-        table, m, v: [R, e]; up to date only after `settle`. SGD has no v.
+        moved: [u, e], a batch's rows on the device.
+        table, m, v: [R, e]; up to date only after `settle`. SGD doesn't use v.
         caught_up: [R] int32, the last step that each row includes.
     """
 
@@ -62,10 +62,7 @@ class HostRows(Rows):
 
     @torch.no_grad()
     def bring(self, wanted: Tensor) -> Tensor:
-        """See `Rows`; IndexError for a row that the table doesn't have.
-
-        The graph of the previous step must be gone, because it has the previous shape of `moved`.
-        """
+        """See `Rows`; the last step's graph must be gone; IndexError for a row beyond the table."""
         self._rows, places = different_of(wanted)
         since = self.caught_up.index_select(0, self._rows).long()
         device = self.moved.device
@@ -146,8 +143,6 @@ def _reached_from(device: torch.device, memory: Tensor) -> Tensor:
 
 
 class _Registered:
-    """Main memory that is registered with CUDA, with the CUDA array interface."""
-
     def __init__(self, memory: Tensor) -> None:
         self._memory = memory
         self.__cuda_array_interface__ = {

@@ -1,15 +1,14 @@
-"""Hidden layers whose rows are divided among the ranks.
+"""Hidden layers whose rows are divided among the ranks, by two methods that can be combined.
 
-There are two methods, which can be combined. The ranks of a group of T compute each layer together:
-each computes its units of every layer, for the same rows of the batch, and they exchange the
-results (tensor parallelism: Shoeybi et al., 2019, "Megatron-LM", with each layer split by its
-units). Groups train on different rows. The groups also divide each rank's part of a layer; torch's
-fully_shard gathers the part only while the layer computes, forward and backward (Rajbhandari et
-al., 2020, "ZeRO", stage 3). That costs about 10 ms per layer and step on CPUs: it saves memory, but
-not time.
+- Tensor parallelism (Shoeybi et al., 2019, "Megatron-LM", with each layer split by its units): a
+  group of T ranks has the same rows of a batch. Each rank computes its units of every layer, and
+  the ranks exchange the results.
+- Groups train on different rows, and divide each rank's part of a layer. torch's fully_shard
+  gathers the part only while the layer computes (Rajbhandari et al., 2020, "ZeRO", stage 3). That
+  costs about 10 ms per layer and step on CPUs: it saves memory, but not time.
 
-Offloaded weights, gradients and optimiser's means are in main memory; a layer's weights are copied
-to the GPU while it computes.
+Offloaded weights, gradients and means are in main memory. The GPU has a layer's offloaded weights
+only while the layer computes.
 
 Shapes: b rows of a group's part of the batch, h units, n ranks.
 """
@@ -47,10 +46,7 @@ class SideBySide:
 
 
 class HiddenLayer(nn.Linear):
-    """A hidden layer that trialfleet's kernel can also train, with dropout.
-
-    fully_shard gathers the weights around calls of both `forward` and `train_rows`.
-    """
+    """A hidden layer with `train_rows`: trialfleet's kernel, with dropout."""
 
     peers: SideBySide | None = None
 
@@ -94,10 +90,7 @@ class HiddenLayer(nn.Linear):
 
 
 class _AllUnits(torch.autograd.Function):
-    """All units [b, h], joined from each rank's units [b, widths[rank]].
-
-    Each rank continues with all units, so a unit's gradient is the sum of the ranks' gradients.
-    """
+    """All units [b, h], from each rank's units; a unit's gradient is the sum of all ranks'."""
 
     @staticmethod
     def forward(ctx: Any, units: Tensor, peers: SideBySide) -> Tensor:
@@ -123,11 +116,7 @@ class _AllUnits(torch.autograd.Function):
 
 
 class Layers(nn.Sequential):
-    """All layers, with the hidden ones as `HiddenLayer`s.
-
-    This module is the root for fully_shard. So fully_shard prefetches the next layer's weights
-    while a layer computes, forward and backward.
-    """
+    """All layers: fully_shard's root module, so that it prefetches the next layer's weights."""
 
     def __init__(self, layers: Iterable[nn.Module]) -> None:
         *others, last = layers
@@ -156,10 +145,7 @@ def _own(weight: Tensor) -> Tensor:
 
 
 def side_by_side(team: Ranks, wished: int, units: int) -> int:
-    """Return the number of ranks that compute a layer together.
-
-    The number is the largest up to `wished` that divides the ranks and gives each rank a unit.
-    """
+    """Return the largest divisor of the ranks, up to `wished`, that gives each rank a unit."""
     return max(
         count
         for count in range(1, min(wished, team.count) + 1)
@@ -170,14 +156,10 @@ def side_by_side(team: Ranks, wished: int, units: int) -> int:
 def shard_layers(
     network: Network, team: Ranks, device: torch.device, *, tensor_parallel: int, offload: bool
 ) -> Layers:
-    """Replace a network's layers by this rank's part of each; return the new layers.
+    """Replace a network's layers, in main memory, by this rank's part of each; return these parts.
 
-    Args:
-        network: the network, in main memory.
-        team: the ranks; offloading needs a process group even for a single rank.
-        device: the device for the layers' computations.
-        tensor_parallel: the number of ranks that compute a layer together: see `side_by_side`.
-        offload: keep weights, gradients and the optimiser's means in main memory.
+    `tensor_parallel` ranks (see `side_by_side`) compute a layer together. `offload` keeps weights,
+    gradients and the optimiser's means in main memory, and needs a process group even for one rank.
     """
     network.layers = layers = Layers(network.layers)
     if team.count == 1 and not offload:
@@ -214,9 +196,9 @@ def shard_layers(
 
 
 def parts_of(whole: Tensor, *counts: int) -> list[Tensor]:
-    """Return views of each rank's rows: split by the last count, each part by the count before it.
+    """Return views of each rank's rows in a mesh of sizes `counts`; the last views may be empty.
 
-    Rank r of a mesh of these sizes has the r-th view; the last views may be empty.
+    The rows are split by the last count, and each part by the count before it.
     """
     if not counts:
         return [whole]

@@ -1,11 +1,4 @@
-"""The optimiser's steps for rows of a table without a gradient.
-
-In every step the means decay, and a weight changes by its mean and its own decay. A row that was in
-main memory during a step is updated for that step when the row is next needed (`host_rows.py`).
-Notation as in optimizers.py.
-
-Shapes: n rows of e numbers.
-"""
+"""The optimiser's steps for table rows [n, e] without a gradient; notation as in optimizers.py."""
 
 from __future__ import annotations
 
@@ -48,11 +41,8 @@ class MissedSteps:
     for any v. From s = 1000 on, 1 - d is below 0.0008 (u - s), and seven terms have an error below
     1e-9 of lr. Rows of the first 1000 steps take their missed steps one by one, at most J.
 
-    Q, B and S are stored for each s in float64. A new step only changes the values for the last h
-    or J steps.
-
-    Args:
-        rate_at: returns the learning rate of step t, from 1.
+    Q, B and S are stored for each s in float64. A new step only changes the last h or J values.
+    `rate_at` returns the learning rate of step t, from 1.
     """
 
     def __init__(self, chosen: Settings, rate_at: Callable[[int], float]) -> None:
@@ -109,11 +99,9 @@ class MissedSteps:
             ways.mul_(kept).add_(rate * falls)
 
     def catch_up(self, numbers: Sequence[Tensor], since: Tensor) -> None:
-        """Take the missed steps of rows, in place.
+        """Take the missed steps of rows, in place; `since` [n] int64 is each row's last step.
 
-        Args:
-            numbers: weights, means and (AdamW) means of squares, [n, e] each, on any device.
-            since: [n] int64 in main memory, the step in which each row was last updated.
+        `numbers` are weights, means and (AdamW) means of squares, [n, e] each, on any device.
         """
         places = since - self._base
         if bool((places == self.done - self._base).all()):
@@ -173,7 +161,6 @@ class MissedSteps:
             each.mul_(left)
 
     def _step(self, numbers: Sequence[Tensor], places: Tensor) -> None:
-        """Take one step for each row; different rows may take different steps."""
         w, m, v = numbers
         t, rates = (places + self._base).double(), self._rates[places]
         factors = 1 - rates * self._decay, 1 / (1 - BETA_2**t), rates / (1 - BETA_1**t)
@@ -202,7 +189,6 @@ class MissedSteps:
         return signs * (self._logs[now] - self._logs[places]).exp2()
 
     def _count_of(self, places: Tensor) -> Tensor:
-        """Return the number of missed steps, [n] float64."""
         return (self.done - self._base - places).double()
 
 
@@ -214,7 +200,6 @@ def _window_of(chosen: Settings) -> int:
 
 
 def _rounded(factor: float) -> float:
-    """Return the nearest float32 number."""
     return float(torch.tensor(factor, dtype=torch.float32))
 
 

@@ -1,11 +1,7 @@
-"""Steps on ranks that each hold a part of the model.
+"""Steps on ranks that each hold a part of the model, on GPUs or in main memory.
 
-A step is the same as on one rank, except for the order of sums: the optimiser updates every row in
-each step, and dropout drops the same units. Every rank takes part in each lookup in the table, so
-all ranks measure the validation rows together, and save together.
-
-Parts that don't fit in a GPU can be in main memory: only the table, whose rows for a batch are on
-the GPU, or the whole model with the activations that are saved for the backward pass.
+A step is the same as on one rank, except for the order of sums. Every rank takes part in each
+lookup in the table. So all ranks measure the validation rows together, and save together.
 """
 
 from __future__ import annotations
@@ -46,12 +42,8 @@ _MOVED = "embedding.moved"  # among its parameters
 class ShardedSteps(PlainSteps):
     """See the module, and `steps.Steps`.
 
-    Args:
-        network: a whole network in main memory; its embedding and layers are replaced by this
-            rank's parts.
-        seed: the seed for the order of the rows and dropout.
-        device: the device for computations.
-        offload: the part of the model in main memory: "none", "embeddings" or "all".
+    `network` is a whole network in main memory, of which only this rank's parts stay. `offload` is
+    the part of the model in main memory: "none", "embeddings" or "all".
     """
 
     is_sharded = True
@@ -123,12 +115,7 @@ class ShardedSteps(PlainSteps):
         self._next += 1
 
     def _outputs(self, index: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        """Return target [b] and outputs [b, o] of training rows that are a part of a batch.
-
-        Args:
-            index: numbers of the rows [b], in main memory.
-            first: the number of the batch's rows before these rows.
-        """
+        """Return target [b] and outputs [b, o] of a batch's rows `index` [b], from `first` on."""
         source, device = self._data.train, self._device
         route = self._embedding.route(self._categorical[index] + self._first_code)
         there = send(index, source.target.device)
@@ -184,11 +171,7 @@ class ShardedSteps(PlainSteps):
         }
 
     def _gathered(self, name: str, part: Tensor) -> Tensor:
-        """Return a whole tensor from the ranks' parts on rank 0; an empty tensor on other ranks.
-
-        The tensor is gathered in main memory or a file, piece by piece, because a GPU may be too
-        small.
-        """
+        """Return a whole tensor on rank 0, gathered in main memory; elsewhere an empty one."""
         team, mine = self._team, part.to_local() if isinstance(part, DTensor) else part
         if team.count == 1:
             return mine.cpu()
@@ -209,7 +192,6 @@ class ShardedSteps(PlainSteps):
         return whole
 
     def _own(self, name: str, whole: Tensor) -> Tensor:
-        """Return this rank's part of a whole tensor."""
         like = self._parts()[name]
         mine = self._views(name, whole, like)[self._team.rank].clone()
         if not isinstance(like, DTensor):
@@ -223,7 +205,6 @@ class ShardedSteps(PlainSteps):
         )
 
     def _views(self, name: str, whole: Tensor, like: Tensor) -> list[Tensor]:
-        """Return each rank's part of a whole tensor."""
         count = self._team.count
         if name in {_PART, _MOVED}:
             return [whole[rank::count] for rank in range(count)]
@@ -234,13 +215,7 @@ class ShardedSteps(PlainSteps):
 
 
 class _ActivationsOnHost(saved_tensors_hooks):
-    """Keeps the activations for the backward pass in main memory, but not the weights.
-
-    torch's save_on_cpu would also copy the weights that fully_shard has gathered.
-
-    Args:
-        rows: the first dimension of activations, [rows, *]; weights have another.
-    """
+    """Keeps activations [rows, *] in main memory; save_on_cpu would also copy gathered weights."""
 
     def __init__(self, rows: int) -> None:
         def pack(saved: Tensor) -> tuple[torch.device, Tensor]:
