@@ -93,13 +93,13 @@ class Ownership:
         return (owner.machine, owner.folder) == (self._own.machine, self._own.folder)
 
     def take_over(self) -> Owner | None:
-        """Become the owner; return the previous owner, or None if there was none."""
+        """Become the owner; return the previous owner if it was another manager."""
         with self._storage_errors():
             previous = self._read() or self._claim()
             with self._engine.begin() as connection:
                 change = sqlalchemy.update(_OWNERS).where(_OWNERS.c.run == self._run)
                 connection.execute(change.values(**vars(self._own)))
-        return None if previous == self._own else previous
+        return None if self.is_ours(previous) else previous
 
     def _storage_errors(self) -> AbstractContextManager[None]:
         return storage_errors(f"the storage of run {self._run!r}")

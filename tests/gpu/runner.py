@@ -118,7 +118,7 @@ class Runner:
         return {**os.environ, **given, **own}
 
     def write(self) -> None:
-        """Put the record in its file's place: the former one or the new one, whoever ends this."""
+        """Put the record in its file's place: the previous one or the new one, at any kill."""
         beside = self.out.with_suffix(".new")
         beside.write_text(json.dumps(self.record, indent=1) + "\n", encoding="utf-8")
         beside.replace(self.out)

@@ -88,7 +88,7 @@ def test_a_model_that_passed_waits_for_approval_and_the_next_meets_the_current_o
         region = waiting.status().regions[0]
         assert (region.stage, bool(region.awaits_approval)) == ("kept", True)
     [switch] = promote(region.published or "", why="looked at it")
-    assert (switch.run, switch.former, latest(waiting)) == ("day3", "day1", "day3")
+    assert (switch.run, switch.previous, latest(waiting)) == ("day3", "day1", "day3")
     assert waiting.status().regions[0].stage == "published"
 
 

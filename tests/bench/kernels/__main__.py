@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def replace(path: Path, text: str) -> None:
-    """Put a text in a file's place; whoever kills this leaves the former or the new one."""
+    """Replace a file atomically by one with this text."""
     beside = path.with_suffix(".new")
     beside.write_text(text, encoding="utf-8")
     beside.replace(path)

@@ -67,7 +67,7 @@ async def _measure(run: _GoingRun) -> None:
         costs["look"].append(time.process_time() - began)
         began = time.process_time()
         for _ in range(READERS):
-            await _ask(app, "/", b"seen=former")
+            await _ask(app, "/", b"seen=previous")
         costs[f"{READERS} readers"].append(time.process_time() - began)
         began = time.process_time()
         await _ask(app, "/metrics")

@@ -179,7 +179,7 @@ def test_promote_and_rollback_say_what_is_in_force_and_keep_the_reason(
     days_and_models: Path,
 ) -> None:
     [switch] = trialfleet.promote("models/churn/north/r2", why="looked\nat it")
-    assert (switch.study, switch.region, switch.run, switch.former) == (
+    assert (switch.study, switch.region, switch.run, switch.previous) == (
         "churn",
         "north",
         "r2",
@@ -187,7 +187,7 @@ def test_promote_and_rollback_say_what_is_in_force_and_keep_the_reason(
     )
     assert str(switch) == "churn/north: latest is r2 (was r1)"
     back = trialfleet.rollback(Path("models/churn/north"), why="bad labels")
-    assert (back.run, back.former) == ("r1", "r2")
+    assert (back.run, back.previous) == ("r1", "r2")
     assert [one.why for one in changes(back.folder / "latest")[-2:]] == [
         "looked at it",
         "bad labels",

@@ -1,4 +1,4 @@
-"""Publishing: the model arrives whole, `latest` is switched, former models stay."""
+"""Publishing: the model arrives whole, `latest` is switched, previous models stay."""
 
 from __future__ import annotations
 

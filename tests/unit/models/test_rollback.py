@@ -176,7 +176,7 @@ def test_the_history_is_told_with_time_and_cause(models_folder: Path) -> None:
     promoted(models_folder, "r1", "r2")
     rollback(models_folder)
     history = [
-        (change.former, change.run, change.by) for change in changes(models_folder / "latest")
+        (change.previous, change.run, change.by) for change in changes(models_folder / "latest")
     ]
     assert history == [(None, "r1", "promote"), ("r1", "r2", "promote"), ("r2", "r1", "rollback")]
     assert all(change.time for change in changes(models_folder / "latest"))

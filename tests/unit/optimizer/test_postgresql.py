@@ -161,6 +161,8 @@ def test_only_one_of_several_managers_that_begin_at_once_owns_the_run(
     assert heir.other() is None
     assert Ownership(opened(url), "demo/r1", managers[1]).other() == managers[0]
     assert Ownership(opened(url), "demo/r2", managers[1]).other() is None
+    again = replace(managers[0], since="later")
+    assert Ownership(opened(url), "demo/r1", again).take_over() is None
 
 
 def test_managers_that_divide_the_regions_write_one_database_at_once(

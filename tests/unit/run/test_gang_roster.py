@@ -306,7 +306,7 @@ def test_the_next_trial_begins_with_nothing_of_the_one_before() -> None:
     assert (roster.state, roster.generation, roster.first, roster.turn) == (FORM, 5, 5, 3)
     old = ["checkpoint.000004.000001.tar", "result.000004.000000.tar"]
     finished_before = [job(agent(0, member.FINISHED, 4)), *trains[1:]]
-    assert after(roster, finished_before, *old).code is None, "it is the former trial's end"
+    assert after(roster, finished_before, *old).code is None, "it is the previous trial's end"
     everyone = [job(agent(proc, member.READY, 5)) for proc in range(3)]
     roster = after(replace(roster, since=NOW - 1), everyone, *old)
     assert (roster.state, roster.start, roster.members) == (RUN, None, seats(0, 1, 2))

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from trialfleet.errors import PoolError
+from trialfleet.infra.pool.connection import NoAddressError
 from trialfleet.workflows.control.dagman.unreachable_schedd import NAME, UnreachableSchedd
 
+ABSENT = NoAddressError("the schedd has no address")
 Start = Callable[[], "subprocess.Popen[bytes]"]
 
 
@@ -30,23 +33,24 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.wait()
 
 
-def test_an_unreachable_schedd_is_killed_at_the_second_check_and_the_next_one_is_not(
+def test_an_unreachable_schedd_is_killed_at_the_second_check_in_a_row_and_the_next_one_is_not(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = os.getpid()
     monkeypatch.setattr(os, "getppid", lambda: own)  # as if both had one master
     unreachable, first = UnreachableSchedd(), start()
-    unreachable.check()
-    assert first.poll() is None
-    unreachable.check()
+    for error in (ABSENT, None, ABSENT, PoolError("refused"), ABSENT):
+        unreachable.check(error)
+        assert first.poll() is None
+    unreachable.check(ABSENT)
     assert first.wait(10) == -9
     second = start()
-    unreachable.check()
+    unreachable.check(ABSENT)
     assert second.poll() is None
 
 
 def test_a_schedd_of_another_master_is_left_alone(start: Start) -> None:
     unreachable, other = UnreachableSchedd(), start()
-    unreachable.check()
-    unreachable.check()
+    unreachable.check(ABSENT)
+    unreachable.check(ABSENT)
     assert other.poll() is None

@@ -308,7 +308,7 @@ def test_regions_that_ended_well() -> None:
     assert not later.notes
     day = region(**published, not_latest="latest stays with r2: r1 is of an earlier day; to x")
     assert day.notes == ("a backfilled day is as old as its data, a run without a day as its plan",)
-    moved = Change(run="r0", former="r1", time=NOW.isoformat(), by="rollback")
+    moved = Change(run="r0", previous="r1", time=NOW.isoformat(), by="rollback")
     back = region(**published, moved=moved)
     assert (back.kind, back.command) == (Kind.NOT_LATEST, "trialfleet promote r1/A")
     assert back.why.startswith("its model was rolled back: r0's has been current since 2026-11-20 ")

@@ -38,6 +38,23 @@ def snapshot_of(run: StoredRun) -> Snapshot:
     return LiveRun(RunFolder(run.run.folder), NodeReader()).read()
 
 
+def test_snapshots_of_a_run_have_different_numbers_also_after_an_error(
+    run: StoredRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = LiveRun(RunFolder(run.run.folder), NodeReader())
+    numbers = [live.snapshot().number]
+    with monkeypatch.context() as broken:
+        broken.setattr(live, "read", _fail)
+        live._look(None)
+    live._look(None)
+    numbers.append(live.snapshot().number)
+    assert numbers == [0, 1], "pages are cached by this number"
+
+
+def _fail() -> Snapshot:
+    raise OSError("not readable now")
+
+
 def bars(found: Timeline) -> list[tuple[int | None, str, float, float, str]]:
     begun = BEGAN.timestamp()
     return [

@@ -24,7 +24,6 @@ from pathlib import Path
 from trialfleet.errors import InputError, PoolError, TrialfleetError
 from trialfleet.files import open_lock, read_json, unless_damaged, write_json
 from trialfleet.infra.pool import schedd
-from trialfleet.infra.pool.connection import NoAddressError
 from trialfleet.updates import Updates
 from trialfleet.workflows.control.dagman.remove_hopeless_jobs import fail_hopeless_attempts
 from trialfleet.workflows.control.dagman.repair import BusyError, repair, run_locked
@@ -159,9 +158,9 @@ def supervise(state: Path) -> None:
             ads = schedd.query("TrialfleetFolder =!= undefined", PROJECTION)
         except PoolError as error:
             log.info("%s", error)
-            if isinstance(error, NoAddressError):
-                schedd_watch.check()
+            schedd_watch.check(error)
         else:
+            schedd_watch.check(None)
             folders = known | {Path(ad["TrialfleetFolder"]) for ad in ads}
             runs = [RunFolder(folder) for folder in sorted(folders) if _is_ours(folder)]
             fail_hopeless_attempts(runs, ads, time.time())

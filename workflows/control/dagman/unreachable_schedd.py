@@ -13,7 +13,9 @@ from contextlib import suppress
 
 import psutil
 
+from trialfleet.errors import PoolError
 from trialfleet.infra.pool import processes
+from trialfleet.infra.pool.connection import NoAddressError
 
 NAME = "condor_schedd"
 
@@ -21,13 +23,16 @@ log = logging.getLogger(__name__)
 
 
 class UnreachableSchedd:
-    """Repair of a schedd that had no address at two checks."""
+    """Repair of a schedd that had no address at two checks in a row."""
 
     def __init__(self) -> None:
         self._before: set[int] = set()
 
-    def check(self) -> None:
-        """Call this while the schedd has no address: the second call kills the schedd."""
+    def check(self, error: PoolError | None) -> None:
+        """Take a query's error, or None; kill a schedd without an address at the second call."""
+        if not isinstance(error, NoAddressError):
+            self._before = set()
+            return
         found = [p for p in processes.living() if p.parent == os.getppid() and p.name == NAME]
         for process in found:
             if process.pid in self._before:

@@ -185,7 +185,7 @@ def _moves(study: Study, journal: Journal, attempt: Attempt) -> list[tuple[str, 
 
 
 def _moved(region: str, change: Change) -> str:
-    instead = f" instead of {change.former}'s" if change.former else ""
+    instead = f" instead of {change.previous}'s" if change.previous else ""
     return in_one_line(f"{region}: {change.run}'s model is the current one{instead}: {change.how}")
 
 

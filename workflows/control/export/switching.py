@@ -29,18 +29,18 @@ Tell = Callable[[str], None]
 class Switch:
     """A person's choice of a region's current model.
 
-    `folder` is the region's folder of models. `former` is the run of the previous model, or None.
+    `folder` is the region's folder of models. `previous` is the run of the previous model, or None.
     """
 
     study: str
     region: str
     folder: Path
     run: str
-    former: str | None
+    previous: str | None
 
     def __str__(self) -> str:
         """Return the switch in one line."""
-        return f"{display_name(self.folder)}: latest is {latest.switched(self.run, self.former)}"
+        return f"{display_name(self.folder)}: latest is {latest.switched(self.run, self.previous)}"
 
 
 def promote(*models: str | PathLike[str], why: str = "") -> list[Switch]:
@@ -113,7 +113,7 @@ def go_back(region: str, study: str | None, to: str | None, why: str) -> Switch:
 
 def _switch(folder: Path, run: str, previous: str | None) -> Switch:
     study = display_name(folder).partition("/")[0]
-    return Switch(study=study, region=region_of(folder), folder=folder, run=run, former=previous)
+    return Switch(study=study, region=region_of(folder), folder=folder, run=run, previous=previous)
 
 
 @contextmanager

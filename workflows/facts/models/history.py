@@ -2,7 +2,7 @@
 
 Only `latest` counts. The history is written before `latest` changes. If the process is killed
 between the two, the change did not happen: `latest` is still the model that the change names as
-`former`. Callers of functions that write must hold the folder's lock.
+`previous`. Callers of functions that write must hold the folder's lock.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pwd
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from trialfleet.files import read_json, sync, unless_damaged
 
@@ -26,7 +27,7 @@ class Change:
 
     Attributes:
         run: the run of the new current model.
-        former: the run of the previous model; None if there was none.
+        previous: the run of the previous model; None if there was none.
         time: the time in ISO 8601; None if the change is not in the history.
         by: the origin: publish, promote, rollback, restore (of a change by another manager), or
             hand (none of these).
@@ -35,7 +36,7 @@ class Change:
     """
 
     run: str
-    former: str | None
+    previous: str | None
     time: str | None
     by: str
     who: str = ""
@@ -55,17 +56,17 @@ def changes(link: Path) -> list[Change]:
     An unreadable history counts as empty, so that models are still published.
     """
     found, current = _stored(link), target_of(link)
-    if found and current == found[-1].former != found[-1].run:
+    if found and current == found[-1].previous != found[-1].run:
         found.pop()  # killed before it took place
     if current is not None and (not found or found[-1].run != current):
-        former = found[-1].run if found else None
-        found.append(Change(run=current, former=former, time=None, by="hand"))
+        previous = found[-1].run if found else None
+        found.append(Change(run=current, previous=previous, time=None, by="hand"))
     return found
 
 
 def last_move(link: Path, run: str) -> Change | None:
     """Return the last change that made a run's model current or replaced it; None without one."""
-    own = [change for change in changes(link) if run in {change.run, change.former}]
+    own = [change for change in changes(link) if run in {change.run, change.previous}]
     return own[-1] if own else None
 
 
@@ -73,7 +74,7 @@ def note(link: Path, run: str, by: str, *, why: str = "") -> None:
     """Note that `latest` is about to change to a run's model, with the origin and the account."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     who = "" if by in {"publish", "restore"} else _account()
-    new = Change(run=run, former=target_of(link), time=now, by=by, who=who, why=why)
+    new = Change(run=run, previous=target_of(link), time=now, by=by, who=who, why=why)
     kept = [*changes(link), new][-_KEPT:]
     _write(link.parent, {"schema": 1, "changes": [asdict(change) for change in kept]})
 
@@ -125,4 +126,9 @@ def _write(models_folder: Path, content: object) -> None:
 
 def _stored(link: Path) -> list[Change]:
     history = link.parent / HISTORY
-    return unless_damaged(lambda: [Change(**each) for each in read_json(history)["changes"]], [])
+    return unless_damaged(lambda: [_change(**each) for each in read_json(history)["changes"]], [])
+
+
+def _change(*, former: str | None = None, **stored: Any) -> Change:
+    """Return a stored change; schema 1 once called `previous` so."""
+    return Change(**{"previous": former} | stored)

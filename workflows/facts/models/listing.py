@@ -111,9 +111,9 @@ def _standings(link: Path) -> dict[str, Standing]:
     latest = target_of(link)
     found = {change.run: Standing.BEFORE for change in changes(link)}
     found |= {
-        change.former: Standing.ROLLED_BACK if change.by == "rollback" else Standing.BEFORE
+        change.previous: Standing.ROLLED_BACK if change.by == "rollback" else Standing.BEFORE
         for change in changes(link)
-        if change.former
+        if change.previous
     }
     return found | ({latest: Standing.IN_FORCE} if latest else {})
 

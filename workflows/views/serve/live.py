@@ -7,6 +7,7 @@ at most `_SHARE` of a core, however often the run changes.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -77,7 +78,7 @@ class Snapshot:
     """A run at one moment, for all pages.
 
     Attributes:
-        number: the number of the snapshot, from 0; 0 again after an error or an unwatched change.
+        number: the number of the snapshot, from 0.
         champions: the current model of each region, by slug.
         seconds: how long reading took.
         kept: the cache of results from this and earlier snapshots.
@@ -154,6 +155,7 @@ class LiveRun:
         self._queue = _Queue(folder)
         self._changed = threading.Condition()
         self._snapshot: Snapshot | None = None
+        self._numbers = itertools.count()
         self._error: Exception | None = None
         self._watched = float("-inf")
         self._thread: threading.Thread | None = None
@@ -225,12 +227,12 @@ class LiveRun:
 
     def read(self) -> Snapshot:
         """Return a new snapshot, without watching the run."""
-        began, last = time.monotonic(), self._snapshot
+        began = time.monotonic()
         self._reader = self._reader or StatusReader(self.folder)
         run = self._reader.snapshot()
         self._reports = tuple(str(path) for path in self._reports_in(run))
         return Snapshot(
-            number=last.number + 1 if last else 0,
+            number=next(self._numbers),
             folder=self.folder,
             frozen=self._frozen,
             graph=self._graph,

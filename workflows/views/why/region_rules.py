@@ -102,7 +102,7 @@ def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
         return Answer(region.name, Kind.WELL, Blame.NOBODY, "it is tuned: all trials have ended")
     if not region.stage.has_model:
         return None
-    if region.moved and Path(region.published or "").name == region.moved.former:
+    if region.moved and Path(region.published or "").name == region.moved.previous:
         return _no_longer_current(run, region, region.moved)
     if region.moved and region.moved.by != "publish" and region.moved.time:
         return _chosen_by_person(region, region.moved)

@@ -1,4 +1,4 @@
-"""Runs learn from former ones: which, what is read of them, and what comes of it."""
+"""Runs learn from previous ones: which, what is read of them, and what comes of it."""
 
 from __future__ import annotations
 
