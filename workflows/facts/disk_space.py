@@ -1,4 +1,4 @@
-"""A run's disk space: the reserve, and waiting until the disk has space."""
+"""The check of a run's free disk space, and the wait for space."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 
 def free_bytes(folder: Path) -> int:
-    """Return the free bytes for files in a folder."""
+    """Return the free bytes of a folder's disk."""
     return shutil.disk_usage(folder).free
 
 
 def lack_of_space(folder: Path) -> str:
-    """Return why nothing may start until a folder's disk has more space; empty if it has enough."""
+    """Return why a folder's disk is too full to start anything; empty if the space suffices."""
     refused = refusal("anything", Facts(free=free_bytes(folder), folder=str(folder)))
     return refused.reason if refused else ""
 
@@ -30,15 +30,13 @@ def lack_of_space(folder: Path) -> str:
 def when_there_is_space(
     action: Callable[[], T], progress: Callable[[str], None], pause: float = PAUSE_SECONDS
 ) -> T:
-    """Return the result of `action`; repeat it while the disk is full.
+    """Return the result of `action`; repeat the action while the disk is full.
 
-    Args:
-        action: the action; safe to repeat, wherever it failed.
-        progress: called with a line for each failure.
-        pause: the seconds between two attempts.
+    `action` must be safe to repeat, wherever it failed. `progress` gets a line for each failure,
+    and `pause` is in seconds.
 
     Raises:
-        OSError: the action failed, and not because the disk is full.
+        OSError: the action failed for another reason than a full disk.
     """
     while True:
         try:

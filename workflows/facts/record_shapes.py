@@ -1,24 +1,20 @@
 """The shapes of the JSON files in a run's folder; `files.read_record` refuses others.
 
-A key that isn't named here may have any value, because other releases may note more.
+Other keys may have any value, because other releases may note more.
 """
 
 from __future__ import annotations
 
 from datetime import datetime  # pydantic reads it
-from typing import (
-    Any,
-    Literal,
-    NotRequired,  # pydantic wants that one before Python 3.12
-)
+from typing import Any, Literal, NotRequired
 
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 Metrics = dict[str, float]
 
 
 class Published(TypedDict):
-    """published.json."""
+    """published.json: where a region's model was published."""
 
     path: str
     not_latest: NotRequired[str | None]
@@ -34,7 +30,7 @@ class Inputs(TypedDict):
 
 
 class InputsChanged(TypedDict):
-    """changed.json."""
+    """changed.json: the input files that changed after the run was submitted."""
 
     reason: str
     files: list[str]
@@ -47,7 +43,7 @@ class Result(TypedDict):
 
 
 class Failure(TypedDict):
-    """The failure of an attempt at a full training, in failures.json."""
+    """A failed attempt at a full training or a gate, in failures.json."""
 
     time: str
     node: str
@@ -56,19 +52,19 @@ class Failure(TypedDict):
 
 
 Failures = dict[str, Failure]  # failures.json: by the attempt's number
-Reasons = dict[str, str]  # unpaid.json: by the mode
+Reasons = dict[str, str]  # unpaid.json: by the mode, tune or final
 
 
 class Stopped(TypedDict):
-    """stopped.json."""
+    """stopped.json of a region: why the region ended early."""
 
     reason: NotRequired[str]
     removed: NotRequired[bool]
-    script: NotRequired[str]  # that failed again and again
+    script: NotRequired[str]  # the script that failed repeatedly
 
 
 class StoppedRun(TypedDict):
-    """stopped.json of a run: the person who stopped it, and the time."""
+    """stopped.json of a run: who stopped the run, and when."""
 
     by: str
     time: datetime
@@ -86,7 +82,7 @@ class FailingNotes(TypedDict):
 
 
 class FailingScripts(TypedDict):
-    """failing.json."""
+    """failing.json: the failing scripts of a region or a run."""
 
     scripts: list[FailingNotes]
 

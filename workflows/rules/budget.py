@@ -5,11 +5,11 @@
     a_j   cost so far of a job under way
     e, f  probable costs of one trial and of one full training
 
-    spent = Σ c_i
-    bound = Σ max(a_j, e or f) over the jobs under way, and f for each full training to come
+    spent    = Σ c_i
+    reserved = Σ max(a_j, e or f) over the jobs under way, and f for each full training to come
 
-Another trial starts while spent + bound + e ≤ b, and spent < b. So jobs under way count with their
-probable cost. Full trainings always run, so the money for those to come is reserved.
+Another trial starts while spent + reserved + e ≤ b, and spent < b. Full trainings always run, so
+the money for those to come is reserved.
 """
 
 from __future__ import annotations
@@ -23,12 +23,7 @@ from trialfleet.optimizer.may_begin import UsdBudget
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """The expected costs of a trial and of a full training, in USD.
-
-    Attributes:
-        trial: e.
-        full: f.
-    """
+    """The expected costs of a trial (e) and of a full training (f), in USD."""
 
     trial: float = 0.0
     full: float = 0.0
@@ -72,11 +67,9 @@ class Spending:
 def expected_of(spendings: Iterable[Spending], before: Expected | None = None) -> Expected:
     """Return the expected costs of jobs: the mean costs of the ended ones.
 
-    Args:
-        spendings: the spendings of regions: only of similar regions, or of all.
-        before: expected costs from previous runs, for jobs of which none has ended. Without them, a
-            trial costs nothing, so only spent money counts until the first trial has ended. A full
-            training costs at least as much as a trial.
+    Until a job has ended, `before` counts: the expected costs from previous runs. Without `before`,
+    a trial costs nothing, so only spent money counts. Until a full training has ended, its expected
+    cost is at least a trial's.
     """
     known = list(spendings)
     before = before or Expected()
@@ -89,7 +82,7 @@ def expected_of(spendings: Iterable[Spending], before: Expected | None = None) -
 def usd_budget(
     name: str, usd: float, spendings: Sequence[Spending], expected: Expected
 ) -> UsdBudget:
-    """Return a budget b with the amounts of its regions that count against it."""
+    """Return a budget with the spent and the reserved amounts of its regions."""
     return UsdBudget(
         name=name,
         usd=usd,

@@ -16,11 +16,11 @@ class Kind(StrEnum):
     """The purpose of a cost."""
 
     TRIAL = "trials"
-    BETWEEN = "between trials"  # jobs that train several, while they were at none
+    BETWEEN = "between trials"  # shared jobs, while they trained no trial
     FULL = "full trainings"
     GATE = "gate"
-    FAILED = "failed"  # attempts at any of these that led to nothing
-    EVICTED = "evicted"  # executions of any of these that were cut off
+    FAILED = "failed"  # attempts of any kind above without a result
+    EVICTED = "evicted"  # interrupted executions of any kind above
     BOOT = "boot"  # nodes on their way into the pool
     IDLE = "idle"  # nodes in the pool, and parts of them, without a job
 
@@ -34,15 +34,10 @@ class Item:
     """The cost of one job on one node, or of a node's time without a job.
 
     Attributes:
-        study: the study's name. This and the next four keys are empty if unknown.
-        run: the run's id.
         day: the run's day if it is a daily run, otherwise the day of its planning.
-        team: the study's team.
-        region: the region's name.
-        kind: the purpose.
         seconds: how long a job held its slot. For a node without a job, the cost as a time for
             which the whole node was idle.
-        usd: the cost; None if the node's price is unknown.
+        usd: None if the node's price is unknown.
         instance: the EC2 instance; None on other machines.
     """
 
@@ -59,17 +54,17 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class CostSum:
-    """A sum of items.
+    """A sum of items. Costs are in USD, and None if no price is known.
 
     Attributes:
         key: the values that the items share, by the keys of the grouping.
-        usd: the sum of all known costs. This and the other costs are None if no price is known.
+        usd: all known costs.
         work: the part that led to results, including jobs' time between trials.
         lost: the part of failed attempts and interrupted executions.
         boot: the part of nodes before they joined the pool.
         idle: the part of nodes without a job.
         hours: how long jobs held slots, with or without a result.
-        unpriced_hours: the part of these on nodes of unknown price, whose cost is missing.
+        unpriced_hours: the part of `hours` on nodes of unknown price, whose cost is missing.
     """
 
     key: dict[str, str]
@@ -90,8 +85,8 @@ class CostSum:
 def sums(items: Iterable[Item], by: Sequence[str]) -> list[CostSum]:
     """Return a sum for each group of items with the same keys `by`, sorted by these keys.
 
-    `by` has names from `BY`. A run's name is STUDY/RUN if `by` lacks "study", because several
-    studies may have a run with the same id.
+    `by` has names from `BY`. Without "study", a run is named STUDY/RUN, because several studies may
+    have a run with the same id.
     """
     groups: dict[tuple[str, ...], list[Item]] = {}
     for item in items:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from trialfleet.errors import first_of
 from trialfleet.workflows.tables.day_profile import DayProfile
 
-MOST_DAYS, FEWEST_DAYS = 14, 3  # that a day is compared with
+MOST_DAYS, FEWEST_DAYS = 14, 3  # days in a comparison
 _SPREADS = 5 * 1.4826  # median deviations; 1.4826 of them are a standard deviation
 _ERRORS = 4  # standard errors of a share
 _ROWS = 0.3  # of the usual rows: no smaller difference counts
@@ -20,13 +20,13 @@ _CLASS = 0.5  # of a class's usual share, or of that of all others; likewise
 _QUANTILE = 0.1  # of the rows by which a quantile may move
 _QUANTILES = {0.1: "10% quantile", 0.5: "median", 0.9: "90% quantile"}
 _CLEARLY = 1.2  # times the score of shuffled labels
-_ONE_MAY_BE_ODD = 5  # past days
+_ONE_MAY_BE_ODD = 5  # past days; with fewer, no odd day is ignored
 _MANY_ROWS = 1_000
 _NAMED = 3
 
 
 class Finding(NamedTuple):
-    """A check's finding: the check's name in the study, and a text about the unusual feature."""
+    """A finding: the check's name in the study, and a text about the unusual feature."""
 
     check: str
     text: str
@@ -38,10 +38,8 @@ class Finding(NamedTuple):
 def findings(today: DayProfile, past: Sequence[DayProfile]) -> list[Finding]:
     """Return the unusual features of a day's table; at most one finding per check.
 
-    Args:
-        today: the profile of the day's table.
-        past: the profiles of the region's past days with a model, oldest first. With fewer than
-            `FEWEST_DAYS` days, only the labels are checked.
+    `past` has the profiles of the region's past days with a model, oldest first. With fewer than
+    `FEWEST_DAYS` days, only the labels are checked.
     """
     past = past[-MOST_DAYS:]
     found = [("labels", _labels(today, _alike(today, past)))]
@@ -58,9 +56,9 @@ def findings(today: DayProfile, past: Sequence[DayProfile]) -> list[Finding]:
 def band(values: Sequence[float], floor: float) -> tuple[float, float]:
     """Return the range of a feature's usual values, from its values on past days.
 
-    The range extends from the median by a multiple of the median deviation, at least by `floor`. It
-    includes the second lowest and the second highest value. So a value that occurred twice, as on
-    weekends, is usual, and a value of one odd day is not.
+    The range is median ± 5 · 1.4826 · MAD, or ± `floor` if that is wider. The range always includes
+    the second lowest and the second highest value. So a value of two days, as on weekends, is
+    usual. A value of one odd day is not.
     """
     middle, ordered = median(values), sorted(values)
     width = max(floor, _SPREADS * median(abs(value - middle) for value in values))
@@ -68,13 +66,12 @@ def band(values: Sequence[float], floor: float) -> tuple[float, float]:
 
 
 def _error(share: float, rows: int) -> float:
-    """Return by how much chance may change a share that is measured on this number of rows."""
-    likely = (share * rows + 1) / (rows + 2)  # also of what never came
+    """Return how much chance may change a share that is measured on this number of rows."""
+    likely = (share * rows + 1) / (rows + 2)  # not 0 for a share of 0
     return _ERRORS * math.sqrt(likely * (1 - likely) / max(1, rows))
 
 
 def _alike(today: DayProfile, past: Sequence[DayProfile]) -> list[DayProfile]:
-    """Return the past days with the same target of the same kind (numbers or classes)."""
     return [
         one
         for one in past
@@ -92,14 +89,11 @@ def _rows(today: DayProfile, past: Sequence[DayProfile]) -> str:
 
 
 class _Column(NamedTuple):
-    """An unusual column: how far it is outside the usual range, and a text about it."""
-
     excess: float
     text: str
 
 
 def _columns(found: Iterator[_Column]) -> str:
-    """Return a text about unusual columns, the most unusual first."""
     return first_of([each.text for each in sorted(found, key=lambda one: -one.excess)], _NAMED)
 
 
@@ -145,7 +139,6 @@ def _new_categories(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_
 
 
 def _share(words: dict[str, int], some: set[str]) -> float:
-    """Return the share of a day's rows that have one of these categories."""
     rows = sum(words.values())
     return sum(words[word] for word in some) / rows if rows else 0.0
 
@@ -171,7 +164,6 @@ def _classes(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_Column]
 
 
 def _quantiles(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_Column]:
-    """Yield the target's quantiles that are outside the range of past days."""
     moves = max(_QUANTILE, _ERRORS / 2 / math.sqrt(today.rows))
     for share, words in _QUANTILES.items():
         value = _at(today.quantiles, share)
@@ -183,7 +175,6 @@ def _quantiles(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_Colum
 
 
 def _at(quantiles: Sequence[float], share: float) -> float:
-    """Return a quantile, interpolated between the noted ones."""
     place = min(1.0, max(0.0, share)) * (len(quantiles) - 1)
     below = min(int(place), len(quantiles) - 2)
     part = place - below
@@ -193,7 +184,7 @@ def _at(quantiles: Sequence[float], share: float) -> float:
 def _labels(today: DayProfile, past: Sequence[DayProfile]) -> str:
     """Return a text if the labels look shuffled, unless past days' labels did, too.
 
-    With too few past days to compare, the text is returned only for a table with many rows.
+    With too few past days to compare, only a table with many rows gets a text.
     """
     if today.labels is None or today.labels.ratio > 1:
         return ""

@@ -1,7 +1,8 @@
 """The decision on a gang's next state, from facts to a roster. Pure.
 
-A generation needs its two phases. If a roster named new ranks while old workers lived, the old
-workers would end. That would look like a loss and start the next generation, endlessly.
+A generation (one set of ranks) first forms and then runs. If a roster named new ranks while old
+workers lived, the old workers would end. Their end would look like a loss and start the next
+generation, endlessly.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from trialfleet.workflows.facts.jobs.gang_roster import (
 )
 
 SETTLE_SECONDS = 0.5  # from the first look at a generation's agents to its roster
-SAVE_SECONDS = 20.0  # rank 0 has so long to save before a generation ends in order
-JOIN_SECONDS = 5.0  # a generation trains at least so long before others join
-MOST_FAILURES = 2  # of workers whose jobs live, without a checkpoint between: then the gang fails
-HEARD_SECONDS = 6.0  # an agent speaks every 3 s: one that has, is not cut off from the access point
-APART_SECONDS, LONGEST_APART_SECONDS = 60.0, 960.0  # until one that others don't reach may join
+SAVE_SECONDS = 20.0  # for rank 0 to save before a generation ends in order
+JOIN_SECONDS = 5.0  # the least time that a generation trains before others join
+MOST_FAILURES = 2  # of workers in living jobs without a checkpoint between; more fail the gang
+HEARD_SECONDS = 6.0  # an agent speaks every 3 s; silent agents may be unreachable
+APART_SECONDS, LONGEST_APART_SECONDS = 60.0, 960.0  # waits of an agent left out
 EXIT_REJECTED = 64  # these parameters can't be trained: nothing is retried
 
 
@@ -57,8 +58,8 @@ def decide(
 def to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float) -> frozenset[int]:
     """Return the procs of a gang's jobs that are to be removed from the queue.
 
-    After the gang's end these are jobs that wait for a slot or don't leave by themselves. Before,
-    all jobs are removed if a job is on hold because of a limit, or if too few jobs are left.
+    After the gang's end, a job is removed if it waits for a slot or stays too long. Before, all
+    jobs are removed if a limit put a job on hold, or if too few jobs are left.
     """
     everyone = frozenset(job.proc for job in jobs)
     if roster.state == DONE:
@@ -92,7 +93,6 @@ def superseded(roster: Roster, files: Collection[str]) -> frozenset[str]:
 
 
 def _seated(roster: Roster, agents: Mapping[int, Member]) -> list[Member | None]:
-    """Return the agents of a generation by rank; None for a lost agent."""
     found = [agents.get(seat.proc) for seat in roster.members]
     return [
         agent if agent and agent.token == seat.token else None
@@ -103,10 +103,7 @@ def _seated(roster: Roster, agents: Mapping[int, Member]) -> list[Member | None]
 def _ended(
     roster: Roster, agents: Mapping[int, Member], packages: Collection[Package]
 ) -> Roster | None:
-    """Return the roster of the trial's end if it has ended; otherwise None.
-
-    It has ended if rank 0 has a result, or if a rank reports that the trial can't succeed.
-    """
+    """Return the trial's last roster if rank 0 has a result or a rank can't succeed; else None."""
     generation = roster.generation - (roster.state == FORM)
     if generation < roster.first:
         return None
@@ -122,13 +119,11 @@ def _ended(
 
 
 def _is_final(agent: Member) -> bool:
-    """Return whether a rank's agent reports that the trial can't succeed."""
     is_final = agent.code == EXIT_REJECTED or agent.over
     return agent.phase == member.FAILED and bool(is_final)
 
 
 def _over(roster: Roster, agent: Member, package: Package) -> Roster:
-    """Return the roster of an ended trial, with the result of the agent that counts."""
     return replace(roster, code=agent.code, over=agent.over or None, result=package.name)
 
 
@@ -153,7 +148,7 @@ def _formed(
     is_settled = (
         now - roster.since >= SETTLE_SECONDS
         or now < roster.since  # a clock set back
-        or roster.generation == roster.first > 1  # of the agents that trained the trial before
+        or roster.generation == roster.first > 1  # with the previous trial's agents
     )
     all_ready = len(ready) == len(present) and not any(job.is_starting for job in jobs)
     if roster.trial and len(ready) >= size.least and all_ready and is_settled:
@@ -175,13 +170,12 @@ def _formed(
 
 
 def _newest(roster: Roster, packages: Collection[Package]) -> str | None:
-    """Return the name of the checkpoint to start from; None: start from the beginning.
+    """Return the checkpoint to start from: the previous generation's last one, else the roster's.
 
-    It is the last checkpoint of the previous generation. A checkpoint of an earlier generation may
-    have come too late, from a rank that seemed to be lost.
+    An earlier generation's checkpoint may have come too late, from a rank that seemed to be lost.
     """
     own = [p for p in packages if p[:2] == (CHECKPOINT, roster.generation - 1)]
-    own = own if roster.generation > roster.first else []  # another trial's
+    own = own if roster.generation > roster.first else []  # else another trial's
     return max(own).name if own else roster.start
 
 
@@ -228,9 +222,8 @@ def _kept_apart(
 ) -> tuple[Apart, ...]:
     """Return the agents to leave out, new and previous ones, so that all others reach each other.
 
-    The agent with the most broken connections is left out first. Of two agents that miss only each
-    other, the one with the higher rank is left out. An agent that is also silent for the access
-    point is not left out: it is lost, or soon back.
+    The agent with the most broken connections is left out first; of equals, the higher rank. An
+    agent that is also silent for the access point stays, because it is lost or soon back.
     """
     seats = {seat.token: (rank, seat) for rank, seat in enumerate(roster.members)}
     broken = {
@@ -262,8 +255,8 @@ def _after_failure(
 ) -> Roster:
     """Return the roster after a worker's failure: another generation, or the trial's end.
 
-    After repeated failures without a checkpoint in between, the trainer is to blame. The worker
-    that ended first is the cause; the others ended because they missed it.
+    Repeated failures without a checkpoint in between are the trainer's fault. The worker that ended
+    first is the cause, because the other workers ended when they lost it.
     """
     has_saved = any(p[:2] == (CHECKPOINT, roster.generation) for p in packages)
     failures = 1 if has_saved else roster.failures + 1

@@ -1,16 +1,15 @@
 """The gate's decision: whether a new model, the challenger, replaces the champion.
 
-The champion is kept if two criteria hold: the challenger is worse by more than the tolerance
-(relevance), *and* chance alone doesn't explain the difference (significance). Roychoudhury, Scheuer
-and Neuenschwander describe such a rule (Beyond p-values: a phase II dual-criterion design, Clinical
-Trials 15, 2018). Two alternatives were rejected:
+The champion (the current model) stays if two criteria hold. The challenger is worse by more than
+the tolerance (relevance), *and* chance alone doesn't explain the difference (significance). The
+source of this rule is Roychoudhury, Scheuer and Neuenschwander (Beyond p-values: a phase II
+dual-criterion design, Clinical Trials 15, 2018). Two alternatives were rejected:
 
 - *Keep the champion unless the challenger is shown to be non-inferior.* With a tolerance of 0 this
-  requires proof that the challenger is better. On most days the two models are equally good, so the
-  challenger would be blocked forever. The current model would go stale, although the newest data
-  are the reason to train every day.
-- *Keep the champion if the challenger's metric is worse.* If both models are equally good, this is
-  so in half of all cases by chance.
+  requires proof that the challenger is better. On most days both models are equally good, so the
+  champion would go stale.
+- *Keep the champion if the challenger's metric is worse.* Of two equally good models, chance makes
+  the challenger's metric worse in half of all cases.
 
 If the trainer writes the loss of each row, a paired bootstrap judges chance (Efron and Tibshirani,
 An Introduction to the Bootstrap, 1993, chapter 13; Koehn, Statistical significance tests for
@@ -19,21 +18,20 @@ pairs. The rule has a disadvantage: each day, a model that is a little worse may
 This is the creep of non-inferiority trials (D'Agostino, Massaro and Sullivan, Statistics in
 Medicine 22, 2003).
 
-An interval that begins below zero doesn't yet show chance. A third of all samples don't contain a
-given row. So if a single row makes the challenger worse, the interval begins just below zero,
-however large that row's loss is. Chance alone could as well have made the challenger better by the
-same amount. So the difference counts as chance only if the interval reaches below zero by at least
-a quarter of the difference (`_AS_WELL`). One row can't cause that. Of challengers that are as good
-as the champion, 9 % are then rejected instead of 5 %. A test by ranks or a trimmed mean does not
-help: by these, a challenger with one such row equals the champion.
+If chance explains a difference, chance could as well have made the challenger better by the same
+amount. So the difference counts as chance only if the interval reaches below zero by at least a
+quarter of the difference (`_AS_WELL`). An interval that begins just below zero doesn't show chance.
+A third of all bootstrap samples don't contain a given row. So a single bad row makes the interval
+begin just below zero, however large that row's loss is. One row can't make the interval reach as
+far as the quarter. Of challengers that equal the champion, 9 % are then rejected instead of 5 %.
+Ranks or a trimmed mean don't help, because they ignore such a row.
 
-Shuffled labels also spoil the rows for the measurement, so that champion and challenger look
-equally bad. So if the trainer measures a constant prediction, the challenger has to be better than
-that, too. Here the challenger has the burden of proof.
+Shuffled labels also spoil the rows for the measurement, so that both models look equally bad. So
+the challenger must be shown to be better than a constant prediction, if the trainer measures one.
 
-A champion can't be good on values that it never saw, such as categories with a new spelling. A
-challenger that is better only on those values has shown nothing. So it has to pass a second time,
-on the rows with values that the champion can know. At least half of all rows have to be such rows.
+A champion can't be good on values that it never saw, such as categories with a new spelling. So the
+challenger must also pass on the rows whose values the champion can know. At least half of all rows
+must be such rows.
 """
 
 from __future__ import annotations
@@ -62,12 +60,12 @@ if TYPE_CHECKING:
 Losses: TypeAlias = "npt.NDArray[np.float64]"
 
 RESAMPLES = 10_000
-_MOST_ROWS = 10_000  # that are drawn one by one; more are drawn in groups
+_MOST_ROWS = 10_000  # drawn one by one; more rows are drawn in groups
 _NUMBERS = 4_000_000  # drawn at a time, which bounds the memory
-_AS_WELL = 0.25  # of a difference: what chance makes worse, it could have made better by so much
+_AS_WELL = 0.25  # of a difference; chance must be able to have made the challenger better
 _LITTLE = 0.01  # of the champion's metric: a difference that a person may not mind
 
-_ENOUGH_SEEN = 0.5  # of the rows: with fewer that the champion can know nothing is compared
+_ENOUGH_SEEN = 0.5  # of the rows: the least part that the champion must be able to know
 
 SEEN = {name: f"{name}_seen" for name in (CHAMPION, CHALLENGER)}  # on rows known to the champion
 
@@ -88,9 +86,7 @@ class Rule:
 class Measured:
     """The gate's measurement of a model.
 
-    Attributes:
-        losses: the model's loss in each row, if known.
-        note: a note for people on how the model was measured.
+    `losses` has the model's loss in each row, if known. `note` says how the model was measured.
     """
 
     metrics: Mapping[str, float]
@@ -100,12 +96,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Passed:
-    """A model that passed the gate against a champion.
-
-    Attributes:
-        why: the verdict's reason.
-        is_worse: whether the model's metric is worse than the champion's, although it passed.
-    """
+    """A model that passed the gate; `is_worse` if its metric is worse than the champion's."""
 
     why: str
     is_worse: bool
@@ -152,8 +143,8 @@ def decide(
 ) -> Verdict:
     """Return the verdict on two models that were measured on the same rows.
 
-    `measured` has the keys "champion", "challenger" and, if the trainer measures it, "baseline".
-    `champion` and `challenger` are the models' runs.
+    `measured` has the keys "champion", "challenger" and, if measured, "baseline" and those of
+    `SEEN`. `champion` and `challenger` are the models' runs.
     """
     promoted, why, interval = _decision(rule, measured)
     if note := measured[CHAMPION].note:
@@ -174,7 +165,6 @@ def decide(
 def _decision(
     rule: Rule, measured: Mapping[str, Measured]
 ) -> tuple[bool, str, tuple[float, float] | None]:
-    """Return whether the challenger is promoted, why, and the interval of the differences."""
     for name in (CHALLENGER, CHAMPION):
         if rule.metric not in measured[name].metrics:
             there = ", ".join(sorted(measured[name].metrics)) or "none"
@@ -211,7 +201,6 @@ def _beyond(rule: Rule) -> str:
 
 
 def _how_little(rule: Rule, worse: float, champion: Measured) -> str:
-    """Return a hint on `gate.tolerance` if the difference is significant but very small."""
     if worse > _LITTLE * abs(champion.metrics[rule.metric]):
         return ""
     unit = 10.0 ** math.floor(math.log10(worse))  # rounded up to one digit that isn't zero
@@ -245,10 +234,7 @@ def _no_better_than_a_constant(rule: Rule, measured: Mapping[str, Measured]) -> 
 
 
 def _doubt(rule: Rule, measured: Mapping[str, Measured]) -> str | None:
-    """Return why a challenger may be better only on values that are new to the champion.
-
-    None if the challenger also passes on the rows that the champion can know.
-    """
+    """Return why a challenger may be better only on values new to the champion; else None."""
     seen = {name: measured[alias] for name, alias in SEEN.items() if alias in measured}
     if len(seen) < len(SEEN):
         return None
@@ -293,16 +279,14 @@ def _interval(rule: Rule, differences: Losses | None) -> tuple[float, float] | N
 def bootstrap(differences: Losses, confidence: float, seed: int) -> tuple[float, float]:
     """Return the lower and the upper end of one-sided percentile intervals for the mean.
 
-    Args:
-        differences: [n], the differences of pairs; n is at least 2.
-        confidence: the confidence of each end by itself.
-        seed: the random seed; the same seed gives the same interval.
+    `differences` of pairs has shape [n], with n at least 2. `confidence` is that of each end by
+    itself. The same `seed` gives the same interval.
     """
     import numpy as np
 
     random = np.random.default_rng(seed)
     values = differences
-    if len(values) > _MOST_ROWS:  # the means of groups by chance vary as the rows' mean does
+    if len(values) > _MOST_ROWS:  # means of random groups vary as the rows' mean
         groups = np.array_split(random.permutation(values), _MOST_ROWS)
         values = np.array([group.mean() for group in groups])
     count = len(values)

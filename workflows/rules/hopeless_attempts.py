@@ -1,16 +1,15 @@
 """The rule for trials that are hopeless although nothing failed. Pure: from facts to troubles.
 
-HTCondor restarts an evicted job forever. That is right if checkpoints save the job's work. It is
-wrong if every start ends in the same way. Two kinds of trouble are reported:
+HTCondor restarts an evicted job forever. Restarts are useless if every start ends in the same way.
+Two kinds of trouble are reported:
 
 evictions   The job is evicted repeatedly for the same reason, or has lost more work than it kept.
             The attempt fails after `MOST_WASTED` starts in a row that kept no work.
 stuck       A job or a script of its node stays too long in a temporary state, or a job's agent
-            gets no answer to its question. The attempt fails if its job stays in the state
-            `STUCK_TIMES` as long.
+            gets no answer. The attempt fails if its job stays in the state `STUCK_TIMES` as long.
 
-Only starts that keep no work limit an attempt. So a trial on spot instances may be interrupted any
-number of times if checkpoints save its work.
+Only starts that keep no work limit an attempt. So spot instances may interrupt a trial any number
+of times if checkpoints save its work.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from trialfleet.workflows.facts.jobs.executions import Execution
 from trialfleet.workflows.facts.jobs.job_facts import LONG, JobFacts
 from trialfleet.workflows.formatting import rough_duration
 
-# The beginnings of the error of an attempt that ended at a limit.
+# The beginnings of errors of attempts that ended at a limit.
 EVICTED, STUCK = "evicted too often", "stuck"
 MOST_WASTED = 5  # starts in a row that kept no work
 STUCK_TIMES = 3
 _ALIKE, _WITHIN = 3, 600.0  # evictions for one reason, within these seconds
 _LEAST_LOST = 60.0  # seconds of lost work that are worth reporting
-_MB_PER_SECOND = 1.0  # a slower transfer is no transfer
+_MB_PER_SECOND = 1.0  # a slower transfer counts as stuck
 _ANSWER_SECONDS = 30.0  # an answer takes milliseconds; a suggestion in a large study, seconds
 _COMPLETED_SECONDS, _SCRIPT_SECONDS = 120.0, 300.0
 _FIGURES = re.compile(r"\d+")
@@ -46,15 +45,10 @@ class JobTrouble:
     """The trouble of a hopeless trial.
 
     Attributes:
-        region: the slug of its region.
-        node: its DAG node.
-        kind: the kind of trouble, see above.
         what: the trouble in words.
-        job: the id of its job; empty if the trouble is a script's.
-        machine: the machine of its last start.
+        job: the job's id; empty if the trouble is a script's.
         reason: why the last start ended, in HTCondor's words.
-        log: the path of the log with more facts.
-        error: why the attempt fails, if it has reached its limit; else empty.
+        error: why the attempt fails; empty below its limit.
     """
 
     region: str
@@ -69,7 +63,7 @@ class JobTrouble:
 
     @property
     def cause(self) -> str:
-        """The key of the trouble: its kind and reason. Only numbers in it change between checks."""
+        """A key of the trouble's kind and reason; only numbers in it change between checks."""
         return f"{self.kind} {self.reason or self.what}"
 
     def __str__(self) -> str:
@@ -79,7 +73,7 @@ class JobTrouble:
 def job_troubles(
     jobs: Iterable[JobFacts], now: float, scripts: Iterable[ScriptFacts] = ()
 ) -> list[JobTrouble]:
-    """Return the reported problems of a run's trials that can't succeed, from jobs and scripts."""
+    """Return the troubles of a run's jobs and scripts that are hopeless."""
     of_jobs = (_unanswered(job, now) or _stuck(job, now) or _evicted(job, now) for job in jobs)
     return [*filter(None, of_jobs), *_of_scripts(scripts, now)]
 
@@ -142,16 +136,12 @@ def _evicted(job: JobFacts, now: float) -> JobTrouble | None:
 
 
 def _alike(cuts: Sequence[Execution]) -> list[Execution]:
-    """Return the evictions that had the same reason as the last one."""
     kind = _FIGURES.sub("#", cuts[-1].reason)
     return [cut for cut in cuts if _FIGURES.sub("#", cut.reason) == kind]
 
 
 def _wasted_starts(job: JobFacts, now: float) -> int:
-    """Return the number of last starts in a row without kept work.
-
-    Return 0 if the present execution has already lasted longer than each of them.
-    """
+    """Return the last starts in a row without kept work; 0 if the present one outlasts them all."""
     wasted: list[Execution] = []
     for cut in reversed(job.cuts):
         if job.kept(cut):
@@ -168,7 +158,7 @@ def _lost(job: JobFacts, cuts: Iterable[Execution]) -> float:
 
 
 def _kept(job: JobFacts, cuts: Iterable[Execution], now: float) -> float:
-    """Return the seconds of work that were saved, and those of the present execution."""
+    """Return the seconds of saved work, plus the seconds of the present execution."""
     executing = max(0.0, now - job.executing.began) if job.executing else 0.0
     return executing + sum(map(job.kept, cuts))
 
@@ -212,6 +202,5 @@ def _clock(moment: float) -> str:
 
 
 def _trouble(job: JobFacts, kind: Kind, what: str, **more: str) -> JobTrouble:
-    """Return the trouble of a job."""
     of = {"region": job.region, "node": job.node, "job": job.job, "log": job.log}
     return JobTrouble(kind=kind, what=what, **of, **more)

@@ -7,11 +7,11 @@ For each node with its price p and its life from launch to end:
     boot  = p · (joined - launched), at most total - jobs
     idle  = total - jobs - boot
 
-So a fleet's items add up to the cost in its record, whatever the jobs' logs say. If the jobs seem
-to cost more than their node, their costs are scaled down to the node's cost. This happens if trials
-with and without GPUs shared the node, or if it ended earlier than their logs say. Boot and idle
-time is charged to the runs and regions that used the node, in proportion to their jobs' costs. If
-no run used the node, the run for which it was launched is charged.
+So a fleet's items add up to the cost in its record. If the jobs' logs say more, the jobs' costs are
+scaled down to the node's cost. The logs say more if trials with and without GPUs shared the node,
+or if the node ended earlier than the logs say. Boot and idle time is charged to the runs and
+regions that used the node, in proportion to their jobs' costs. If no run used the node, the run for
+which the node was launched is charged.
 """
 
 from __future__ import annotations
@@ -28,10 +28,8 @@ from trialfleet.workflows.rules.cost_sums import Item, Kind
 def settled(items: Iterable[Item], lifetimes: Mapping[str, Lifetime], now: datetime) -> list[Item]:
     """Return the items of jobs, and items for their nodes' boot and idle time.
 
-    Args:
-        items: the items of all jobs that ran on the nodes.
-        lifetimes: the nodes' lifetimes, by instance; items of jobs elsewhere stay unchanged.
-        now: the end of the charged time of running nodes.
+    `lifetimes` has the nodes by EC2 instance; items of jobs elsewhere stay unchanged. Running nodes
+    are charged until `now`.
     """
     by_node: dict[str, list[Item]] = {name: [] for name in lifetimes}
     found: list[Item] = []
@@ -68,7 +66,6 @@ def _node(name: str, life: Lifetime, jobs: Sequence[Item], now: datetime) -> lis
 
 
 def _divided(usd: float, jobs: Sequence[Item]) -> list[tuple[Item, float]]:
-    """Divide a cost among the runs and regions of jobs, in proportion to the jobs' costs."""
     shares: dict[Item, float] = {}
     for job in jobs:
         whose = replace(job, kind=Kind.IDLE, seconds=0.0, usd=None, instance=None)

@@ -19,7 +19,7 @@ from trialfleet.workflows.rules.states import RunState
 if TYPE_CHECKING:
     from trialfleet.workflows.study.spec import Study
 
-LEFT_NO_MODEL = "left nothing in model/"  # a full training: another would leave nothing, too
+LEFT_NO_MODEL = "left nothing in model/"  # of a full training; another one would fail alike
 NO_MODEL = (
     f"the full training {LEFT_NO_MODEL}: in mode final (`mode` in trial.json, t.mode in "
     "Python) the trainer must write its model into the folder model/ (t.model); to tune without a "
@@ -47,7 +47,7 @@ def state_of(
     if records.is_done:
         return RunState.DONE
     has_ended = run_state in {RunState.STOPPED, RunState.FAILED}
-    if queued and region.slug in queued.regions and not has_ended:  # its DAGMan goes a bit later
+    if queued and region.slug in queued.regions and not has_ended:  # its DAGMan ends later
         return RunState.RUNNING
     if records.stopped is not None:
         return RunState.FAILED if records.gave_up else RunState.STOPPED
@@ -71,13 +71,9 @@ def reason_over(
 ) -> str | None:
     """Return why a region without a model gets no more trials, even after a resume; else None.
 
-    Args:
-        reason: why the region ended early, if it did.
-        failed: the number of permanently failed trials.
-        allowed: the number of trials that may fail.
-        finished: the number of ended trials.
-        budget: the maximum number of trials.
-        done: the number of complete trials.
+    `reason` is why the region ended early, if it did. `failed` counts the trials that failed for
+    good, and `allowed` is their limit. `finished` counts the ended trials, `done` the complete
+    ones.
     """
     if refused := refusal("region", Facts(failed=failed, failures=allowed)):
         return refused.reason
@@ -98,12 +94,8 @@ def reason_of(
 ) -> str | None:
     """Return why a region ended early, from its record or else from its scripts' last error.
 
-    Args:
-        records: the region's records.
-        node: the region's node in the whole run's graph.
-        state: the region's state.
-        by_stop: whether `trialfleet stop` stopped the run.
-        error: the result of `last_error` for the region.
+    `node` is the region's node in the run's graph. `by_stop` is True after `trialfleet stop`.
+    `error` is the result of `last_error`.
     """
     if state not in {RunState.FAILED, RunState.STOPPED}:
         return None
@@ -124,12 +116,7 @@ def last_error(
 ) -> str:
     """Return why a region failed if it could not note the reason itself.
 
-    Args:
-        records: the region's records.
-        node: the region's node in the whole run's graph.
-        log: the log of the region's scripts.
-        trouble: why the optimiser's service does not answer; empty if it answers.
-        service_log: the log of the optimiser's service.
+    `trouble` is why the optimiser's service does not answer, or empty. `log` is the scripts' log.
     """
     if trouble:
         return f"{trouble}{log_hint(str(service_log))}"
@@ -147,7 +134,7 @@ def phase_of(
 ) -> str:
     """Return the phase of a region: waiting, trials, best, gate, publish or done.
 
-    `ends` reads the files of the full training and the gate; it is called only after the trials.
+    `ends` reads the files of the full training and the gate, and is called only after the trials.
     """
     if records.is_done:
         return "done"
@@ -161,7 +148,7 @@ def phase_of(
         left = ends()
         if not left.is_trained:
             return "best"
-        # the gate's job goes on or is about to: a first model, say, is promoted without
+        # the gate's job runs or will; a first model, say, is promoted without a gate's job
         measures = not left.is_measured and (has_job(region.gate) or left.gate_begins)
         return "gate" if region.gated and measures else "publish"
     return "trials" if finished or records.is_submitted else "waiting"

@@ -23,9 +23,9 @@ _USED = re.compile(r"usage: (\d+) megabytes")
 
 
 def over_limit(code: int | None, reason: str, places: Mapping[str, str]) -> str:
-    """Return why a job is on hold. If it exceeded a limit, the text names the study's key to raise.
+    """Return why a job is on hold, with the study's key to raise if the job exceeded a limit.
 
-    `places` has the place `FILE:LINE` of each limit in the study, by key, if known.
+    `places` has the `FILE:LINE` of each key in the study, if known.
     """
     if code == BY_CGROUP:
         limit, used = _LIMIT.search(reason), _USED.search(reason)
@@ -51,5 +51,4 @@ def over_by_agent(ended: Ended, order: Order | None, places: Mapping[str, str]) 
 
 
 def _to_raise(key: str, words: str, places: Mapping[str, str]) -> str:
-    """Return a message about an exceeded limit, with the study's key to raise."""
     return f"{words}; raise {key} in {places.get(key, 'the study')}"

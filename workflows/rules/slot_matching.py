@@ -1,9 +1,8 @@
 """The match of a job with the pool's slots, and why other slots can't run the job.
 
-A slot counts as if no job ran on it, because a job that only waits for its turn can run. The job's
-requirements are evaluated from its ad, clause by clause, so the result agrees with HTCondor's
-matchmaking. A slot's requirements on jobs (START) may change during the day and are reported
-separately.
+A slot counts as if no job ran on it, because a job that only waits for its turn can run. The
+clauses of the job's requirements are evaluated from its ad, as HTCondor's matchmaking does. A
+slot's START may change during the day and is reported separately.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from trialfleet.workflows.facts.dagman.pool_slots import RESOURCES, holds, numbe
 if TYPE_CHECKING:
     from classad2 import ClassAd
 
-_MEMORY_STEP = 128  # MB: HTCondor rounds what a job asks up to that, as it is shipped
+_MEMORY_STEP = 128  # MB: by default HTCondor rounds a job's memory up to a multiple
 # Clauses that condor_submit adds for a resource; these have separate texts.
 _OF_RESOURCE = re.compile(r"TARGET\.\w+ >= Request\w+|versionGE\(.*RequestDisk\)")
 _SHARES = re.compile(r"\(TrialfleetTrialsPerGpu \?: 1\) == (\d+)")
@@ -32,9 +31,8 @@ class Prospects:
     Attributes:
         slots: the number of the pool's slots, without dynamic ones.
         fit: the number of slots that meet all of the job's requirements.
-        willing: the number of those that would accept the job now, by their START.
-        concurrency: the number of such jobs that the willing slots can run at a time, if no others
-            run there.
+        willing: the number of fitting slots whose START accepts the job now.
+        concurrency: how many such jobs the willing slots can run at a time, without other jobs.
         lacking: the requirements that other slots don't meet, in words; the most frequent first.
         has_fleet: whether the pool has nodes of a fleet, so that more nodes may come.
     """
@@ -57,7 +55,6 @@ class Prospects:
         return self.fit > 0 and not self.willing
 
     def __str__(self) -> str:
-        """Return the result in one line."""
         if not self.slots:
             return "the pool has no slots now"
         why = f": {'; '.join(self.lacking)}" if self.lacking else ""
@@ -72,7 +69,6 @@ class Prospects:
         return f"{self.fit} of {self.slots} slot(s) of the pool can run them{self._divided()}{why}"
 
     def _divided(self) -> str:
-        """Return a note on the number of jobs if a slot runs several; otherwise empty."""
         if self.concurrency <= self.fit:
             return ""
         are = "it is" if self.fit == 1 else "they are"
@@ -97,8 +93,6 @@ def prospects(job: ClassAd, slots: Sequence[ClassAd]) -> Prospects:
 
 @dataclass(frozen=True)
 class _Demand:
-    """One requirement of a job, and which slots meet it."""
-
     what: str
     met: tuple[bool, ...]
     none: str = "no slot has that"  # the text if no slot has it
@@ -163,7 +157,6 @@ def _binds_less(text: str, i: int) -> bool:
 
 
 def _outside_brackets(text: str) -> Iterable[int]:
-    """Yield the positions in a ClassAd expression outside brackets and quotes."""
     depth, quote, i = 0, "", 0
     while i < len(text):
         char = text[i]
@@ -186,7 +179,7 @@ def _takes(slot: ClassAd, job: ClassAd) -> bool:
 
 
 def _times(job: ClassAd, slot: ClassAd) -> int:
-    """Return the number of such jobs that a slot runs at a time; above 1 if it is partitionable."""
+    """Return the number of such jobs that a slot runs at a time; above 1 only if partitionable."""
     if slot.get("PartitionableSlot") is not True:
         return 1
     asked = {name: number_of(job, f"Request{name}") for name in RESOURCES}

@@ -1,8 +1,4 @@
-"""The words for the states of runs, regions and trials; all views use only these words.
-
-So `trialfleet status`, `trials`, `best`, the report, their JSON and the Python API agree about a
-moment. docs/states.md lists the words.
-"""
+"""The states of runs, regions and trials that all views share; docs/states.md describes them."""
 
 from __future__ import annotations
 
@@ -79,13 +75,9 @@ _STAGES = {
 
 
 def stage_of(state: RunState, phase: str, *, published: bool, kept: bool = False) -> Stage:
-    """Return the stage of a region.
+    """Return the stage of a region; `phase` is as in `RegionStatus`.
 
-    Args:
-        state: the region's state.
-        phase: the region's phase, as in `RegionStatus`.
-        published: whether the region has published a model.
-        kept: whether the current model is not the published one.
+    With `published` the region has published a model; with `kept` another model is current.
     """
     if state is RunState.DONE:
         if published and kept:
@@ -131,13 +123,9 @@ _OF_OPTUNA = {
 def trial_state(
     optuna: str, node: str, unfinished: Mapping[str, TrialState], *, stopped_early: bool = False
 ) -> TrialState:
-    """Return the state of a trial.
+    """Return the state of a trial, given the name of its stored state.
 
-    Args:
-        optuna: the name of its state in the study.
-        node: the trial's name.
-        unfinished: the results of `unfinished_state` for the region's trials, by name.
-        stopped_early: whether the trial was stopped early, from `is_stopped_early`.
+    `unfinished` has the results of `unfinished_state` for the region's trials, by name.
     """
     if stopped_early:
         return TrialState.STOPPED_EARLY
@@ -145,13 +133,7 @@ def trial_state(
 
 
 def unfinished_state(region: RunState, *, running: bool, held: bool) -> TrialState:
-    """Return the state of a trial that has been asked but has no result.
-
-    Args:
-        region: the state of its region.
-        running: whether its job runs.
-        held: whether its job is on hold.
-    """
+    """Return the state of a trial without a result, from its region's state and its job's."""
     if region in {RunState.UNKNOWN, RunState.PLANNED}:  # another manager may train it
         return TrialState.UNKNOWN
     if region not in {RunState.RUNNING, RunState.WAITING, RunState.HELD}:

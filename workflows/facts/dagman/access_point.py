@@ -1,4 +1,7 @@
-"""The access point's readiness to start DAGMans, services and local jobs."""
+"""The access point's readiness to start DAGMans, services and local jobs.
+
+Functions that ask the schedd raise PoolError if HTCondor is unreachable.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from classad2 import ClassAd
 
 UNIVERSES = (Universe.SCHEDULER, Universe.LOCAL)
-_JUST_SUBMITTED = 10.0  # seconds that a job of the access point waits for its turn anyway
+_JUST_SUBMITTED = 10.0  # seconds; a job of the access point may wait as long in any case
 # By universe: its jobs, the schedd's attribute that lets them start, and its setting.
 _STARTS: dict[int, tuple[str, str, str]] = {
     Universe.SCHEDULER: (
@@ -32,11 +35,7 @@ _STARTS: dict[int, tuple[str, str, str]] = {
 
 
 def reasons_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
-    """Return a line for each of these universes whose jobs the access point doesn't start now.
-
-    Raises:
-        PoolError: HTCondor is unreachable.
-    """
+    """Return a line for each of these universes whose jobs the access point doesn't start now."""
     if not (asked := [*universes]):
         return []
     ad = _schedd_ad()
@@ -49,11 +48,7 @@ def reasons_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
 
 
 def reasons_jobs_wait(jobs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return `reasons_closed` for the universes of a run's jobs that have waited for some time.
-
-    Raises:
-        PoolError: HTCondor is unreachable.
-    """
+    """Return `reasons_closed` for the universes of a run's jobs that have waited for some time."""
     now = time.time()
     waiting = {
         ad["JobUniverse"]

@@ -1,8 +1,7 @@
 """Failing scripts of a run's nodes: the last error of each, kept until the script succeeds.
 
 The optimiser's service notes the errors of a region's scripts. Publish and report note their own
-errors. A client notes that the service does not answer. `status`, `why`, the page and alerts read
-these notes.
+errors. A client notes that the service does not answer.
 """
 
 from __future__ import annotations
@@ -23,23 +22,18 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 Cause = Literal["error", "storage", "space"]
 DATA_UNREADABLE = "the data can't be read"  # the beginning of an error that a person must fix
-TRIES = 12  # of a script that fails, 10 s apart, before its region has failed
+TRIES = 12  # of a failing script, 10 s apart, before its region fails
 _LONGEST = 1000  # characters of an error
-_CLOCK = 1.0  # seconds between two files' times that say nothing
+_CLOCK = 1.0  # seconds; a smaller difference between two files' times says nothing
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailingScript:
     """A script that failed when it last ran.
 
-    Attributes:
-        node: the DAG node that has the script.
-        script: the operation, such as `ask`.
-        error: why it failed.
-        cause: the kind of error. After "storage" or "space" the script is retried without a limit;
-            after `TRIES` other errors its region has failed.
-        times: the number of failures in a row.
-        since: the time of the first of these failures, in ISO format.
+    `script` is the operation, such as `ask`. After the `cause` "storage" or "space", retries have
+    no limit. After `TRIES` other errors, the region fails. `times` counts the failures in a row,
+    and the first one was at `since` (ISO format).
     """
 
     node: str
@@ -114,7 +108,7 @@ def failing_scripts(file: Path) -> tuple[FailingScript, ...]:
 def service_trouble(folder: RunFolder) -> str:
     """Return the noted reason why the optimiser's service does not answer; empty without one.
 
-    A note from a client that waits is outdated as soon as the service writes to its log.
+    The note of a waiting client is outdated as soon as the service writes to its log.
     """
     try:
         noted = json.loads((folder.root / TROUBLE).read_text(encoding="utf-8"))
@@ -123,6 +117,6 @@ def service_trouble(folder: RunFolder) -> str:
             return ""
     except (OSError, ValueError, TypeError, LookupError):
         return ""
-    what, _, log = error.partition("; the end of ")  # of which the last line says the most
+    what, _, log = error.partition("; the end of ")  # the log's last line says the most
     lines = [line for line in log.splitlines()[1:] if line.strip()]
     return f"{what}: {lines[-1].strip()}" if lines else what

@@ -22,8 +22,8 @@ _SUBMIT = re.compile(rb'000 \(.*?DAGNodeName = "([^"\n]+)"', re.DOTALL)
 _POST_ENDED = re.compile(
     rb"016 \((?P<job>\d+)\S* (?P<time>\S+ [\d:]+).*DAG Node: (?P<node>[^\n]+)", re.DOTALL
 )
-STOP_REASON = "trialfleet stop"  # with which it removes jobs
-_WAS = "Was STATUS_"  # how DAGMan's details of a node begin that had not ended when it was removed
+STOP_REASON = "trialfleet stop"  # the reason with which it removes jobs
+_WAS = "Was STATUS_"  # the beginning of a node's details if DAGMan was removed before its end
 # DAG_STATUS_ERROR, _NODE_FAILED of a metrics file: DAGMan itself failed, or a node failed.
 _ENDED_BY_ERROR, _ENDED_BY_NODE = 1, 2
 
@@ -32,12 +32,8 @@ _ENDED_BY_ERROR, _ENDED_BY_NODE = 1, 2
 class NodeStatus:
     """A node's state, as DAGMan last wrote it.
 
-    Attributes:
-        submitted: DAGMan waits for the end of the node's job.
-        in_pre: DAGMan waits for the end of the PRE script.
-        in_post: DAGMan waits for the end of the POST script.
-        failed: the node failed, and DAGMan does not retry it.
-        details: DAGMan's text about the state.
+    DAGMan waits for the job (`submitted`), the PRE script (`in_pre`) or the POST script
+    (`in_post`). DAGMan does not retry a `failed` node. `details` is DAGMan's text about the state.
     """
 
     submitted: bool
@@ -53,7 +49,7 @@ class NodeStatus:
 
 
 def exit_code(files: DagFiles) -> int | None:
-    """Return the exit code of the last DAGMan that ended by itself; None if none did."""
+    """Return the exit code of the last DAGMan that ended by itself; None without one."""
     return _metric(files, "exitcode")
 
 
@@ -68,7 +64,7 @@ def ended_by_node(files: DagFiles) -> bool:
 
 
 def removal(files: DagFiles) -> str | None:
-    """Return why the DAGMan job was removed; None if it wasn't, or was started again."""
+    """Return why the DAGMan job was removed; None if the removal isn't the log's last event."""
     events = events_of(files.log)
     if not events or events[-1].type.name != "JOB_ABORTED":
         return None
@@ -80,15 +76,12 @@ def _metric(files: DagFiles, name: str) -> int | None:
 
 
 def read_node_status(path: Path) -> dict[str, NodeStatus]:
-    """Return the nodes in a node status file by name; empty while there is no file.
-
-    DAGMan rewrites the file every few seconds, mostly unchanged.
-    """
+    """Return the nodes in a node status file by name; empty without a readable file."""
     stamp = job_files.stamp_of(path)
     return _nodes_in(path, stamp) if any(stamp) else {}
 
 
-@lru_cache(maxsize=1 << 12)  # of the DAGMans of a large run
+@lru_cache(maxsize=1 << 12)  # the files of a large run's DAGMans
 def _nodes_in(path: Path, _changed: tuple[int, int]) -> dict[str, NodeStatus]:
     import classad2
 
@@ -99,9 +92,8 @@ def _nodes_in(path: Path, _changed: tuple[int, int]) -> dict[str, NodeStatus]:
         return {}
 
 
-@lru_cache(maxsize=1 << 13)  # of all that a look at a large run reads
+@lru_cache(maxsize=1 << 13)  # DAGMan rewrites its file often, and most ads stay the same
 def _node_of(ad: str) -> tuple[str, NodeStatus]:
-    """Return a node's name and state from its ad."""
     import classad2
 
     found = plain(classad2.ClassAd(ad))
@@ -121,10 +113,10 @@ def _node(ad: Any) -> NodeStatus:
 def passed_over(nodes_log: Path, since: float) -> set[str]:
     """Return the nodes whose POST script ended for a second time for the same job.
 
-    DAGMan ignores the second end (docs/dagman-recovery.md, 3). Events before `since` don't count:
-    its recovery, which began then, has read them.
+    DAGMan ignores the second end (docs/dagman-recovery.md, 3). Events before `since` don't count,
+    because DAGMan's recovery began then and has read them.
     """
-    ended: dict[str, bytes] = {}  # a node's job whose POST script ended last
+    ended: dict[str, bytes] = {}  # by node: the job whose POST script ended last
     found: set[str] = set()
     try:
         events = nodes_log.read_bytes().split(b"\n...\n")

@@ -1,9 +1,7 @@
-"""A run's jobs in HTCondor's queue, found by their attributes: DAGMans, trials and others.
+"""A run's jobs in HTCondor's queue, found by their attribute `TrialfleetFolder`.
 
-Every job of a run has the attribute `TrialfleetFolder`, the run's folder. So a run that was
-submitted by hand with condor_submit_dag is found, too.
-
-All functions that contact the schedd raise PoolError if HTCondor is unreachable or refuses.
+So runs that a person submitted with condor_submit_dag are found, too. Functions that contact the
+schedd raise PoolError if HTCondor is unreachable or refuses.
 """
 
 from __future__ import annotations
@@ -73,13 +71,11 @@ class QueuedRun:
 
     Attributes:
         root: the job id of the DAGMan that runs study.dag, or that runs only a region's DAG.
-        root_held: the hold reason of that DAGMan, if it is on hold.
+        root_held: the hold reason of that DAGMan.
         running: nodes of trials and full trainings whose jobs run, or are just being ended.
-            `facts/jobs/current.py` tells which of its trials a node's job trains.
         idle: nodes with a job that waits for a slot, and without a running job.
         held: jobs on hold that wait for a person, including those of DAGMan and the optimiser.
         regions: slugs of the regions whose DAGMan job is in the queue.
-        ads: the ads of all of its jobs, for `health` and `running`.
     """
 
     root: str | None
@@ -138,10 +134,7 @@ def of_run(folder: RunFolder) -> str:
 
 
 def one_idle(folder: RunFolder, node: str | None = None) -> Any:
-    """Return the full ad of a waiting job of trials, as HTCondor matches it; None if none waits.
-
-    The job is that of `node`; without `node`, any waiting job of the run.
-    """
+    """Return the full ad of a waiting trial job of a run, or of one node; None if none waits."""
     waits = f"{of_run(folder)} && {WAITS} && TrialfleetMode =!= undefined"
     return one_job(waits + (f" && TrialfleetNode == {classad_string(node)}" if node else ""))
 
@@ -168,7 +161,7 @@ def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
 
 
 def submit(files: DagFiles) -> str:
-    """Submit a DAG, from its rescue file if it has one. Return the job's id."""
+    """Submit a DAG, from its rescue DAG if there is one; return the job's id."""
     options = {"UpdateSubmit": True, "AutoRescue": 1, "BatchName": files.dag.parent.name}
     with schedd.reach(f"HTCondor refused {str(files.dag)!r}") as reached:
         import htcondor2
@@ -180,7 +173,7 @@ def submit(files: DagFiles) -> str:
 
 
 def hand_over(description: str) -> str:
-    """Submit a submit file's text, and return the job's id."""
+    """Submit a submit file's text; return the job's id."""
     with schedd.reach("HTCondor refused a job") as reached:
         import htcondor2
 
@@ -189,7 +182,7 @@ def hand_over(description: str) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide a library's output: standard output belongs to our caller."""
+    """Hide the bindings' output, because standard output belongs to the caller."""
     sys.stdout.flush()
     kept = os.dup(1)
     try:
@@ -202,7 +195,6 @@ def _quiet() -> Iterator[None]:
 
 
 def _node(ad: dict[str, Any]) -> str:
-    """Return the name of a job's node: a trial's, a region's, or one of the whole run."""
     own = "study.dag" if is_dagman(ad) else "optimizer"
     return str(ad.get("TrialfleetNode") or ad.get("TrialfleetRegion") or own)
 

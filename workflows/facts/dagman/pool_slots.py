@@ -17,9 +17,7 @@ RESOURCES = ("Cpus", "Memory", "Disk", "GPUs")
 class PoolSlots(NamedTuple):
     """The pool's slots, without dynamic ones.
 
-    Attributes:
-        whole: each slot as it is when no job runs on it.
-        free: the unclaimed slots, as they are now.
+    `whole` has each slot as if no job ran on it. `free` has the unclaimed slots as they are now.
     """
 
     whole: list[ClassAd]
@@ -27,22 +25,14 @@ class PoolSlots(NamedTuple):
 
 
 def pool_slots() -> PoolSlots:
-    """Return the pool's slots.
-
-    Raises:
-        PoolError: HTCondor is unreachable.
-    """
+    """Return the pool's slots; PoolError if HTCondor is unreachable."""
     slots = slot_ads('SlotType =!= "Dynamic"')
     free = [copy(slot) for slot in slots if slot.get("State") == "Unclaimed"]
     return PoolSlots([_whole(slot) for slot in slots], free)
 
 
 def machines(requirements: str = "true") -> set[str]:
-    """Return the machines with a slot that satisfies an expression, by the names in the slots' ads.
-
-    Raises:
-        PoolError: HTCondor is unreachable.
-    """
+    """Return the hosts of slots that meet `requirements`; PoolError if HTCondor is unreachable."""
     import classad2
 
     none = classad2.ClassAd()
@@ -51,7 +41,6 @@ def machines(requirements: str = "true") -> set[str]:
 
 
 def _whole(slot: ClassAd) -> ClassAd:
-    """Return a slot's ad with all of its resources, including those that jobs use."""
     for name in RESOURCES:
         total = value(slot, f"TotalSlot{name}")
         if isinstance(total, int | float):

@@ -1,8 +1,8 @@
 """The recovery files of a DAGMan that has ended, and a new start without them.
 
-A DAGMan that finds its lock file replays the log of its nodes' events. If that can't work (see
-docs/dagman-recovery.md), the files are set aside. The next DAGMan then starts every node again, and
-the study knows which trials are finished.
+A DAGMan that finds its lock file replays the log of its nodes' events. If that can't work
+(docs/dagman-recovery.md), the files are set aside. The next DAGMan then starts every node again,
+and the study knows which trials are finished.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from trialfleet.files import sync
 from trialfleet.workflows.facts.run_folder.dag_file_names import DagFiles
 
-# Python's fcntl has a call that takes this lock and none that asks who holds it.
+# Python's fcntl has a call that takes this lock, but none that returns its holder.
 _FLOCK = "hhqqi"  # struct flock of Linux's 64-bit ABIs: l_type, l_whence, l_start, l_len, l_pid
 
 
@@ -34,14 +34,14 @@ def end_holder(files: DagFiles) -> None:
     with suppress(ProcessLookupError):
         process = os.pidfd_open(pid)
         try:
-            if _holder(files) == pid:  # its number has not passed to another process meanwhile
+            if _holder(files) == pid:  # no other process has got the number meanwhile
                 signal.pidfd_send_signal(process, signal.SIGKILL)
         finally:
             os.close(process)
 
 
 def _holder(files: DagFiles) -> int | None:
-    """Return the process that holds the lock; None if none, 0 if it can't be seen from here."""
+    """Return the process that holds the lock: None without one, 0 if the process isn't visible."""
     try:
         with files.lock.open("rb") as lock:
             wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0)
@@ -53,10 +53,9 @@ def _holder(files: DagFiles) -> int | None:
 
 
 def set_aside(files: DagFiles) -> Path | None:
-    """Move the recovery files to a separate folder. Return the folder; None without such files.
+    """Move the recovery files to a separate folder; return that folder, or None without files.
 
-    The lock is moved last. After a crash midway it is still in its place, and the next call moves
-    the rest.
+    The lock is moved last, so after a crash midway the next call moves the rest.
     """
     left = [path for path in (files.nodes_log, files.node_status, files.lock) if path.exists()]
     if not left:

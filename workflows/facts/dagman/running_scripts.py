@@ -17,12 +17,7 @@ from trialfleet.workflows.facts.run_folder.graph import RegionGraph
 class ScriptFacts:
     """A node's PRE or POST script that has not ended.
 
-    Attributes:
-        region: the slug of its region.
-        node: the DAG node.
-        script: PRE or POST.
-        since: the last time that a script of the region, or the node's job, ended, in Unix seconds.
-        log: the path of the log of the region's scripts.
+    `since` is the last end of a script of the region, or of the node's job, in Unix seconds.
     """
 
     region: str
@@ -35,10 +30,7 @@ class ScriptFacts:
 def script_facts(
     folder: RunFolder, regions: Iterable[RegionGraph], queued: QueuedRun | None
 ) -> Iterator[ScriptFacts]:
-    """Yield the first running script of each region.
-
-    One service answers all scripts. So if one script hangs, all do.
-    """
+    """Yield one running script per region: one service answers all, so if one hangs, all do."""
     dagmans = {
         ad.get("TrialfleetRegion"): ad
         for ad in (queued.ads if queued else ())

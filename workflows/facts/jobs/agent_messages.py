@@ -17,12 +17,7 @@ _NONE = (OSError, LookupError, ValueError, TypeError, OverflowError, AttributeEr
 
 @dataclass(frozen=True)
 class Turn:
-    """The id of an agent's message that needs an answer.
-
-    Attributes:
-        token: identifies the agent's process.
-        number: the number of the message.
-    """
+    """The id of an agent's message; `token` identifies the agent's process."""
 
     token: str
     number: int
@@ -32,11 +27,8 @@ class Turn:
 class Ended:
     """The end of a trial, as the agent reports it in a package and in a message.
 
-    Attributes:
-        code: the exit code, or minus the signal's number.
-        cpu_seconds: the trial's processor time.
-        memory_mb: the trial's maximum memory.
-        over: the exceeded limit for which the agent ended the trial.
+    `code` is the exit code, or minus the signal's number. `over` is the exceeded limit for which
+    the agent ended the trial.
     """
 
     code: int
@@ -46,7 +38,7 @@ class Ended:
 
     @staticmethod
     def from_json(plain: dict[str, Any]) -> Ended:
-        """Return the end in a JSON object; raise errors that `read_ended` ignores."""
+        """Return the end in a JSON object; raise an error of `_NONE` if the object is invalid."""
         return Ended(
             code=int(plain.get("code") or 0),
             cpu_seconds=_number(plain.get("cpu_seconds")),
@@ -60,12 +52,9 @@ class Said:
     """An agent's last message.
 
     Attributes:
-        job: the HTCondor job, such as 12.0.
-        turn: the id of the message.
-        say: the kind of message: a trial has begun ("begun"), saved a checkpoint ("saved") or ended
-            ("told"), or the agent asks for a trial ("ask").
+        say: "begun" (a trial has begun), "saved" (a checkpoint is saved), "told" (a trial has
+            ended) or "ask" (the agent asks for a trial).
         trial: the trial's name; empty in a question.
-        ended: how the trial ended, if it did.
         wants: whether the agent can train another trial.
         time: when the message was first sent, in Unix seconds, by the node's clock.
     """
@@ -79,7 +68,7 @@ class Said:
     time: float
 
     def tells_of(self, name: str) -> bool:
-        """Return whether the message reports the end of a trial."""
+        """Return whether the message reports the end of this trial."""
         return self.say == "told" and self.trial == name
 
 
@@ -101,10 +90,7 @@ def read_said(place: TrialFolder) -> Said | None:
 
 
 def read_ended(place: TrialFolder) -> Ended | None:
-    """Return the end of a trial from its package or the agent's message; None if it hasn't ended.
-
-    The trial's files are already in its folder.
-    """
+    """Return the end of a trial from its delivered package or the agent's message; else None."""
     try:
         return Ended.from_json(job_files.read_json(place.ended, job_files.MOST_AGENT, place.root))
     except _NONE:
@@ -118,7 +104,7 @@ def read_order(place: TrialFolder) -> Order | None:
     return _order(place, stamp) if stamp[0] else None
 
 
-@lru_cache(maxsize=1 << 13)  # of all jobs that run: each look at a run asks for them several times
+@lru_cache(maxsize=1 << 13)  # all running jobs: a snapshot of a run reads each several times
 def _order(place: TrialFolder, _changed: tuple[int, int]) -> Order | None:
     try:
         return Order.from_json(
@@ -134,7 +120,7 @@ def is_answered(said: Said, order: Order) -> bool:
 
 
 def asked_since(place: TrialFolder) -> float | None:
-    """Return since when an agent waits for an answer, in Unix seconds; None if it doesn't wait."""
+    """Return when an agent's wait for an answer began, in Unix seconds; None if no agent waits."""
     if job_files.stamp_of(place.said)[1] <= job_files.stamp_of(place.order)[1]:
         return None
     said, order = read_said(place), read_order(place)

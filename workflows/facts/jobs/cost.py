@@ -6,8 +6,7 @@
 
     cost of the job, in USD = p · s · t / 3600
 
-A node is bought for its GPUs. So the share of a slot with GPUs is its share of the node's GPUs. A
-trial with the only GPU costs as much as the whole node, however many cores it leaves free. The
+A node is bought for its GPUs. So the share of a slot with GPUs is its share of the node's GPUs. The
 share of a slot without GPUs is the mean of its shares of the cores and of the memory. The shares of
 a node's slots add up to at most 1 if all slots have GPUs, or if none has.
 """
@@ -22,25 +21,25 @@ from typing import Any
 HOUR = 3600.0
 PRICE = "TrialfleetPricePerHour"
 INSTANCE = "TrialfleetInstance"
-# What a job's ad and its event log keep of its node; of its slot the log has the like by itself.
+# The attributes of node and slot that the submit file adds to a job's ad and event log.
 PRICED_BY = (PRICE, INSTANCE, "TotalGPUs", "TotalCpus", "TotalMemory", "GPUs", "Memory")
 
-# Where the ad of a job that runs has what `slot_price` reads.
+# The attributes of a running job's ad with the values for `slot_price`.
 SLOT_OF_JOB = {name: f"MachineAttr{name}0" for name in (*PRICED_BY, "Cpus")}
 
 
 class End(StrEnum):
-    """The kind of end of an execution in a slot. It decides whether the cost is lost."""
+    """The end of an execution in a slot, which decides whether the cost is lost."""
 
-    DONE = "done"  # it led to a result
-    FAILED = "failed"  # its attempt did not: paid without result
-    EVICTED = "evicted"  # it was interrupted; its attempt continued elsewhere, from its checkpoint
+    DONE = "done"  # the execution led to a result
+    FAILED = "failed"  # the attempt led to no result
+    EVICTED = "evicted"  # interrupted; the attempt continued elsewhere, from its checkpoint
     RUNNING = "running"
 
     @property
     def is_lost(self) -> bool:
         """True if the work was lost, except for the part that a checkpoint saved."""
-        return self == "failed" or self == "evicted"  # asked of each stay of each trial
+        return self == "failed" or self == "evicted"  # `in` is slower, and all stays ask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,23 +59,14 @@ def share(slot: Resources, node: Resources) -> float:
 
 
 def cost(price: float, share: float, seconds: float) -> float:
-    """Return the cost of `seconds` in a slot, in USD.
-
-    Args:
-        price: p, USD per hour of the whole node.
-        share: s.
-        seconds: t.
-    """
+    """Return p · s · t / 3600, in USD; `price` is the whole node's, in USD per hour."""
     return price * share * seconds / HOUR
 
 
 def slot_price(ad: Mapping[str, Any], default: float | None = None) -> float | None:
     """Return p · s of a slot, in USD per hour; None if price or share is unknown.
 
-    Args:
-        ad: the slot's `GPUs`, `Cpus` and `Memory`, the node's `TotalGPUs`, `TotalCpus` and
-            `TotalMemory`, and its `TrialfleetPricePerHour`.
-        default: p of a node without a price in its ad.
+    `ad` needs `PRICED_BY` and `Cpus`. `default` is p of a node without a price in its ad.
     """
     price = _number(ad.get(PRICE))
     price = default if price is None else price
@@ -94,7 +84,7 @@ def _resources(ad: Mapping[str, Any], prefix: str) -> Resources | None:
 
 
 def _number(value: object) -> float | None:
-    """Return a number from an ad, else None. Booleans are ints in Python, but no numbers here."""
+    """Return a value of an ad if it is a number of at least 0, else None; booleans don't count."""
     if type(value) not in {int, float}:
         return None
     return float(value) if value >= 0 else None  # type: ignore[arg-type,operator]

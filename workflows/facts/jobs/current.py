@@ -1,4 +1,4 @@
-"""The current trial of a job that trains several trials, and whether it has a checkpoint."""
+"""The current trial of a job that trains several trials, and whether the trial has a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from trialfleet.workflows.facts.run_folder.trial_names import is_lane, range_of
 
 
 def shared_nodes(files: RegionFolder) -> list[str]:
-    """Return the nodes of a region whose jobs train several trials, from the names of folders."""
+    """Return a region's DAG nodes whose jobs train several trials, from the names of folders."""
     try:
         names = sorted(os.listdir(files.trials))  # noqa: PTH208 - a Path of each takes longer
     except OSError:
         return []
-    ends = ((name, name.rpartition(".")[2]) for name in names)  # most are trials: not looked into
+    ends = ((name, name.rpartition(".")[2]) for name in names)  # most are trials, skipped quickly
     return [name for name, end in ends if (end.startswith("l") or "-" in end) and is_lane(name)]
 
 
@@ -41,10 +41,7 @@ def place_at(files: RegionFolder, node: str) -> TrialFolder:
 
 
 def trained_by(files: RegionFolder, node: str, name: str) -> TrialFolder | None:
-    """Return the folder of a training in a lane's job, by its name; None if it is another lane's.
-
-    The name is the agent's name for a trial, the full training or the gate.
-    """
+    """Return a lane's folder of a trial, "best" or "gate"; None for another lane's trial."""
     ends = (end for end in (files.best, files.gate) if end.root.name == name)
     if end := next(ends, None):
         return in_lane(files, end, node)
@@ -57,7 +54,7 @@ def in_lane(files: RegionFolder, end: TrialFolder, node: str) -> TrialFolder:
 
 
 def lane_of(files: RegionFolder, end: TrialFolder) -> str | None:
-    """Return the lane whose job executes or executed a full training or gate; None if none did."""
+    """Return the lane whose job executes or executed a full training or gate; else None."""
     if not os.path.lexists(end.by_lane):
         return None
     most = job_files.MOST_NOTES
@@ -66,13 +63,13 @@ def lane_of(files: RegionFolder, end: TrialFolder) -> str | None:
 
 
 def end_place(files: RegionFolder, end: TrialFolder) -> TrialFolder:
-    """Return the folder of a region's full training or gate, with the job that executes it."""
+    """Return the folder of a region's full training or gate, with its job's folder."""
     lane = lane_of(files, end)
     return in_lane(files, end, lane) if lane else end
 
 
 def has_checkpoint(place: TrialFolder) -> bool:
-    """Return whether a trial's last checkpoint has a file; one with only reports doesn't count."""
+    """Return whether a trial's last checkpoint has a file; reports in the package don't count."""
     try:
         with job_files.opened(place.saved) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             members = islice(tar, job_files.MOST_NAMES)

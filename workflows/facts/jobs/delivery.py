@@ -23,16 +23,12 @@ _MAY_LEAVE = ("out", "err", "progress.jsonl", "model", "losses", _RESULT, ENDED)
 def take_left(place: TrialFolder, package: Path, most: float = math.inf) -> None:
     """Move a trial's files from a package into its folder; a second call changes nothing.
 
-    A package that can't be used becomes a failed result with the reason; only the note on the
-    trial's end is kept. If the package is missing, an earlier call took it. The package's files may
-    have `most` bytes in total.
-
-    Raises:
-        OSError: for example, the disk is full.
+    The files may have `most` bytes in total. An unusable package becomes a failed result with the
+    reason, and only the note on the trial's end is kept. A full disk raises OSError.
     """
     if not os.path.lexists(package):
         return
-    beside = place.root / ".unpacked"  # no job reaches it, so it can't change meanwhile
+    beside = place.root / ".unpacked"  # out of the job's reach, so that the files stay unchanged
     job_files.make_empty(beside)
     try:
         with job_files.opened(package, place.node_root) as file:
@@ -51,7 +47,6 @@ def take_left(place: TrialFolder, package: Path, most: float = math.inf) -> None
 
 
 def _put(beside: Path, root: Path, names: Iterable[str]) -> None:
-    """Move the received files and folders with these names into the trial's folder."""
     for path in beside.rglob("*"):
         if path.parent != beside or path.name not in _MAY_BE_LOST:
             sync(path)

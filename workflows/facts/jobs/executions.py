@@ -22,18 +22,18 @@ from trialfleet.workflows.facts.jobs.marks import Mark, MarkKind
 if TYPE_CHECKING:
     from htcondor2 import JobEvent
 
-# Whatever ends an execution; what HTCondor writes of it after the first of them is not another.
+# Events that end an execution. HTCondor may write several; only the first one counts.
 _ENDS = frozenset(
     {"JOB_EVICTED", "JOB_TERMINATED", "SHADOW_EXCEPTION", "JOB_RECONNECT_FAILED", "JOB_HELD",
      "JOB_ABORTED"}
 )  # fmt: skip
-# What ends an execution, not the attempt: the job is started again by itself.
+# Events that end an execution but not the attempt: HTCondor starts the job again.
 _CUTS = frozenset({"JOB_EVICTED", "SHADOW_EXCEPTION", "JOB_RECONNECT_FAILED"})
 _INPUT = frozenset({1, 2, 3})  # FileTransferEventType: the input's is queued, starts, finishes
-_ONE_CUT_SECONDS = 2.0  # within which the events of one cut are written
-_KEPT_LOGS = 256  # event logs whose events are kept: those that one look at a run reads twice
+_ONE_CUT_SECONDS = 2.0  # between two events of one interruption, at most
+_KEPT_LOGS = 256  # cached event logs: a snapshot of a run reads them twice
 _READING = Lock()  # several threads of a server read; the bindings read one log at a time
-_COMPARED = 256  # last bytes of the part that was read, to recognise a log
+_COMPARED = 256  # last bytes of the part that was read; they identify the log
 _PIECE = 16 << 20  # bytes that are read at once
 _EVENT_ENDS = b"\n...\n"
 _GENERIC = re.compile(
@@ -41,28 +41,20 @@ _GENERIC = re.compile(
     rb"(?P<Info>trialfleet: [^\n]*)"
 )
 _CPU_TIME = re.compile(r"(\d+) (\d+):(\d+):(\d+)")  # days, hours, minutes, seconds
-UNTOLD = "its shadow exited without logging an end"  # of the execution: it was killed, say
+UNTOLD = "its shadow exited without logging an end"  # the job's shadow was killed, say
 
 
 class Execution(NamedTuple):
-    """One execution of a job in a slot.
+    """One execution of a job in a slot. Times are in Unix seconds.
 
     Attributes:
-        slot: HTCondor's name of the slot: `slot1_1@host`; empty if the job did not begin to
-            execute.
-        began: in Unix seconds.
-        ended: in Unix seconds; for the present execution, the time of its last event.
-        cpu_seconds: processor time.
+        slot: HTCondor's name, `slot1_1@host`; empty if the job did not begin to execute.
+        ended: for the present execution, the time of its last event.
         proc: the job's number among a gang's jobs.
-        is_over: whether it has ended.
-        end: how it ended.
-        properties: the attributes of the slot and its node.
-        saved: when a trial's last checkpoint or result arrived; None if neither arrived.
-        told: when a trial's last result arrived; None if none arrived.
+        saved: when a trial's last checkpoint or result arrived.
+        told: when a trial's last result arrived.
         memory_mb: the maximum memory, if the mark of the trial's end has it.
-        ended_by: HTCondor's name of the event that ended it, such as JOB_EVICTED; empty without
-            such an event.
-        reason: why it ended, in HTCondor's words.
+        ended_by: HTCondor's name of the last event, such as JOB_EVICTED; empty without an end.
     """
 
     slot: str
@@ -91,12 +83,9 @@ class Execution(NamedTuple):
 
 
 class MarkEvent:
-    """A mark in an event log, with those attributes of the bindings' `JobEvent` that are used.
+    """A trial's mark in an event log; parsed on demand, because a log may have thousands."""
 
-    A log may have two marks for each of a thousand trials, so a mark is parsed on demand.
-    """
-
-    type = SimpleNamespace(name="GENERIC")
+    type = SimpleNamespace(name="GENERIC")  # as of a `JobEvent` of the bindings
 
     def __init__(self, found: re.Match[bytes]) -> None:
         self._found = found  # by `_GENERIC`
@@ -149,7 +138,7 @@ def _reader_of(log: Path) -> _Reader:
 
 
 class _Reader:
-    """Reader of a growing event log; it starts again if the log was replaced."""
+    """A reader of a growing event log; a replaced log is read from its beginning."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -160,7 +149,7 @@ class _Reader:
         self._events: tuple[JobEvent, ...] = ()
 
     def events(self) -> tuple[JobEvent, ...]:
-        """Return the log's events up to unreadable text; empty if it is not a regular file."""
+        """Return the log's events up to unreadable text; empty if the log is not a regular file."""
         if job_files.stamp_of(self._log) == self._stamp:
             return self._events
         try:
@@ -177,18 +166,17 @@ class _Reader:
             return ()
 
     def _last_of(self, file: BinaryIO, size: int) -> bytes:
-        """Return the last bytes of the file's first `size` bytes."""
         file.seek(max(0, size - _COMPARED))
         return file.read(min(size, _COMPARED))
 
     def _read_on(self, file: BinaryIO) -> None:
-        """Read the new complete events. An event that is being written has no end yet."""
+        """Read the new complete events; an event that is being written has no end yet."""
         new = b""
         file.seek(self._at)
         while piece := file.read(_PIECE):
             new += piece
             if _EVENT_ENDS not in piece:
-                break  # no event is as long: this is the end, or no log
+                break  # the end of the log, or no log: events are shorter
         new = new[: new.rfind(_EVENT_ENDS) + len(_EVENT_ENDS)] if _EVENT_ENDS in new else b""
         self._at += len(new)
         texts = new.split(_EVENT_ENDS)[:-1]
@@ -199,13 +187,13 @@ class _Reader:
         found: list[Any] = []
         for mark in marks:
             if (event := mark or next(parsed, None)) is None:
-                break  # what can't be read, and all behind it
+                break  # unreadable text ends the list
             found.append(event)
         self._events = (*self._events, *found)
 
 
 def _parsed_by_htcondor(texts: list[bytes]) -> Iterator[JobEvent]:
-    """Yield events as the bindings parse them, up to the first text that they can't parse."""
+    """Yield the bindings' events, up to the first text that the bindings can't parse."""
     import htcondor2
 
     with os.fdopen(os.memfd_create("events"), "wb") as file:
@@ -234,10 +222,7 @@ def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
 
 
 def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
-    """Return the events that show when executions began and ended.
-
-    The last of consecutive marks is included, because the execution was alive then.
-    """
+    """Return all events except marks that another mark follows: the last shows a living job."""
     return [
         event
         for event, following in pairwise([*events, None])
@@ -248,7 +233,7 @@ def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
 def executions_of(events: Iterable[JobEvent]) -> list[Execution]:
     """Return the executions of an attempt's jobs, oldest first."""
     found: list[Execution] = []
-    latest: dict[int, int] = {}  # of each job, its place there
+    latest: dict[int, int] = {}  # by proc: the index of its last execution in `found`
     for event in events:
         now, kind, proc = time_of(event), event.type.name, event.proc
         if kind == "EXECUTE":
@@ -269,12 +254,11 @@ def executions_of(events: Iterable[JobEvent]) -> list[Execution]:
 
 
 def _brings_input(event: JobEvent) -> bool:
-    """Return whether an event belongs to an input transfer, and so to the next execution."""
+    """Return whether an event belongs to an input transfer, so to the next execution."""
     return event.type.name == "FILE_TRANSFER" and event.get("Type") in _INPUT
 
 
 def _continued(execution: Execution, event: JobEvent) -> Execution:
-    """Return an execution updated by its next event."""
     kind, now = event.type.name, time_of(event)
     is_over = kind in _ENDS
     return execution._replace(
@@ -288,7 +272,7 @@ def _continued(execution: Execution, event: JobEvent) -> Execution:
 
 
 def _marked(execution: Execution, event: JobEvent) -> Execution:
-    """Return an execution updated by a trial's mark, which may come after the execution's end."""
+    """Return an execution updated by a trial's mark; the mark may follow the execution's end."""
     mark = mark_of(event)
     if mark is None or mark.kind is MarkKind.BEGINS:
         return execution
@@ -299,10 +283,7 @@ def _marked(execution: Execution, event: JobEvent) -> Execution:
 
 
 def cut_off_before(events: Iterable[JobEvent]) -> list[Execution]:
-    """Return the starts that were interrupted before the job executed.
-
-    HTCondor may write two events for one interruption, shortly after each other.
-    """
+    """Return the starts that were interrupted before the job executed."""
     found: list[Execution] = []
     executing: set[int] = set()
     ended: dict[int, float] = {}
@@ -321,24 +302,19 @@ def cut_off_before(events: Iterable[JobEvent]) -> list[Execution]:
 
 
 def _reason(event: JobEvent) -> str:
-    """Return why an execution ended, as one line in HTCondor's words."""
     words = event.get("Reason") or event.get("HoldReason") or event.get("Message") or ""
     code = event.get("ReasonCode")
     return " ".join(str(words).split()) or (f"code {code}" if code else "")
 
 
 def properties_of(event: JobEvent) -> Mapping[str, Any]:
-    """Return the slot's and node's attributes that the submit file's `ulog_execute_attrs` names.
-
-    Lists and nested ads, such as `AvailableGPUs`, are left out: nothing reads them.
-    """
+    """Return the scalar attributes of slot and node that `ulog_execute_attrs` names."""
     found = event.get("ExecuteProps")
     values = plain(found) if isinstance(found, Mapping) else {}
     return {name: each for name, each in values.items() if isinstance(each, str | int | float)}
 
 
 def _end(event: JobEvent) -> End:
-    """Return how an execution ended, from its last event so far."""
     kind = event.type.name
     if kind in _CUTS:
         return End.EVICTED

@@ -1,4 +1,4 @@
-"""Facts about a gang from its roster in the trial's folder, without the queue."""
+"""Facts about a gang from its roster (the keeper's decisions), without the queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_ROSTER = 1 << 20  # bytes; a hundred ranks are a hundredth of it
 
 
 def read_roster(place: TrialFolder) -> Roster | None:
-    """Return the roster of a node's gang; None if there is no roster, or it can't be read."""
+    """Return the roster of a node's gang; None if the roster is missing or unreadable."""
     return unless_damaged(
         lambda: Roster.of_json(job_files.read_bytes(place.roster, _MOST_ROSTER, place.node_root)),
         None,
@@ -22,10 +22,7 @@ def read_roster(place: TrialFolder) -> Roster | None:
 
 
 def in_words(place: TrialFolder, slots: int, least: int) -> tuple[str, bool]:
-    """Return a gang's progress in words, and whether it lacks slots; no words without a gang.
-
-    `slots` is the number of the gang's jobs with a slot; the gang needs `least`.
-    """
+    """Return a gang's progress, or "" without a gang, and whether the gang lacks slots."""
     roster = read_roster(place)
     if roster is None or roster.state == DONE or roster.code is not None:
         return "", False
@@ -39,7 +36,6 @@ def in_words(place: TrialFolder, slots: int, least: int) -> tuple[str, bool]:
 
 
 def _apart(roster: Roster) -> str:
-    """Return a text about machines that a gang leaves out for now."""
     now = time.time()
     return "".join(
         f"; {clean(each.host)} is left out for now: it and {clean(each.other)} "
@@ -50,10 +46,9 @@ def _apart(roster: Roster) -> str:
 
 
 def ranks_and_generation(place: TrialFolder) -> dict[str, int]:
-    """Return the number of ranks that train a trial, and their generation; empty if unknown.
+    """Return how many ranks train a trial, and their generation's number; empty if unknown.
 
-    While a generation forms, no rank trains. For the gang's last trial, if it has ended, these are
-    the numbers at its end. For earlier trials they are unknown.
+    While a generation forms, no rank trains. An ended trial's numbers stay until the next trial.
     """
     roster = read_roster(place)
     if roster is None or roster.trial != place.root.name:

@@ -1,9 +1,4 @@
-"""A gang's roster, with the orders for its agents, and the gang's jobs.
-
-A trial is over once its roster has a `code`. The run's optimiser then chooses the next trial
-(speaker.py). `of_next` begins that trial's first generation. Without a next trial, `finished` makes
-all agents leave.
-"""
+"""A gang's roster, with the orders for its agents, and the gang's jobs."""
 
 from __future__ import annotations
 
@@ -16,11 +11,11 @@ from trialfleet.files import checker
 from trialfleet.nodes.gang.member import Member
 
 FORM, RUN, DONE = "form", "run", "done"  # states
-STARTING_SECONDS = 20.0  # a job whose agent hasn't spoken is waited for so long
+STARTING_SECONDS = 20.0  # the wait for the first message of a job's agent
 
 
 class Seat(NamedTuple):
-    """A rank of a generation: its agent and address. The place in the roster is the rank."""
+    """An agent's place in a generation: the index in the roster is the agent's rank."""
 
     proc: int
     token: str
@@ -30,14 +25,10 @@ class Seat(NamedTuple):
 
 
 class Apart(NamedTuple):
-    """A living agent that can't be reached by another agent of its gang.
+    """A living agent that another agent of the gang can't reach; the gang leaves it out for now.
 
-    Attributes:
-        token: the agent's token.
-        host: the address of the agent's machine.
-        other: the address of another agent with which it has no connection.
-        until: when the agent may join again, in Unix seconds.
-        seconds: how long the agent waits this time; the next time it waits twice as long.
+    `host` and `other` are the addresses of the two agents' machines. The agent may join again at
+    `until`, in Unix seconds. The wait lasts `seconds`, and the next wait twice as long.
     """
 
     token: str
@@ -52,25 +43,19 @@ class Roster:
     """The orders for the agents of a gang.
 
     Attributes:
-        cluster: the submission of the gang's jobs; the roster doesn't apply to agents of other
-            submissions.
-        generation: counted from 1.
-        state: form, run or done.
-        since: when this state began, in Unix seconds.
-        trial: the name of the trial; empty while it is unknown.
-        turn: the number of the gang's message to which the trial's order is the answer.
+        cluster: the cluster of the gang's jobs; agents of other clusters ignore the roster.
+        generation: the number of the present set of ranks, from 1.
+        since: when the state began, in Unix seconds.
+        turn: the number of the gang's message that the trial's order answers.
         first: the generation in which the trial began.
-        members: the seats by rank; while a generation forms, those of the previous generation.
+        members: the seats by rank; while a generation forms, the previous generation's seats.
         start: the name of the checkpoint to start from; None: start from the beginning.
         kill: while a generation forms: workers are killed, because nothing is left to be saved.
         short: while a generation forms: fewer than `min` jobs have a slot.
-        failures: the number of workers that failed since the last checkpoint while their jobs
-            lived.
+        failures: the workers that failed since the last checkpoint while their jobs lived.
         code: the trial's exit code, or minus the signal's number; None until the trial ends. In the
-            state "done" it is the exit code of the agents.
-        over: the limit for which the trial was ended: memory, time or disk.
+            state "done", the agents' exit code.
         result: the name of the package of the rank whose result counts.
-        apart: agents that are left out for a while, because the network separates them from others.
     """
 
     cluster: int
@@ -96,11 +81,7 @@ class Roster:
 
     @staticmethod
     def of_json(text: bytes) -> Roster:
-        """Return the roster in a JSON text, which a job may have changed.
-
-        Raises:
-            ValueError: the text is not a roster.
-        """
+        """Return the roster in a JSON text; ValueError if the text is not a roster."""
         found: Roster = checker(Roster).validate_json(text, strict=True)
         return found
 
@@ -113,15 +94,9 @@ class Roster:
 class Job:
     """A job of a gang, as the queue has it.
 
-    Attributes:
-        proc: the job's number in the cluster.
-        status: its JobStatus.
-        began: its JobCurrentStartDate.
-        said: the last message of its agent.
-        silent: whether the agent has sent nothing new for too long.
-        quiet_for: seconds since the agent last sent something new.
-        running_for: seconds since the job got its slot.
-        hold_code: its HoldReasonCode, if it is on hold.
+    `status`, `began` and `hold_code` are JobStatus, JobCurrentStartDate and HoldReasonCode.
+    `quiet_for` is the time in seconds since the agent's last new message, `running_for` the time
+    since the job got its slot. A `silent` agent has sent nothing new for too long.
     """
 
     proc: int
@@ -157,7 +132,7 @@ class Size(NamedTuple):
 
 def of_next(roster: Roster, trial: str, turn: int, now: float) -> Roster:
     """Return the roster of the next trial's first generation, with the present agents."""
-    if not roster.trial:  # they have waited for it
+    if not roster.trial:  # the agents have waited for a trial
         return replace(roster, trial=trial, turn=turn)
     return Roster(
         cluster=roster.cluster,

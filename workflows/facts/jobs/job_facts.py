@@ -15,9 +15,9 @@ from trialfleet.workflows.facts.jobs.executions import Execution
 from trialfleet.workflows.facts.jobs.job_log import read_starts
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
-LONG = 600.0  # seconds that no state but executing and waiting for a slot takes
+LONG = 600.0  # seconds; only executing and waiting for a slot take longer
 
-# Attributes of a job's ad that are read.
+# The attributes of a job's ad that `JobFacts` needs, among others.
 ATTRIBUTES = [
     "DiskUsage",
     "JobCurrentStartExecutingDate",
@@ -36,19 +36,13 @@ class JobFacts:
     """A node's job in the queue.
 
     Attributes:
-        region: the slug of its region.
-        node: its DAG node.
-        job: its id.
-        status: its JobStatus.
-        since: when it entered that status, in Unix seconds.
-        log: the path of its event log.
-        machine: its present or last machine.
-        starts: its starts in this attempt; None if they were not read.
-        checkpointed: whether its current trial has a checkpoint with files.
-        is_rank: whether it is a gang's job; then the gang's keeper counts its starts.
-        input_mb: the size of its input.
-        disk_mb: its disk usage.
-        asked: since when its agent waits for an answer, in Unix seconds; None if it doesn't wait.
+        region: the slug of the job's region.
+        since: when the job entered its JobStatus, in Unix seconds.
+        machine: the present or last machine.
+        starts: the starts in this attempt; None if they were not read.
+        checkpointed: whether the current trial has a checkpoint with files.
+        is_rank: whether the job belongs to a gang; then the gang's keeper counts its starts.
+        asked: when the agent's wait for an answer began, in Unix seconds; None without a wait.
     """
 
     region: str
@@ -67,7 +61,7 @@ class JobFacts:
 
     @property
     def cuts(self) -> list[Execution]:
-        """The starts that were interrupted."""
+        """The interrupted starts."""
         return [start for start in self.starts or () if start.end is End.EVICTED]
 
     @property
@@ -84,8 +78,8 @@ class JobFacts:
 def read_jobs(folder: RunFolder, ads: Iterable[Mapping[str, Any]]) -> list[JobFacts]:
     """Return the jobs of a run's trials, full trainings and gates.
 
-    A job's log is read only if it may show a problem. The `ads` have `ATTRIBUTES` and the
-    attributes that health.py reads.
+    The `ads` need `ATTRIBUTES`, ClusterId, EnteredCurrentStatus, JobStatus, JobUniverse and
+    TrialfleetRegion. A log is read only if the job may be in trouble.
     """
     own = (ad for ad in ads if ad["JobUniverse"] == Universe.VANILLA and "TrialfleetNode" in ad)
     return [_job(folder, ad) for ad in own]
@@ -120,10 +114,10 @@ def _job(folder: RunFolder, ad: Mapping[str, Any]) -> JobFacts:
 
 
 def may_fail(ad: Mapping[str, Any]) -> bool:
-    """Return whether a job's attempt may have to be failed, as far as the job's ad shows."""
+    """Return whether a job's ad shows that the attempt may be hopeless."""
     status, entered = ad["JobStatus"], ad["EnteredCurrentStatus"]
     is_late = status != JobStatus.IDLE and time.time() - entered > LONG
-    # in the slot that it has; after a reconnection its ad doesn't say so
+    # In its present slot. After a reconnection the ad doesn't show that the job executes.
     executes = status == JobStatus.RUNNING and ad.get("JobCurrentStartExecutingDate", 0) >= entered
     if is_late and executes:
         return False

@@ -1,7 +1,6 @@
-"""HTCondor's facts about a trial's job, read from the job's own event log.
+"""HTCondor's facts about a trial's job, from the job's own event log, without asking a daemon.
 
-The log is in the folder of the job's node and has all attempts, so no daemon is queried. If a job
-trains several trials, only the trial's own parts count; `parts.py` separates them.
+The log has all attempts. If a job trains several trials, only the trial's own parts count.
 """
 
 from __future__ import annotations
@@ -29,25 +28,18 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 class Job:
     """HTCondor's facts about the job that trained a trial; a fact that is not recorded is None.
 
-    An attempt is one submission of the job. A job that continues elsewhere from a checkpoint has
-    another execution in the same attempt. Each rank of a gang is an execution, too.
+    An attempt is one submission of the job. A continuation from a checkpoint is another execution
+    in the same attempt. Each rank of a gang is an execution, too. Sums are over all attempts.
+    `machine`, `slot` and `ended` are the last attempt's. Times are in Unix seconds.
 
     Attributes:
-        started: when the first attempt began to execute, in Unix seconds.
-        ended: when the last attempt ended, in Unix seconds.
-        wall_seconds: the time that it executed, over all attempts.
-        last_wall_seconds: the time that the last attempt executed.
-        cpu_seconds: processor time in whole seconds, over all attempts; None if HTCondor reports 0,
-            because the job ended before the first measurement.
-        memory_mb: the maximum memory by HTCondor; memory that its processes share counts once if
-            HTCondor measures that.
-        machine: the host of the last attempt.
-        slot: HTCondor's name of the last attempt's slot: `slot1_1@host`.
-        attempts: the number of attempts; 0 if unknown.
-        usd: the cost of its time in slots, over all attempts, in USD; None if a price is unknown.
+        cpu_seconds: None if HTCondor reports 0, because the job ended before the first measurement.
+        memory_mb: the maximum memory, by HTCondor for a trial with its own job, else by the agent.
+        attempts: 0 if unknown.
+        usd: the cost of the time in slots; None if a price is unknown.
         lost_usd: the part of `usd` for failed attempts and interrupted executions, even if a
             checkpoint saved some of their work.
-        ranks: for a gang, the number of ranks that trained last; from its roster, not from the log.
+        ranks: the number of a gang's ranks that trained last; from its roster, not from the log.
         generations: for a gang, how often its ranks began to train.
     """
 
@@ -68,16 +60,10 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Stay:
-    """One execution of a job in a slot.
+    """One execution of a job in a slot. Times are in Unix seconds.
 
-    Attributes:
-        machine: the host.
-        instance: the EC2 instance; None on other machines.
-        began: in Unix seconds.
-        ended: in Unix seconds; for the present execution, the time of its last event, or `now`.
-        end: how it ended.
-        usd: the cost in USD; None if the node's price is unknown.
-        saved: the time up to which its work was saved, in Unix seconds; None if nothing was saved.
+    The present execution's `ended` is the time of its last event, or now. Work is saved up to the
+    time `saved`. `usd` is None if the node's price is unknown.
     """
 
     machine: str
@@ -104,7 +90,7 @@ class Stay:
 
 @dataclass(frozen=True, kw_only=True)
 class JobNotes(Job):
-    """A trial's job and its executions: the content of job.json, which the study has, too."""
+    """A trial's job and its executions, as in job.json; the study stores the same for a trial."""
 
     stays: list[Stay] = field(default_factory=list)
 
@@ -112,12 +98,8 @@ class JobNotes(Job):
 def read_job(place: TrialFolder, price: float | None = None, *, failed: bool = False) -> Job | None:
     """Return the facts about a trial's job in its event log; None if the job never executed.
 
-    An unreadable or incomplete log counts up to the point where reading fails.
-
-    Args:
-        place: the trial's folder.
-        price: the price of nodes without a price in their ads, in USD per hour.
-        failed: whether the last attempt has no result, whatever its exit code was.
+    Nodes without a price in their ads cost `price` USD per hour. With `failed`, the last attempt
+    has no result, whatever its exit code was.
     """
     attempts = attempts_of(place)
     if not attempts:
@@ -159,12 +141,7 @@ def read_stays(
 ) -> list[Stay]:
     """Return the executions of a trial, over all its attempts, oldest first.
 
-    Args:
-        place: the trial's folder.
-        price: the price of nodes without a price in their ads, in USD per hour.
-        failed: whether the last attempt has no result, whatever its exit code was.
-        now: the present time in Unix seconds, until which a job without an end executes; None if
-            no job executes.
+    `price` and `failed` are as in `read_job`. A job without an end executes until `now`, if given.
     """
     attempts = attempts_of(place)
     if attempts and now is not None:
@@ -173,10 +150,7 @@ def read_stays(
 
 
 def read_between(log: Path, price: float | None = None, *, now: float | None = None) -> list[Stay]:
-    """Return the times when a shared job executed without a trial; arguments as in `read_stays`.
-
-    These and the stays of the job's trials together are the whole cost of the job.
-    """
+    """Return the times when a shared job executed without a trial; arguments as in `read_stays`."""
     found = list(parts_of(log).between)
     if found and now is not None:
         found = _until(now, found)
@@ -187,10 +161,7 @@ def read_between(log: Path, price: float | None = None, *, now: float | None = N
 def read_job_stays(
     log: Path, price: float | None = None, *, now: float | None = None
 ) -> tuple[list[Stay], frozenset[str]]:
-    """Return a shared job's executions, with or without trials, and which of `ENDS` it executed.
-
-    `price` and `now` are as in `read_stays`.
-    """
+    """Return a shared job's executions, and which of `parts.ENDS` it executed; see `read_stays`."""
     attempts, ends = whole_of(log)
     if attempts and now is not None:
         attempts = [*attempts[:-1], _until(now, attempts[-1])]
@@ -198,7 +169,6 @@ def read_job_stays(
 
 
 def _until(now: float, executions: Sequence[Execution]) -> list[Execution]:
-    """Return the executions of an attempt; executions without an end last until now."""
     last = _last_of_each(executions)
     return [
         each._replace(ended=now) if each in last and not each.is_over else each
@@ -215,8 +185,7 @@ def total(stays: Iterable[Stay]) -> float | None:
 def read_executions(log: Path) -> list[tuple[float, float | None]]:
     """Return the begin and end of each execution in a log, in Unix seconds, oldest first.
 
-    The end is infinity for the present execution. It is None if it is unknown, for example after a
-    power failure of the access point.
+    The present execution's end is infinite. An end that a power failure lost is None.
     """
     executions = [each for part in submissions(events_of(log)) for each in executions_of(part)]
     spans = [(each.began, each.ended if each.ended_by else None) for each in executions]
@@ -231,10 +200,7 @@ def read_removals(log: Path) -> list[float]:
 
 
 def first_failure(log: Path) -> int | None:
-    """Return the exit code of the first job in a node's last attempt that failed by itself.
-
-    None if no job failed by itself, for example if all were removed.
-    """
+    """Return the first nonzero exit code in a node's last attempt; None without one."""
     for event in submissions(events_of(log))[-1]:
         if event.type.name == "JOB_TERMINATED" and event.get("ReturnValue"):
             return int(event["ReturnValue"])
@@ -250,8 +216,8 @@ def last_job(log: Path) -> str:
 def read_starts(place: TrialFolder) -> list[Execution]:
     """Return the starts of a trial in its last attempt, oldest first.
 
-    A start that was interrupted before the job executed has no slot, and a duration of 0. Such a
-    start of a shared job is not included: it belongs to no trial.
+    A start that was interrupted before the job executed has no slot and lasts 0 s. In a shared job
+    such starts are left out, because they belong to no trial.
     """
     if place.is_shared:
         return (attempts_of(place) or [[]])[-1]
@@ -268,12 +234,13 @@ def is_executing(place: TrialFolder) -> bool:
 def _stays(
     attempts: Sequence[Sequence[Execution]], price: float | None, *, failed: bool
 ) -> list[Stay]:
-    """Return executions with their costs; attempts before the last one have no result."""
+    """Return executions with their costs; all attempts except the last one have no result."""
     prices = _prices((each for attempt in attempts for each in attempt), price)
     stays = []
     for attempt in attempts:
         in_vain = failed or attempt is not attempts[-1]
-        is_gang = len({execution.proc for execution in attempt}) > 1  # saves by other ways
+        # The log doesn't have a gang's checkpoints.
+        is_gang = len({execution.proc for execution in attempt}) > 1
         for execution in attempt:
             was_done = execution.end in {End.DONE, End.RUNNING}
             end = End.FAILED if in_vain and was_done else execution.end
@@ -283,7 +250,7 @@ def _stays(
 
 
 def _prices(executions: Iterable[Execution], price: float | None) -> dict[int, float | None]:
-    """Return the price of each slot, computed once for all executions in the slot."""
+    """Return the price of each slot, by the id of the slot's properties."""
     slots = {id(each.properties): each.properties for each in executions}
     return {slot: slot_price(properties, price) for slot, properties in slots.items()}
 
@@ -291,7 +258,6 @@ def _prices(executions: Iterable[Execution], price: float | None) -> dict[int, f
 def _stay(
     execution: Execution, prices: Mapping[int, float | None], end: End, saved: float | None
 ) -> Stay:
-    """Return an execution with its cost."""
     hourly = prices[id(execution.properties)]
     instance = execution.properties.get(INSTANCE)
     return Stay(
@@ -306,7 +272,6 @@ def _stay(
 
 
 def _last_of_each(executions: Iterable[Execution]) -> list[Execution]:
-    """Return the last execution of each of an attempt's jobs."""
     return [*{execution.proc: execution for execution in executions}.values()]
 
 
@@ -322,10 +287,7 @@ def _wall_seconds(executions: Sequence[Execution]) -> float:
 
 
 def _most_memory(place: TrialFolder, executions: Iterable[Execution]) -> float | None:
-    """Return a trial's maximum memory, from its marks; if it has a separate job, from HTCondor.
-
-    HTCondor's figure is the proportional set size, or else the resident set size.
-    """
+    """Return a trial's maximum memory in MB, from a shared job's marks, else from HTCondor."""
     if place.is_shared:
         known = [each.memory_mb for each in executions if each.memory_mb is not None]
         return max(known, default=None)

@@ -1,7 +1,7 @@
-"""Notes of the executions in an event log, written next to the log once the job is over.
+"""Notes of the executions in an event log, which are read in a fifth of the log's time.
 
-Reading a note takes a fifth of the time of reading the log. The log remains the source: a note is
-ignored if it is damaged, or if the log has changed since.
+A note is written next to its log once the job is over. A damaged note is ignored, as is a note of a
+log that has changed since.
 """
 
 from __future__ import annotations
@@ -19,28 +19,18 @@ from trialfleet.workflows.facts.run_folder.folder import note_of
 
 _ENDS = {str(end): end for end in End}
 _END, _SLOT = (Execution._fields.index(name) for name in ("end", "properties"))
-_MOST = 64 << 20  # bytes of a note; of a log with thousands of marks a megabyte
+_MOST = 64 << 20  # bytes of a note; for a log with thousands of marks 1 MB is enough
 
 
 class WholeJob(NamedTuple):
-    """A job's executions, with or without trials.
-
-    Attributes:
-        attempts: the executions of each attempt, oldest first.
-        ends: "best" if a shared job executed the full training, "gate" if it executed the gate.
-    """
+    """A job's executions by attempt, oldest first, and which of `parts.ENDS` the job executed."""
 
     attempts: Sequence[Sequence[Execution]]
     ends: frozenset[str]
 
 
 class JobParts(NamedTuple):
-    """A shared job's executions, divided by trial.
-
-    Attributes:
-        trials: the parts of each attempt at a trial, by the trial's name.
-        between: the job's time without a trial, oldest first; it is not lost time.
-    """
+    """A shared job's executions by trial and attempt, and the job's time between trials."""
 
     trials: dict[str, list[list[Execution]]]
     between: list[Execution]
@@ -92,7 +82,6 @@ def noted_parts(log: Path, stamp: tuple[int, int]) -> JobParts | None:
 
 
 def _lines(log: Path) -> tuple[Any, bytes]:
-    """Return the parsed first line of a log's note, and the text of the second line."""
     head, _, divided = job_files.read_bytes(note_of(log), _MOST).partition(b"\n")
     return json.loads(head), divided
 

@@ -1,8 +1,7 @@
 """Marks of trials in the event log of the job that trains them.
 
-HTCondor's log has the times of a job's executions, but not the trials that the job trains. So the
-access point adds a mark when the agent reports that a trial began, saved a checkpoint or ended. The
-marks are generic events, which every reader of such logs ignores or understands:
+HTCondor's log has a job's executions, but not the job's trials. So the access point adds a generic
+event when the agent reports that a trial began, saved a checkpoint or ended:
 
     008 (012.000.000) 2026-11-25 09:18:36.842 trialfleet: A.l1.t02 ends code=0 cpu=11.9 memory=231.0
     ...
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from trialfleet.workflows.facts.jobs.agent_messages import Ended
 
-_MOST_LOG = 64 << 20  # bytes of a log that are looked at; a trial has some hundreds
+_MOST_LOG = 64 << 20  # last bytes of a log that are read; a trial has some hundreds
 _WORD = "trialfleet:"
 _MARK = re.compile(
     _WORD + r" (?P<trial>\S+) (?P<kind>begins|saved|ends)"
@@ -45,15 +44,7 @@ class MarkKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A mark of a trial, written by the access point.
-
-    Attributes:
-        trial: the trial's name.
-        kind: what happened to the trial.
-        code: the trial's exit code, or minus the signal's number; only at its end.
-        cpu_seconds: the trial's processor time; None if it was not measured.
-        memory_mb: the trial's maximum memory; None if it was not measured.
-    """
+    """A mark of a trial; `code` is the exit code, or minus the signal's number, at the end."""
 
     trial: str
     kind: MarkKind
@@ -82,7 +73,6 @@ class Mark:
         )
 
     def __str__(self) -> str:
-        """Return the text of the mark's event."""
         figures = {"code": self.code, "cpu": self.cpu_seconds, "memory": self.memory_mb}
         known = [f" {name}={value}" for name, value in figures.items() if value is not None]
         return f"{_WORD} {self.trial} {self.kind}{''.join(known)}"
@@ -93,17 +83,8 @@ def note(
 ) -> None:
     """Add a mark to a job's log: a trial began or continued, saved a checkpoint, or ended.
 
-    A begin or an end that is already noted is not noted again.
-
-    Args:
-        place: the trial's folder.
-        job: the job's id, such as `12.0`.
-        when: in Unix seconds.
-        kind: the kind of mark.
-        ended: how the trial ended, if it did.
-
-    Raises:
-        OSError: the job's log can't be written.
+    `when` is in Unix seconds. A begin or an end that is already noted is not noted again. A removed
+    log gets no mark. Any other failure to write raises OSError.
     """
     trial = place.root.name
     cluster, proc = map(int, job.split("."))
@@ -120,10 +101,9 @@ def note(
 
 
 def _last_kind(place: TrialFolder, trial: str, cluster: int) -> MarkKind | None:
-    """Return the kind of a trial's last mark in the present execution: its begin or its end.
+    """Return whether a trial last began or ended in the present execution; None if neither.
 
-    For a gang all executions of this submission count: it continues to train while one of its jobs
-    begins again.
+    For a gang the whole submission counts, because the trial continues while one job begins again.
     """
     content, _ = job_files.tail(place.log, _MOST_LOG)
     is_gang = b"%s%03d.001." % (_SUBMITTED, cluster) in content
@@ -137,7 +117,6 @@ def _last_kind(place: TrialFolder, trial: str, cluster: int) -> MarkKind | None:
 
 
 def _figure(value: float | None, digits: int) -> float | None:
-    """Return a number, rounded for a mark; None if it is no valid measurement."""
     known = value is not None and math.isfinite(value) and value >= 0
     return round(value, digits) if known and value is not None else None
 

@@ -1,8 +1,7 @@
 """The parts of a job's executions that belong to each trial, and the time between trials.
 
-The job's event log has marks of its trials (marks.py). A trial's part of an execution lasts from
-the trial's begin to its end, or to the execution's end. The rest of the execution belongs to no
-trial: the agent starts, asks, sends results and waits for answers.
+A trial's part lasts from its first mark to its last (marks.py), or to the execution's end. In the
+rest of the execution, the agent starts, asks, sends results and waits for answers.
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 if TYPE_CHECKING:
     from htcondor2 import JobEvent
 
-ENDS = ("best", "gate")  # what a shared job's marks call a full training, and a gate's measurement
-KEPT_LOGS = 4096  # event logs whose division is kept: all that run in a pool, a look each
+ENDS = ("best", "gate")  # the names of full training and gate in a shared job's marks
+KEPT_LOGS = 4096  # cached event logs: those of all running jobs of a pool
 
 
 def attempts_of(place: TrialFolder) -> list[list[Execution]]:
     """Return the executions of each attempt at a trial, oldest first.
 
-    A trial with separate jobs has one attempt per job. In a shared job another attempt starts after
-    the last one ended, or after the job left the queue before the trial's end.
+    A trial with its own job has one attempt per submission. In a shared job, another attempt starts
+    after the last one ended, or after the job left the queue before the trial's end.
     """
     if place.is_shared:
         name = place.root.name
@@ -77,7 +76,6 @@ def _whole(log: Path, stamp: tuple[int, int]) -> WholeJob:
 
 
 def _whole_in(events: Sequence[JobEvent]) -> WholeJob:
-    """Return a job's executions from its events, without parsing most marks."""
     executions = (executions_of(part) for part in submissions(without_marks(events)))
     marks = b"\n".join(event.raw for event in events if isinstance(event, MarkEvent))
     ends = {name for name in ENDS if b" %s " % name.encode() in marks}
@@ -103,7 +101,6 @@ def _parts_in(events: Iterable[JobEvent]) -> JobParts:
 
 
 def _marks_of(events: Iterable[JobEvent]) -> list[list[tuple[float, Mark]]]:
-    """Return the marks of each execution; some may have come after its end."""
     found: list[list[tuple[float, Mark]]] = []
     for event in events:
         if event.type.name == "EXECUTE":
@@ -114,8 +111,6 @@ def _marks_of(events: Iterable[JobEvent]) -> list[list[tuple[float, Mark]]]:
 
 
 class _Division:
-    """The executions of one submission of a job, divided by trial as in `JobParts`."""
-
     def __init__(self, events: Sequence[JobEvent]) -> None:
         self.trials: dict[str, list[list[Execution]]] = {}
         self.between: list[Execution] = []
@@ -160,8 +155,6 @@ class _Division:
 
 @dataclass
 class _Span:
-    """A gang's attempt at a trial: its begin, its end, and the mark that ended it."""
-
     trial: str
     began: float
     ended: float = math.inf
@@ -188,7 +181,6 @@ class _GangDivision:
 
     @property
     def trials(self) -> dict[str, list[list[Execution]]]:
-        """The parts of each attempt at a trial, by the trial's name."""
         found: dict[str, list[list[Execution]]] = {}
         for span in self._spans:
             if span.parts:
@@ -205,7 +197,7 @@ class _GangDivision:
             self._add_between(whole, rest, began)
             part, rest = _cut(whole, began, ended), ended
             if span.mark and ended == span.ended:
-                is_first = not any(each.told for each in span.parts)  # cpu is that of all together
+                is_first = not any(each.told for each in span.parts)  # a mark's cpu is all ranks'
                 part = _ended(part, span.mark)
                 part = part if is_first else part._replace(cpu_seconds=0.0)
             span.parts.append(part)
@@ -218,7 +210,7 @@ class _GangDivision:
 
 
 def _cut(execution: Execution, began: float, ended: float) -> Execution:
-    """Return the part of an execution between two times; with an infinite end, up to now."""
+    """Return the part of an execution between two times; an infinite end means now."""
     if ended == math.inf:
         return execution._replace(began=began, ended=max(began, execution.ended))
     is_whole = ended == execution.ended and execution.is_over
@@ -227,7 +219,6 @@ def _cut(execution: Execution, began: float, ended: float) -> Execution:
 
 
 def _ended(part: Execution, mark: Mark) -> Execution:
-    """Return a trial's part of an execution, ended by a mark."""
     return part._replace(
         cpu_seconds=mark.cpu_seconds or 0.0,
         memory_mb=mark.memory_mb,

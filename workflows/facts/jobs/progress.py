@@ -12,29 +12,24 @@ from typing import Any
 from trialfleet import job_files
 from trialfleet.objective import is_number
 
-_LARGEST_STEP = 2**31 - 1  # what a database's integer holds
+_LARGEST_STEP = 2**31 - 1  # the largest integer of a database
 
 
 def read_reports(path: Path, metric: str) -> dict[int, float]:
     """Return the reported metric by step; NaN if a value is not a number.
 
-    A trainer that continues from a checkpoint may repeat a step; then the last report counts. Lines
-    that are not reports are ignored.
-
-    Args:
-        path: the file; a missing file has no reports.
-        metric: the objective's metric.
+    The last report of a step counts. Other lines are ignored, and a missing file has no reports.
     """
     return dict(_reports(_last_lines(path, job_files.MOST_REPORTS), metric))
 
 
 def last_report(path: Path, metric: str) -> tuple[int, float | None] | None:
-    """Return the last reported step, and its metric, or None if that is not a number."""
+    """Return the last reported step and its metric (None if not finite); None without a report."""
     stamp = job_files.stamp_of(path)
     return _last_report(path, metric, stamp) if stamp[0] else None
 
 
-@lru_cache(maxsize=1 << 13)  # of all trials that run
+@lru_cache(maxsize=1 << 13)  # all running trials
 def _last_report(
     path: Path, metric: str, _changed: tuple[int, int]
 ) -> tuple[int, float | None] | None:
@@ -47,7 +42,6 @@ def _last_report(
 
 
 def _last_lines(path: Path, most: int) -> list[bytes]:
-    """Return the complete lines in the last `most` bytes of a file."""
     return job_files.tail(path, most)[0].splitlines()
 
 
@@ -59,7 +53,6 @@ def _reports(lines: list[bytes], metric: str) -> Iterator[tuple[int, float]]:
 
 
 def _parsed(line: bytes) -> tuple[int, dict[str, Any]] | None:
-    """Return the step and the metrics in a line; None if the line is not a report."""
     try:
         report = json.loads(line)
     except (ValueError, RecursionError):
@@ -75,7 +68,7 @@ def _parsed(line: bytes) -> tuple[int, dict[str, Any]] | None:
 
 
 def _number(value: Any) -> float:
-    """Return `value` as a float; NaN if it is not a number, such as null for an infinite value."""
+    """Return `value` as a float; NaN if it is no number, such as null for an infinite value."""
     if not is_number(value):
         return math.nan
     try:

@@ -13,20 +13,14 @@ from pydantic import TypeAdapter
 from trialfleet.workflows.study.notify import EventKind
 
 MOST_SHOWN = 25  # events of one message
-TEST: Literal["test"] = "test"  # the kind of what `trialfleet notify test` sends
+TEST: Literal["test"] = "test"  # the event of `trialfleet notify test`, for every channel
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """An event in a study, for alerts.
+    """An event in a study, for alerts; all discoveries of the same event have the same `id`.
 
-    Attributes:
-        id: the same each time that any process finds the same event.
-        kind: one of `notify`'s events, or `TEST`, which every channel gets.
-        title: one line for people.
-        text: more lines: the event, its reason, and the next command.
-        data: the event's facts for programs.
-        at: when the event was found.
+    `title` is one line for people. `text` has more lines: the event, its reason, the next command.
     """
 
     id: str
@@ -57,7 +51,7 @@ class Event:
 
     @staticmethod
     def read(content: dict[str, Any]) -> Event:
-        """Return the event with the content that `to_json` returned."""
+        """Return the event from the result of `to_json`."""
         return _EVENT.validate_python({**content, "kind": content["event"]})
 
 
@@ -65,16 +59,13 @@ _EVENT = TypeAdapter(Event)
 
 
 def event_id(*parts: object) -> str:
-    """Return an event's id, made from these parts: letters and digits."""
+    """Return an event's id, made from these parts: 24 hexadecimal digits."""
     text = "\0".join(map(str, parts))
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:24]
 
 
 def cut_at_a_line(text: str, most: int) -> str:
-    """Return a text's first lines that fit into `most` characters, and a line about the others.
-
-    If the first line is too long, it is cut.
-    """
+    """Return the first lines of a text, at most `most` characters, and a line about the others."""
     if len(text) <= most:
         return text
     lines = text.splitlines()
@@ -93,6 +84,6 @@ def more_lines(count: int) -> str:
 
 
 def unshown(events: Sequence[Event]) -> list[str]:
-    """Return the line for events that a message doesn't show; empty if it shows all."""
+    """Return the line for events that a message doesn't show; empty if all are shown."""
     more = len(events) - MOST_SHOWN
     return [f"… and {more} more"] if more > 0 else []

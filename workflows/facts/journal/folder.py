@@ -1,7 +1,6 @@
-"""Names of all files of a study's daily runs.
+"""The names of all files of a study's daily runs, in runs/STUDY next to the folders of the runs.
 
-The files are in runs/STUDY, next to the folders of the days' runs. A run's folder is named by its
-date; DATE-2 is a second attempt, at the regions that failed.
+A run's folder is named by its date. DATE-2 is a second attempt, at the regions that failed.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ class DailyFolder:
         """Return the folder of this study below the working directory."""
         return DailyFolder(Path.cwd() / "runs" / study)
 
-    journal = file_in("daily.db")  # what became of each region on each day
+    journal = file_in("daily.db")  # the outcome of each region on each day
     lock = file_in("daily.lock")  # locked by the process that works on a day; has that day's date
-    checksums = file_in("daily.checksums.jsonl")  # those of the data files that were read
+    checksums = file_in("daily.checksums.jsonl")  # of the data files that were read
     # The program that a clock starts, `trialfleet daily run STUDY`; where HTCondor is the clock,
     # its output is in daily.log.
     start = file_in("daily.start")
@@ -34,11 +33,11 @@ class DailyFolder:
     alerts = file_in("daily.alerts")  # the outbox of the days' events
     send = file_in(
         "daily.send"
-    )  # the program that sends what waits in it: `trialfleet notify send`
+    )  # the program that sends the waiting events: `trialfleet notify send`
 
     @property
     def study_as_typed(self) -> str:
-        """The study's file as typed in a shell; STUDY if it is unknown."""
+        """The study's file as typed in a shell; STUDY if the file is unknown."""
         text = unless_damaged(lambda: self.study.read_text(encoding="utf-8"), "")
         path = text.removesuffix("\n")
         return shell_quoted_anywhere(Path(path)) if path else "STUDY"

@@ -1,9 +1,8 @@
 """The journal of a study's days: each region's outcome on each day, recorded once.
 
-The journal is a SQLite file that several processes may read and write. Records never change: a
-second record of the same region, day and attempt is ignored, and no region succeeds twice on one
-day. An attempt's regions, run and deadline are recorded before its work begins, so after a crash it
-continues unchanged.
+Several processes may use the SQLite file. A second record of the same region, day and attempt is
+ignored. No region succeeds twice on one day. An attempt is recorded before its work begins, so the
+attempt continues unchanged after a crash.
 """
 
 from __future__ import annotations
@@ -56,14 +55,10 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The outcome of a region on a day.
+    """The outcome of a region in an attempt at a day; `attempt` counts from 1.
 
-    Attributes:
-        attempt: the number of the attempt at the day, from 1.
-        why: the reason, for a kept or failed region; empty for the others.
-        run: the id of the region's run; None without a run.
-        fingerprint: the fingerprint of its data, if known.
-        settings: a fingerprint of everything else that affects the training.
+    `why` is empty unless the region was kept or failed. `fingerprint` is the data's. `settings` is
+    a fingerprint of everything else that affects the training.
     """
 
     date: date
@@ -81,11 +76,8 @@ class Outcome:
 class Attempt:
     """One attempt at a day: the first is for all regions, later ones are for failed regions.
 
-    Attributes:
-        run: the id of the attempt's run, if any region needs one. It may be a previous attempt's
-            run that was resumed.
-        deadline: when its regions stop asking for trials; None if there is no deadline.
-        ended: when its last region got an outcome; None until then.
+    `run` may be a previous attempt's run that was resumed. At the `deadline`, regions stop asking
+    for trials. At `ended`, the last region got an outcome.
     """
 
     date: date
@@ -109,11 +101,7 @@ class Journal:
     """A study's journal. Each call is independent, so several processes may share it."""
 
     def __init__(self, file: Path) -> None:
-        """Open or create the journal.
-
-        Raises:
-            TrialfleetError: the file can't be created or is not a journal.
-        """
+        """Open or create the journal; TrialfleetError if that fails or the file is no journal."""
         self.file = file
         with self._open() as connection:
             connection.executescript(_SCHEMA)

@@ -1,4 +1,4 @@
-"""Regions by their days: the last day's ending, and the number of failed days in a row."""
+"""Each region's last day: its ending, and the number of failed days in a row."""
 
 from __future__ import annotations
 
@@ -22,11 +22,7 @@ _BACK = timedelta(days=31)  # a region that had no day for longer has left the s
 
 @dataclass(frozen=True)
 class RegionDays:
-    """A region's last day with an outcome.
-
-    Attributes:
-        failed: the number of failed days in a row up to this one; 0 if this day succeeded.
-    """
+    """A region's last day with an outcome; `failed` counts the failed days in a row up to then."""
 
     date: date
     ending: Ending
@@ -35,15 +31,15 @@ class RegionDays:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyDays:
-    """A study's state by its days.
+    """A study's state by its days. Mappings are by region.
 
     Attributes:
         begun: the newest day that has begun.
-        ended: when a day last ended; None if no day has ended.
-        regions: by name, the regions with a day within the last month.
+        ended: when a day last ended.
+        regions: the regions with a day within the last month.
         daily: when days begin; None if the study's file can't be read, or has no `daily:` any more.
-        models: the `as_of` of each region's current model, by the region's name.
-        awaiting: since when a region's model waits for approval, by the region's name.
+        models: the `as_of` of each current model.
+        awaiting: since when a model waits for approval.
     """
 
     study: str

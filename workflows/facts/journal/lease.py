@@ -9,20 +9,16 @@ from trialfleet.workflows.formatting import duration
 
 
 class LeaseLostError(TrialfleetError):
-    """The error that another manager works on the study's days; nothing was written."""
+    """The error that another manager works on the study's days, so nothing was written."""
 
 
 @dataclass(frozen=True)
 class Lease:
     """The lease on a study's days, with its present or last holder.
 
-    Attributes:
-        token: a number that counts the lease's holders, from 1.
-        host: the name of the holder's machine, for people.
-        folder: the folder of the study's runs on that machine.
-        is_ours: whether this manager is the holder.
-        age: seconds since the last renewal.
-        seconds: how long the lease lasts without a renewal; 0 if it was given back.
+    `token` is the number of the holder, from 1. `folder` is the folder of the study's runs on the
+    holder's machine. `age` is the seconds since the last renewal. Without a renewal the lease lasts
+    `seconds`; 0 means that the lease was given back.
     """
 
     token: int
@@ -33,7 +29,6 @@ class Lease:
     seconds: float
 
     def __str__(self) -> str:
-        """Return the lease's holder in one line."""
         who = "this manager" if self.is_ours else f"another manager, {self.host},"
         if not self.seconds:
             return f"{who} worked on the days last; no manager does now"

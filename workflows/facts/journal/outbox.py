@@ -1,11 +1,8 @@
 """The outbox: a folder with events and their deliveries.
 
-FOLDER/outbox.db   the events, and a line for each channel that wants one
-FOLDER/lock        locked by the process that sends
-
 An event is added together with its deliveries in one step; an existing event stays. A delivery is
-first sent and then noted as sent. After a crash between the two, it is sent again with the same
-event id. So each event arrives once, or rarely twice, as long as its channel works.
+first sent and then noted as sent. After a crash between the two, the same event id is sent again.
+So an event arrives once, or rarely twice, as long as its channel works.
 """
 
 from __future__ import annotations
@@ -47,14 +44,9 @@ State = Literal["waiting", "sent", "given up"]
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """An event on its way to a channel.
+    """An event on its way to a channel; `channel` is the channel's key (`key_of`).
 
-    Attributes:
-        channel: the channel's key.
-        tries: the number of failed tries.
-        due: when to try it next, in Unix seconds.
-        first: when it was first tried; None before that.
-        error: the error of the last try.
+    `tries` counts failures. `first` and `due` are the first and the next try, in Unix seconds.
     """
 
     event: Event
@@ -75,11 +67,7 @@ class Outbox:
     """An outbox. Each call is independent, so several processes may share it."""
 
     def __init__(self, folder: Path) -> None:
-        """Open or create the outbox of a folder.
-
-        Raises:
-            TrialfleetError: the folder can't be created, or its content is not an outbox.
-        """
+        """Open or create the outbox; TrialfleetError if that fails or the folder holds none."""
         self._folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -133,7 +121,7 @@ class Outbox:
             return connection.execute(query, (event,)).fetchone() is not None
 
     def skip(self, events: Iterable[str]) -> None:
-        """Mark events that must never be sent, by their ids: another manager has sent them."""
+        """Mark events by their ids as never to be sent, because another manager has sent them."""
         with self._open() as connection:
             connection.executemany(
                 "INSERT INTO events SELECT ?, '{}', COALESCE(MAX(number), 0) + 1 FROM events"
@@ -178,7 +166,7 @@ class Outbox:
             )
 
     def hold_lock(self, *, wait: bool) -> AbstractContextManager[bool]:
-        """Give whether this process may send. If so, no other process does during the block."""
+        """Yield whether this process may send; if so, no other process sends during the block."""
         return locked(self._folder / "lock", wait=wait)
 
     def _open(self) -> AbstractContextManager[sqlite3.Connection]:

@@ -20,13 +20,10 @@ _PROFILE = TypeAdapter(DayProfile)
 
 
 def past_tables(folder: DailyFolder, day: date, most: int) -> dict[str, list[DayProfile]]:
-    """Return the profiles of the tables of each region's last days with a model, oldest first.
+    """Return the profiles of each region's tables on past days with a model, oldest first.
 
-    There are at most `most` days per region, all before `day`. A day without a run or without a
-    noted profile doesn't count.
-
-    Raises:
-        TrialfleetError: the journal can't be read.
+    Each region has at most `most` days, all before `day`. Days without a noted profile don't count.
+    An unreadable journal raises TrialfleetError.
     """
     if not folder.journal.exists():
         return {}

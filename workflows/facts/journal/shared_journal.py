@@ -1,6 +1,6 @@
-"""The journal of a study with two managers: it is in the database, and the file is a copy.
+"""The journal of a study with two managers: the database has the journal, the file is a copy.
 
-Records are written to the database first; from then on they are valid. Views read only the file.
+A record is valid once it is in the database. Views read only the file.
 """
 
 from __future__ import annotations
@@ -28,19 +28,12 @@ def _no_patience(error: OptimizerError) -> None:
 
 
 class SharedJournal(Journal):
-    """A journal that two managers share.
-
-    Each write raises LeaseLostError if another manager works on the days.
-    """
+    """A journal of two managers; a write raises LeaseLostError if the other one has the lease."""
 
     def __init__(self, file: Path, rows: SharedRows, wait: Wait = _no_patience) -> None:
-        """Open or create the copy; see `pull`.
+        """Open or create the copy, which `pull` updates.
 
-        Args:
-            file: the copy.
-            rows: the study's rows in the database.
-            wait: called before a failed write is retried; it raises an error if the write is to be
-                abandoned.
+        `wait` is called before a failed write is retried, and raises an error to abandon the write.
         """
         super().__init__(file)
         self._rows, self._wait = rows, wait
@@ -75,11 +68,7 @@ class SharedJournal(Journal):
             super().record(new, now)
 
     def pull(self) -> list[str]:
-        """Copy new records from the database; return the ids of events that were sent as alerts.
-
-        Raises:
-            OptimizerError: the database can't be used.
-        """
+        """Copy new records from the database; return the ids of events that were sent as alerts."""
         news = self._rows.news()
         for kind, rows in groupby(news, key=lambda row: row.kind):
             self._copy(kind, [row.content for row in rows])

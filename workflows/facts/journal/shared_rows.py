@@ -1,11 +1,10 @@
 """Shared rows of two managers in a study's PostgreSQL database: a lease and the journal.
 
-Only the manager that holds the lease works on the study's days. It renews the lease while it works.
-When the lease has expired, the other manager may take it. Each change of the holder increases the
-lease's token by one. A row is written only in a transaction that finds the writer's own token in
-the lease. So a manager that comes back after an interruption writes nothing, because the token has
-changed (a fencing token, Kleppmann, "How to do distributed locking", 2016). Times are the
-database's, so the managers' clocks don't matter.
+Only the lease's holder works on the study's days, and renews the lease meanwhile. The other manager
+may take an expired lease. Each change of the holder increases the lease's token by one. A row is
+written only in a transaction that finds the writer's own token in the lease. So a manager that
+comes back after an interruption writes nothing (a fencing token, Kleppmann, "How to do distributed
+locking", 2016). Times are the database's, so the managers' clocks don't matter.
 """
 
 from __future__ import annotations
@@ -47,32 +46,22 @@ _ROWS = Table(
     Column("content", Text, nullable=False),
     sqlalchemy.UniqueConstraint("study", "kind", "key"),
 )
-_NOW = func.clock_timestamp()  # now() would be when the transaction began to wait for another
+_NOW = func.clock_timestamp()  # now() is the begin of a transaction, before its waits
 
 
 @dataclass(frozen=True)
 class Row:
-    """One record of a study's days, which never changes.
+    """One record of a study's days, which never changes; `key` is unique among rows of a kind."""
 
-    Attributes:
-        kind: attempt, ended, outcome or told.
-        key: unique among the rows of this kind.
-        content: a JSON object.
-    """
-
-    kind: str
+    kind: str  # attempt, ended, outcome or told
     key: str
     content: dict[str, Any]
 
 
 class SharedRows:
-    """A study's lease and rows, for one manager. Not thread-safe.
-
-    Each method raises OptimizerError if the database can't be used.
-    """
+    """A study's lease and rows; not thread-safe. An unusable database raises OptimizerError."""
 
     def __init__(self, url: str, study: str, own: Owner, lasts: timedelta) -> None:
-        """Open the database; create missing tables."""
         self.study, self._own, self._seconds = study, own, lasts.total_seconds()
         self._token: int | None = None
         self._read_up_to = 0
@@ -106,7 +95,7 @@ class SharedRows:
         ).returning(_LEASES.c.token)
         with self._errors(), self._engine.begin() as connection:
             token = connection.execute(taken).scalar_one_or_none()
-        if token is None or self._token not in {None, token}:  # another had it meanwhile
+        if token is None or self._token not in {None, token}:  # another manager had the lease
             self._token = None
             return False
         self._token = token
@@ -132,11 +121,7 @@ class SharedRows:
         return Lease(row.token, row.host, row.folder, is_ours, float(row.age), row.seconds)
 
     def write(self, rows: Iterable[Row]) -> None:
-        """Write all rows or none; an existing row stays.
-
-        Raises:
-            LeaseLostError: another manager holds the lease, or held it since this one took it.
-        """
+        """Write all rows or none; an existing row stays. LeaseLostError if the lease was lost."""
         with self._errors(), self._engine.begin() as connection:
             lease = self._locked(connection)
             if lease is None or lease.token != self._token:
@@ -163,8 +148,7 @@ class SharedRows:
     def _locked(self, connection: sqlalchemy.Connection) -> Any:
         """Return the lease's row, locked for writes until the transaction ends.
 
-        The lock makes transactions commit in the order of their rows' numbers. So `news` misses no
-        row.
+        The lock makes rows commit in the order of their numbers, so `news` misses no row.
         """
         held = sqlalchemy.select(_LEASES.c.token, _LEASES.c.host)
         ours = held.where(_LEASES.c.study == self.study).with_for_update()

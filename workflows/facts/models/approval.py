@@ -1,7 +1,7 @@
 """MODELS/STUDY/REGION/.awaiting.json: the model that passed the gate and waits for approval.
 
-The file exists only for a study with `gate: {approve: true}`. A newer model replaces the note. The
-file is never removed: `latest` and its history show whether the model still waits.
+The file exists only for a study with `gate: {approve: true}`. A newer model replaces the note.
+Nothing removes the file: `latest` and its history show whether the model still waits.
 """
 
 from __future__ import annotations
@@ -32,13 +32,7 @@ AWAITING = ".awaiting.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Awaiting:
-    """A model that waits for a person's approval.
-
-    Attributes:
-        run: the run that trained the model.
-        path: the model's folder.
-        since: when it was published.
-    """
+    """A model that has waited for a person's approval since its publication."""
 
     run: str
     path: Path
@@ -46,7 +40,7 @@ class Awaiting:
 
 
 def note_awaiting(published: Path) -> None:
-    """Note that a model waits for approval from now on; an existing note of it stays.
+    """Note that a model waits for approval from now on; an existing note of the model stays.
 
     The caller must hold the folder's lock.
     """
@@ -85,7 +79,7 @@ def awaiting_of(study: Study) -> dict[str, Awaiting]:
 
 
 def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
-    """Return a region's published model, given `published.json`, if it waits for approval."""
+    """Return the model of a `published.json` if the model waits for approval, else None."""
     if "awaits_approval" not in published:
         return None
     path = Path(published["path"])
@@ -94,7 +88,7 @@ def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
 
 
 def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
-    """Return why a region's published model isn't the current one now; None if it is."""
+    """Return why a region's published model isn't the current one now; None if current."""
     why = reason_kept_out(published)
     if why is None or "awaits_approval" not in published:
         return why

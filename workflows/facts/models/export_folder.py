@@ -28,12 +28,7 @@ from trialfleet.workflows.study.spec import Study
 class Targets(BaseModel):
     """The export targets of a study's models.
 
-    Attributes:
-        export: the study's `export:` settings.
-        keep: the study's `keep:` settings.
-        s3: the files with the keys for S3; None if boto3 finds keys by itself.
-        variables: the environment variables for the access to AWS; they may contain a proxy's
-            password.
+    `s3` is None if boto3 finds keys by itself. A proxy's password may be in `variables`, for AWS.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -50,9 +45,9 @@ class ExportFolder:
 
     root: Path
 
-    mlflow = file_in("mlflow")  # what MLflow called each model: asked again where this is lost
-    _targets = file_in("targets.json")  # where to, when it was exported last; no secret
-    _problems = file_in("problems.json")  # what could not be exported at the last try, by target
+    mlflow = file_in("mlflow")  # MLflow's name of each model; if lost, MLflow is asked again
+    _targets = file_in("targets.json")  # of the last export; may hold a proxy's password
+    _problems = file_in("problems.json")  # the last try's problems, by target
     _lock = file_in("lock")  # locked by the process that exports
 
     @staticmethod
@@ -102,7 +97,7 @@ class ExportFolder:
 
     @contextmanager
     def hold_lock(self, *, wait: bool) -> Iterator[bool]:
-        """Give whether this process may export. If so, no other process does during the block."""
+        """Yield whether this process may export; if so, no other one exports during the block."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(self._lock, wait=wait) as ours:
             yield ours

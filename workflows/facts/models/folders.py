@@ -20,24 +20,16 @@ LATEST = "latest"
 PROVENANCE = "provenance.json"
 EXPORTS = ".export"  # next to the regions, in a study whose models are exported
 
-BESIDE = ".publish-"  # how the name of a model that isn't whole yet begins
+BESIDE = ".publish-"  # the beginning of an incomplete model's name
 
 
 def models_folder_of(study: Study, slug: str) -> Path:
-    """Return the folder of a region's models, from its study.
-
-    Raises:
-        InputError: there is a published model in the folder's place.
-    """
+    """Return the folder of a region's models, from its study; errors as in `models_folder_in`."""
     return models_folder_in(study.publish, study.name, slug)
 
 
 def models_folder_in(publish: str, study: str, slug: str) -> Path:
-    """Return the folder of a region's models, given the publish folder and study's name.
-
-    Raises:
-        InputError: there is a published model in the folder's place.
-    """
+    """Return the folder of a region's models; InputError if a model was published in its place."""
     models_folder = Path(publish) / study / slug
     for folder in (models_folder.parent, models_folder):
         if (folder / PROVENANCE).exists():
@@ -65,11 +57,7 @@ def models_in(models_folder: Path) -> list[Path]:
 
 
 def check_published(model: Path) -> Path:
-    """Return the absolute path of a run's published model; a link to it is resolved.
-
-    Raises:
-        InputError: the folder is not a run's published model.
-    """
+    """Return the absolute path of a run's published model, links resolved; InputError if none."""
     place = model.parent.absolute() / model.name
     if provenance_of(place).get("run") != place.name:
         raise InputError(
@@ -89,20 +77,16 @@ def champion_of(models_folder: Path, study: str) -> Path | None:
 
 
 def reason_not_latest(record: Path) -> str | None:
-    """Return why a published model isn't the current one, from `published.json`; None if it is.
-
-    Raises:
-        InputError: `published.json` is damaged.
-    """
+    """Return why the model in `published.json` isn't current, else None; InputError if damaged."""
     if not record.exists():
         return None
     return reason_kept_out(read_record(record, "path", shape=Published))
 
 
 def reason_kept_out(published: Mapping[str, Any]) -> str | None:
-    """Return why a model isn't the current one, given the content of `published.json`."""
+    """Return why the model of a `published.json` with this content isn't current; else None."""
     path, why = Path(published["path"]), published.get("not_latest")
-    if why is None or (path.parent / LATEST).resolve() == path.resolve():  # a person may have moved
+    if why is None or (path.parent / LATEST).resolve() == path.resolve():  # changed by a person
         return None
     return str(why)
 
@@ -114,11 +98,7 @@ def current_model(published: Path) -> Path | None:
 
 
 def previous_model(published: Path) -> Path | None:
-    """Return the newest of a region's models that are older than this one; None without any.
-
-    Raises:
-        OSError: the folder of the region's models can't be read.
-    """
+    """Return the region's newest older model, else None; OSError if the folder is unreadable."""
     as_of = as_of_model(published)
     if as_of is None:
         return None
@@ -135,7 +115,7 @@ def other_models(published: Path) -> dict[Path, datetime]:
 def as_of_model(model: Path) -> datetime | None:
     """Return the time from which a published model's age counts; None if unknown.
 
-    It is the time when its run was planned, or the end of the run's day if that was earlier.
+    The time is when the run was planned, or the end of the run's day if that was earlier.
     """
     return _moment(model, "as_of") or created_of(model)
 

@@ -1,7 +1,7 @@
 """MODELS/STUDY/REGION/.history.json: the changes of a region's current model.
 
-Only `latest` counts. The history is written before `latest` changes. If the process is killed
-between the two, the change did not happen: `latest` is still the model that the change names as
+Only `latest` decides which model is current. A change is written before `latest` changes. If the
+process is killed between the two, the change did not happen, and `latest` is still the change's
 `previous`. Callers of functions that write must hold the folder's lock.
 """
 
@@ -26,13 +26,10 @@ class Change:
     """A change of `latest` to another model.
 
     Attributes:
-        run: the run of the new current model.
-        previous: the run of the previous model; None if there was none.
-        time: the time in ISO 8601; None if the change is not in the history.
-        by: the origin: publish, promote, rollback, restore (of a change by another manager), or
-            hand (none of these).
+        previous: the run of the previous model.
+        time: in ISO 8601; None if the change is not in the history.
+        by: publish, promote, rollback, restore (of another manager's change), or hand (any other).
         who: the account that promoted a model or rolled it back; empty if unknown.
-        why: the person's reason; empty without one.
     """
 
     run: str
@@ -57,7 +54,7 @@ def changes(link: Path) -> list[Change]:
     """
     found, current = _stored(link), target_of(link)
     if found and current == found[-1].previous != found[-1].run:
-        found.pop()  # killed before it took place
+        found.pop()  # the process was killed before the change
     if current is not None and (not found or found[-1].run != current):
         previous = found[-1].run if found else None
         found.append(Change(run=current, previous=previous, time=None, by="hand"))
@@ -80,9 +77,9 @@ def note(link: Path, run: str, by: str, *, why: str = "") -> None:
 
 
 def in_force(link: Path) -> list[str]:
-    """Return the runs of the champions to which a rollback can return; the present one is last.
+    """Return the runs whose models a rollback can make current, and the present one last.
 
-    Models that were rolled back are not among them. So two rollbacks go back by two champions.
+    Models that were rolled back are left out, so two rollbacks go back by two models.
     """
     stack: list[str] = []
     for change in changes(link):
@@ -95,10 +92,7 @@ def in_force(link: Path) -> list[str]:
 
 
 def target_of(link: Path) -> str | None:
-    """Return the run of the model to which `latest` links; None without a valid link.
-
-    A link out of the region's folder is not valid: it was made by mistake.
-    """
+    """Return the run to whose model `latest` links; None without a link inside the folder."""
     if not link.is_symlink():
         return None
     target = link.parent / link.readlink()
@@ -106,7 +100,6 @@ def target_of(link: Path) -> str | None:
 
 
 def _account() -> str:
-    """Return the user's account name; with sudo, the caller's. Empty if it has no name."""
     if asks := os.environ.get("SUDO_USER"):
         return asks
     try:
@@ -116,7 +109,6 @@ def _account() -> str:
 
 
 def _write(models_folder: Path, content: object) -> None:
-    """Write the history atomically, through a temporary file with a fixed name."""
     beside = models_folder / f"{HISTORY}.new"
     beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     sync(beside)

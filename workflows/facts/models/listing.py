@@ -25,17 +25,17 @@ from trialfleet.workflows.facts.models.verdict import Verdict
 PAST = 5  # evaluations before a band is drawn
 DEVIATIONS = 3.0  # Leys et al., Journal of Experimental Social Psychology 49, 2013
 _CONSISTENT = 1.4826  # makes the MAD a normal's standard deviation: Rousseeuw and Croux, 1993
-_ROUNDING = 1e-9  # of the median: what never varied may vary by as much
+_ROUNDING = 1e-9  # of the median: allowed even if the values never varied
 
 
 class Standing(StrEnum):
     """The relation of a model to its region's `latest`."""
 
     IN_FORCE = "in force"
-    BEFORE = "before"  # one can go back to it
+    BEFORE = "before"  # a rollback can make it current
     ROLLED_BACK = "rolled back"  # by a person
-    AWAITS = "waits for approval"  # by a person, who promotes it
-    NEVER = "never"  # it was never current, as far as is known
+    AWAITS = "waits for approval"  # a person may promote it
+    NEVER = "never"  # never current, as far as is known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,18 +43,13 @@ class PublishedModel:
     """A model in a region's folder of models.
 
     Attributes:
-        created: when its run was planned; None if unknown.
-        as_of: the time from which its age counts: `created`, or the end of its run's day if that
-            was earlier; None if unknown.
-        in_force: whether it is the current model.
-        standing: whether it is or was the current model, and how it was replaced.
-        awaits_since: since when it waits for approval; None if it doesn't wait.
-        card: its card; without a card, its provenance.
-        verdict: the gate's verdict on it; None in a study without a gate.
-        evaluations: its measurements by gates, oldest first: the run of the gate, and the value of
-            `metric`.
-        metric: the name of the gates' metric; empty if no gate measured anything.
-        drift: a text if its last measurement was outside its past range; otherwise None.
+        created: when the run was planned.
+        as_of: the time from which the model's age counts.
+        in_force: whether the model is the current one.
+        awaits_since: since when the model waits for approval.
+        card: the model's card, or its provenance.
+        evaluations: gates' measurements, oldest first: the gate's run, and the value of `metric`.
+        drift: a text if the last measurement was outside its past range; otherwise None.
     """
 
     path: Path
@@ -107,7 +102,6 @@ def runs_with_models(models_folder: Path) -> list[str]:
 
 
 def _standings(link: Path) -> dict[str, Standing]:
-    """Return the standing of each model that is or was current, by its run."""
     latest = target_of(link)
     found = {change.run: Standing.BEFORE for change in changes(link)}
     found |= {
@@ -154,7 +148,6 @@ def _model(
 
 
 def _evaluations(run: str, verdicts: Sequence[Verdict], metric: str) -> list[tuple[str, float]]:
-    """Return a model's measurements: the run of each gate, and the metric's value."""
     found = []
     for verdict in verdicts:
         sides = (side for side in (verdict.champion, verdict.challenger) if side)
@@ -178,16 +171,13 @@ class Drift:
     high: float
 
     def __str__(self) -> str:
-        """Return a line with the value and the past range, without the metric's name."""
         return f"{self.value:.4g}, outside its past range, {self.low:.4g} to {self.high:.4g}"
 
 
 def drift(values: Sequence[float]) -> Drift | None:
-    """Return the drift if the last value is outside the range of the others; None if it isn't.
+    """Return the drift if the last of six or more values is outside the others' range; else None.
 
-    The range is median ± 3 · 1.4826 · MAD. Unlike a standard deviation, it doesn't grow by one or
-    two odd days among five. At least five values before the last are needed; otherwise the result
-    is None.
+    The range is median ± 3 · 1.4826 · MAD, because one or two odd days don't widen the MAD.
     """
     *past, last = values or [0.0]
     if len(past) < PAST:

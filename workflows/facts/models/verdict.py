@@ -13,7 +13,7 @@ CHAMPION, CHALLENGER, BASELINE = "champion", "challenger", "baseline"
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The measured metrics of the constant prediction that a new model has to beat."""
+    """The measured metrics of a constant prediction, which a new model must surpass."""
 
     metrics: dict[str, float] = field(default_factory=dict)
 
@@ -27,17 +27,11 @@ class ComparedModel(Compared):
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The gate's verdict: the content of gate.json.
+    """The gate's verdict on the challenger (the new model) and the champion (the current model).
 
-    Attributes:
-        verdict: "promoted" if the challenger replaces the champion, otherwise "kept".
-        why: the reason in a line, for people.
-        metric: the name of the metric that decided.
-        champion: the current model; None if there was none.
-        challenger: the new model.
-        baseline: the constant prediction; None if it was not measured.
-        interval: the ends of two one-sided intervals for the mean of the losses' differences,
-            challenger - champion; None without losses.
+    `verdict` is "promoted" if the challenger replaces the champion. `interval` has the ends of two
+    one-sided intervals for the mean of the losses' differences, challenger - champion. `baseline`
+    is a constant prediction.
     """
 
     schema: int = 1
@@ -65,15 +59,11 @@ class Verdict:
 
     @staticmethod
     def from_json(noted: Any) -> Verdict:
-        """Return the verdict from the content of gate.json; ValueError if it is not a verdict."""
+        """Return the verdict in gate.json's content; ValueError if the content is no verdict."""
         found: Verdict = checker(Verdict).validate_python(noted)
         return found
 
 
 def read_verdict(file: Path) -> Verdict:
-    """Return the verdict in a region's gate.json.
-
-    Raises:
-        InputError: gate.json is damaged.
-    """
+    """Return the verdict in a region's gate.json; InputError if the file is damaged."""
     return Verdict.from_json(read_record(file, shape=Verdict))

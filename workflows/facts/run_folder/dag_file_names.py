@@ -8,7 +8,6 @@ from pathlib import Path
 
 
 def _beside(ending: str) -> cached_property[Path]:
-    """Return a property for a path next to the DAG file."""
     return cached_property(lambda files: files.dag.with_name(files.dag.name + ending))
 
 
@@ -18,14 +17,14 @@ class DagFiles:
 
     dag: Path
 
-    # The submit file of its DAGMan: there since it was first submitted.
+    # DAGMan's submit file, which exists from the first submission on.
     submit = _beside(".condor.sub")
-    # There while a DAGMan runs it; one that finds it at its start goes into recovery.
+    # Exists while a DAGMan runs the DAG. A DAGMan that finds it at its start goes into recovery.
     lock = _beside(".lock")
-    nodes_log = _beside(".nodes.log")  # the events of its nodes' jobs: what recovery reads
-    metrics = _beside(".metrics")  # how its last DAGMan ended, as JSON
-    log = _beside(".dagman.log")  # the events of its DAGMan job
-    # The folder of previous DAGMans' files, set aside so that no other reads them.
+    nodes_log = _beside(".nodes.log")  # the events of the nodes' jobs, for recovery
+    metrics = _beside(".metrics")  # how the last DAGMan ended, as JSON
+    log = _beside(".dagman.log")  # the events of the DAGMan job
+    # The folder of previous DAGMans' files, out of the way of later DAGMans.
     aside = _beside(".aside")
 
     @cached_property

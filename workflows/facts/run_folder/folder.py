@@ -1,7 +1,6 @@
-"""The names in a run's folder, all in this module.
+"""The names in a run's folder; a path's comment describes the file.
 
-A path's comment describes the file. The optimiser's client (optimizer/client.py) and DAGMan
-(dag_file_names.py) have some more names.
+The optimiser's client (optimizer/client.py) and DAGMan (dag_file_names.py) have some more names.
 """
 
 from __future__ import annotations
@@ -20,11 +19,9 @@ FAILING = "failing.json"
 
 
 def file_in(name: str, *, of: str = "root") -> cached_property[Path]:
-    """Return a property for the path of a file in a folder.
+    """Return a property for the path of a file in a folder, cached because making a path is slow.
 
     `of` is the attribute with that folder. In `name`, {} stands for the name of the root folder.
-
-    The path is cached, because making a path takes longer than using it.
     """
     return cached_property(lambda folder: getattr(folder, of) / name.format(folder.root.name))
 
@@ -36,12 +33,7 @@ def note_of(log: Path) -> Path:
 
 @dataclass(frozen=True)
 class TrialFolder:
-    """The paths of a trial's files, and of the files of the job that trains it.
-
-    Attributes:
-        root: the trial's folder.
-        of_job: the folder of the DAG node whose job trains the trial; default: the trial's folder.
-    """
+    """The paths of a trial's files, and of its job's files in the DAG node's folder `of_job`."""
 
     root: Path
     of_job: Path | None = None
@@ -78,7 +70,7 @@ class TrialFolder:
     left = file_in(nodes.RESULT_PACKAGE, of="words")  # the trial's files at its end, packed
     # Files that the trial needs and its job lacks, packed: a gate's models in a lane.
     given = file_in(nodes.GIVEN_PACKAGE, of="words")
-    ended = file_in(nodes.ENDED)  # how the trial ended, from its package; absent until that came
+    ended = file_in(nodes.ENDED)  # how the trial ended; absent until its package came
     reports = file_in(nodes.REPORTS, of="words")  # the trial's progress reports while it runs
     # The running trial's output, after a line with its name; at first the previous trial's output.
     printed_out = file_in(nodes.PRINTED["out"], of="words")
@@ -173,13 +165,13 @@ class RegionFolder:
         """Return the folder of a trial or of a node by its name, with its job's folder."""
         if (known := self._known.get(name)) is None:
             known = self._trial(name)
-            if known.of_job is not None:  # else its node's folder may be to come
+            if known.of_job is not None:  # else its node's folder may follow
                 self._known[name] = known
         return known
 
     def _trial(self, name: str) -> TrialFolder:
         lane, own = range_of(name).lane, self.trials / name
-        if (node := self.trials / lane) == own or node.is_dir():  # its lane is one node
+        if (node := self.trials / lane) == own or node.is_dir():  # the lane is one node
             return TrialFolder(own, node)
         for ranged in self._ranges.get(lane, ()) if self.trials.is_dir() else ():
             if range_of(ranged.name).has(name):
@@ -193,7 +185,6 @@ class RegionFolder:
 
     @cached_property
     def _ranges(self) -> dict[str, list[Path]]:
-        """The folders of nodes that each run several trials of a lane, by lane."""
         found: dict[str, list[Path]] = {}
         for path in sorted(self.trials.glob("*.l*.t*-*")):
             found.setdefault(range_of(path.name).lane, []).append(path)
@@ -207,7 +198,7 @@ class RunFolder:
     root: Path
     _known: dict[str, RegionFolder] = field(
         default_factory=dict, init=False, repr=False, compare=False, hash=False
-    )  # paths take longer to make than to use, and watching a run uses them often
+    )  # cached, because making a path is slow
 
     def __post_init__(self) -> None:
         assert self.root.is_absolute(), f"a run's folder is absolute: {self.root}"
@@ -218,7 +209,7 @@ class RunFolder:
         return TrialFolder(self.root / "check")
 
     study = file_in("study.yaml")  # the resolved study, frozen
-    # The same as JSON, which is read in less time; ignored once study.yaml has changed.
+    # study.yaml as JSON, which is read faster; ignored once study.yaml has changed.
     study_copy = file_in("study.json")
     dag = file_in("study.dag")  # the whole graph
     database = file_in("study.db")  # Optuna's SQLite file, where the study names no other storage

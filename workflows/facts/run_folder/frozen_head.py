@@ -1,7 +1,6 @@
 """A run's folder, its day and its publish folder, read from the head of its frozen study.
 
-They are read without the study's types, because importing pydantic takes longer than all the rest
-of `trialfleet rollback`.
+The study's types are not imported: pydantic's import takes longer than the rest of a rollback.
 """
 
 from __future__ import annotations
@@ -21,10 +20,7 @@ from trialfleet.workflows.names import NO_MODELS
 class FrozenHead:
     """The facts in `RUN/study.yaml` about a run and its models.
 
-    Attributes:
-        folder: the run's folder when it was planned.
-        of_day: the day that its costs belong to, as in `FrozenStudy`.
-        publish: its publish folder, or `NO_MODELS`.
+    The run was planned in `folder`. Its costs belong to `of_day`. `publish` may be `NO_MODELS`.
     """
 
     run: str
@@ -40,11 +36,7 @@ class FrozenHead:
 
 
 def check_place(found: Path, planned: Path) -> None:
-    """Refuse a run that was moved after it was planned; a link to the run is allowed.
-
-    Raises:
-        InputError: the run was moved.
-    """
+    """Raise InputError if a run was moved after it was planned; a link to the run is allowed."""
     if not planned.is_dir() or not planned.samefile(found):
         raise InputError(
             f"{str(found)!r} was planned as {str(planned)!r}, and its files contain absolute "
@@ -54,29 +46,21 @@ def check_place(found: Path, planned: Path) -> None:
 
 
 def head_of(folder: RunFolder) -> FrozenHead:
-    """Return the facts in the head of a run's frozen study.
-
-    Raises:
-        InputError: the folder holds no run, or was moved since it was planned.
-    """
+    """Return the head of a run's frozen study; InputError if the run is missing or was moved."""
     head = read_head(folder.study)
     check_place(folder.root, Path(head.folder))
     return head
 
 
 def read_head(path: Path) -> FrozenHead:
-    """Return the facts in a run's study.yaml, from its JSON copy if that is valid.
-
-    Raises:
-        InputError: the file is not a frozen study.
-    """
+    """Return the head of a study.yaml or its valid JSON copy; InputError if neither can be read."""
     try:
         frozen = read_copy(path)
         study, day = frozen["study"], frozen.get("day")
         planned = datetime.fromisoformat(frozen["created"]).astimezone()
         of_day = date.fromisoformat(day["date"]) if day else planned.date()
         return FrozenHead(frozen["run"], frozen["folder"], of_day, study["name"], study["publish"])
-    except DAMAGED:  # of another release; or this reports what is wrong with it
+    except DAMAGED:  # another release's file, or a damaged one, which this reports
         from trialfleet.workflows.study.frozen import load_frozen
 
         found = load_frozen(path)

@@ -1,10 +1,9 @@
 """A run's graph as plain data: the regions, their lanes, and the names of the nodes.
 
-A region's trials run in parallel *lanes*, one trial at a time in each. A lane is one node whose job
-trains one trial after another (`budget.trials_per_job: all`), or a chain of nodes whose jobs train
-some trials each. If there are several lanes, a chain is a quarter longer than its share of the
-trials. So lanes on faster machines can train more trials; nodes beyond the region's budget are
-skipped.
+A region's lanes run in parallel, with one trial at a time in each lane. A lane is one node whose
+job trains all of its trials (`budget.trials_per_job: all`), or a chain of nodes whose jobs train
+some trials each. Of several chains, each is a quarter longer than its share of the trials, so lanes
+on faster machines can train more trials. Nodes beyond the region's budget are skipped.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ EXITS = {
     "retry": 1,
     "skip": 3,
     "stop": 4,
-    "incomplete": 5,  # of the report: a region lacks what the study asked for
+    "incomplete": 5,  # the report's code if a region lacks a result
     "defer": EXIT_NO_SERVICE,
 }
-RESTARTS = 10  # maximum replacements of a region's DAGMan, then the region has failed
-NODE_FAULTS = 10  # maximum further attempts of a node after failures that machines caused
-PUBLISH_RETRIES = 3  # of the job that publishes a model, after an error that nothing foresaw
+RESTARTS = 10  # replacements of a region's DAGMan before the region fails
+NODE_FAULTS = 10  # further attempts of a node after failures that machines caused
+PUBLISH_RETRIES = 3  # of the publishing job, after an unexpected error
 SLACK = 1.25  # nodes of a lane / its share of the trials
 
 
@@ -45,9 +44,9 @@ class RegionGraph:
     priority: int
     publishes: bool
     gated: bool = False
-    gangs: bool = False  # its trainings are; then a node keeps their rosters
-    trials_per_job: int | None = 1  # None: all that its lane gets
-    length: int = 1  # trials of a lane at most
+    gangs: bool = False  # its trainings are gangs; then a node keeps their rosters
+    trials_per_job: int | None = 1  # None: all of its lane
+    length: int = 1  # the maximum number of trials in a lane
 
     @property
     def best(self) -> str:
@@ -89,12 +88,12 @@ class RegionGraph:
         return next((name for name in names if name not in begun), None)
 
     def node_of(self, name: str) -> str | None:
-        """Return the node with this name, or the node of the trial with this name; None if none."""
+        """Return the node with this name, or the node of the trial with this name; else None."""
         if name in self._names:
             return name
         lane, _, number = name.rpartition(".t")
         nodes = self._by_lane.get(lane, ()) if number.isdecimal() else ()
-        if lane in nodes:  # it runs all of its lane
+        if lane in nodes:  # the node runs all trials of its lane
             return lane
         return next((node for node in nodes if range_of(node).has(name)), None)
 
@@ -168,7 +167,6 @@ def _region_graph(study: Study, name: str) -> RegionGraph:
 
 
 def _length(trials: int, lanes: int, per_job: int | None) -> int:
-    """Return the maximum number of trials in a lane."""
     if per_job is None or lanes == 1:
         return trials
     return min(trials, math.ceil(SLACK * trials / lanes))

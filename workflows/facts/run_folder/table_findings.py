@@ -17,10 +17,7 @@ def found_in(region: RegionFolder) -> dict[str, Any] | None:
 
 
 def source_of_table(region: RegionFolder) -> list[dict[str, Any]] | None:
-    """Return the file from which the region's table was made, with its checksum.
-
-    None if trials read the data file itself.
-    """
+    """Return a table's source file with its checksum; None if trials read the data file itself."""
     if not region.table.exists():
         return None
     source: list[dict[str, Any]] = read_json(region.table_found)["source"]
@@ -39,6 +36,6 @@ def checks_in(region: RegionFolder) -> dict[str, Any] | None:
 
 
 def warnings_of(region: RegionFolder) -> str | None:
-    """Return the warnings about a region's table on its day; None if there are none."""
+    """Return the warnings about a region's table on its day; None without warnings."""
     reason = (checks_in(region) or {}).get("reason")
     return None if reason is None else str(reason)

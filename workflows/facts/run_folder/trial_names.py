@@ -7,18 +7,15 @@ import sys
 from dataclasses import dataclass
 from functools import lru_cache
 
-ALL = sys.maxsize  # the last number of a lane whose trials are all one node's
+ALL = sys.maxsize  # `last` of a node that runs all trials of its lane
 _NAME = re.compile(r"(?P<lane>.+\.l\d+)(?:\.t(?P<first>\d+)(?:-(?P<last>\d+))?)?")
 
 
 @dataclass(frozen=True)
 class TrialRange:
-    """The trials that a node runs, by their numbers in the lane.
+    """The trials that a node runs, by their numbers in a lane such as `JFK.l1`.
 
-    Attributes:
-        lane: the lane's name, such as `JFK.l1`.
-        first: the first trial's number, from 1.
-        last: the last trial's number; `ALL` if the node runs all trials of its lane.
+    Numbers count from 1. `last` is `ALL` if the node runs all trials of its lane.
     """
 
     lane: str
@@ -28,8 +25,7 @@ class TrialRange:
     def node(self, length: int) -> str:
         """Return the node's name, made from its lane, its only trial, or its first and last trial.
 
-        Args:
-            length: the number of trials in the lane, which sets the digits of their numbers.
+        The number of trials in the lane, `length`, sets the digits of the trials' numbers.
         """
         if self.last == ALL:
             return self.lane
@@ -51,7 +47,7 @@ class TrialRange:
         return f"{number:0{max(2, len(str(length)))}}"
 
 
-@lru_cache(maxsize=1 << 16)  # who looks for a node's trials asks for all of its region
+@lru_cache(maxsize=1 << 16)  # a search for a node's trials parses all names of a region
 def range_of(name: str) -> TrialRange:
     """Return the trials of the node with this name, or the trial with this name; else no trials."""
     found = _NAME.fullmatch(name)

@@ -1,7 +1,7 @@
 """Causes of failed attempts at a region's trials: the most frequent cause, or the latest.
 
-The study notes each failed attempt, even if the trial is retried or completes later. Errors that
-differ only in figures (a value, an address, a job's folder) have the same cause.
+The study notes each failed attempt, even if a later one completes. Errors that differ only in
+figures (a value, an address, a job's folder) have the same cause.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ def log_hint(log: str) -> str:
     return f"{SEE}{shlex.quote(log)}"
 
 
-@lru_cache(maxsize=1 << 12)  # each look at a run asks for those of all its attempts
+@lru_cache(maxsize=1 << 12)  # a snapshot of a run needs those of all attempts
 def kind_of(error: str) -> str:
     """Return an error without its figures."""
     return _FIGURES.sub("#", error)
 
 
 class FailedAttempt(NamedTuple):
-    """One failed attempt: its time, node, error, and who is to blame."""
+    """One failed attempt: its time, node and error, and who is to blame."""
 
     time: str
     node: str
     error: str
-    blame: str = ""  # empty: the user's own
+    blame: str = ""  # empty: the trainer
 
     @property
     def kind(self) -> str:
@@ -66,11 +66,10 @@ class Cause:
     """A cause of failed attempts.
 
     Attributes:
-        error: the error of the latest attempt with this cause.
-        attempts: the number of attempts that failed for this cause.
+        error: the latest attempt's error.
         of: the number of all failed attempts.
-        log: the path of that attempt's standard error, or of HTCondor's log of it.
-        blame: "node" if a machine made that attempt fail, which costs no retry; else empty.
+        log: the latest attempt's standard error, or HTCondor's log of that attempt.
+        blame: "node" if a machine made the latest attempt fail, which costs no retry; else empty.
     """
 
     error: str
@@ -85,7 +84,6 @@ class Cause:
         return kind_of(self.error)
 
     def __str__(self) -> str:
-        """Return the cause in one line."""
         if self.of == 1:
             return f"an attempt failed: {self.error}{log_hint(self.log)}"
         return f"{self.attempts} of {self.of} failed attempts: {self.error}{log_hint(self.log)}"
@@ -104,11 +102,7 @@ def in_short(reason: str) -> str:
 
 
 def first_clauses(words: str, most: int) -> str:
-    """Return the beginning of a text, at most `most` characters.
-
-    It ends at the end of a clause if enough text is left. Otherwise it is cut anywhere and ends
-    with a ….
-    """
+    """Return at most `most` characters of a text, cut after a clause if enough text is left."""
     if len(words) <= most:
         return words
     kept = words[: most + 1].rpartition(": ")[0]
@@ -133,11 +127,7 @@ def cause_of(
 ) -> Cause | None:
     """Return the cause of failed attempts at a region's trials; None without failed attempts.
 
-    Args:
-        trials: the region's trials.
-        folder: the region's folder.
-        failed: whether the region failed. If so, return the most frequent cause, the later of
-            equals; otherwise the latest cause.
+    For a `failed` region the most frequent cause counts, otherwise the latest.
     """
     attempts = sorted([*failed_attempts(trials), *_of_final(folder)])
     if not attempts:
@@ -157,17 +147,9 @@ def cause_of(
 def note_final_failure(
     final: TrialFolder, node: str, *, attempt: int, error: str, **more: str
 ) -> dict[str, dict[str, str]]:
-    """Note why an attempt at a full training or a gate failed; each attempt is noted once.
+    """Note why an attempt at a full training or a gate failed; return all such notes by attempt.
 
-    Args:
-        final: the folder of the full training or gate.
-        node: its DAG node.
-        attempt: the number of the attempt.
-        error: why it failed.
-        more: more facts for the note.
-
-    Returns:
-        The notes of all failed attempts, by their numbers.
+    An error that is already noted for the attempt is not noted again.
     """
     noted = noted_failures(final)
     known = noted.get(str(attempt), {})
@@ -196,7 +178,7 @@ def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:
 def reason_all_fail(regions: Sequence[tuple[Sequence[AnyTrial], RegionFolder]]) -> str | None:
     """Return why no trial of a run can succeed; None if one has succeeded, or if causes differ.
 
-    The text has the first attempt's error, so that it stays the same while more attempts fail.
+    The text has the first attempt's error, so the text stays the same while more attempts fail.
     """
     trials = [trial for own, _ in regions for trial in own]
     attempts = failed_attempts(trials)
@@ -216,5 +198,5 @@ def all_alike(attempts: Sequence[FailedAttempt]) -> bool:
 
 
 def log_of(trial: TrialFolder) -> str:
-    """Return the path of a trial's last standard error, or of the job's log if that is empty."""
+    """Return the path of a trial's last standard error; if that is empty, of the job's log."""
     return str(trial.err if job_files.size_of(trial.err) else trial.log)

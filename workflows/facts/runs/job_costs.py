@@ -22,16 +22,13 @@ from trialfleet.workflows.study.spec import Study
 if TYPE_CHECKING:
     from trialfleet.workflows.facts.runs.causes import AnyTrial
 
-# In the JSON of a trial's notes.
+# Texts in the JSON of a trial's notes.
 _HAS_STAYS = '"stays": [{'
 _LOST = tuple(f'"{end}"' for end in End if end.is_lost)
 
 
 def noted_job(place: TrialFolder) -> dict[str, Any]:
-    """Return the notes of a full training's or a gate's job; empty if they are damaged.
-
-    The job's event log has the same facts.
-    """
+    """Return the notes of a full training's or a gate's job; empty if damaged."""
     try:
         return job_files.read_record(place.job, shape=JobNotes)
     except InputError:
@@ -41,14 +38,7 @@ def noted_job(place: TrialFolder) -> dict[str, Any]:
 def trial_stays(
     files: RegionFolder, trial: AnyTrial, study: Study, now: float | None
 ) -> list[Stay]:
-    """Return the executions of a trial.
-
-    Args:
-        files: the files of its region.
-        trial: the trial in the storage.
-        study: the run's study.
-        now: the present time, until which a trial without an end executes; None if none executes.
-    """
+    """Return the executions of a trial; a trial without an end executes until `now`."""
     is_over = trial.state.is_finished()
     if is_over and (noted := stays_of(trial.user_attrs.get("job") or {})):
         return noted
@@ -58,10 +48,9 @@ def trial_stays(
 
 
 def has_lost_nothing(trial: AnyTrial) -> bool:
-    """Return whether a trial's notes have executions, none of them lost.
+    """Return whether a trial's notes have executions, and none of them lost work.
 
-    The notes' text is searched, which takes a fraction of the time of parsing. If the result is
-    False, only `trial_stays` tells whether work was lost.
+    A search in the notes' text takes a fraction of the time of parsing.
     """
     notes = trial.user_attrs
     text = notes.text("job") if isinstance(notes, Attributes) else ""
@@ -71,30 +60,20 @@ def has_lost_nothing(trial: AnyTrial) -> bool:
 
 
 def between_stays(files: RegionFolder, study: Study, now: float | None) -> list[Stay]:
-    """Return the executions of shared jobs without a trial; arguments as in `trial_stays`.
-
-    These and the stays of the jobs' trials together are the whole cost of the jobs.
-    """
+    """Return the executions of shared jobs without a trial; `now` is as in `trial_stays`."""
     until = None if files.is_done else now
     logs = (files.trial(node).log for node in shared_nodes(files))
     return [stay for log in logs for stay in read_between(log, study.usd_per_hour, now=until)]
 
 
 def end_stays(files: RegionFolder, end: TrialFolder, study: Study, now: float | None) -> list[Stay]:
-    """Return the executions of a full training or a gate, in lanes' jobs and in a separate job.
-
-    Args:
-        files: the files of its region.
-        end: the folder of the full training or gate.
-        study: the run's study.
-        now: as in `trial_stays`.
-    """
+    """Return the executions of a full training or a gate in all jobs; `now` as in `trial_stays`."""
     nodes, lane = shared_nodes(files), lane_of(files, end)
     if not nodes:
         return stays_of_own(end, study, now)
     found = read_stays(end, study.usd_per_hour, now=now)
     for node in nodes:
-        in_vain = node != lane  # it failed there, and was retried
+        in_vain = node != lane  # the end failed in this lane, and was retried
         place = in_lane(files, end, node)
         found += read_stays(place, study.usd_per_hour, failed=in_vain, now=now)
     return sorted(found, key=lambda stay: stay.began) or stays_of(noted_job(end))

@@ -1,7 +1,7 @@
 """Runs and models by the names that people type: ids, their beginnings, studies and regions.
 
-Runs are searched in `./runs` by the names of their folders. No file of a run is opened, so that a
-shell's completion is fast.
+Runs are searched in `./runs` by the names of their folders. No file is opened, because a shell's
+completion must be fast.
 """
 
 from __future__ import annotations
@@ -30,19 +30,15 @@ from trialfleet.workflows.names import region_slug
 
 RUNS = Path("runs")
 _SHOWN = 10  # names in a message
-# The publish folder of a study here, or of one whose folder is here; with and without its name.
+# Publish folders here and in the folders of studies, with and without the study's name.
 _MODELS_FOLDERS = ("models/{}", "models/*/{}", "*/models/{}", "*/models/*/{}")
 
 
 @dataclass(frozen=True)
 class FoundRun:
-    """A run's folder below `./runs`.
+    """A run's folder below `./runs`, whose name is `run`.
 
-    Attributes:
-        study: the name of the folder above, which is the study's name; empty if the run's folder is
-            directly in `./runs`.
-        run: the name of the run's folder, which is the run's id.
-        planned: when the run's study was frozen, in Unix seconds.
+    `study` is the name of the folder above, or empty for `./runs`. `planned` is in Unix seconds.
     """
 
     folder: Path
@@ -92,16 +88,12 @@ def _planned(folder: Path) -> float | None:
 
 
 def find_run(name: str | None, *, planned: bool = False) -> Path:
-    """Return the folder of a run.
+    """Return the folder of a run; if none or several match, an InputError names the existing runs.
 
     Args:
-        name: the run's folder, its id, or STUDY/RUN-ID; or a unique beginning of these. The name of
-            a study means its newest run; None means the newest of all runs.
-        planned: whether to prefer runs that were planned but not submitted, when the newest run is
-            chosen; otherwise submitted runs are preferred.
-
-    Raises:
-        InputError: there is no such run, or more than one; the message names the existing ones.
+        name: the run's folder, its id, or STUDY/RUN-ID; or a unique beginning of these. A study's
+            name means its newest run; None means the newest of all runs.
+        planned: whether runs that were not submitted come first when the newest run is chosen.
     """
     runs = runs_here()
     if name is None:
@@ -131,12 +123,10 @@ def _is_place(name: str) -> bool:
 
 
 def _newest(runs: list[FoundRun], *, planned: bool) -> FoundRun:
-    """Return the newest of some runs, which are given newest first; `planned` as in `find_run`."""
     return next((run for run in runs if run.submitted is not planned), runs[0])
 
 
 def _called(name: str, runs: list[FoundRun], *, planned: bool) -> list[FoundRun]:
-    """Return the runs that a name means: by id, else a study's newest run, else by a beginning."""
     of_study = [run for run in runs if run.study == name] or _of_one_study(name, runs)
     return (
         [run for run in runs if name in {run.run, run.name}]
@@ -175,16 +165,11 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def find_model(name: str) -> Path:
-    """Return the folder of a published model.
+    """Return the folder of a published model; InputError if none or several studies have one.
 
-    Args:
-        name: the model's folder; or a region's folder of models, for the current model there. A
-            region's name, if only one study has it, or STUDY/REGION means the current model in the
-            folder to which the newest run published its model. RUN/REGION means the model of that
-            run; RUN is an id or its beginning.
-
-    Raises:
-        InputError: there is no such model, or several studies have one; the message names them.
+    `name` is a model's folder, or RUN/REGION, where RUN is an id or its beginning. A region's
+    folder of models means the current model there. STUDY/REGION, or a region of only one study,
+    means the current model in the folder to which the newest run published.
     """
     _check_here(name)
     place = Path(name)
@@ -202,7 +187,7 @@ def find_model(name: str) -> Path:
     for found in of_study or runs:
         try:
             published = published_models(found.folder)
-        except InputError:  # moved, say: another run may have it
+        except InputError:  # a moved run, say; another run may have it
             continue
         if region in published:
             return published[region].parent / LATEST
@@ -219,13 +204,8 @@ def find_model(name: str) -> Path:
 def find_models_folder(region: str, study: str | None = None) -> Path:
     """Return the folder of a region's models, with `latest` and the models of its runs.
 
-    Args:
-        region: the region's name, STUDY/REGION, the folder, or another name that `find_model`
-            takes.
-        study: only of this study.
-
-    Raises:
-        InputError: no folder, or several, have this name; the message names them.
+    `region` is a region's name, STUDY/REGION, the folder, or another name for `find_model`. If none
+    or several match, an InputError names them.
     """
     _check_here(region)
     if (Path(region) / LATEST).is_symlink():
@@ -242,7 +222,6 @@ def find_models_folder(region: str, study: str | None = None) -> Path:
 
 
 def _check_study(name: str) -> None:
-    """Refuse the name of a study that has neither a run nor a model here."""
     here = models_folders_here()
     studies = {run.study for run in runs_here()}
     studies |= {str(provenance_of(m / LATEST).get("study") or m.parent.name) for m in here}
@@ -264,11 +243,7 @@ def _check_here(name: str) -> None:
 def _folder_of_one_study(
     region: str, runs: list[FoundRun], *, elsewhere: bool = True
 ) -> Path | None:
-    """Return a region's folder of models, from runs and, if `elsewhere`, from publish folders here.
-
-    Raises:
-        InputError: several studies have such a region with models; the message names them.
-    """
+    """Return a region's folder of models, from runs or, if `elsewhere`, from publish folders."""
     found = _folders_by_study(region, runs)
     if elsewhere:
         for folder in models_folders_here(region=region):
@@ -283,7 +258,6 @@ def _folder_of_one_study(
 
 
 def _folders_by_study(region: str, runs: list[FoundRun]) -> dict[str, Path]:
-    """Return a region's folder of models in each study, from the study's newest run."""
     slug = region_slug(region)
     found: dict[str, Path] = {}
     seen: set[str] = set()
@@ -293,7 +267,7 @@ def _folders_by_study(region: str, runs: list[FoundRun]) -> dict[str, Path]:
         try:
             head = head_of(files := RunFolder(each.folder.absolute()))
             folder = models_folder_in(head.publish, head.study, slug) if head.publishes else None
-        except InputError:  # moved, say: another run of the study may be whole
+        except InputError:  # a moved run, say; another run of the study may do
             continue
         seen |= {each.study} - {""}
         if files.region(slug).root.is_dir() and folder and folder.is_dir():
@@ -325,7 +299,6 @@ def region_names_here(study: str | None = None) -> list[str]:
 
 
 def _model_alone(region: str) -> Path:
-    """Return the current model of a region from the publish folders here."""
     found = models_folders_here(region=region)
     if len(found) == 1:
         return found[0] / LATEST
@@ -343,11 +316,9 @@ def _model_alone(region: str) -> Path:
 
 
 def models_of(name: str) -> list[Path]:
-    """Return the model that `find_model` finds for a name, or all models that a run published.
+    """Return the model with a name as in `find_model`, or all models that a run published.
 
-    Raises:
-        InputError: there is no such model or run; or the name means a region, not the model of a
-            run.
+    A name that means only a region, or nothing, raises InputError.
     """
     from trialfleet.workflows.facts.models.listing import runs_with_models
 
@@ -384,11 +355,7 @@ def _model_of_run(name: str, run: str, region: str) -> Path:
 
 
 def published_models(folder: Path) -> dict[str, Path]:
-    """Return the folders of the models that a run published, by region.
-
-    Raises:
-        InputError: the folder holds no run, was moved since it was planned, or is damaged.
-    """
+    """Return a run's published models by region; InputError if the run is moved or damaged."""
     from trialfleet.workflows.study.frozen import load_frozen
 
     files = RunFolder(folder.absolute())

@@ -17,12 +17,7 @@ from trialfleet.workflows.facts.runs.lookup import find_models_folder, models_fo
 
 @dataclass(frozen=True, kw_only=True)
 class RegionModels:
-    """The published models of a region.
-
-    Attributes:
-        folder: the folder of the models, with `latest`.
-        models: the models, oldest first.
-    """
+    """The published models of a region, oldest first; `folder` also has `latest`."""
 
     study: str
     region: str
@@ -68,13 +63,8 @@ def models(
 def models_folders_named(name: str, study: str | None = None) -> list[Path]:
     """Return the folder of a region's models, or all such folders of a study or a publish folder.
 
-    Args:
-        name: a region, as in `find_models_folder`. If no region has this name: a study, the folder
-            of its models, or a publish folder.
-        study: only of this study.
-
-    Raises:
-        InputError: there is no such region or study, or the folder has no models.
+    `name` is a region as in `find_models_folder`. If there is no such region, `name` is a study,
+    the folder of a study's models, or a publish folder. A place without models raises InputError.
     """
     try:
         return [_with_models(name, study)]
@@ -88,14 +78,12 @@ def models_folders_named(name: str, study: str | None = None) -> list[Path]:
 def by_region(models_folders: Iterable[Path]) -> list[Path]:
     """Return folders of models, sorted by study and then by the regions' names.
 
-    The folders' names have another order, because a slug has no Å. A study with `regions: {glob:
-    …}` has its regions in this order, too.
+    The folders' names have another order, because a slug has no Å.
     """
     return sorted(models_folders, key=lambda folder: (folder.parent, region_of(folder)))
 
 
 def _in_folder(name: str) -> list[Path]:
-    """Return the folders of regions' models in a study's folder, or in a folder of studies."""
     place = Path(name)
     links = [*place.glob(f"*/{LATEST}")] or [*place.glob(f"*/*/{LATEST}")]
     return [link.parent.absolute() for link in sorted(links) if link.is_symlink()]

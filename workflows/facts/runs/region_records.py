@@ -23,15 +23,13 @@ class RegionRecords:
     """The records in a region's folder at one moment; a record that doesn't exist is None.
 
     Attributes:
-        is_done: whether the region has everything that the study asked for.
         is_submitted: whether the region's graph was ever submitted to HTCondor.
         stopped: why the region ended early.
-        published: the path of its model, and whether that is the current one.
-        verdict: the gate's verdict on that model.
+        published: the path of the model, and whether the model is the current one.
         spent: which budget in USD is spent, so that the region gets no more trials.
-        changed: the changed files of its data or code.
-        restart: why its DAGMan is being replaced.
-        failing: the failing scripts of its nodes.
+        changed: the changed files of the region's data or code.
+        checks: the warnings about the region's table.
+        restart: why the region's DAGMan is being replaced.
     """
 
     is_done: bool = False
@@ -55,10 +53,9 @@ class RegionRecords:
 class EndFiles:
     """The progress of a region's full training and gate, from their files.
 
-    Attributes:
-        is_trained: whether the full training left a result and a model.
-        is_measured: whether the gate has measured that model, or has decided without measuring.
-        gate_begins: whether the order for the gate's job is written.
+    The full training has left a result and a model if `is_trained`. `is_measured` is True, too, if
+    the gate decided without measuring. `gate_begins` means that the order for the gate's job is
+    written.
     """
 
     is_trained: bool
@@ -67,17 +64,13 @@ class EndFiles:
 
 
 class RecordsReader:
-    """Reader of regions' records that reads a folder again only if it has changed."""
+    """A reader of regions' records that reads a folder again only if the folder has changed."""
 
     def __init__(self) -> None:
         self._known: dict[Path, tuple[int, RegionRecords]] = {}
 
     def read(self, files: RegionFolder) -> RegionRecords:
-        """Return a region's records.
-
-        Raises:
-            InputError: a record is damaged.
-        """
+        """Return a region's records; InputError if a record is damaged."""
         changed = folder_stamp(files.root)
         known = self._known.get(files.root)
         if known and known[0] == changed:
@@ -89,11 +82,7 @@ class RecordsReader:
 
 
 def read_records(files: RegionFolder) -> RegionRecords:
-    """Return a region's records.
-
-    Raises:
-        InputError: a record is damaged.
-    """
+    """Return a region's records; InputError if a record is damaged."""
     names = {path.name for path in files.root.iterdir()} if files.root.exists() else set()
 
     def record(path: Path, *keys: str, shape: Any = None) -> dict[str, Any] | None:
@@ -128,21 +117,13 @@ def read_end_files(files: RegionFolder) -> EndFiles:
 
 
 def noted(path: Path, key: str) -> str | None:
-    """Return the value of a key in a JSON file; None without the key or the file.
-
-    Raises:
-        InputError: the file is damaged.
-    """
+    """Return the value of a key in a JSON file, else None; InputError if the file is damaged."""
     found = read_record(path).get(key) if path.exists() else None
     return None if found is None else str(found)
 
 
 def final_metrics(files: RegionFolder) -> dict[str, float] | None:
-    """Return the metrics of a region's full training; None until its model is published.
-
-    Raises:
-        InputError: the full training's result file is damaged.
-    """
+    """Return the full training's metrics; None before publication, InputError if damaged."""
     if not files.published.exists():
         return None
     found = job_files.read_record(

@@ -1,7 +1,7 @@
 """A run's money: the cost of its fleet so far, and whether the cap allows more trials.
 
-The fleet's autoscaler decides whether more trials may run. If not, it removes trials' jobs from the
-queue with that reason. The first such reason found is noted in the run's folder, so that no other
+The fleet's autoscaler decides whether more trials may run. If not, the autoscaler removes trials'
+jobs from the queue with a reason. The first reason is noted in the run's folder, so that no other
 trial begins.
 """
 
@@ -27,7 +27,7 @@ from trialfleet.workflows.facts.record_shapes import Reasons
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.formatting import usd
 
-AUTOSCALER_SECONDS = 30.0  # so long an autoscaler takes to end, if nothing is wrong
+AUTOSCALER_SECONDS = 30.0  # within which a sound autoscaler ends
 SHOWN = 8  # nodes in a line
 Mode = Literal["tune", "final"]
 
@@ -45,24 +45,22 @@ def read_unpaid(folder: RunFolder) -> dict[str, str]:
 
 
 def unpaid_trials(folder: RunFolder) -> str | None:
-    """Return why there is no more money for trials; None if there is."""
+    """Return why there is no more money for trials, else None."""
     refused = refusal("attempt", Facts(unpaid=read_unpaid(folder)))
     return refused.reason if refused else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spending:
-    """The cost of a run's fleet, from its autoscaler's last report.
+    """The cost of a run's fleet in USD, from its autoscaler's last report.
 
     Attributes:
-        spent: the cost of all its nodes since the run began, in USD.
-        cap: `price_cap.run`; None without a cap.
-        left: the rest of the cap; None without a cap.
-        reserve: the part of the cap for the full trainings, in USD; None without a cap.
-        ended: why trials, or also full trainings, ended for lack of money; None if they didn't.
-        trouble: why the autoscaler makes no progress; None if it makes progress.
-        nodes_left: a text about nodes that still live after the autoscaler's end: their names, end
-            and price; None without such nodes.
+        spent: the cost of all nodes since the run began.
+        cap: `price_cap.run`; without a cap, `left` and `reserve` are None, too.
+        reserve: the part of the cap for the full trainings.
+        ended: why trials, or also full trainings, ended for lack of money.
+        trouble: why the autoscaler makes no progress.
+        nodes_left: a text about nodes that still live after the autoscaler's end.
     """
 
     spent: float
@@ -74,7 +72,6 @@ class Spending:
     nodes_left: str | None = None
 
     def __str__(self) -> str:
-        """Return the spent money and the rest of the cap in words."""
         of = f" of {usd(self.cap)}, {usd(self.left)} left" if self.cap is not None else ""
         return f"{usd(self.spent)} USD spent{of}"
 
@@ -84,11 +81,10 @@ def read_spending(
 ) -> Spending | None:
     """Return the cost of a run's fleet; None until an autoscaler has reported it.
 
-    Nodes cost money after the last report, too: until the end that `fleet down` noted, or until the
-    end of their leases.
+    After the last report, nodes cost money until `fleet down` ended them or until their leases end.
     """
     report = run_report(folder.fleet_state, fleet.called, run) if fleet else None
-    if fleet is None or report is None or report["run"] != run:  # of all trials: not its money
+    if fleet is None or report is None or report["run"] != run:  # a report on all trials
         return None
     step: dict[str, Any] = report.get("step") or {}
     now, kept = now or datetime.now(UTC), kept_lifetimes(fleet.called)
@@ -126,7 +122,7 @@ def _in_words(left: NodesLeft | None) -> str | None:
 
 
 def has_autoscaler_ended(folder: RunFolder, seconds: float = AUTOSCALER_SECONDS) -> bool:
-    """Wait until a finished run's autoscaler has released its nodes; return whether it has."""
+    """Wait at most `seconds` for a finished run's autoscaler to end; return whether it ended."""
     deadline = time.monotonic() + seconds
     while (state := (read_report(folder.fleet_state) or {}).get("state")) in {"scaling", "failing"}:
         if time.monotonic() > deadline:

@@ -1,4 +1,7 @@
-"""The storage of a run's studies, their names, and their owner."""
+"""The storage of a run's studies, their names, and their owner.
+
+Functions that ask for the owner raise OptimizerError if the storage can't be used.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def trials_reader(folder: RunFolder, study: Study, *, brief: bool = False) -> Re
 
 
 class _OwnFile:
-    """Reader of the storage file in a run's folder; it refuses an emptied file."""
+    """A reader of the storage file in a run's folder, which refuses an emptied file."""
 
     def __init__(self, folder: RunFolder, *, brief: bool) -> None:
         self._folder = folder
@@ -53,17 +56,13 @@ class _OwnFile:
 
 
 def check_not_emptied(folder: RunFolder) -> None:
-    """Refuse an empty storage file if trials have been asked for.
+    """Raise OptimizerError if the storage file is empty although the run has trials' files.
 
-    A trial's files are written after the trial is in the study. So a trial's files show that the
-    study had trials.
-
-    Raises:
-        OptimizerError: the file is empty.
+    A trial's files are written after the trial is in the study, so the study has had trials.
     """
     try:
         is_empty = folder.database.stat().st_size == 0
-    except OSError:  # it has not been made yet, or is out of reach: opening it reports that
+    except OSError:  # missing or unreachable: opening it reports that
         return
     if is_empty and any(folder.regions.glob(f"*/{TRIALS}/*/{nodes.TRIAL}")):
         raise OptimizerError(
@@ -99,26 +98,17 @@ def not_ours(frozen: FrozenStudy, folder: RunFolder, owner: Owner) -> str:
 
 
 def check_ours(frozen: FrozenStudy, folder: RunFolder) -> None:
-    """Claim a run's studies in a storage that other machines use, too.
-
-    Raises:
-        InputError: another manager owns them.
-        OptimizerError: the storage can't be used, or was emptied.
-    """
+    """Claim a run's studies in a shared storage; InputError if another manager owns them."""
     if not frozen.study.storage:
         check_not_emptied(folder)
-        return  # it is in the run's folder; the service checks before it writes
+        return  # the file is the run's own; the service checks before it writes
     with _opened(frozen, folder) as storage:
         if owner := ownership_of(frozen, folder, storage).other():
             raise InputError(not_ours(frozen, folder, owner))
 
 
 def other_manager(frozen: FrozenStudy, folder: RunFolder) -> Owner | None:
-    """Return the owner of a run's studies if it is another manager; only reads the storage.
-
-    Raises:
-        OptimizerError: the storage can't be used.
-    """
+    """Return the other manager that owns a run's studies, else None; only reads the storage."""
     if not frozen.study.storage:
         return None
     with _opened(frozen, folder) as storage:
@@ -126,10 +116,7 @@ def other_manager(frozen: FrozenStudy, folder: RunFolder) -> Owner | None:
 
 
 def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
-    """Return whether another manager has taken over a day's run.
-
-    Also return True if the storage can't be asked.
-    """
+    """Return whether another manager took over a day's run; True if the storage is unreachable."""
     daily = frozen.study.daily
     if daily is None or daily.takeover_after is None:
         return False
@@ -140,14 +127,7 @@ def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
 
 
 def take_over(folder: RunFolder) -> Owner | None:
-    """Make this machine and the run's folder the owner of a run's studies.
-
-    Returns:
-        The previous owner; None without one.
-
-    Raises:
-        OptimizerError: the storage can't be used.
-    """
+    """Make this machine and folder the owner of a run's studies; return the previous owner."""
     frozen = load_frozen(folder.study)
     with _opened(frozen, folder) as storage:
         return ownership_of(frozen, folder, storage).take_over()
