@@ -23,6 +23,7 @@
 # make bench-stopping   the savings and costs of early stopping, on replayed curves; ten minutes, ARGS="--seeds 3" for less
 # make bench-stopped-tuning  the same while the optimiser chooses, on regions of flights; half an hour, ARGS="--regions 6" for less
 # make bench-replay     optimisers on real trainings of 36 regions, from a table; half an hour, ARGS="--seeds 5" for less
+# make bench-asks       the time and memory of a proposal after 50 to 10,000 trials; a minute
 # make bench-suites     optimisers, SMAC3 and BoTorch among them, on COCO's functions and on real tuning tasks; hours, ARGS="--instances 1" for less
 # make replay-table     trains more settings for that table: SETTINGS=300; continues after a kill
 # make bench-peers      the same tuning by trialfleet, Ray Tune, Celery and Optuna, with kills; an hour on two cores
@@ -137,6 +138,9 @@ bench-stopped-tuning: $(VENV)/ready
 
 bench-replay: $(VENV)/ready
 	$(BIN)/python -m tests.bench.optimizer.replay $(ARGS)
+
+bench-asks: $(VENV)/ready
+	$(BIN)/python -m tests.bench.optimizer.asks
 
 bench-suites: $(VENV)/ready
 	$(BIN)/python -m tests.bench.optimizer.suites $(ARGS)

@@ -37,6 +37,10 @@ class Ours:
         self._startup = default_startup(trials, len(space.parameters))
         self._history: list[FrozenTrial] = []
 
+    def learn(self, point: dict[str, Any], loss: float) -> None:
+        """Add the result of a point for which it was not asked."""
+        self._history.append(self._trial(point, TrialState.COMPLETE, loss))
+
     def ask(self) -> tuple[int, dict[str, Any]]:
         point = suggest(
             self._space,
