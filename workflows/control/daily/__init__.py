@@ -1,1 +1,1 @@
-"""The daily runs of a study: schedule, journal, and the work of a day."""
+"""The daily runs of a study: their schedule, their journal, and the work of a day."""

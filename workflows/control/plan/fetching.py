@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 
 class UnreachableError(Exception):
-    """An object in S3 can't be read; the message has the reason."""
+    """An object in S3 that can't be read; the message has the reason."""
 
 
 @contextmanager
 def fetched(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
     """Yield a local file for a path or an s3:// URL; delete a fetched copy after the block.
 
-    UnreachableError if the object can't be read; OSError if the folder can't be written.
+    UnreachableError if the object can't be read; OSError if `folder`, for the copy, can't be
+    written.
     """
     if not place.startswith(URL_PREFIXES):
         yield Path(place)
