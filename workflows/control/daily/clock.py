@@ -63,10 +63,7 @@ def _owner(folder: DailyFolder) -> str:
 
 
 def _give(folder: DailyFolder, owner: str) -> None:
-    """Create the runs' folder; as root, make `owner` the owner of all new folders.
-
-    An interrupted call can be repeated.
-    """
+    """Create the runs' folder; as root, make `owner` the owner of each new folder."""
     missing = [place for place in folder.root.parents if not place.exists()]
     folder.root.mkdir(parents=True, exist_ok=True)
     if os.geteuid() == 0 and not folder.journal.exists():

@@ -72,9 +72,9 @@ class Work:
     managers: Managers | None = None  # if another manager may work on the days
 
     def steps(self, attempt: Attempt) -> Iterator[float]:
-        """Work on an attempt until each region has an outcome; yield the seconds between steps.
+        """Work on an attempt until each region has an outcome; yield the pause (s) between steps.
 
-        Regions that still wait for data move to another attempt: see `take_arrived`. If the study's
+        Regions whose data arrives late move to another attempt: see `take_arrived`. If the study's
         file can't be used, StudyError is raised and the attempt stays open.
         """
         if attempt.ended:
@@ -121,7 +121,6 @@ class Work:
         return [region for region in self.left(attempt) if region not in planned]
 
     def _has_late_regions(self) -> bool:
-        """Return whether the study waits for late data; if so, the run may lack regions."""
         daily = load_whole(self.file).daily
         return daily is not None and daily.wait_for_data is not None
 
@@ -138,7 +137,7 @@ class Work:
     # -- the plan --------------------------------------------------------------------------------
 
     def _run_of(self, attempt: Attempt) -> Generator[float, None, Run | None]:
-        """Return the attempt's run, planned if necessary; None if no region needs a run."""
+        """Return the attempt's run, planned now if it is missing; None if no region needs a run."""
         place = self.folder.run(attempt.run)
         while not RunFolder(place).study.exists():
             if not (left := self.left(attempt)):
@@ -294,7 +293,7 @@ def _ended(one: Outcome, status: RunStatus) -> str:
 
 
 class _Resumer:
-    """Starter of a planned or lost run, and of a run that was stopped before the first check."""
+    """Starter of a planned or lost run, and of a run that was stopped before this work began."""
 
     def __init__(self, run: Run, say: Say) -> None:
         self._run = run

@@ -134,8 +134,7 @@ class Days:
     ) -> None:
         """Send alerts to the study's channels in the background; a failure is only reported.
 
-        If an attempt was just `planned`, an alert lists the `awaited` regions, whose data is
-        missing.
+        If an attempt was just `planned`, an alert lists the regions whose data is `awaited`.
         """
         try:
             channels = self._study.channels(self._file.absolute().parent)
@@ -224,10 +223,7 @@ class Days:
         self.tell()
 
     def _worked_on(self, day: date) -> bool:
-        """Work on a day, or wait while another manager does; return whether the day has ended.
-
-        The result is False if another manager took over from this one.
-        """
+        """Work on a day, or wait while another manager does; False if this one lost the lease."""
         try:
             with self._lease(day) as ours:
                 if not ours:
@@ -254,10 +250,7 @@ class Days:
 
     @contextmanager
     def _lease(self, day: date, *, is_backfill: bool = False) -> Iterator[bool]:
-        """Hold the lease that lets one of two managers work on days, and copy the other's results.
-
-        Yield False if the other manager ended the day during the wait for the lease.
-        """
+        """Wait for the lease on the days, and copy results; yield False if the day ended before."""
         managers = self._managers
         if managers is None:
             yield True
@@ -310,7 +303,7 @@ class Days:
             self._finish(min(open_days))
 
     def _finish(self, day: date) -> None:
-        """Finish a day's open attempts, and begin another attempt when late data arrives."""
+        """Finish a day's open attempts; begin another for regions whose data arrives late."""
         steps: dict[int, Iterator[float]] = {}
         due: dict[int, float] = {}
         begun = time.monotonic()  # when the last attempt began
@@ -350,7 +343,7 @@ class Days:
         return [region for region in self._regions(day) if region not in ended]
 
     def _still_absent(self, day: date, regions: list[str]) -> list[str]:
-        """Return the reasons if all regions failed for data that is still missing, else []."""
+        """Return why data is missing, if all `regions` have failed for the same reason; else []."""
         absent = load_day(self._file, day).absent
         whys = [data_not_there(day, absent[name]) for name in regions if name in absent]
         ended = latest_of(self.journal.outcomes(day, day))
@@ -367,7 +360,7 @@ class Days:
         return known[0] if known else self._begin(day, self._regions(day))
 
     def _begin(self, day: date, regions: list[str]) -> Attempt:
-        """Record another attempt at a day, with an open attempt's deadline if there is one."""
+        """Record a new attempt at a day, with the deadline of an open attempt if there is one."""
         now, known = self._clock(), self.journal.attempts(day)
         number = max((one.attempt for one in known), default=0) + 1
         going_on = [one.deadline for one in known if not one.ended]

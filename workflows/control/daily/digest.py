@@ -311,7 +311,6 @@ def _usd(costs: DaysCosts | None, region: str) -> str:
 
 
 def _money(amount: float | None, total: CostSum) -> str:
-    """Return an amount in USD with as many decimals as the day's total."""
     return usd(amount or 0.0, decimals_of(total.usd or 0.0))
 
 

@@ -53,7 +53,7 @@ class RunsEndings:
         return [self._outcome(region, Ending.FAILED, why) for region in self._regions]
 
     def _own(self, status: RunStatus) -> list[RegionStatus]:
-        """Return the attempt's regions; a resumed run may have other regions, too."""
+        """Return only the attempt's regions; a resumed run has other, finished regions, too."""
         return [region for region in status.regions if region.name in self._regions]
 
     def _with_model(self, region: RegionStatus) -> Outcome:

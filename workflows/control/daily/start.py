@@ -26,7 +26,7 @@ _KEPT = (
 
 
 def write_start(folder: DailyFolder, study: str, file: Path) -> str:
-    """Write the schedule's program and return its text; InputError as for `start_text`."""
+    """Write the script that the schedule starts; return its text. Errors: see `start_text`."""
     text = start_text(folder, study, "daily", "run", file.absolute())
     folder.root.mkdir(parents=True, exist_ok=True)
     write_atomic(folder.start, text, mode=0o755)

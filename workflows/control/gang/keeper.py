@@ -162,10 +162,7 @@ class Keeper:
 
 
 def _delivered(place: TrialFolder, most: int) -> Collection[str] | None:
-    """Return the names of a gang's files; None if they are unreadable or larger than `most` bytes.
-
-    In the case of None, the files were deleted.
-    """
+    """Return a gang's file names; None, and delete all, if unreadable or above `most` bytes."""
     try:
         sizes = job_files.sizes_in(place.gang)
         total = sum(sizes.values())

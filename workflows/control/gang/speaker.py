@@ -60,10 +60,7 @@ class Speaker:
         return of_next(roster, order.name, order.turn, now) if order.turn > roster.turn else roster
 
     def say(self, before: Roster, after: Roster, jobs: Collection[Job], *, wants: bool) -> None:
-        """Report a trial's start or end to the service, or ask for a trial, after a new roster.
-
-        `wants` says whether the gang has time for another trial.
-        """
+        """Report a trial's start or end, or ask for a trial; `wants`: there is time for another."""
         if after.code is not None and before.code is None:
             self._tell(after, jobs, wants=wants)
         elif self._said is None and after.state == RUN and not after.turn:

@@ -79,8 +79,7 @@ class GangStore:
     def share(self, place: TrialFolder, roster: Roster, files: Iterable[str]) -> None:
         """Write signed URLs for the generation in `roster` if it trains; `files` have arrived.
 
-        Call this before the roster is written, because the agents read the URLs when they see the
-        roster.
+        Call this before the roster is written: agents that see the roster read the URLs.
         """
         there = _there(place)
         if there is None or roster.state != RUN:
@@ -123,10 +122,7 @@ class GangStore:
             return None
 
     def remove(self, place: TrialFolder, names: Collection[str]) -> None:
-        """Remove checkpoints from S3 in the background.
-
-        Call this before the pointers, local files that name the S3 objects, are removed.
-        """
+        """Remove packages from S3 in the background; call this before their local pointers go."""
         there, gone = _there(place), [n for n in names if _is_pointer(place, n)]
         if there and gone:
             self._thread.submit(self._delete, there, gone)

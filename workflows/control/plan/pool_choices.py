@@ -67,10 +67,7 @@ def _job_path() -> str:
 
 
 def settle(study: Study, pool: PoolFacts) -> tuple[Study, tuple[str, ...]]:
-    """Return the study with its open choices made, and a line about each choice.
-
-    UnusableStudyError if the study's Python can't be used.
-    """
+    """Make a study's open choices, with a line about each; UnusableStudyError for a bad Python."""
     accelerator, why = _accelerator(study, pool)
     python, which = _python(study, pool)
     settled = study.model_copy(update={"accelerator": accelerator, "python": python})

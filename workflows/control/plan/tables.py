@@ -102,7 +102,7 @@ def write_tables(
 
 
 class _Fault(NamedTuple):
-    """A problem of a data file; `text` may begin with the study's key that the file contradicts."""
+    """A problem of a data file; `text` may begin with a key of the study that conflicts with it."""
 
     file: str
     text: str

@@ -67,10 +67,7 @@ class Budgets:
         return spent if trials else replace(spent, others=0.0)
 
     def _of_run(self) -> list[Spending]:
-        """Return the spending of each region of this run.
-
-        For a region that has not started, the only expected cost is its full training.
-        """
+        """Return each region's spending; one that has not started expects only a full training."""
         return [
             self._of(slug)
             if self._folder.region(slug).dag_files.submit.exists()

@@ -53,8 +53,7 @@ class FinalScripts:
     def _is_trained(self, place: TrialFolder, best: Assignment) -> bool:
         """Return whether the job in `place` has already trained the best settings in full.
 
-        The job's result may have arrived just before the job or the DAG node's POST script was
-        killed.
+        Nobody may know it: the job or its POST script may have been killed after the result came.
         """
         ended = self._studies.ended(place)
         if ended is None or ended.code:
@@ -67,11 +66,10 @@ class FinalScripts:
         return job_files.has_files(place.model)
 
     def ask_in_lane(self, slug: str, node: str, turn: Turn) -> bool:
-        """Order a lane's job to train the best settings in full, after the region's last result.
+        """Order the job that ended a region's last trial to train the best settings in full, too.
 
-        The lane's job, which trained trials one after another, already has the data and the
-        trainer. If this job is lost, the DAG node `best` starts a separate job. Return whether the
-        job got an order.
+        This job already has the data and the trainer. If it is lost, the DAG node `best` starts a
+        separate job. Return whether the job got an order.
         """
         files, region = self._folder.region(slug), self._studies.regions[slug]
         study = self._studies.of_region(slug)
@@ -92,7 +90,7 @@ class FinalScripts:
         return True
 
     def settle_in_lane(self, slug: str, node: str) -> str | None:
-        """Record a full training by a lane's job whose agent was lost after the training's end.
+        """Record a full training in the job of a lane of trials, after the job's agent was lost.
 
         Return the result in words; None if the job has no unrecorded full training that has ended.
         """
@@ -109,10 +107,7 @@ class FinalScripts:
         return lane is not None and lane["done"] and lane["node"] == node
 
     def tell_in_lane(self, slug: str, node: str, code: int) -> str:
-        """Record the end of a full training by a lane's job; return the result in words.
-
-        `code` is the exit code of the training.
-        """
+        """Record the end of a full training in the job of a lane of trials; return it in words."""
         files = self._folder.region(slug)
         place = in_lane(files, files.best, node)
         _, outcome = self._studies.judged(place, code)
@@ -195,11 +190,10 @@ class FinalScripts:
         return self._studies.stop(slug, why.removesuffix(": "))
 
     def without_model(self) -> str | None:
-        """Return the region whose full training left no model; None if there was no such training.
+        """Return the region whose full training left no model; None if there was none.
 
-        All regions have the same trainer, so a full training of another region would leave no model
-        either. If any region has published a model, the trainer does leave models, and the result
-        is None.
+        All regions have the same trainer, so another full training would leave no model either. But
+        if a region has published a model, the trainer does leave models, and the result is None.
         """
         if not self._folder.no_model.exists():
             return None

@@ -132,10 +132,7 @@ def _hand_out(
     lane: str,
     turn: Turn,
 ) -> str | None:
-    """Write both models and the order for the running job of `lane`; return why this is impossible.
-
-    The result is None if the order was written.
-    """
+    """Write both models and the order for the running job of `lane`; return why not, or None."""
     place, models = in_lane(files, files.gate, lane), bytearray()
     try:
         pack(order.models.values(), place.root, models.extend, _MOST_IN_LANE)
@@ -227,10 +224,7 @@ def _unmeasured(
 
 
 def measured(place: TrialFolder) -> dict[str, Measured]:
-    """Return each model's measurement by the gate's job, by the model's role.
-
-    ValueError if the job's result is invalid, OSError if a file can't be read.
-    """
+    """Return each model's measurement, by role; ValueError for a bad result; may raise OSError."""
     return {
         name: Measured(
             metrics=finite_metrics(entry["metrics"]),

@@ -280,10 +280,7 @@ class NodeScripts:
         return f"{said}{log_hint(str(files.scripts_log))}"
 
     def _other_owner(self) -> Owner | None:
-        """Return the other manager that owns the run, else None.
-
-        If the owner has changed, the studies are read again at the next use.
-        """
+        """Return the run's owner if it is another manager; forget the studies after a change."""
         owner = self._ownership.owner()
         if owner != self._owner:
             self._studies.forget()

@@ -109,10 +109,7 @@ class RegionStudies:
         return TrialFiles(self.frozen.run, self.study, self.folder, place, order)
 
     def judged(self, place: TrialFolder, code: int) -> tuple[int, Complete | Failed | Unpaid]:
-        """Unpack the files of an attempt in `place`; return its exit code and its outcome.
-
-        The exit code is the one that the job's agent reported, or else `code`, the job's.
-        """
+        """Unpack an attempt's files; return its exit code, from the agent if known, and outcome."""
         code = settled(place, code, bytes_of(self.study.resources.disk))
         return code, outcome_of(place, code, self.study.objective.metric, self.frozen.places)
 

@@ -62,8 +62,7 @@ class TrialScripts:
     def ask(self, slug: str, node: str) -> Reply:
         """Write the files of a DAG node's job, with its first trial.
 
-        A lane's job trains several trials; its agent asks for each trial itself, including the
-        first.
+        A lane's job trains several trials; its agent asks for each of them itself.
         """
         reply = self.settle(slug, node)
         if reply and reply.exit_code == EXITS["stop"]:
@@ -94,8 +93,7 @@ class TrialScripts:
     def _under_way(self, slug: str, node: str, beside: str | None = None) -> str | None:
         """Return a DAG node's first trial that was asked for, without a result or a stop order.
 
-        If no attempt at that trial may start any more, it is recorded as abandoned, and the result
-        is None.
+        If no attempt at this trial may start any more, record it as abandoned and return None.
         """
         name = self.unfinished(slug, node, beside)
         if name is None or self._is_recorded(slug, name):
@@ -164,8 +162,7 @@ class TrialScripts:
     def settle(self, slug: str, node: str) -> Reply | None:
         """Judge a DAG node's unfinished trial if its result's package has arrived, else None.
 
-        The job's agent may have been lost after sending the package, while no optimiser's service
-        ran.
+        The agent may have been lost after sending the package, while no optimiser's service ran.
         """
         if (name := self.unfinished(slug, node)) is None:
             return None

@@ -39,10 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class Turns:
-    """The messages of a run's agents (programs that train a job's trials), and the answers to them.
-
-    Not thread-safe.
-    """
+    """The messages of agents, which train a job's trials, and the answers. Not thread-safe."""
 
     def __init__(
         self,
@@ -220,10 +217,7 @@ class Turns:
         self._studies.files(slug, chosen.name, chosen.answer).hand_out(said.turn)
 
     def _asked_behind_trials(self, slug: str, node: str, said: Said, why: str) -> None:
-        """Assign the full training or the gate to an agent if no trial is left for it.
-
-        Results that the DAG node's previous, lost agent has left are recorded first.
-        """
+        """Record what a lost agent left, then assign the full training or the gate, if wanted."""
         behind: _End | None = None
         if told := self._gate.settle_in_lane(slug, node):
             why = told
