@@ -146,7 +146,7 @@ def _note_submission(folder: RunFolder, submission: Submission) -> None:
 
 
 def _clear(dags: Iterable[DagFiles]) -> None:
-    """Wait until DAGMans without a job in the queue have ended, then set their files aside."""
+    """Wait until DAGMans without a job in the queue have ended, then move their files away."""
     deadline = time.monotonic() + ENDING_SECONDS
     for files in dags:
         while is_locked(files):
@@ -157,7 +157,7 @@ def _clear(dags: Iterable[DagFiles]) -> None:
 
 
 def stop(folder: RunFolder) -> None:
-    """Remove a run's jobs, wait up to two minutes for their end, and set DAGMans' files aside."""
+    """Remove a run's jobs, wait up to two minutes for their end, and move DAGMan's files away."""
     folder.submission.unlink(missing_ok=True)
     if ended_by_error(folder.dag_files) or ended_by_node(folder.dag_files):
         folder.dag_files.metrics.unlink()  # else it would be submitted again

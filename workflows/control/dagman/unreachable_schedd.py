@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class UnreachableSchedd:
-    """Killer of a schedd that had no address at two checks in a row."""
+    """Repairer of a schedd that had no address at two checks in a row: it kills the schedd."""
 
     def __init__(self) -> None:
         self._before: set[int] = set()

@@ -91,7 +91,7 @@ class Work:
         self.journal.end(attempt, self.clock())
 
     def take_arrived(self, attempt: Attempt) -> list[str]:
-        """Return the regions whose data arrived after the attempt's run was planned, without them.
+        """Return the regions whose data arrived after the attempt's run was planned without them.
 
         When the wait for data is over, return all regions that the run lacks, with or without data.
         """
@@ -185,7 +185,7 @@ class Work:
         return study.without(unchanged) if len(unchanged) < len(study.region_table) else None
 
     def _unchanged(self, attempt: Attempt, study: Study) -> list[str]:
-        """Record and return the regions whose data and settings are those of their last model."""
+        """Record and return the regions whose data and settings equal their last model's."""
         if study.daily is None or study.daily.unchanged == "train":
             return []
         checksums = Checksums(self.folder.checksums)

@@ -162,7 +162,7 @@ class Days:
             self._managers.note_told(outbox.settled())
 
     def finish_telling(self) -> None:
-        """Try to send the waiting alerts once more; HTCondor gets a job for those that fail."""
+        """Try to send the waiting alerts once more; a job in HTCondor retries those that fail."""
         self.tell()
         if self._sender is None:
             return
@@ -201,7 +201,7 @@ class Days:
     # -- one day -----------------------------------------------------------------------------------
 
     def _finish_day(self, day: date) -> None:
-        """Finish the first attempt at a day, or wait until another process has done so."""
+        """Work on a day until its end, or wait until another process has finished it."""
         if self._managers is None:
             self._first_attempt(day)
             reopen(self.folder, self.journal, self._clock())
@@ -223,7 +223,7 @@ class Days:
         self.tell()
 
     def _worked_on(self, day: date) -> bool:
-        """Work on a day, or wait while another manager does; False if this one lost the lease."""
+        """Work on a day, or wait while another manager does; False if that one took the lease."""
         try:
             with self._lease(day) as ours:
                 if not ours:
@@ -250,7 +250,10 @@ class Days:
 
     @contextmanager
     def _lease(self, day: date, *, is_backfill: bool = False) -> Iterator[bool]:
-        """Wait for the lease on the days, and copy results; yield False if the day ended before."""
+        """Hold the lease, the right of one of two managers to work on days, during the block.
+
+        The other manager's results are copied first. Yield False if `day` ended during the wait.
+        """
         managers = self._managers
         if managers is None:
             yield True

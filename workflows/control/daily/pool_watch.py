@@ -46,7 +46,7 @@ class BusyDayWatch:
         self.busy: date | None = None
 
     def update(self, busy: date | None) -> None:
-        """Report what is new; `busy` is the day on which another process works, if known."""
+        """Report a day to wait for, or an outage; another process works on the day `busy`."""
         if busy and self.busy is None:
             self._say(f"waits until the day {busy} has ended")
         self.busy = busy

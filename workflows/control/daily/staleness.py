@@ -16,8 +16,8 @@ _LEAST, _MOST = -100_000, 100_000  # bounds of a region's priority
 def stalest_first(study: Study, now: datetime) -> Study:
     """Return the study with each region's priority raised by 1 per hour of its model's age.
 
-    So even a region with a low priority goes first in the end. A region without a model gets 24
-    more than the region with the oldest model.
+    So even a region with a low priority goes first in the end. The priority of a region without a
+    model is raised by 24 more than that of the region with the oldest model.
     """
     ages = {region: model_age(study, region, now) for region in study.region_table}
     points = age_points(ages)

@@ -36,7 +36,7 @@ def unchanged_regions(
 
 
 def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | None:
-    """Return a fingerprint of a region's data, without the paths; OSError if a file is unreadable.
+    """Return a fingerprint of a region's data, wherever it is; OSError if a file can't be read.
 
     None if the data is a URL or empty, or if a file keeps changing. `checksums` caches checksums,
     so only changed files are read again.
@@ -67,7 +67,7 @@ def _name(path: str, places: list[str]) -> str:
 
 
 def settings_fingerprint(study: Study, region: str) -> str:
-    """Return a fingerprint of what a training depends on, except data; OSError if unreadable."""
+    """Return a fingerprint of a training's inputs except data; OSError if a file can't be read."""
     own = study.region(region).model_dump(mode="json", exclude={"data", "priority"})
     files = study.trainer.files if isinstance(study.trainer, Trainer) else []
     whole = study.model_dump(mode="json", exclude=_ELSEWHERE)

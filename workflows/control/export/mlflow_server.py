@@ -299,7 +299,7 @@ class MlflowServer:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set MLflow's environment variables for the block; unset its login variables not given."""
+    """Set MLflow's environment variables in the block; unset login variables not in `variables`."""
     previous = {name: os.environ.pop(name, None) for name in {*variables, *_LOGIN}}
     os.environ.update(variables)
     try:
@@ -339,6 +339,6 @@ def _milliseconds(moment: str | None) -> int | None:
 
 
 def _read(record: Path, uri: str) -> dict[str, str]:
-    """Return the recorded versions of a region's models, by run; {} if from another server."""
+    """Return the recorded versions of a region's models, by run; {} if of another server."""
     found = object_or_empty(lambda: read_json(record))
     return object_or_empty(lambda: found["versions"]) if found.get("uri") == uri else {}

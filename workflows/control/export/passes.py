@@ -38,7 +38,7 @@ def export_settled(
     progress: Progress,
     models_folders: Sequence[Path] | None = None,
 ) -> dict[str, str]:
-    """Call `export_all` until a call has a problem, or no model changed during it; see there."""
+    """Repeat `export_all` until no model changes during it, or it has problems; return these."""
     while True:
         before = folder.signature()
         problems = export_all(folder, targets, progress, models_folders)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class DataInS3:
-    """Reader of S3 objects' write times; needs s3:ListBucket. For `keys` None, boto3 finds keys."""
+    """Reader of S3 objects' write times; needs s3:ListBucket. Without `keys`, boto3 finds keys."""
 
     def __init__(self, keys: S3Keys | None) -> None:
         self._keys = keys

@@ -83,7 +83,7 @@ class S3Mirror:
     # -- copying from S3 -----------------------------------------------------------------------
 
     def pointer(self, region: str) -> Pointer:
-        """Return S3's pointer of `region`, given as STUDY/REGION; {} if there is none."""
+        """Return the pointer to the current model of `region` (STUDY/REGION) in S3; {} if none."""
         return _plain(self._get(f"{self._prefix}{region}/{POINTER}")[0])
 
     def has(self, region: str, run: str) -> bool:

@@ -209,7 +209,7 @@ def _keeper_of(folder: RunFolder) -> Keeper:
 
 
 def keep(folder: RunFolder) -> None:
-    """Wait until no other process keeps this run's gangs, then keep them until a signal arrives."""
+    """Wait until no other process writes this run's rosters, then write them until a signal."""
     updates = Updates()
     with open_lock(folder.gang_lock) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

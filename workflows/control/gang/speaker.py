@@ -29,7 +29,7 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 
 class Speaker:
-    """The sender of a gang's messages to the service; `cluster` is the cluster id of its jobs."""
+    """The sender of a gang's messages to the optimiser; `cluster` is the cluster id of its jobs."""
 
     def __init__(self, place: TrialFolder, cluster: int) -> None:
         self._place, self._cluster = place, cluster
@@ -37,7 +37,7 @@ class Speaker:
         self.order: Order | None = read_order(place)
 
     def advance(self, roster: Roster, now: float) -> Roster:
-        """Return the roster after the service's last answer: with the next trial, or ended.
+        """Return the roster after the optimiser's last answer: with the next trial, or ended.
 
         A killed keeper may have reported a trial's end without writing it to the roster. Then the
         returned roster has this end.
@@ -69,7 +69,7 @@ class Speaker:
             self._say(jobs, "ask", 1)
 
     def _tell(self, roster: Roster, jobs: Collection[Job], *, wants: bool) -> None:
-        """Move a trial's result to where the service expects it, then report the trial's end."""
+        """Move a trial's result to where the optimiser's service finds it, then report its end."""
         if roster.result:
             left = self._place.words / nodes.RESULT_PACKAGE.format(roster.trial)
             job_files.remove(left)

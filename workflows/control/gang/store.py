@@ -77,9 +77,10 @@ class GangStore:
         self._thread.shutdown()
 
     def share(self, place: TrialFolder, roster: Roster, files: Iterable[str]) -> None:
-        """Write signed URLs for the generation in `roster` if it trains; `files` have arrived.
+        """Write signed URLs for the generation in `roster`, if it trains.
 
-        Call this before the roster is written: agents that see the roster read the URLs.
+        `files` are the names of the checkpoints and results that arrived. Call this before the
+        roster is written, because agents that see the roster read the URLs.
         """
         there = _there(place)
         if there is None or roster.state != RUN:
@@ -122,7 +123,10 @@ class GangStore:
             return None
 
     def remove(self, place: TrialFolder, names: Collection[str]) -> None:
-        """Remove packages from S3 in the background; call this before their local pointers go."""
+        """Remove checkpoints from S3 in the background.
+
+        Call this before removing their pointers, local files that name the objects in S3.
+        """
         there, gone = _there(place), [n for n in names if _is_pointer(place, n)]
         if there and gone:
             self._thread.submit(self._delete, there, gone)

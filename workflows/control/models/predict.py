@@ -58,7 +58,7 @@ def predict_frame(model: Model, frame: pl.DataFrame) -> list[float] | list[str]:
 
 
 class UnknownCategories:
-    """Counts of rows with a category that a model does not know; a missing value is not one."""
+    """Counts of rows with a category that a model does not know; missing values don't count."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()

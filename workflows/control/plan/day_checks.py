@@ -32,7 +32,7 @@ class DayChecks:
     ) -> list[str]:
         """Store the profile of a region's table and warnings about it; return the problems.
 
-        Only the problems let the region fail on this day. OSError if a file can't be written.
+        Only the problems make the region fail on this day. OSError if a file can't be written.
         """
         labels = self._checks.labels != "off"
         profile = profile_of(table, found, seed=self._seed, labels=labels)

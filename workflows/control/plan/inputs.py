@@ -66,7 +66,7 @@ def freeze_data(folder: RunFolder, study: Study) -> None:
 
 
 def note_changes(folder: RunFolder, slug: str) -> None:
-    """Record which inputs of a region have changed since the plan; earlier records stay."""
+    """Record which inputs of a region have changed since `freeze_data`; earlier records stay."""
     files = folder.region(slug)
     frozen = [read_record(file, shape=Inputs) for file in (folder.inputs, files.inputs)]
     _note(files, [name for each in frozen for name in _changed(folder, each)])
@@ -102,7 +102,7 @@ def trained_on(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
 def _write(
     folder: RunFolder, file: Path, entries: Entries, places: Iterable[str], **more: object
 ) -> None:
-    """Write `entries` to `file`, with paths relative to the run's folder, as a plan is renamed."""
+    """Write `entries` with paths relative to the run's folder, because that folder is renamed."""
     own = [
         entry | {"path": _name(folder, Path(entry["path"]))} if "path" in entry else entry
         for entry in entries

@@ -72,7 +72,7 @@ def write_plan(
     costs: CostsBefore | None = None,
     previous: Sequence[PreviousTask] = (),
 ) -> RunFolder:
-    """Write the folder of a run from a resolved study; return the folder.
+    """Write the folder of a run from a resolved study (with all paths and defaults); return it.
 
     The id `run` also names the folders of the run's models. The folder `out` must be empty or
     missing. `aws` has the AWS settings for the run's autoscaler. `notes` are lines about the
@@ -163,7 +163,7 @@ def _check_settings(study: Study) -> None:
 
 
 def _outermost(space: SearchSpace) -> Iterator[tuple[str | None, dict[str, Scalar]]]:
-    """Yield settings with one extreme value, and its name; last, the default settings and None."""
+    """Yield (name, the defaults with an extreme value of that parameter); last (None, defaults)."""
     defaults = space.complete(space.defaults())
     for name, parameter in space.parameters.items():
         yield from ((name, {**defaults, name: value}) for value in parameter.outermost())

@@ -71,7 +71,7 @@ class Claim:
 
 
 def claim_run(study: Study, out: Path | None) -> Claim:
-    """Claim an id that no other run of the resolved study has or gets, and the run's folder.
+    """Claim an id that no other run of the study has or gets, and the run's folder.
 
     If the name of `out`, the run's folder, is a valid id, the run gets this id, or this id with a
     number. Without `out`, `default_folder` is created. OSError if a folder can't be created.

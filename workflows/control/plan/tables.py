@@ -67,8 +67,8 @@ def write_tables(
 ) -> None:
     """Write each region's table.json, and table.npz for CSV or Parquet data.
 
-    The study is resolved and has `trainer: tabular`. `progress` gets the number of regions read so
-    far, and of all regions. `checks` compare with past days; None if the run belongs to no day.
+    The resolved study has `trainer: tabular`. `progress` gets the number of regions read so far,
+    and of all regions. `checks` compare with past days; None if the run belongs to no day.
 
     Raises:
         TablesError: some data can't be used for training. Each problem is reported once.

@@ -28,7 +28,7 @@ class Watched:
 
     Attributes:
         code: the exit code as DAGMan reports it; None if the job had not ended at the time limit.
-        waited: True if the job never left the queue for a slot.
+        waited: True if the job waited for a slot all the time.
     """
 
     code: int | None

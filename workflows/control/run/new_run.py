@@ -43,7 +43,7 @@ def plan(
     """Write a run's folder and return the run, which is not yet submitted.
 
     Args:
-        study: a resolved study, or the path of a study file.
+        study: a study from `load_study`, or the path of a study file.
         run: the run's id; default: the name of `out`, or else the time. A number is appended to the
             default if another run has this id.
         out: the run's folder; default: runs/STUDY/RUN-ID in the working directory.

@@ -101,7 +101,7 @@ class CostEstimate:
 
 
 def estimate_cost(study: Study) -> CostEstimate | None:
-    """Return the estimated cost of a resolved study's run; None if no previous cost is known."""
+    """Return the estimated cost of a run of `study`; None if no previous cost is known."""
     runs = [run for run in _runs_before(study.name) if _costs(run.over)]
     if not runs:
         return None

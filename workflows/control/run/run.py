@@ -271,7 +271,7 @@ class Run:
             time.sleep(every)
 
     def wait(self, progress: Callable[[RunStatus], None] | None = None) -> RunStatus:
-        """Wait until the run has ended; return its status. `progress` gets each status before."""
+        """Wait until the run has ended; return its status. `progress` gets each new status."""
         for status in self.watch():
             if progress:
                 progress(status)

@@ -1,1 +1,1 @@
-"""Programs of a run's DAG nodes on the access point: PRE and POST scripts, publish, report, …."""
+"""Programs of a run's DAG nodes on the access point: PRE, POST, publish, report, autoscaler."""

@@ -67,7 +67,7 @@ class Budgets:
         return spent if trials else replace(spent, others=0.0)
 
     def _of_run(self) -> list[Spending]:
-        """Return each region's spending; one that has not started expects only a full training."""
+        """Return each region's spending; before a region starts, only its full training counts."""
         return [
             self._of(slug)
             if self._folder.region(slug).dag_files.submit.exists()
@@ -106,7 +106,7 @@ class _OtherRun:
         self._trials = RunTrials(folder, self._frozen)
 
     def spendings(self) -> list[Spending]:
-        """Return each region's spending; a run that is not under way has no expected costs."""
+        """Return each region's spending; a run that is not under way has no costs to come."""
         if not self._folder.study.exists():  # it was removed
             return []
         found, _ = self._trials.all()

@@ -56,7 +56,7 @@ class EarlyStopping:
     def poll(self) -> bool:
         """Find the regions with new reports, or decide which trials of one such region to stop.
 
-        Return whether other regions are left. OptimizerError if the trial database can't be used;
+        Return whether such regions are left. OptimizerError if the trial database can't be used;
         OSError if a stop order can't be written.
         """
         if self._rule is None:

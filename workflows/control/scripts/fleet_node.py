@@ -36,8 +36,9 @@ def loop(
     """Return the autoscaler of a fleet as a `Loop` that is not yet started.
 
     The cost of the started nodes is attributed to `run`, if given. The run's `folder`, if given,
-    gets the autoscaler's report and distinguishes runs of the same name. If a `graph` is given, it
-    receives the nodes to start. `progress` gets a line for each action.
+    gets the autoscaler's report and distinguishes runs of the same name. If a `graph` is given, the
+    autoscaler is that DAG's provisioner: the DAG's jobs start once a node has joined. `progress`
+    gets a line for each action.
     """
     own = str(folder.root) if folder else ""
     connections = Connections(

@@ -1,8 +1,8 @@
 """The gate, which compares a new model with the current one: its job's order, result and verdict.
 
 A job measures both models on the same rows. If this job fails, the current model stays current, and
-the region continues. The DAG node `publish` decides the verdict, because the decision takes 10,000
-resamples, and a separate process delays nobody else. `rules/gate_decision.py` has the rule.
+the region continues. The DAG node `publish` finds the verdict, because its 10,000 resamples would
+delay the optimiser's service. `rules/gate_decision.py` has the rule.
 """
 
 from __future__ import annotations

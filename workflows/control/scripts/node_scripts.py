@@ -87,12 +87,12 @@ class _Script:
             note_success(self._files.failing, self._node)
 
     def waits(self, error: str, cause: Cause) -> Reply:
-        """Return the reply with which DAGMan repeats the script until `cause` no longer exists."""
+        """Return the reply with which DAGMan repeats the script for as long as `cause` lasts."""
         self._note(error, cause)
         return Reply(EXITS["defer"], error)
 
     def failed(self, error: Exception) -> Reply:
-        """Return the reply to an error: run the script again or, after `TRIES`, fail the region."""
+        """Reply to an error: repeat the script or, after `TRIES` errors, fail the region."""
         log.error("%s of %s", self._operation, self._node, exc_info=error)
         words = words_of(error)
         if self._note(words) < TRIES:
@@ -280,7 +280,10 @@ class NodeScripts:
         return f"{said}{log_hint(str(files.scripts_log))}"
 
     def _other_owner(self) -> Owner | None:
-        """Return the run's owner if it is another manager; forget the studies after a change."""
+        """Return the run's owner if it is another manager, else None.
+
+        If the owner has changed, the Optuna studies are read again at the next use.
+        """
         owner = self._ownership.owner()
         if owner != self._owner:
             self._studies.forget()

@@ -135,7 +135,7 @@ class RegionStudies:
         )
 
     def over(self) -> str | None:
-        """Return the reason why no further attempt at any trial may start; None if attempts may."""
+        """Return the reason why no further attempt at any trial may start; None if one may."""
         refused = refusal("attempt", self.facts())
         return refused.reason if refused else None
 

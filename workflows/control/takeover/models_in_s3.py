@@ -36,7 +36,7 @@ class ModelsInS3:
         return (region, run) in self._whole
 
     def restore(self, regions: Iterable[str], say: Callable[[str], None]) -> None:
-        """Make S3's current models current here, unless `latest` was changed more recently here."""
+        """Make S3's current models current here, unless this machine switched `latest` later."""
         for region in regions:
             models = models_folder_of(self._study, region_slug(region))
             pointer = self._mirror.pointer(self._root(region))
@@ -93,7 +93,7 @@ class ModelsInS3:
 
 
 def _is_news(pointer: Pointer, here: list[history.Change]) -> bool:
-    """Return whether S3's `pointer` differs from the local `latest`, and was changed after it."""
+    """Return whether `pointer` names a different model from local `latest`, and is more recent."""
     if not here:
         return True
     last = here[-1]
