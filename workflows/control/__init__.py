@@ -1,1 +1,1 @@
-"""Actions on runs: plan, submit, answer the scripts, repair, stop, publish, send alerts."""
+"""Actions on runs: plan, submit, answer DAGMan's scripts, repair, stop, publish, send alerts."""

@@ -1,4 +1,4 @@
-"""Secrets from files or environment variables that a study names; never cached."""
+"""Secrets in files or environment variables that a study names, read again at each use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def secret(file: str | None, variable: str | None = None) -> str:
-    """Return the first line of a file, or else of an environment variable, without blanks around.
+    """Return the first line of a file, or else of an environment variable, without outer blanks.
 
     ValueError if the secret can't be read or is empty; the message has no part of the secret.
     """

@@ -1,1 +1,1 @@
-"""Repairs of a run in HTCondor: of its DAGMans, of its jobs and of its other processes."""
+"""Repair of a run in HTCondor: of its DAGMans, its jobs and its other processes."""

@@ -1,7 +1,7 @@
-"""Removal of hopeless jobs, which HTCondor would restart or keep forever.
+"""Removal of hopeless jobs, which HTCondor would restart again and again or keep forever.
 
-The supervisor recognizes such a job from the job's event log. An expression in the submit file is
-not enough, because no attribute of a job says whether an execution saved a checkpoint.
+The supervisor recognizes such a job in the job's event log. An expression in the submit file can't
+do so, because no attribute of a job says whether an execution saved a checkpoint.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def fail_hopeless_attempts(runs: Iterable[RunFolder], ads: Iterable[Ad], now: float) -> None:
-    """Remove the jobs whose attempts must fail; each job's POST script gets the reason."""
+    """Remove the hopeless jobs among the ClassAds `ads`; each job's POST script gets the reason."""
     known = {run.root: run for run in runs}
     for ad in ads:
         run = known.get(Path(ad["TrialfleetFolder"]))

@@ -39,7 +39,7 @@ class BusyError(Exception):
 
 @contextmanager
 def run_locked(folder: RunFolder, *, wait: bool = True) -> Iterator[None]:
-    """Hold the run lock; BusyError if another process holds the lock and `wait` is not set."""
+    """Hold the run lock; BusyError if another process holds it and `wait` is False."""
     with locked(folder.run_lock, wait=wait) as ours:
         if not ours:
             raise BusyError("another process is changing this run")
@@ -48,7 +48,7 @@ def run_locked(folder: RunFolder, *, wait: bool = True) -> Iterator[None]:
 
 
 def repair(folder: RunFolder, fault: Fault) -> None:
-    """Repair a fault and note the repair in the run's folder."""
+    """Repair a fault, and list the repair in the run's folder."""
     _note(folder, fault)
     if fault.remedy is Remedy.SUBMIT:
         submit(folder, fault.region)
@@ -68,7 +68,7 @@ _ACTIONS = {Remedy.RELEASE: "Release", Remedy.KICK: "VacateFast"}
 
 
 def copy_files(fault: Fault) -> None:
-    """Restart a job that waits too long for its region's files, and send the files with the job.
+    """Restart a job that has waited too long for its region's common files, with its own copy.
 
     The job is put on hold and released. After a crash between the two steps, `health` recognizes
     the hold by its reason.
@@ -81,9 +81,9 @@ def copy_files(fault: Fault) -> None:
 
 
 def serve(folder: RunFolder, fault: Fault) -> None:
-    """Start the optimiser's service if none is running; PoolError if none answers in time.
+    """Start the optimiser's service if none is running; PoolError if it doesn't answer in time.
 
-    The run's service.trouble.json then has the reason.
+    The reason is then in the run's file service.trouble.json.
     """
     words = [str(folder.client), "attend", str(fault.region)]
     try:
@@ -97,7 +97,7 @@ def serve(folder: RunFolder, fault: Fault) -> None:
 
 
 def replace(folder: RunFolder, fault: Fault) -> None:
-    """Replace a faulty DAGMan by a new DAGMan, which ignores the old DAGMan's files."""
+    """Replace a faulty DAGMan by a new one, which doesn't read the faulty one's files."""
     if fault.has_parent:
         _replace_region(folder, fault)
     else:
@@ -124,10 +124,10 @@ def _remove(fault: Fault) -> int:
 
 
 def submit(folder: RunFolder, region: str | None = None) -> str:
-    """Submit a run's graph, or a region's graph, from its start; return the job's id.
+    """Submit the DAG of a run, or of its `region`, from the start; return the id of DAGMan's job.
 
-    Finished trials are not repeated, because the study has their results. The supervisor repeats an
-    interrupted submission.
+    Finished trials are not repeated, because the trial database has their results. If the
+    submission is interrupted, the supervisor repeats it.
     """
     own = dag_files(folder, region)
     _note_submission(folder, Submission(region, handed_over=False))
@@ -146,7 +146,7 @@ def _note_submission(folder: RunFolder, submission: Submission) -> None:
 
 
 def _clear(dags: Iterable[DagFiles]) -> None:
-    """Wait until DAGMans that are in no queue have ended, then set aside their files."""
+    """Wait until DAGMans without a job in the queue have ended, then move their files away."""
     deadline = time.monotonic() + ENDING_SECONDS
     for files in dags:
         while is_locked(files):
@@ -157,7 +157,7 @@ def _clear(dags: Iterable[DagFiles]) -> None:
 
 
 def stop(folder: RunFolder) -> None:
-    """Remove a run's jobs, wait up to two minutes for their end, and set aside DAGMans' files."""
+    """Remove a run's jobs, wait up to two minutes for their end, and move DAGMan's files away."""
     folder.submission.unlink(missing_ok=True)
     if ended_by_error(folder.dag_files) or ended_by_node(folder.dag_files):
         folder.dag_files.metrics.unlink()  # else it would be submitted again

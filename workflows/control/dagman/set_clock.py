@@ -3,8 +3,8 @@
 HTCondor's daemons set their timers by the wall clock. If this clock is set back by ten minutes, the
 daemons only answer requests for ten minutes: no job starts, and no DAGMan reads its log. Running
 jobs continue. A restart of the schedd and of the negotiator, and `condor_reconfig` for the other
-daemons, reset the timers. `condor_on` starts a daemon that had just died, because the master would
-start this daemon too late.
+daemons, reset the timers. Before this, `condor_on` starts any daemon that has just died, because
+the master would start it too late.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Command = Sequence[str]
 
 
 class ClockWatch:
-    """Detector of a wall clock that was set back. `file` keeps its state between supervisors."""
+    """Detector of a wall clock that was set back; `file` keeps its state after a restart."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -43,8 +43,8 @@ class ClockWatch:
     def check(self, wall: float, tick: float) -> None:
         """Reset HTCondor's timers if the clock was set back since the last check.
 
-        A failed command is retried at the next check, until HTCondor would recover by itself.
-        `wall` is the time in Unix seconds, `tick` the seconds of a clock that can't be set.
+        `wall` is the time in Unix seconds, `tick` the seconds of a clock that can't be set. A
+        failed command is retried at the next check, until HTCondor would have recovered without it.
         """
         if back := self._set_back(wall, tick):
             if not self._left:

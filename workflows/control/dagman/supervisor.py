@@ -1,9 +1,9 @@
 """The supervisor of a pool's runs, which repairs stalled runs without a person.
 
-The program `supervise --state FOLDER` regularly checks every run that was once in the job queue,
-until the run is over. The list of these runs is the program's only state, so a kill at any moment
-does no harm. The program is started by HTCondor's master in an embedded pool, by systemd on a
-manager, and elsewhere by `trialfleet supervise`.
+The program `supervise --state FOLDER` regularly checks every run that it has seen in the job queue,
+until the run is over. The list of these runs is the program's only important state, so a kill at
+any moment does no harm. The program is started by HTCondor's master in an embedded pool, by systemd
+on a manager, and elsewhere by `trialfleet supervise`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Repair:
 
 @dataclass
 class Supervisor:
-    """Repairs of faults that last longer than `Fault.patience`. Not thread-safe."""
+    """Repairer of faults that last longer than their `Fault.patience`. Not thread-safe."""
 
     repair: Repair
     _since: dict[tuple[Path, Fault], float] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Supervisor:
         return going_on
 
     def _faults(self, run: RunFolder, ads: list[Ad], now: float) -> list[Fault] | None:
-        """Return the faults of a run; None if the run can't be read now."""
+        """Return the faults of a run; None if the run's files can't be read now."""
         try:
             return faults(run, ads, now)
         except FileNotFoundError:  # the run's folder was removed
@@ -101,7 +101,7 @@ class Supervisor:
             return None
 
     def _crashing(self, ads: list[Ad], tick: float) -> set[int]:
-        """Return the DAGMan jobs with `CRASHES` crashes within `CRASH_SECONDS`."""
+        """Return the ids of DAGMan jobs that crashed `CRASHES` times within `CRASH_SECONDS`."""
         counts = {ad["ClusterId"]: ad.get("NumJobCoolDowns", 0) for ad in ads if is_dagman(ad)}
         for job, count in counts.items():
             if tick - self._cool_downs.get(job, (0, -CRASH_SECONDS))[1] >= CRASH_SECONDS:
@@ -135,7 +135,7 @@ class Supervisor:
 
 
 def repair_locked(run: RunFolder, fault: Fault) -> None:
-    """Repair a fault under the run lock; BusyError if the lock is taken or the fault has gone."""
+    """Repair a fault under the run lock; BusyError if the lock is taken or the fault is gone."""
     with run_locked(run, wait=False):
         ads = schedd.query(job_queue.of_run(run), PROJECTION)
         found = faults(run, ads, time.time())
@@ -147,7 +147,7 @@ def repair_locked(run: RunFolder, fault: Fault) -> None:
 
 
 def supervise(state: Path) -> None:
-    """Supervise the runs of this pool forever; the folder `state` keeps the list of runs."""
+    """Supervise the runs of this pool forever; files in the folder `state` list the runs."""
     supervisor, watchers, file = Supervisor(repair_locked), Watchers(), state / "runs.json"
     known = _known(file)
     watch, schedd_watch, updates = ClockWatch(state / "clock.json"), UnreachableSchedd(), Updates()
@@ -174,7 +174,7 @@ def supervise(state: Path) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return whether this user owns a run's folder, which any job's ad may name."""
+    """Return whether this account owns a run's folder; a job of any user may name any folder."""
     try:
         return folder.is_absolute() and folder.stat().st_uid == os.geteuid()
     except FileNotFoundError:

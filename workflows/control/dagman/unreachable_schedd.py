@@ -1,8 +1,8 @@
-"""Repair of an unreachable schedd: a kill, after which HTCondor's master starts another schedd.
+"""Repair of an unreachable schedd: kill it, and HTCondor's master starts another.
 
 A schedd that starts in the same second as the shared port daemon may miss that daemon's address.
-Such a schedd only tries again after a minute, while a new schedd is ready within seconds. Under
-systemd nothing is killed, because the schedd is not a child of this process's parent.
+Such a schedd tries again only after a minute, while a new schedd is ready within seconds. Under
+systemd no schedd is killed, because there it is not a child of this process's parent.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ log = logging.getLogger(__name__)
 
 
 class UnreachableSchedd:
-    """Repair of a schedd that had no address at two checks in a row."""
+    """Repairer of a schedd that had no address at two checks in a row: it kills the schedd."""
 
     def __init__(self) -> None:
         self._before: set[int] = set()
 
     def check(self, error: PoolError | None) -> None:
-        """Take a query's error, or None; kill a schedd without an address at the second call."""
+        """Note a query's error, or None; kill a schedd without address at the second such error."""
         if not isinstance(error, NoAddressError):
             self._before = set()
             return

@@ -1,7 +1,7 @@
 """The processes for alerts and for exports, which the supervisor keeps running for each run.
 
-Each process has a folder with a lock and a log in the run's folder. This folder only exists if the
-study needs the process.
+Each process has its own folder in the run's folder, with its lock and its log. This folder only
+exists if the study needs the process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AGAIN_SECONDS = 30.0  # before a process that died is started again
 
 
 def be_watcher(watch: Callable[[RunFolder], None], what: str | None) -> None:
-    """Run `watch` for the run that the command line names; `what` is the text of `--help`."""
+    """Call `watch` for the run that the command line names; `what` is the text of `--help`."""
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("run", type=Path, help="the run's folder")
     folder = RunFolder(parser.parse_args().run.absolute())
@@ -40,7 +40,7 @@ def be_watcher(watch: Callable[[RunFolder], None], what: str | None) -> None:
 
 
 class Watcher(NamedTuple):
-    """A process for a run's alerts or exports."""
+    """A program for a run's alerts (`notify`) or exports (`export`), and its folder."""
 
     run: Path
     program: str
@@ -48,14 +48,14 @@ class Watcher(NamedTuple):
 
 
 class Watchers:
-    """The watchers of all runs: each is restarted until its work for the run is done."""
+    """The watchers of all runs; each is restarted until its work for the run is done."""
 
     def __init__(self) -> None:
         self._processes: dict[Watcher, subprocess.Popen[bytes]] = {}
         self._started: dict[Watcher, float] = {}
 
     def check(self, runs: Iterable[RunFolder]) -> list[RunFolder]:
-        """Start missing processes; return the runs whose watchers have not finished."""
+        """Start the watchers that don't run; return the runs with watchers that are not done."""
         wanted = {run: list(_watchers_of(run)) for run in runs}
         unfinished = {
             run: [each for each in of if not self._is_done(each)] for run, of in wanted.items()
@@ -67,7 +67,7 @@ class Watchers:
         return [run for run, of in unfinished.items() if of]
 
     def _is_done(self, watcher: Watcher) -> bool:
-        """Return whether a watcher has succeeded; start its process if none is running."""
+        """Return whether a watcher has ended with success; start it if it is not running."""
         process, now = self._processes.get(watcher), time.monotonic()
         if process and process.poll() is None:
             return False
@@ -90,7 +90,7 @@ def _watchers_of(run: RunFolder) -> Iterator[Watcher]:
 
 
 def _is_at_work(watcher: Watcher) -> bool:
-    """Return whether a watcher from a previous supervisor still runs."""
+    """Return whether a watcher that a previous supervisor started still runs."""
     with locked(watcher.folder / "lock", wait=False) as ours:
         return not ours
 

@@ -1,4 +1,4 @@
-"""The schedule of a study's days: by systemd if systemd runs, else by HTCondor."""
+"""The schedule that starts a study's days: by systemd if it runs, else by HTCondor."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
 
 
 def _owner(folder: DailyFolder) -> str:
-    """Return who runs the days: the journal's owner, else sudo's caller or the folder's owner."""
+    """Return the account for the days: of the journal, else sudo's caller or the folder's owner."""
     if not folder.journal.exists() and (asks := os.environ.get("SUDO_USER")):
         return asks
     places = (folder.journal, folder.root, *folder.root.parents)
@@ -63,7 +63,7 @@ def _owner(folder: DailyFolder) -> str:
 
 
 def _give(folder: DailyFolder, owner: str) -> None:
-    """Create the runs' folder; as root, make `owner` its owner, even after an interrupted call."""
+    """Create the runs' folder; as root, make `owner` the owner of each new folder."""
     missing = [place for place in folder.root.parents if not place.exists()]
     folder.root.mkdir(parents=True, exist_ok=True)
     if os.geteuid() == 0 and not folder.journal.exists():
@@ -99,7 +99,7 @@ def remove(file: Path, say: Say) -> None:
 
 
 def clock_of(study: str, folder: DailyFolder) -> str | None:
-    """Return the timer or job that starts a study's days; None if there is none."""
+    """Return the name of the timer or job that starts a study's days; None if none is installed."""
     for system in (False, True):
         units = Units.for_study(study, folder, system=system)
         if units.timer.exists():

@@ -1,9 +1,9 @@
 """The schedule without systemd: a job in HTCondor's local universe, with HTCondor's cron keys.
 
 The schedd reads these keys in its machine's time zone, not in the study's zone. So the job starts
-each hour, at the minute at which days begin, unless the study sets `missed: none`. If the day has
-ended, `trialfleet daily run` does nothing. A start that was missed while the schedd was down
-follows within an hour. Functions raise PoolError if HTCondor is unreachable or refuses.
+each hour, at the minute at which days begin; with `missed: none`, only at the hours at which they
+begin. If today's work is done, `trialfleet daily run` does nothing. A start that was missed while
+the schedd was down follows within an hour. Functions raise PoolError if HTCondor fails.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _ATTRIBUTES = ["ClusterId", "TrialfleetDailyText"]
 
 
 def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str:
-    """Return the id of the job that starts the days, submitted unless an identical job exists.
+    """Submit the job that starts the days, unless an identical one is queued; return the job's id.
 
-    `text` is the content of the program that the job starts.
+    `text` is the content of the program that the job starts; a change of it needs another job.
     """
     hours, minutes = cron_keys(daily, datetime.now(UTC))
     identity = hashlib.sha256(f"{hours} {minutes} {text}".encode()).hexdigest()
@@ -47,18 +47,18 @@ def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str
 
 
 def remove_job(folder: DailyFolder) -> bool:
-    """Remove the job and return whether one existed; a running day continues."""
+    """Remove the job that starts the days; return whether one existed. A running day continues."""
     return schedd.act("Remove", _of(folder), "trialfleet daily remove") > 0
 
 
 def job_there(folder: DailyFolder) -> str | None:
-    """Return the job's id; None without a job."""
+    """Return the id of the queued job that starts the days; None without one."""
     found = schedd.query(_of(folder), _ATTRIBUTES)
     return f"{found[0]['ClusterId']}.0" if found else None
 
 
 def cron_keys(daily: Daily, now: datetime) -> tuple[str, str]:
-    """Return the hours and the minutes at which the job starts, in the machine's time zone."""
+    """Return the hours and the minutes at which the job starts, in this machine's time zone."""
     starts = [daily.begins(day).astimezone() for day in coming_days(daily, now)]
     hours = {start.hour for start in starts}
     return (

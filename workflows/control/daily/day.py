@@ -1,8 +1,8 @@
-"""One attempt at a day, from its record in the journal to an outcome of each region.
+"""One attempt at a day, from its record in the journal to the outcome of each region.
 
 The process may be killed at any moment and started again, because it keeps no state. Decisions are
-in the journal, the plan is in the run's folder, and jobs are in HTCondor's queue. Only one process
-may work on an attempt at a time; see `day_lock`.
+in the journal, the plan is in the run's folder, and jobs are in HTCondor's queue. `day_lock` lets
+only one process work on an attempt.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Work:
-    """The work on the days of one study file, step by step."""
+    """The work on attempts at the days of one study file, in steps."""
 
     file: Path
     folder: DailyFolder
@@ -72,9 +72,9 @@ class Work:
     managers: Managers | None = None  # if another manager may work on the days
 
     def steps(self, attempt: Attempt) -> Iterator[float]:
-        """Work on an attempt until each region has an outcome; yield the seconds between steps.
+        """Work on an attempt until each region has an outcome; yield the pause (s) between steps.
 
-        Regions that still wait for data move to another attempt: see `take_arrived`. If the study's
+        Regions whose data arrives late move to another attempt: see `take_arrived`. If the study's
         file can't be used, StudyError is raised and the attempt stays open.
         """
         if attempt.ended:
@@ -91,9 +91,9 @@ class Work:
         self.journal.end(attempt, self.clock())
 
     def take_arrived(self, attempt: Attempt) -> list[str]:
-        """Return the regions whose data arrived after the attempt's run was planned.
+        """Return the regions whose data arrived after the attempt's run was planned without them.
 
-        After the end of the wait for data, return all regions that waited, with or without data.
+        When the wait for data is over, return all regions that the run lacks, with or without data.
         """
         place = RunFolder(self.folder.run(attempt.run))
         if attempt.ended or not place.study.exists():
@@ -105,11 +105,11 @@ class Work:
         return [region for region in late if region not in still]
 
     def fail(self, attempt: Attempt, whys: Mapping[str, str]) -> None:
-        """Record that regions failed without a run, with the reasons."""
+        """Record that regions failed without a run; `whys` has the reason of each."""
         self._record(attempt, Ending.FAILED, whys)
 
     def left(self, attempt: Attempt) -> list[str]:
-        """Return an attempt's regions without an outcome, except regions of later attempts."""
+        """Return the attempt's regions that have no outcome and belong to no later attempt."""
         found = self.journal.outcomes(attempt.date, attempt.date)
         gone = {one.region for one in found if one.attempt == attempt.attempt}
         for other in self.journal.attempts(attempt.date):
@@ -121,7 +121,6 @@ class Work:
         return [region for region in self.left(attempt) if region not in planned]
 
     def _has_late_regions(self) -> bool:
-        """Return whether the study waits for late data, so that a run may lack regions."""
         daily = load_whole(self.file).daily
         return daily is not None and daily.wait_for_data is not None
 
@@ -138,7 +137,7 @@ class Work:
     # -- the plan --------------------------------------------------------------------------------
 
     def _run_of(self, attempt: Attempt) -> Generator[float, None, Run | None]:
-        """Return the attempt's run, planned if necessary; None if no region needs a run."""
+        """Return the attempt's run, planned now if it is missing; None if no region needs a run."""
         place = self.folder.run(attempt.run)
         while not RunFolder(place).study.exists():
             if not (left := self.left(attempt)):
@@ -157,7 +156,7 @@ class Work:
         return Run(place)
 
     def _plan(self, attempt: Attempt, left: list[str]) -> None:
-        """Plan a run for the regions that need one; record the other regions' outcomes."""
+        """Plan a run for those regions in `left` that need one; record outcomes of the others."""
         study = self._to_train(attempt, left) if left else None
         if study is None:
             return
@@ -172,7 +171,7 @@ class Work:
             self.fail(attempt, dict.fromkeys(study.region_table, f"not planned: {error}"))
 
     def _to_train(self, attempt: Attempt, left: list[str]) -> Study | None:
-        """Return the study with only the regions to train; record outcomes of the others."""
+        """Return the study with the regions to train, or None; record the others' outcomes."""
         found = load_day(self.file, attempt.date)
         there = found.study.region_table if found.study else {}
         missing = absent(found, attempt.date, found.whole.daily)
@@ -186,7 +185,7 @@ class Work:
         return study.without(unchanged) if len(unchanged) < len(study.region_table) else None
 
     def _unchanged(self, attempt: Attempt, study: Study) -> list[str]:
-        """Record and return the regions whose new model would equal their last model."""
+        """Record and return the regions whose data and settings equal their last model's."""
         if study.daily is None or study.daily.unchanged == "train":
             return []
         checksums = Checksums(self.folder.checksums)
@@ -287,14 +286,14 @@ class _OutcomeReporter:
 
 
 def _ended(one: Outcome, status: RunStatus) -> str:
-    """Return a region's outcome in words; a region that a person stopped has not failed."""
+    """Return a region's outcome in words; a region stopped by a person is not called failed."""
     stopped = {r.name for r in status.regions if r.stage is Stage.STOPPED}
     is_stopped = one.ending is Ending.FAILED and one.region in stopped
     return "stopped before it had a model" if is_stopped else str(one.ending)
 
 
 class _Resumer:
-    """Starter of a planned or lost run, and of a run that was stopped before the first check."""
+    """Starter of a planned or lost run, and of a run that was stopped before this work began."""
 
     def __init__(self, run: Run, say: Say) -> None:
         self._run = run
@@ -303,7 +302,7 @@ class _Resumer:
         self._lost_since: float | None = None
 
     def is_over(self, status: RunStatus) -> bool:
-        """Start or resume the run if necessary; return whether it has ended."""
+        """Submit or resume the run if its status requires it; return whether it has ended."""
         is_first, self._is_first = self._is_first, False
         if status.state is not RunState.LOST:
             self._lost_since = None

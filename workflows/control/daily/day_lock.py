@@ -1,4 +1,4 @@
-"""The lock of a study's days. Its holder works on one day, and the lock file names this day."""
+"""The lock of a study's days; its file names the one day on which the lock's holder works."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ POLL_SECONDS = 1.0
 def day_lock(
     folder: DailyFolder, day: date, gives_up: Callable[[date | None], bool]
 ) -> Iterator[bool]:
-    """Wait for the lock of a study's days; yield False if `gives_up` ended the wait, else True.
+    """Wait for the lock of a study's days, to work on `day`; yield whether this process has it.
 
-    During the wait, `gives_up` repeatedly gets the day on which the lock's holder works. A result
-    of True ends the wait.
+    During the wait, `gives_up` repeatedly gets the day on which the present holder works, or None
+    if unknown. Once it returns True, the wait ends without the lock.
     """
     with open_lock(folder.lock) as file:  # closing it, or the end of the process, releases the lock
         descriptor = file.fileno()

@@ -1,4 +1,4 @@
-"""The days of a study, one at a time: today, missed days, and backfills."""
+"""The work on a study's days, one day at a time: today, missed days, and backfills."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def daily_study(file: Path) -> tuple[Study, Daily]:
 
 
 def journal_of(file: Path) -> tuple[Study, DailyFolder, Journal]:
-    """Return a study, the folder of its days and their journal.
+    """Return a study, the folder of its days and their journal (outcomes of all days).
 
     Raises:
         StudyError: the study can't be read, or it has neither a `daily:` table nor a journal.
@@ -66,7 +66,7 @@ def journal_of(file: Path) -> tuple[Study, DailyFolder, Journal]:
 
 
 class Days:
-    """The days of a study. The journal is next to the runs in the working directory."""
+    """The days of a study. Their journal is next to the runs, below the working directory."""
 
     def __init__(self, file: Path, *, clock: Clock = real_time, say: Say = print) -> None:
         """Open the journal; StudyError if the study can't be read or has no `daily:` table."""
@@ -85,7 +85,7 @@ class Days:
         """Work on a day until its end; return the days worked on. InputError for a future `day`.
 
         Without `day`, work on today, on missed days if the study says so, and on days that begin
-        meanwhile.
+        before this work ends.
         """
         if day:
             self._check_past(day)
@@ -102,10 +102,10 @@ class Days:
     def backfill(
         self, first: date, last: date, *, only_missing: bool, however_many: bool = False
     ) -> list[date]:
-        """Backfill days, oldest first; return the days on which regions were missing.
+        """Train the missing regions of past days, oldest day first; return the days that had any.
 
-        A region is missing if it has no outcome or failed. Only missing regions are trained.
-        Without `however_many`, at most `MANY_DAYS` days are allowed.
+        A region is missing if it failed or has no outcome. Without `however_many`, at most
+        `MANY_DAYS` days are allowed.
 
         Raises:
             InputError: the study can't be used, a day is in the future, there are too many days, or
@@ -134,7 +134,7 @@ class Days:
     ) -> None:
         """Send alerts to the study's channels in the background; a failure is only reported.
 
-        If `planned` is given, an alert lists the `awaited` regions, with the reasons.
+        If an attempt was just `planned`, an alert lists the regions whose data is `awaited`.
         """
         try:
             channels = self._study.channels(self._file.absolute().parent)
@@ -156,13 +156,13 @@ class Days:
             self._sender.start()
 
     def _share_alerts(self, outbox: Outbox) -> None:
-        """Skip alerts that another manager has sent, and note the sent alerts for that manager."""
+        """Skip alerts that another manager has sent, and tell that manager which were sent here."""
         if self._managers:
             outbox.skip(self._managers.told)
             self._managers.note_told(outbox.settled())
 
     def finish_telling(self) -> None:
-        """Try to send the alerts once more; a job continues with the alerts that fail."""
+        """Try to send the waiting alerts once more; a job in HTCondor retries those that fail."""
         self.tell()
         if self._sender is None:
             return
@@ -201,7 +201,7 @@ class Days:
     # -- one day -----------------------------------------------------------------------------------
 
     def _finish_day(self, day: date) -> None:
-        """Work on a day's first attempt, or wait until another process has finished the day."""
+        """Work on a day until its end, or wait until another process has finished it."""
         if self._managers is None:
             self._first_attempt(day)
             reopen(self.folder, self.journal, self._clock())
@@ -223,7 +223,7 @@ class Days:
         self.tell()
 
     def _worked_on(self, day: date) -> bool:
-        """Work on a day or wait for another manager's work; False if a manager took over."""
+        """Work on a day, or wait while another manager does; False if that one took the lease."""
         try:
             with self._lease(day) as ours:
                 if not ours:
@@ -238,7 +238,7 @@ class Days:
         return True
 
     def _give_up(self, day: date, before: str) -> None:
-        """Record that a day's regions failed because the deadline was over before the day began."""
+        """Record that the regions of `day` failed, because its deadline passed before it began."""
         attempt = next(iter(self.journal.attempts(day)), None)
         if attempt and not attempt.ended and self._managers is None:
             why = f"its deadline was over before {before} ended"
@@ -250,7 +250,10 @@ class Days:
 
     @contextmanager
     def _lease(self, day: date, *, is_backfill: bool = False) -> Iterator[bool]:
-        """Wait for the managers' lease and copy results; yield False if the day ended meanwhile."""
+        """Hold the lease, the right of one of two managers to work on days, during the block.
+
+        The other manager's results are copied first. Yield False if `day` ended during the wait.
+        """
         managers = self._managers
         if managers is None:
             yield True
@@ -278,7 +281,7 @@ class Days:
             self.tell()
 
     def _backfill_day(self, day: date, place: str) -> bool:
-        """Backfill a day's missing regions under the day lock; return whether any were missing."""
+        """Train a day's missing regions; return whether any were missing."""
         patient = _patient(BusyDayWatch(self._say))
         with day_lock(self.folder, day, patient), self._lease(day, is_backfill=True):
             self._finish_open()
@@ -297,13 +300,13 @@ class Days:
         return True
 
     def _finish_open(self) -> None:
-        """Finish the open attempts day by day, oldest day first: days never overlap."""
+        """Finish all open attempts, oldest day first, because days must not overlap."""
         reopen(self.folder, self.journal, self._clock())
         while open_days := [one.date for one in self.journal.attempts() if not one.ended]:
             self._finish(min(open_days))
 
     def _finish(self, day: date) -> None:
-        """Finish a day's open attempts, and begin another attempt when late data arrives."""
+        """Finish a day's open attempts; begin another for regions whose data arrives late."""
         steps: dict[int, Iterator[float]] = {}
         due: dict[int, float] = {}
         begun = time.monotonic()  # when the last attempt began
@@ -324,7 +327,7 @@ class Days:
             time.sleep(max(0.0, min(due[one.attempt] for one in open_ones) - time.monotonic()))
 
     def _newly_arrived(self, day: date) -> list[str]:
-        """Return the regions that failed because of their data and have new data now."""
+        """Return the regions that failed because of their data and now have other data."""
         found = load_day(self._file, day)
         late = not_ready(found, day, self._daily)
         ended = latest_of(self.journal.outcomes(day, day))
@@ -343,7 +346,7 @@ class Days:
         return [region for region in self._regions(day) if region not in ended]
 
     def _still_absent(self, day: date, regions: list[str]) -> list[str]:
-        """Return the reasons if all regions failed for data that is still missing, else []."""
+        """Return why data is missing, if all `regions` have failed for the same reason; else []."""
         absent = load_day(self._file, day).absent
         whys = [data_not_there(day, absent[name]) for name in regions if name in absent]
         ended = latest_of(self.journal.outcomes(day, day))
@@ -360,7 +363,7 @@ class Days:
         return known[0] if known else self._begin(day, self._regions(day))
 
     def _begin(self, day: date, regions: list[str]) -> Attempt:
-        """Record another attempt at a day, with an open attempt's deadline if there is one."""
+        """Record a new attempt at a day, with the deadline of an open attempt if there is one."""
         now, known = self._clock(), self.journal.attempts(day)
         number = max((one.attempt for one in known), default=0) + 1
         going_on = [one.deadline for one in known if not one.ended]
@@ -391,7 +394,7 @@ def _all_ended(attempts: list[Attempt]) -> bool:
 
 
 def _patient(waits: BusyDayWatch) -> Callable[[date | None], bool]:
-    """Return a callback for `day_lock` that reports the wait and never ends it."""
+    """Return a `gives_up` for `day_lock` that reports the other day and never ends the wait."""
 
     def gives_up(busy: date | None) -> bool:
         waits.update(busy)
@@ -401,7 +404,7 @@ def _patient(waits: BusyDayWatch) -> Callable[[date | None], bool]:
 
 
 def _has_other_data(one: Outcome, study: Study) -> bool:
-    """Return whether data was added or replaced for a region that failed because of its data."""
+    """Return whether a region that failed because of its data has had data added or replaced."""
     if one.why.startswith(f"data of {one.date} "):
         return True
     recorded = one.recorded.timestamp() if one.recorded else 0.0

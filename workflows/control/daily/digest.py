@@ -1,4 +1,4 @@
-"""Events of a study's days: their ends, failures without a run, awaited data and takeovers."""
+"""Alerts about a study's days: their ends, failures without a run, awaited data, takeovers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def tell_days(
     journal: Journal,
     now: datetime,
 ) -> None:
-    """Put the events of running days and of recently ended days into the outbox, each once."""
+    """Put the events of open attempts and of recently ended ones into `outbox`, each event once."""
     events = list(_events(study, folder, journal, now, outbox))
     outbox.put(events, channels, is_daily=True)
 
@@ -79,7 +79,7 @@ def awaited_event(
     awaited: Mapping[str, str],
     until: datetime | None,
 ) -> Event:
-    """Return the event for a day that waits for data; `awaited` has each region's reason."""
+    """Return the event for a day that waits for data; `awaited` has the reason for each region."""
     when = f" until {local_time(until)}" if until else ""
     title = f"{study} {attempt.date}: waits for the data of {first_of([*awaited], _NAMED)}{when}"
     return Event(
@@ -93,7 +93,7 @@ def awaited_event(
 
 
 def takeover_event(study: str, journal: Journal, day: date, previous: Lease) -> Event:
-    """Return the event for a day that this manager takes over from an unresponsive manager."""
+    """Return the event for a day that this machine took over from the holder of `previous`."""
     host = socket.gethostname()
     silent = duration(previous.age)
     return Event(
@@ -137,7 +137,7 @@ def _again(one: Outcome, folder: DailyFolder) -> str:
 
 @dataclass(frozen=True)
 class DaysCosts:
-    """The cost of a day's run: the total, and the parts that belong to a region."""
+    """The cost of a day's run: the total, and each region's part of it."""
 
     total: CostSum
     regions: Mapping[str, CostSum]
@@ -170,7 +170,10 @@ def _measured(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, Bes
 
 
 def _moves(study: Study, journal: Journal, attempt: Attempt) -> list[tuple[str, Change]]:
-    """Return people's model switches between the previous attempt's end and this attempt's end."""
+    """Return people's switches of current models since the previous attempt at any day ended.
+
+    Each switch comes with its region; switches after the end of `attempt` are left out.
+    """
     assert attempt.ended
     ends = [one.ended for one in journal.attempts() if one.ended and one.ended < attempt.ended]
     since = max(ends, default=attempt.started)
@@ -293,7 +296,7 @@ def digest_table(
 
 
 def _beside(both: BesideEarlier | None) -> str:
-    """Return the values of the new and the previous model: `loss 0.21, before 0.24`."""
+    """Return the values of the new and the previous model, such as `loss 0.21, before 0.24`."""
     if both is None or both.value is None:
         return ""
     before = "" if both.value_before is None else f", before {number(both.value_before)}"
@@ -308,7 +311,6 @@ def _usd(costs: DaysCosts | None, region: str) -> str:
 
 
 def _money(amount: float | None, total: CostSum) -> str:
-    """Return an amount with the decimals of the day's total."""
     return usd(amount or 0.0, decimals_of(total.usd or 0.0))
 
 

@@ -1,4 +1,4 @@
-"""Late data: a region's data of a day that is missing or still being written."""
+"""Late data: the data of a region for a day that is still missing or being written."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ UNCHANGED_SECONDS = 60.0  # data that was not written for this time counts as co
 
 
 def not_ready(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str]:
-    """Return the regions whose data of a day can't be used yet, with the reasons.
+    """Return the regions whose data for a day can't be used yet, each with the reason.
 
-    If the study doesn't wait for data, existing data and all URLs count as complete.
+    If the study doesn't wait for data, existing files and all URLs count as complete.
     """
     late = {name: data_not_there(day, path) for name, path in found.absent.items()}
     if found.study is None or daily is None or daily.wait_for_data is None:
@@ -34,13 +34,13 @@ def not_ready(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str
 
 
 def absent(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str]:
-    """Return the regions whose data of a day does not exist, with the reasons."""
+    """Return the regions whose data for a day does not exist, each with the reason."""
     late = not_ready(found, day, daily)
     return {name: why for name, why in late.items() if why.startswith(f"data of {day} {ABSENT}: ")}
 
 
 def awaited_now(file: Path, journal: Journal, now: datetime) -> dict[str, str]:
-    """Return the regions for whose data the newest day still waits, with the reasons."""
+    """Return the regions for whose data the newest day waits at `now`, each with the reason."""
     newest = journal.attempts()[-1:]
     if not newest or newest[0].ended:
         return {}
@@ -54,7 +54,7 @@ def awaited_now(file: Path, journal: Journal, now: datetime) -> dict[str, str]:
 
 
 def is_awaited(daily: Daily | None, day: date, now: datetime) -> bool:
-    """Return whether a day still waits for data."""
+    """Return whether a day's wait for data lasts beyond `now`; False if the study never waits."""
     end = daily.waits_until(day) if daily else None
     return end is not None and now < end
 
@@ -70,7 +70,7 @@ def _why_not_whole(each: str, daily: Daily, in_s3: DataInS3) -> str:
 
 
 def _why_not_whole_in_s3(url: str, daily: Daily, in_s3: DataInS3) -> str:
-    """Return why data in S3 is incomplete; "" for complete data and for an unknown state."""
+    """Return why data in S3 is incomplete; "" if it is complete, or if S3 does not answer."""
     objects = in_s3.written(url)
     if objects == {}:
         return f"{ABSENT}: {url}"

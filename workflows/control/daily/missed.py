@@ -1,4 +1,4 @@
-"""The days on which a schedule starts, and the days that a start must work on."""
+"""The days on which a schedule starts, and the days that are due at a start."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def next_start(daily: Daily, now: datetime) -> datetime:
 
 
 def next_start_text(daily: Daily, now: datetime) -> str:
-    """Return when the next day begins, as text in the study's zone."""
+    """Return when the next day begins, as text in the study's time zone."""
     return f"{next_start(daily, now).astimezone(daily.tzinfo):%Y-%m-%d %H:%M %Z}"
 
 
 def waits_until_text(daily: Daily | None, day: date) -> str:
-    """Return when a day's wait for data ends, in the study's zone; "" without a wait."""
+    """Return when a day's wait for data ends, in the study's time zone; "" if it doesn't wait."""
     until = daily.waits_until(day) if daily else None
     return f"{until.astimezone(daily.tzinfo):%Y-%m-%d %H:%M %Z}" if until and daily else ""
 
@@ -35,7 +35,7 @@ def coming_days(daily: Daily, now: datetime) -> Iterator[date]:
 
 
 def days_to_do(daily: Daily, begun: Collection[date], now: datetime) -> list[date]:
-    """Return the days to work on now, oldest first."""
+    """Return the days to work on at `now`, oldest first; `begun` are days that have an attempt."""
     due = daily.due(now)
     newest = max(begun, default=due)
     if daily.missed != "all" or newest >= due:

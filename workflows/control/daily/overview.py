@@ -32,7 +32,7 @@ def days(study: str | PathLike[str], *, most: int = 14) -> DaysOverview:
 
 
 def read_overview(file: Path, most: int) -> tuple[Study, DailyFolder, DaysOverview]:
-    """Return a study, the folder of its days, and their outcomes."""
+    """Return a study, the folder of its days, and an overview of the newest `most` days."""
     whole, folder, journal = journal_of(file)
     lease, away = read_lease(file, folder)
     now = wall_clock.real_time()

@@ -1,4 +1,4 @@
-"""Messages while a day waits for HTCondor or for another day."""
+"""Messages to the user while a day waits for HTCondor or for the end of another day."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _LOOK_EVERY = 10.0  # seconds
 
 
 class PoolWatch:
-    """Reporter of HTCondor's outages: one message at the beginning and one at the end."""
+    """Reporter of HTCondor's outages: one message at the beginning and one at the end of each."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._is_away = False
 
     def update(self, status: RunStatus) -> None:
-        """Report that HTCondor is unreachable or answers again, from the run's status."""
+        """Report that HTCondor became unreachable or answers again, as the run's status shows."""
         is_away = status.state is RunState.UNKNOWN
         self.note_outage((status.notice or "the job queue can't be read") if is_away else "")
 
     def note_outage(self, why_away: str) -> None:
-        """Report a change; `why_away` is empty while HTCondor answers."""
+        """Report the begin or end of an outage; `why_away` is "" while HTCondor answers."""
         if why_away and not self._is_away:
             up = start_command()
             self._say(f"the day waits for HTCondor ({why_away}); if it is down: {up}")
@@ -37,7 +37,7 @@ class PoolWatch:
 
 
 class BusyDayWatch:
-    """Reporter of the day that this day waits for, and of HTCondor's outages."""
+    """Reporter of HTCondor's outages, and of another day whose end is awaited."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -46,7 +46,7 @@ class BusyDayWatch:
         self.busy: date | None = None
 
     def update(self, busy: date | None) -> None:
-        """Report a change; `busy` is the day that another process works on."""
+        """Report a day to wait for, or an outage; another process works on the day `busy`."""
         if busy and self.busy is None:
             self._say(f"waits until the day {busy} has ended")
         self.busy = busy

@@ -1,4 +1,4 @@
-"""The outcomes of regions, from the records of a day's run."""
+"""The outcomes of an attempt's regions, read from the records of its run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DURING = {  # the phases of `RegionStatus`
 
 
 class RunsEndings:
-    """The outcomes of an attempt's regions, from the attempt's run."""
+    """Reader of the outcomes of an attempt's regions from the attempt's run."""
 
     def __init__(self, attempt: Attempt, files: RunFolder, frozen: FrozenStudy) -> None:
         self._attempt = attempt
@@ -36,11 +36,11 @@ class RunsEndings:
         self._day = frozen.day or RunsDay(date=attempt.date)
 
     def published(self, status: RunStatus) -> list[Outcome]:
-        """Return the outcomes of the regions with a published model; others may still run."""
+        """Return the outcomes of the regions that have a published model; others may still run."""
         return [self._with_model(r) for r in self._own(status) if r.stage.has_model]
 
     def all(self, status: RunStatus) -> list[Outcome]:
-        """Return the outcomes of all regions of a run that has ended."""
+        """Return the outcomes of all the attempt's regions; the run has ended."""
         failed = [
             self._outcome(region.name, Ending.FAILED, _why_failed(region, status))
             for region in self._own(status)
@@ -53,7 +53,7 @@ class RunsEndings:
         return [self._outcome(region, Ending.FAILED, why) for region in self._regions]
 
     def _own(self, status: RunStatus) -> list[RegionStatus]:
-        """Return the attempt's regions; a resumed run may have other regions, too."""
+        """Return only the attempt's regions; a resumed run has other, finished regions, too."""
         return [region for region in status.regions if region.name in self._regions]
 
     def _with_model(self, region: RegionStatus) -> Outcome:
@@ -83,5 +83,5 @@ def _why_failed(region: RegionStatus, status: RunStatus) -> str:
 
 
 def data_not_there(day: date, path: str) -> str:
-    """Return the reason for a region's failure if its data of a day is missing."""
+    """Return the reason why a region failed whose data for a day is missing at `path`."""
     return f"data of {day} {ABSENT}: {path}"

@@ -1,6 +1,6 @@
-"""Sending of alerts about days: by a thread of the command, then by a job if alerts still wait.
+"""Sending of alerts about days: by a thread of the command, then by a job if some are left.
 
-The job runs in HTCondor's local universe, and HTCondor restarts a job that dies.
+The job runs in HTCondor's local universe, so HTCondor restarts it if it dies.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Sender(threading.Thread):
-    """A thread that sends waiting alerts while a command works."""
+    """A thread that sends waiting alerts from the outbox while a command does its work."""
 
     def __init__(self, outbox: Outbox, channels: Sequence[Channel]) -> None:
         super().__init__(name="alerts", daemon=True)
@@ -51,15 +51,15 @@ class Sender(threading.Thread):
             self._ends.wait(LOOK_SECONDS)
 
     def finish(self) -> None:
-        """Try due alerts once more, for `SECONDS` at most."""
+        """Try once more to send the alerts that are due, for `SECONDS` at most."""
         self._ends.set()
         self.join(SECONDS)
 
 
 def keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
-    """Return the id of the job that sends waiting alerts; submit the job if there is none.
+    """Return the id of the job that sends waiting alerts, after submitting it if none is queued.
 
-    Raise InputError for a path that a submit file can't contain, PoolError if HTCondor refuses.
+    InputError for a path that a submit file can't contain, PoolError if HTCondor refuses the job.
     """
     text = start_text(folder, study, "notify", "send", file.absolute())
     ours = f"TrialfleetAlerts =?= {classad_string(folder.root)}"
@@ -72,7 +72,7 @@ def keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
 
 
 def left_over(outbox: Outbox, study: str, file: Path, folder: DailyFolder) -> str:
-    """Let a job send the alerts that still wait; return a line about the job, or "" without any."""
+    """Let a job send the alerts that still wait; return a line about them, "" if none waits."""
     waiting = len(outbox.waiting())
     if not waiting:
         return ""

@@ -1,4 +1,4 @@
-"""Shell scripts that run a trialfleet command later, in the same directory."""
+"""Shell scripts that run a trialfleet command later, in the present working directory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KEPT = (
 
 
 def write_start(folder: DailyFolder, study: str, file: Path) -> str:
-    """Write the schedule's program and return its text; InputError as for `start_text`."""
+    """Write the script that the schedule starts; return its text. Errors: see `start_text`."""
     text = start_text(folder, study, "daily", "run", file.absolute())
     folder.root.mkdir(parents=True, exist_ok=True)
     write_atomic(folder.start, text, mode=0o755)
@@ -34,9 +34,9 @@ def write_start(folder: DailyFolder, study: str, file: Path) -> str:
 
 
 def start_text(folder: DailyFolder, study: str, *words: str | Path) -> str:
-    """Return the text of a program that runs the trialfleet command `words`.
+    """Return the text of a script that runs the trialfleet command `words`.
 
-    Raise InputError if a path has a character that units and submit files can't contain.
+    InputError if a path has a character that systemd units or submit files can't contain.
     """
     for path in (folder.root, *words, Path.cwd(), Path(sys.executable)):
         if needs_escape(str(path)) or not str(path).isprintable():

@@ -1,4 +1,4 @@
-"""Unchanged regions: regions whose data and settings are those of their last model."""
+"""Unchanged regions: their data and settings are those of their last model."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _ELSEWHERE = {
 def unchanged_regions(
     data: Mapping[str, str | None], settings: Mapping[str, str], last: Mapping[str, Outcome]
 ) -> list[str]:
-    """Return the regions whose new model would equal their last model.
+    """Return the regions whose fingerprints of data and settings equal those of their last model.
 
-    `data` and `settings` have each region's fingerprints; None is an unknown fingerprint. `last`
-    has each region's outcome on the last day with a trained model.
+    `data` and `settings` have each region's present fingerprints; None if the data's is unknown.
+    `last` has each region's outcome on the last day with a trained model.
     """
     return [
         name
@@ -36,10 +36,10 @@ def unchanged_regions(
 
 
 def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | None:
-    """Return a path-independent fingerprint of a region's data; OSError if a file is unreadable.
+    """Return a fingerprint of a region's data, wherever it is; OSError if a file can't be read.
 
-    The fingerprint is None if the data is a URL or empty, or if a file changes all the time. Only
-    changed files are read again.
+    None if the data is a URL or empty, or if a file keeps changing. `checksums` caches checksums,
+    so only changed files are read again.
     """
     places = study.data_of(region)
     if any(place.startswith(URL_PREFIXES) for place in places):
@@ -49,17 +49,17 @@ def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | N
 
 
 def fingerprint_of(places: list[str], entries: Iterable[Mapping[str, Any]]) -> str | None:
-    """Return a fingerprint of files' checksums and of their paths below `places`.
+    """Return a fingerprint of files' checksums and of their paths relative to `places`.
 
-    `entries` has paths and checksums in the form of a model's provenance. The fingerprint is None
-    without files, or if a checksum is unknown.
+    `entries` has paths and checksums in the form of a model's provenance. None without files, or if
+    a checksum is unknown.
     """
     found = [(_name(str(entry.get("path")), places), entry.get("sha256")) for entry in entries]
     return _digest(found) if found and all(checksum for _, checksum in found) else None
 
 
 def _name(path: str, places: list[str]) -> str:
-    """Return a file's name in the fingerprint: the place's number, and the path in the place."""
+    """Return a file's name for the fingerprint: its place's number, and its path in that place."""
     for number, place in enumerate(places):
         if Path(path).is_relative_to(place):
             return f"{number}/{Path(path).relative_to(place)}"
@@ -67,7 +67,7 @@ def _name(path: str, places: list[str]) -> str:
 
 
 def settings_fingerprint(study: Study, region: str) -> str:
-    """Return a fingerprint of a training's inputs except the data; OSError for unreadable files."""
+    """Return a fingerprint of a training's inputs except data; OSError if a file can't be read."""
     own = study.region(region).model_dump(mode="json", exclude={"data", "priority"})
     files = study.trainer.files if isinstance(study.trainer, Trainer) else []
     whole = study.model_dump(mode="json", exclude=_ELSEWHERE)

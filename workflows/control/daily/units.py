@@ -1,4 +1,4 @@
-"""The schedule with systemd: a timer, and the service that it starts."""
+"""The schedule with systemd: a timer unit, and the service unit that it starts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SYSTEM, _SYSTEM_STATE = Path("/etc/systemd/system"), Path("/var/lib/systemd")
 class Units:
     """The systemd units of a study's schedule, for the machine's systemd (`system`) or the user's.
 
-    `name` has no suffix and differs for each folder of runs. `place` is the folder of the units'
+    `name` has no suffix, and differs between folders of runs. `place` is the folder of the unit
     files.
     """
 
@@ -37,7 +37,7 @@ class Units:
 
     @staticmethod
     def for_study(study: str, folder: DailyFolder, *, system: bool) -> Units:
-        """Return the units of a study whose runs are in `folder`."""
+        """Return the units for a study whose runs are in `folder`, installed or not."""
         which = hashlib.sha256(str(folder.root).encode()).hexdigest()[:8]
         home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
         place = _SYSTEM if system else home / "systemd" / "user"
@@ -45,16 +45,16 @@ class Units:
 
     @property
     def timer(self) -> Path:
-        """The timer's file."""
+        """The timer's unit file."""
         return self.place / f"{self.name}.timer"
 
     @property
     def service(self) -> Path:
-        """The service's file."""
+        """The service's unit file."""
         return self.place / f"{self.name}.service"
 
     def can_be_used(self) -> bool:
-        """Return whether the systemd of these units runs."""
+        """Return whether the systemd that these units belong to is running."""
         try:
             self.run(self._systemctl("show-environment"))
         except PoolError:
@@ -62,10 +62,10 @@ class Units:
         return True
 
     def install(self, study: str, daily: Daily, start: Path, owner: str) -> None:
-        """Write the units, and start the timer now and after each reboot.
+        """Write the unit files, and start the timer now and after each reboot.
 
-        The service runs the program `start`, as `owner` if the machine's systemd is used. Raise
-        InputError if this account may not write the units, PoolError if systemd refuses.
+        The service unit runs the program `start`, as account `owner` if the machine's systemd is
+        used. InputError if this account may not write the files, PoolError if systemd refuses.
         """
         texts = {
             self.service: render_template(
@@ -93,7 +93,7 @@ class Units:
         self.run(self._systemctl("restart", self.timer.name))  # an old timer may have another time
 
     def remove(self) -> bool:
-        """Stop the timer, but no running day, and remove the units; return whether any existed."""
+        """Stop the timer, not a running day; remove the unit files; return whether any existed."""
         there = [path for path in (self.timer, self.service) if path.exists()]
         if not there:
             return False
@@ -118,10 +118,11 @@ class Units:
 
 
 def calendar(daily: Daily, now: datetime) -> list[str]:
-    """Return values for systemd's OnCalendar that start each day exactly once.
+    """Return values for systemd's OnCalendar with which each day starts exactly once.
 
-    When clocks go forward, some local times do not exist. systemd skips a start at such a time, or
-    in an hour that begins at such a time. A skipped day gets its own value, in UTC.
+    When clocks go forward, some local times do not exist. systemd skips a start at such a time, and
+    any start in an hour that begins at such a time. A day that would be skipped gets its own value,
+    in UTC.
     """
     zone = f" {daily.zone}" if daily.zone else ""
     at = f"{daily.time:%H:%M}:00{zone}"
@@ -144,7 +145,7 @@ def _all_days_but(days: set[date], first: int) -> list[str]:
     """Return values for OnCalendar that cover all days except `days`, from the year `first` on.
 
     If clocks go forward within an hour, systemd finds no start on that day or later (EDEADLK). So
-    for the month of such a day, the values list the other days.
+    in the month of such a day, the values list each other day.
     """
     months = {day.month for day in days}
     others = ",".join(f"{month:02}" for month in range(1, 13) if month not in months)
@@ -158,7 +159,7 @@ def _all_days_but(days: set[date], first: int) -> list[str]:
 
 
 def lingers() -> bool:
-    """Return whether the user's systemd runs while nobody is logged in."""
+    """Return whether the user's systemd keeps running while the user is not logged in."""
     try:
         asked = ["loginctl", "show-user", str(os.getuid()), "--property=Linger", "--value"]
         return run_command(asked).strip() == "yes"

@@ -1,1 +1,1 @@
-"""Exports of published models: copies in S3 and MLflow that match the publish folder."""
+"""Exports of published models: copies of the publish folder in S3, and models in MLflow."""

@@ -1,8 +1,8 @@
-"""A study's models in MLflow, and the alias `champion` of a region's current model.
+"""A study's models in MLflow, with the alias `champion` for each region's current model.
 
 Each model becomes an MLflow run in the study's experiment, with the tag `trialfleet.model` =
 STUDY/REGION/RUN, and a version of the registered model STUDY.REGION. Each item is looked up before
-its creation, so a killed or repeated export creates nothing twice.
+it is created, so a killed or repeated export creates nothing twice.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ _DIGEST = 36  # characters of a data set's digest that MLflow accepts
 
 
 def title_of(settings: Mlflow) -> str:
-    """Return the server's name for messages, without secrets."""
+    """Return a name of the MLflow server for messages, without secrets."""
     parts = urlsplit(settings.uri)
     return f"mlflow {parts.hostname}:{parts.port}" if parts.port else f"mlflow {parts.hostname}"
 
 
 class MlflowServer:
-    """A tracking server and its model registry. `records` is a folder for the models' versions."""
+    """An MLflow server with its model registry; `records` is a folder for the versions created."""
 
     def __init__(self, settings: Mlflow, records: Path) -> None:
-        """Read the settings, without a request; ExportError if mlflow or a secret is missing."""
+        """Read the settings and send no request; ExportError if mlflow or a secret is missing."""
         self.title = title_of(settings)
         self._settings, self._records = settings, records
         password = secret_of(settings.password_file, settings.password_env)
@@ -83,10 +83,10 @@ class MlflowServer:
             self._client.search_experiments(max_results=1)
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:  # noqa: ARG002
-        """Update a region's runs and versions; return a line for each change.
+        """Create the MLflow runs and versions of a region's new models; return a line per change.
 
-        `keep` is ignored, because MLflow has its own rules for retention. Raise ExportError if
-        MLflow refuses or is unreachable.
+        `keep` is ignored, because MLflow has its own rules for retention. ExportError if MLflow
+        refuses or is unreachable.
         """
         record = self._records / f"{published.region}.json"
         known = _read(record, self._settings.uri)
@@ -107,7 +107,7 @@ class MlflowServer:
     # -- a model -------------------------------------------------------------------------------
 
     def _add(self, study: str, name: str, region: str, model: LocalModel) -> tuple[str, str]:
-        """Return a model's version, created if missing, and a note if trials are missing."""
+        """Add what MLflow lacks of a model; return its version, and a note on missing trials."""
         identity = f"{study}/{region}/{model.run}"
         experiment = self._experiment_of(study)
         found = self._client.search_runs([experiment], f"tags.`{TAG}` = '{identity}'")
@@ -164,7 +164,7 @@ class MlflowServer:
         )
 
     def _log(self, run_id: str, params: Mapping[str, object], points: Iterable[Point]) -> None:
-        """Log parameters and metrics; logging the same values twice does no harm."""
+        """Log parameters and metrics of an MLflow run; a repeated call does no harm."""
         from mlflow.entities import Metric, Param
 
         named = [Param(_key(key), _value(value)) for key, value in params.items()]
@@ -176,7 +176,6 @@ class MlflowServer:
                 self._client.log_batch(run_id, **{kind: entries[start : start + _BATCH]})
 
     def _log_data(self, run_id: str, model: LocalModel, card: Mapping[str, Any]) -> None:
-        """Log the training data as the run's inputs; logging the same data twice does no harm."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         schema = schema_of(model.path)
@@ -201,7 +200,7 @@ class MlflowServer:
             self._client.log_inputs(run_id, inputs)
 
     def _add_trials(self, experiment: str, parent: str, model: LocalModel) -> str:
-        """Create or complete a child run for each trial; return why trials can't be read, or ""."""
+        """Create or complete a child run per trial; return why trials can't be read, else ""."""
         try:
             found = trials_of_model(model.provenance)
         except TrialfleetError as error:
@@ -300,7 +299,7 @@ class MlflowServer:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set the environment variables of MLflow's client; remove other login variables."""
+    """Set MLflow's environment variables in the block; unset login variables not in `variables`."""
     previous = {name: os.environ.pop(name, None) for name in {*variables, *_LOGIN}}
     os.environ.update(variables)
     try:
@@ -340,6 +339,6 @@ def _milliseconds(moment: str | None) -> int | None:
 
 
 def _read(record: Path, uri: str) -> dict[str, str]:
-    """Return a region's recorded versions, by run; empty if the record is of another server."""
+    """Return the recorded versions of a region's models, by run; {} if of another server."""
     found = object_or_empty(lambda: read_json(record))
     return object_or_empty(lambda: found["versions"]) if found.get("uri") == uri else {}

@@ -1,7 +1,7 @@
-"""The trials of a model's region in MLflow: child runs, if the study sets `trials`.
+"""The trials behind a published model, as child runs in MLflow, if the study sets `trials`.
 
-A child run is identified by the parent and the trial's number, so nothing is created twice. A child
-run with an end is complete.
+A child run is identified by its parent run and the trial's number, so nothing is created twice. A
+child run with an end is complete and never changed again.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Point(NamedTuple):
 
 
 class RegionTrials(NamedTuple):
-    """The finished trials of a region, and the metric that compares them."""
+    """The finished trials of a region, and the objective's metric, by which they are compared."""
 
     metric: str
     trials: list[Trial]
 
 
 def trials_of_model(provenance: Mapping[str, Any]) -> RegionTrials:
-    """Return the trials of a model's run and region; TrialfleetError if the run can't be read."""
+    """Return the trials of a model's run and region; TrialfleetError if this run can't be read."""
     place, region = Path(str(provenance.get("folder"))), str(provenance.get("region"))
     if not (place.is_absolute() and RunFolder(place).study.exists()):
         raise ExportError("the run's folder does not exist")
@@ -58,7 +58,7 @@ def trials_of_model(provenance: Mapping[str, Any]) -> RegionTrials:
 
 
 def known_trials(client: MlflowClient, experiment: str, parent: str) -> dict[str, Any]:
-    """Return the child runs of an MLflow run, by the trial's number."""
+    """Return the existing child runs of the MLflow run `parent`, by the trial's number."""
     found, token = {}, None
     while True:
         page = client.search_runs([experiment], f"tags.`{PARENT}` = '{parent}'", page_token=token)
@@ -68,7 +68,7 @@ def known_trials(client: MlflowClient, experiment: str, parent: str) -> dict[str
 
 
 def tags_of(trial: Trial, parent: str) -> dict[str, object]:
-    """Return the tags of a trial's child run; None stands for a missing tag."""
+    """Return the tags for a trial's child run; a tag with the value None is left out later."""
     return {
         PARENT: parent,
         NUMBER: trial.trial,
@@ -81,7 +81,7 @@ def tags_of(trial: Trial, parent: str) -> dict[str, object]:
 
 
 def status_of(trial: Trial) -> str:
-    """Return MLflow's status of a trial."""
+    """Return the status that MLflow shows for a trial."""
     return _STATUS.get(trial.state, _STOPPED)
 
 

@@ -1,7 +1,7 @@
-"""One pass of an export: every target is updated to match the publish folder.
+"""A pass of an export: each target, S3 or MLflow, is updated to match the publish folder.
 
-A pass compares the target with the folder and needs no record of earlier passes. After a kill, the
-next pass by any process does the rest.
+A pass compares the target with the folder and needs no record of earlier passes. So after a kill,
+the next pass by any process completes the work.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Progress = Callable[[str], None]
 
 
 class Target(Protocol):
-    """A place to which models are exported."""
+    """A place to which models are exported: a folder in S3, or an MLflow server."""
 
     title: str
 
     def check(self) -> None:
-        """Send a test request, even if there is no model to export; ExportError on failure."""
+        """Send a test request, even if no model needs an export; ExportError if it fails."""
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:
         """Update a region's models in the target; return a line for each change."""
@@ -38,7 +38,7 @@ def export_settled(
     progress: Progress,
     models_folders: Sequence[Path] | None = None,
 ) -> dict[str, str]:
-    """Call `export_all` until no model changes meanwhile, or a problem occurs."""
+    """Repeat `export_all` until no model changes during it, or it has problems; return these."""
     while True:
         before = folder.signature()
         problems = export_all(folder, targets, progress, models_folders)
@@ -52,7 +52,7 @@ def export_all(
     progress: Progress,
     models_folders: Sequence[Path] | None = None,
 ) -> dict[str, str]:
-    """Update all targets with the models of some or all regions; return problems by target's title.
+    """Update all targets with the models in `models_folders` (None: all); return problems by title.
 
     The caller holds `ExportFolder.hold_lock`.
     """
@@ -77,7 +77,7 @@ def export_all(
 def _export(
     target: Target, models_folders: Iterable[Path], keep: Keep | None, progress: Progress
 ) -> str:
-    """Update a target; return the reason if the target is not up to date, else ""."""
+    """Update a target; return the reason why it is not up to date, else ""."""
     problems = []
     for models_folder in models_folders:
         try:
@@ -95,7 +95,7 @@ def _export(
 
 
 def _openers(folder: ExportFolder, targets: Targets) -> Iterator[tuple[str, Callable[[], Target]]]:
-    """Yield each target's title with a function that opens the target or raises an ExportError."""
+    """Yield each target's title, and a function that opens the target or raises ExportError."""
     if url := targets.export.s3:
         from trialfleet.workflows.control.export.s3_mirror import S3Mirror
 

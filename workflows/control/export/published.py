@@ -1,4 +1,4 @@
-"""A region's models to export: all complete models, and the change that made one current."""
+"""A region's models to export: all complete ones, and the change that made one current."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ OLDEST = datetime.min.replace(tzinfo=UTC)
 
 
 class ExportError(TrialfleetError):
-    """A failed export, which is retried; the message has no secret.
+    """A failed export, which will be retried; the message contains no secret.
 
-    `is_of_all` is True if other regions would have the same error.
+    `is_of_all` is True if the export of other regions would fail with the same error.
     """
 
     def __init__(self, message: str, *, is_of_all: bool = False) -> None:
@@ -27,7 +27,7 @@ class ExportError(TrialfleetError):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalModel:
-    """A published model. `as_of` decides which model is newer, and is None if unknown."""
+    """A published model; of two, the one with the later `as_of` is newer; None if unknown."""
 
     path: Path
     run: str
@@ -40,7 +40,7 @@ class Published:
     """A region's models at one moment.
 
     `region` is the region's slug, the name of `folder`. `models` are by run, oldest first. `change`
-    made the current model current; None without a current model.
+    is the change that made the current model current; None without a current model.
     """
 
     study: str
@@ -56,7 +56,7 @@ class Published:
 
 
 def published_in(models_folder: Path) -> Published:
-    """Return a region's published models."""
+    """Return the published models in a region's folder of models."""
     changes = history.changes(models_folder / LATEST)  # before the models, to miss none
     found = [
         LocalModel(

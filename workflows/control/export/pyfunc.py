@@ -1,7 +1,7 @@
 """The files with which MLflow loads a published model: `MLmodel`, requirements and code.
 
-The code is a separately named package of this library's modules for predictions. So MLflow can load
-the model without trialfleet, or next to any release of trialfleet.
+The code is a copy of this library's modules for predictions, as a package with its own name. So
+MLflow can load the model without trialfleet, or next to any release of trialfleet.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class Pyfunc:
 
 
 def pyfunc_of(model: Path) -> Pyfunc | None:
-    """Return a model's description for MLflow; None if MLflow can't load the model or needs none.
+    """Return a model's description for MLflow; None if it can't have one or needs none.
 
-    MLflow can load models of `trainer: tabular`, and models whose trainer wrote `predict.py`. A
-    model whose trainer wrote `MLmodel` needs no description.
+    Models of `trainer: tabular` have one, and models whose trainer wrote `predict.py`. A model
+    whose trainer wrote `MLmodel` needs none.
     """
     if (model / MLMODEL).exists():
         return None
@@ -104,7 +104,7 @@ def columns_of(model: Path) -> Columns | None:
 
 
 def schema_of(model: Path) -> dict[str, Any] | None:
-    """Return a model's columns as MLflow's data schema; None if the columns are unknown."""
+    """Return a model's columns and target as MLflow's data schema; None if they are unknown."""
     columns = columns_of(model)
     if columns is None:
         return None
@@ -118,7 +118,7 @@ def schema_of(model: Path) -> dict[str, Any] | None:
 
 
 def kinds_of(columns: Columns) -> dict[str, str]:
-    """Return the kind of each column: number, category, or the form of its values, such as date."""
+    """Return each column's kind: number, category, or the form of its values, such as date."""
     kinds = dict.fromkeys(columns.numeric, "number") | dict.fromkeys(
         columns.categorical, "category"
     )
@@ -130,7 +130,7 @@ def write_pyfunc(
 ) -> None:
     """Write the files with which MLflow loads a model into the empty `folder`.
 
-    `of_mlflow` has MLflow's own entries for MLmodel, such as MLflow's version and the run.
+    `of_mlflow` has MLflow's own entries for MLmodel, such as MLflow's version and the MLflow run.
     """
     package = _write_code(folder / CODE, pyfunc.modules)
     signature = {
@@ -165,7 +165,6 @@ def write_pyfunc(
 
 
 def _write_code(folder: Path, modules: Iterable[str]) -> str:
-    """Write the package that loads a model; return its unique name."""
     root = resources.files("trialfleet")
     texts = {name: root.joinpath(name).read_text(encoding="utf-8") for name in modules}
     texts["__init__.py"] = root.joinpath(_LOADER).read_text(encoding="utf-8")
@@ -179,11 +178,12 @@ def _write_code(folder: Path, modules: Iterable[str]) -> str:
 
 
 def _inputs(columns: Columns) -> dict[str, str]:
-    """Return MLflow's type of each column that a model reads.
+    """Return MLflow's type for each column that a model reads; `any` for no type.
 
-    MLflow refuses whole numbers for `double` and numbers for `string`. The type of a pandas column
-    depends on its present values: whole numbers one day, fractions the next. So only columns whose
-    texts never look like numbers get a type. MLmodel's `metadata` has the kinds of the others.
+    MLflow refuses whole numbers for `double` and numbers for `string`. But the type of a pandas
+    column depends on its present values: whole numbers one day, fractions the next. So only columns
+    whose texts never look like numbers get a type. MLmodel's `metadata` has the kinds of all
+    columns.
     """
     return dict.fromkeys(columns.numeric, "any") | {
         name: "any" if name in columns.kinds or any(map(_is_number, words)) else "string"
@@ -192,7 +192,7 @@ def _inputs(columns: Columns) -> dict[str, str]:
 
 
 def _is_number(text: str) -> bool:
-    """Return whether a text looks like a number; 04 has a leading zero and does not."""
+    """Return whether a text looks like a number; 04 does not, because of its leading zero."""
     try:
         float(text)
     except ValueError:
@@ -201,7 +201,7 @@ def _is_number(text: str) -> bool:
 
 
 def _installed(package: str) -> str:
-    """Return a requirements line for the installed release of a package, without a build tag."""
+    """Return a line of requirements.txt for a package's installed release, without a build tag."""
     try:
         return f"{package}=={version(package).partition('+')[0]}"
     except PackageNotFoundError:

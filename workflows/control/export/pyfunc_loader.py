@@ -14,7 +14,7 @@ PREDICT = "predict.py"  # a trainer's own file that loads its model
 
 
 def _load_pyfunc(folder: str) -> Any:
-    """Return the model in a folder for MLflow: an object with a method `predict(rows)`."""
+    """Return the model in a folder, for MLflow: an object with a method `predict(rows)`."""
     own = Path(folder) / PREDICT
     return _load_own(own) if own.exists() else _Tabular(Path(folder))
 
@@ -35,7 +35,6 @@ class _Tabular:
         self._model = load_model(folder)
 
     def predict(self, rows: pd.DataFrame) -> pd.Series[Any]:
-        """Return the prediction for each row, with the index of `rows`."""
         import pandas as pd
         import polars as pl
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class DataInS3:
-    """Reader of write times in S3; needs s3:ListBucket. Without `keys`, boto3 finds keys itself."""
+    """Reader of S3 objects' write times; needs s3:ListBucket. Without `keys`, boto3 finds keys."""
 
     def __init__(self, keys: S3Keys | None) -> None:
         self._keys = keys
@@ -28,9 +28,9 @@ class DataInS3:
             return None
 
     def written(self, url: str) -> dict[str, datetime] | None:
-        """Return the write time of an object, or of each object in a folder, by URL.
+        """Return the last write of an object, or of each object in a folder, by URL.
 
-        The result is empty without such an object, and None if S3 is unreachable or refuses.
+        {} if there is no such object, None if S3 is unreachable or refuses.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 

@@ -5,10 +5,10 @@ PREFIX/STUDY/REGION/RUN-ID.json    its manifest, put last: a model with one is c
 PREFIX/STUDY/REGION/RUN-ID.removed a mark: the model is being removed
 PREFIX/STUDY/REGION/latest.json    the pointer to the current model
 
-The pointer always names a complete model. Of two writers of the pointer, the second notices the
-change and reads the pointer again. A model's provenance.json is put first, if S3 has none yet. This
-claims the run's id, so that two managers never mix the files of runs with the same id. After a
-kill, the next call completes the work, without sending files again.
+The pointer always names a complete model. If two processes replace the pointer at once, the second
+one notices and reads the pointer again. A model's provenance.json is put first, and only if S3 has
+none yet. This claims the run's id, so that two managers never mix the files of runs with the same
+id. After a kill, the next call completes the work, without sending files again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Pointer = dict[str, Any]
 class S3Mirror:
     """The copy of a publish folder under `url`, s3://BUCKET/PREFIX.
 
-    `client` may list the bucket, and get, put and delete objects.
+    `client` needs the rights to list the bucket, and to get, put and delete objects.
     """
 
     def __init__(self, client: S3Client, url: str) -> None:
@@ -58,11 +58,11 @@ class S3Mirror:
         self.title = url.rstrip("/")
 
     def check(self) -> None:
-        """List the prefix, to test the access; ExportError if S3 refuses or is unreachable."""
+        """List the prefix as a test of the access; ExportError if S3 refuses or is unreachable."""
         self._list(self._prefix, delimiter="/")
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:
-        """Update a region's models in S3; return a line per change. ExportError on failure."""
+        """Update a region's models in S3; return a line per change. ExportError if that fails."""
         root = f"{self._prefix}{published.study}/{published.region}/"
         names = {key.removeprefix(root) for key in self._list(root, delimiter="/")} - {POINTER}
         for name in names:
@@ -83,17 +83,17 @@ class S3Mirror:
     # -- copying from S3 -----------------------------------------------------------------------
 
     def pointer(self, region: str) -> Pointer:
-        """Return the pointer of STUDY/REGION in S3; empty if there is none."""
+        """Return the pointer to the current model of `region` (STUDY/REGION) in S3; {} if none."""
         return _plain(self._get(f"{self._prefix}{region}/{POINTER}")[0])
 
     def has(self, region: str, run: str) -> bool:
-        """Return whether S3 has a complete model of STUDY/REGION from this run."""
+        """Return whether S3 has a complete model from `run` of `region`, given as STUDY/REGION."""
         root = f"{self._prefix}{region}/{run}"
         names = {key.removeprefix(root) for key in self._list(f"{root}.")}
         return _MANIFEST in names and _REMOVED not in names
 
     def fetch(self, region: str, run: str, folder: Path) -> None:
-        """Copy a complete model of STUDY/REGION into a new folder.
+        """Copy a complete model from S3 into a new folder; `region` is STUDY/REGION.
 
         Raises:
             ExportError: the model is incomplete, or a file differs from the model's manifest.
@@ -118,7 +118,7 @@ class S3Mirror:
             sync(path)
 
     def remove_part(self, region: str, run: str) -> None:
-        """Remove an incompletely copied model."""
+        """Remove a model from S3 whose files were not all copied; nothing to remove is no error."""
         root = f"{self._prefix}{region}/"
         if self._list(f"{root}{run}/"):
             self._remove(root, run)
@@ -126,7 +126,7 @@ class S3Mirror:
     # -- models --------------------------------------------------------------------------------
 
     def _upload(self, root: str, model: LocalModel) -> bool:
-        """Copy a model to S3; return False if `keep` removed the model here meanwhile."""
+        """Copy a model to S3; return False if it was removed here meanwhile, as `keep` demands."""
         folder = f"{root}{model.run}/"
         try:
             self._claim(folder, model)
@@ -168,7 +168,7 @@ class S3Mirror:
     # -- the pointer ---------------------------------------------------------------------------
 
     def _point(self, root: str, published: Published) -> list[str]:
-        """Point S3's pointer at the current model, unless another manager's choice has priority."""
+        """Point S3's pointer at the current model, or keep another manager's: see `goes_before`."""
         champion, change = published.champion, published.change
         if champion is None or change is None:
             return []
@@ -201,7 +201,7 @@ class S3Mirror:
     def _remove_superfluous(
         self, root: str, published: Published, keep: Keep, others: set[str]
     ) -> list[str]:
-        """Remove models that exist only in S3, unless `keep` keeps them."""
+        """Remove the models `others`, which exist only in S3, unless `keep` keeps them."""
         ages = {run: model.as_of or OLDEST for run, model in published.models.items()}
         for run in others:
             if as_of := _plain(self._get(f"{root}{run}{_MANIFEST}")[0]).get("as_of"):
@@ -214,7 +214,7 @@ class S3Mirror:
         return [f"removed, by keep: {', '.join(going)}"] if going else []
 
     def _remove(self, root: str, run: str) -> None:
-        """Remove a model from S3. A removal mark exists until everything else is deleted."""
+        """Remove a model from S3; a mark shows the removal until all other objects are deleted."""
         marker = f"{root}{run}{_REMOVED}"
         self._put_bytes(marker, b"")
         with self._asking(f"removing {run}"):
@@ -246,7 +246,7 @@ class S3Mirror:
             return answer["Body"].read(), answer["ETag"]
 
     def _put_bytes(self, key: str, content: bytes, **condition: str) -> bool:
-        """Put an object if `condition` holds; return whether `condition` held."""
+        """Put an object if S3 finds `condition` (on the ETag) true; return whether it did."""
         from botocore.exceptions import ClientError
 
         with self._asking(f"writing {key}"):
@@ -277,11 +277,11 @@ class S3Mirror:
 
 
 def goes_before(ours: Pointer, theirs: Pointer) -> bool:
-    """Return whether the pointer `ours` replaces `theirs`, the pointer in S3.
+    """Return whether the pointer `ours` replaces `theirs`, the present pointer in S3.
 
     A pointer from this folder is always replaced. A pointer from another manager's publication is
     replaced by a newer model, or by a person's later switch. A pointer from a person's switch is
-    only replaced by a later switch, by a person or to a newer model.
+    replaced only by a later switch, either by a person or to a newer model.
     """
     if ours["writer"] == theirs.get("writer"):
         return True
@@ -297,7 +297,7 @@ def _moment(text: str | None) -> datetime:
 
 
 def _plain(content: bytes | None) -> Pointer:
-    """Return a JSON object's content; other content counts as empty and is replaced."""
+    """Return the JSON object in `content`; {} for other content, which is then replaced."""
     return object_or_empty(lambda: json.loads(content or b"{}"))
 
 

@@ -29,7 +29,7 @@ Tell = Callable[[str], None]
 class Switch:
     """A person's choice of a region's current model.
 
-    `folder` is the region's folder of models. `previous` is the run of the previous model, or None.
+    `folder` is the region's folder of models. `previous` is the run of the model before, or None.
     """
 
     study: str
@@ -39,12 +39,12 @@ class Switch:
     previous: str | None
 
     def __str__(self) -> str:
-        """Return the switch in one line."""
+        """Return the choice in one line."""
         return f"{display_name(self.folder)}: latest is {latest.switched(self.run, self.previous)}"
 
 
 def promote(*models: str | PathLike[str], why: str = "") -> list[Switch]:
-    """Make each model the current model of its region, even if it is older.
+    """Make each model the current model of its region, even if it is older than the present one.
 
     `models` are runs' ids (for the models of all regions), RUN/REGION, or folders of models. `why`
     is the reason, for the region's history and the day's digest. Unreachable exports are updated
@@ -80,7 +80,7 @@ def promote_each(models: Iterable[str], why: str) -> tuple[list[Switch], list[st
     """Promote models without updating exports; return the switches, and a line for each failure.
 
     Raises:
-        InputError: a model doesn't exist, or the only model can't be promoted.
+        InputError: a model doesn't exist, or there is only one and it can't be promoted.
     """
     from trialfleet.workflows.facts.runs.lookup import models_of
 
@@ -102,7 +102,7 @@ def promote_each(models: Iterable[str], why: str) -> tuple[list[Switch], list[st
 
 
 def go_back(region: str, study: str | None, to: str | None, why: str) -> Switch:
-    """Roll a region back without an update of exports; see `rollback` for the arguments."""
+    """Roll a region back without updating exports; the arguments are as in `rollback`."""
     from trialfleet.workflows.facts.runs.lookup import find_models_folder
 
     models_folder = find_models_folder(region, study)
@@ -126,9 +126,9 @@ def _readable_errors(place: Path) -> Iterator[None]:
 
 
 def follow(models_folders: Iterable[Path], tell: Tell = lambda _: None) -> dict[str, str]:
-    """Update the exports after a switch of `latest`; return the problems by target.
+    """Update the exports after `latest` was switched; return the problems by target.
 
-    Unreachable targets are updated later. A running export copies this switch, too.
+    Unreachable targets are updated later. An export that already runs also copies this switch.
     """
     exported = [each for each in models_folders if (each.parent / EXPORTS).is_dir()]
     if not exported:  # no slow import, so that a rollback is fast
@@ -155,7 +155,7 @@ def follow(models_folders: Iterable[Path], tell: Tell = lambda _: None) -> dict[
 
 @contextmanager
 def _lock_exports(folder: ExportFolder) -> Iterator[bool]:
-    """Wait some seconds for the exports' lock; yield whether this process holds the lock."""
+    """Wait some seconds for the lock for exports; yield whether this process got it."""
     for _ in range(_TRIES):
         with folder.hold_lock(wait=False) as ours:
             if ours:
@@ -166,6 +166,6 @@ def _lock_exports(folder: ExportFolder) -> Iterator[bool]:
 
 
 def enter(targets: Targets) -> None:
-    """Set the targets' environment variables, unless they are already set."""
+    """Set the environment variables that `targets` need, unless they are already set."""
     for name, value in targets.variables.items():
         os.environ.setdefault(name, value)

@@ -1,10 +1,11 @@
 """Gangs: the jobs of one DAG node that train one model together on several machines.
 
-A gang's submit file ends in `queue MAX`. Each job runs `nodes/gang/agent.py`, which writes messages
-by chirp to `words/gang/agent.PROC` in the DAG node's folder. Agents don't talk to each other. On
-the access point, `keeper.py` reads these files and the queue, and writes `words/gang/roster.json`,
-as `rules/gang_decision.py` decides. The agents read the roster by chirp. `speaker.py` sends the
-optimiser's service the messages that the agent of a job outside a gang would send.
+A gang's submit file ends in `queue MAX`. Each job runs an agent, `nodes/gang/agent.py`, which
+writes messages by chirp to `words/gang/agent.PROC` in the DAG node's folder. Agents don't talk to
+each other. On the access point, `keeper.py` reads these files and the queue, and writes the list of
+the gang's ranks, the roster `words/gang/roster.json`, as `rules/gang_decision.py` decides. The
+agents read the roster by chirp. `speaker.py` sends the optimiser's service the messages that a
+single job's agent would send.
 
 A gang passes through generations. A generation has fixed ranks, addresses and a first checkpoint.
 When an agent joins, leaves or is lost, the next generation starts:

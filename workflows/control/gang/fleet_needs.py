@@ -1,4 +1,4 @@
-"""Requirements of a study's gangs on the nodes of its fleet."""
+"""The requirements of a study's gangs (trainings over several machines) on its fleet's nodes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from trialfleet.workflows.study.spec import shares_of
 
 
 def load_gang_needs(path: Path) -> list[GangNeed]:
-    """Return the gangs of a study file, each size once; empty for a file of only a fleet.
+    """Return the needs of a study file's gangs, each size once; [] if the file is only a fleet's.
 
-    Raise StudyError, with a line per problem, if the file is no study with a fleet. Raise
+    StudyError, with a line per problem, if the file is neither a fleet nor a study with a fleet;
     InputError if the file can't be read.
     """
     tree = read_table(path, "study or fleet")

@@ -1,8 +1,8 @@
-"""The program `keep-gangs FOLDER`, which writes the rosters of a run's gangs.
+"""The program `keep-gangs FOLDER`, which writes the rosters (lists of ranks) of a run's gangs.
 
-Each region's graph starts the program as its SERVICE node. One process holds a lock and writes all
-rosters; after its end, another process takes the lock. HTCondor restarts a killed process, which
-continues from the rosters and the queue.
+The DAG of each region starts this program as a service node. Of these processes, the one that holds
+a lock writes the rosters of all regions; after its end, another takes the lock. HTCondor restarts a
+killed process, which continues from the rosters and the job queue.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """Keeper of the gangs of one run.
+    """The writer of the rosters of one run's gangs.
 
-    Checkpoints are in S3 with a `store`, else on the access point. `seconds` has a time for each
-    region's slug, after which a gang begins no further trial.
+    Checkpoints are in S3 if `store` is given, else on the access point. `seconds` has, by region
+    slug, the time after which a gang begins no further trial.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Keeper:
         self._looked = time.monotonic()
 
     def step(self) -> bool:
-        """Check the queue once and update each gang's roster; return whether there are gangs."""
+        """Query the job queue once and update all gangs' rosters; return whether gangs exist."""
         constraint = f"{job_queue.of_run(self._folder)} && TrialfleetGangMin =!= undefined"
         try:
             ads = schedd.query(constraint, _PROJECTION)
@@ -162,7 +162,7 @@ class Keeper:
 
 
 def _delivered(place: TrialFolder, most: int) -> Collection[str] | None:
-    """Return a gang's file names; None, after emptying, if unreadable or above `most` bytes."""
+    """Return a gang's file names; None, and delete all, if unreadable or above `most` bytes."""
     try:
         sizes = job_files.sizes_in(place.gang)
         total = sum(sizes.values())
@@ -209,7 +209,7 @@ def _keeper_of(folder: RunFolder) -> Keeper:
 
 
 def keep(folder: RunFolder) -> None:
-    """Wait until no other process keeps the run's gangs, then keep the gangs until a signal."""
+    """Wait until no other process writes this run's rosters, then write them until a signal."""
     updates = Updates()
     with open_lock(folder.gang_lock) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,7 +1,7 @@
-"""Messages between a gang and the run's optimiser, which the keeper sends for the gang's agents.
+"""Messages between a gang and the optimiser's service, sent by the keeper for the gang's agents.
 
-To the optimiser's service a gang looks like a job with one agent (protocol: docs/trial-jobs.md).
-Another keeper can continue, because `agent.json` and `order.json` hold all messages.
+To the service a gang looks like a job with one agent (protocol: docs/trial-jobs.md). All messages
+are in `agent.json` and `order.json`, so the next keeper continues after a crash.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 
 class Speaker:
-    """The sender of a gang's messages to the optimiser; `cluster` is the gang's job cluster."""
+    """The sender of a gang's messages to the optimiser; `cluster` is the cluster id of its jobs."""
 
     def __init__(self, place: TrialFolder, cluster: int) -> None:
         self._place, self._cluster = place, cluster
@@ -37,10 +37,10 @@ class Speaker:
         self.order: Order | None = read_order(place)
 
     def advance(self, roster: Roster, now: float) -> Roster:
-        """Return the roster after the service's answer: with the next trial, or ended.
+        """Return the roster after the optimiser's last answer: with the next trial, or ended.
 
-        If a killed keeper reported a trial's end, but did not write the roster, the roster gets
-        this end.
+        A killed keeper may have reported a trial's end without writing it to the roster. Then the
+        returned roster has this end.
         """
         said, order = self._said, self.order
         if order is None or roster.state == DONE:
@@ -60,7 +60,7 @@ class Speaker:
         return of_next(roster, order.name, order.turn, now) if order.turn > roster.turn else roster
 
     def say(self, before: Roster, after: Roster, jobs: Collection[Job], *, wants: bool) -> None:
-        """Report a trial's start or end, or ask for a trial; `wants`: another can be trained."""
+        """Report a trial's start or end, or ask for a trial; `wants`: there is time for another."""
         if after.code is not None and before.code is None:
             self._tell(after, jobs, wants=wants)
         elif self._said is None and after.state == RUN and not after.turn:
@@ -69,7 +69,7 @@ class Speaker:
             self._say(jobs, "ask", 1)
 
     def _tell(self, roster: Roster, jobs: Collection[Job], *, wants: bool) -> None:
-        """Put a trial's result into its place, then report the trial's end."""
+        """Move a trial's result to where the optimiser's service finds it, then report its end."""
         if roster.result:
             left = self._place.words / nodes.RESULT_PACKAGE.format(roster.trial)
             job_files.remove(left)
@@ -95,7 +95,7 @@ class Speaker:
         job_files.write(self._place.said, words, within=self._place.node_root)
 
     def _repeat(self) -> None:
-        """Write a message again if it had no answer for `REPEAT_SECONDS`."""
+        """Write a message again, in case it was missed, if `REPEAT_SECONDS` brought no answer."""
         size, written = job_files.stamp_of(self._place.said)
         if size and time.time() - written / 1e9 > REPEAT_SECONDS:
             words = job_files.read_bytes(

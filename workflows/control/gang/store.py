@@ -1,10 +1,10 @@
-"""Storage of gangs' checkpoints in S3, and signed URLs to put and get them.
+"""Checkpoints of gangs in S3, and the signed URLs with which ranks put and get them.
 
 gang/store.json   the prefix for an attempt's checkpoints, if the study sets one for its gangs
 gang/links.json   the keeper's signed URLs for the present generation, valid for some hours
 
-A thread sends the requests to AWS, so that gangs don't wait. Without URLs, checkpoints are sent
-through the access point.
+A thread sends the requests to AWS, so that the keeper never waits for them. Without URLs, ranks
+send checkpoints through the access point.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Signed:
-    """The URLs signed for a gang's generation, up to the checkpoint `last`."""
+    """The URLs that were signed at `at` for a gang's generation, for checkpoints up to `last`."""
 
     generation: int
     last: int
@@ -50,7 +50,7 @@ class _Signed:
 
 
 class _Location(NamedTuple):
-    """The location of an attempt's checkpoints; `folder` ends with a slash."""
+    """The location of the checkpoints of one attempt at a training; `folder` ends with a slash."""
 
     bucket: str
     folder: str
@@ -60,7 +60,7 @@ class _Location(NamedTuple):
 
 
 class GangStore:
-    """The checkpoints of a run's gangs in S3. Without `keys`, boto3 finds keys itself."""
+    """The checkpoints of a run's gangs in S3; if `keys` is None, boto3 finds keys itself."""
 
     def __init__(
         self, keys: S3Keys | None = None, clock: Callable[[], float] = time.monotonic
@@ -73,13 +73,14 @@ class GangStore:
         self._ended: set[Path] = set()
 
     def close(self) -> None:
-        """Wait until all requests have ended."""
+        """Wait until all requests to AWS have ended."""
         self._thread.shutdown()
 
     def share(self, place: TrialFolder, roster: Roster, files: Iterable[str]) -> None:
-        """Write signed URLs for a generation that trains. Call this before the roster is written.
+        """Write signed URLs for the generation in `roster`, if it trains.
 
-        `files` has the names of the delivered packages.
+        `files` are the names of the checkpoints and results that arrived. Call this before the
+        roster is written, because agents that see the roster read the URLs.
         """
         there = _there(place)
         if there is None or roster.state != RUN:
@@ -122,13 +123,16 @@ class GangStore:
             return None
 
     def remove(self, place: TrialFolder, names: Collection[str]) -> None:
-        """Remove packages from S3 in the background. Call this before the pointers are removed."""
+        """Remove checkpoints from S3 in the background.
+
+        Call this before removing their pointers, local files that name the objects in S3.
+        """
         there, gone = _there(place), [n for n in names if _is_pointer(place, n)]
         if there and gone:
             self._thread.submit(self._delete, there, gone)
 
     def remove_all(self, place: TrialFolder) -> None:
-        """Remove an attempt's objects, then gang/store.json, in the background. Acts only once."""
+        """Remove an attempt's S3 objects, then gang/store.json, in the background; acts once."""
         there = _there(place)
         if there and place.root not in self._ended:
             self._ended.add(place.root)
@@ -137,7 +141,7 @@ class GangStore:
     def _delete(
         self, there: _Location, names: Iterable[str] | None, then: Path | None = None
     ) -> None:
-        """Delete the objects `names`, or all objects if None; then delete the file `then`."""
+        """Delete the objects `names` (None: all at this location), then the local file `then`."""
         try:
             asked = self._clients.get(there.bucket)
             is_known = asked is not None and asked.done() and asked.exception() is None
@@ -150,7 +154,7 @@ class GangStore:
             log.warning("s3://%s/%s: can't be removed: %s", there.bucket, there.folder, error)
 
     def _client(self, bucket: str, patience: float) -> S3Client | None:
-        """Return a client for the bucket; None if there is none after `patience` seconds."""
+        """Return a client for the bucket; None if it can't be made within `patience` seconds."""
         if self._clock() - self._failed.get(bucket, -AGAIN_SECONDS) < AGAIN_SECONDS:
             return None
         asked = self._clients.get(bucket)
@@ -170,7 +174,7 @@ class GangStore:
 
 
 def _client(keys: S3Keys | None, bucket: str) -> S3Client:
-    """Return a client for the bucket's AWS region; S3 refuses URLs signed for another region."""
+    """Return a client for the bucket's AWS region, as S3 refuses URLs signed for other regions."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:

@@ -2,9 +2,9 @@
 
 A published model becomes the latest unless a later run or day has a model. So a run that is resumed
 late, or a backfill, doesn't replace a newer model. Only a person can switch the link to an older
-model, which stays until a newer run publishes. A model from the future, planned while a clock was
-set ahead, blocks no other model. `history` notes each change beforehand, so that `rollback` knows
-the previous model.
+model, which stays until a newer run publishes. A model dated in the future, planned while a clock
+was set ahead, does not count as later. `history` notes each change before it is made, so that
+`rollback` knows the previous model.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def models_lock(models_folder: Path) -> AbstractContextManager[bool]:
 
 
 def switch_to_newest(published: Path, as_of: datetime) -> str | None:
-    """Make a published model the latest; return why a later run's model stays, or None.
+    """Make a published model the latest; return None, or why a later run's model stays the latest.
 
     The caller holds `models_lock`. The model has passed the gate, if there is one. `as_of`, the
     time from the run's `FrozenStudy`, decides which model is newer.
@@ -49,7 +49,7 @@ def switch_to_newest(published: Path, as_of: datetime) -> str | None:
 
 
 def reason_not_newest(published: Path, as_of: datetime) -> str | None:
-    """Return why a later run's model stays the latest; None if `published` becomes the latest."""
+    """Return why a later run's model stays the latest; None if `published` may replace it."""
     link = published.parent / LATEST
     now = datetime.now(UTC)  # a model from the future: a clock was set ahead
     later = {model: time for model, time in other_models(published).items() if as_of < time <= now}
@@ -67,7 +67,7 @@ def reason_not_newest(published: Path, as_of: datetime) -> str | None:
 
 
 def _which_is_newer(newer: Path, older: Path) -> tuple[Path, str]:
-    """Return the reason why `newer` is newer: one of the models, and words about this model."""
+    """Return one of the two models, and words about it that say why `newer` is the newer one."""
     day, before = (provenance_of(model).get("date") for model in (newer, older))
     planned, planned_before = created_of(newer), created_of(older)
     if day and before and day != before:
@@ -81,10 +81,10 @@ def _which_is_newer(newer: Path, older: Path) -> tuple[Path, str]:
 
 
 def promote(model: Path, why: str = "") -> str | None:
-    """Make a model the latest, even an older one; return the previous model's run, or None.
+    """Make a model the latest, even an older one; return the run of the model before, or None.
 
-    `why` is stored in the region's history. Raise InputError if the folder is no published model,
-    OSError if the region's folder can't be written.
+    `why` is stored in the region's history. InputError if the folder is no published model, OSError
+    if the region's folder can't be written.
     """
     place = check_published(model)
     with models_lock(place.parent):
@@ -95,15 +95,16 @@ def promote(model: Path, why: str = "") -> str | None:
 
 
 def restore(model: Path) -> None:
-    """Make the model the latest, because another manager chose it; OSError if not writable."""
+    """Make `model` the latest, as another manager did; OSError if the link can't be written."""
     with models_lock(model.parent):
         _switch(model.parent / LATEST, model.name, "restore")
 
 
 def rollback(models_folder: Path, to: str | None = None, why: str = "") -> tuple[str, str]:
-    """Make the previous model the latest, or the model of the run `to`; return the new and old run.
+    """Make the previous model, or that of run `to` if given, the latest; return new and old run.
 
-    Previous models whose folder was removed are skipped. `why` is stored in the region's history.
+    If the previous model's folder was removed, the model before that is taken. `why` is stored in
+    the region's history.
 
     Raises:
         InputError: there is no such model; the message names the other models.
@@ -150,12 +151,12 @@ def _switch(link: Path, run: str, by: str, why: str = "") -> None:
 
 
 def switched(now: str, before: str | None) -> str:
-    """Return a text that names the runs of the current and the previous model."""
+    """Return a text with the run of the current model, and the run of the one before."""
     return f"{now}, as before" if now == before else f"{now} (was {before or 'none'})"
 
 
 def point(link: Path, target: str) -> None:
-    """Point `link` at `target` atomically. The caller holds the folder's lock."""
+    """Point `link` at `target` atomically. The caller holds `models_lock`."""
     beside = link.with_name(".latest")
     beside.unlink(missing_ok=True)  # left by a killed switch; we hold the lock
     beside.symlink_to(target)

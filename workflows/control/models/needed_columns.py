@@ -1,4 +1,4 @@
-"""Columns that current models of `trainer: tabular` need, but that today's tables lack."""
+"""Columns that current models of `trainer: tabular` need, but that the present tables lack."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trialfleet.workflows.study.spec import Study
 
 
 class Lacking(NamedTuple):
-    """A region whose current model can't be measured on today's table, which lacks `columns`."""
+    """A region whose current model can't be measured on its new table, which lacks `columns`."""
 
     region: str
     run: str  # of the current model
@@ -22,7 +22,7 @@ class Lacking(NamedTuple):
 
 
 def lacking(study: Study, used: Mapping[str, Collection[str]]) -> Iterator[Lacking]:
-    """Yield the regions in which a missing column will make the gate keep the current model."""
+    """Yield regions whose gate will keep the current model, as it needs columns not in `used`."""
     if study.gate is None:
         return
     for region, columns in used.items():

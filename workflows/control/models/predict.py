@@ -36,9 +36,9 @@ def predict(
 
     Args:
         folder: the folder of a published model, or the folder `model` of a trial.
-        rows: mappings from column name to value, of any type that a table may hold. Other columns
-            are ignored. A missing number counts as the mean of the training rows. An unknown
-            category has no effect.
+        rows: mappings from column name to value, of any type that a table may hold. Columns that
+            the model doesn't need are ignored. A missing number counts as the mean of the training
+            rows. An unknown category has no effect.
 
     Raises:
         ValueError: the folder has no such model, a row has text instead of a number, or no row has
@@ -58,7 +58,7 @@ def predict_frame(model: Model, frame: pl.DataFrame) -> list[float] | list[str]:
 
 
 class UnknownCategories:
-    """Counts of rows with a category that a model does not know. Missing values don't count."""
+    """Counts of rows with a category that a model does not know; missing values don't count."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -67,7 +67,7 @@ class UnknownCategories:
         self._rows = 0
 
     def count(self, columns: Columns, rows: pl.DataFrame, codes: npt.NDArray[np.int32]) -> None:
-        """Count the unknown categories of rows; `codes` [n, k] has 0 for an unknown category."""
+        """Add the unknown categories of `rows`; `codes` [n, k] is 0 where a category is unknown."""
         self._rows += len(rows)
         for place, (name, vocabulary) in enumerate(columns.categorical.items()):
             is_unknown = pl.Series(codes[:, place] == 0) & rows[name].is_not_null()
@@ -93,8 +93,8 @@ def predict_file(
 ) -> int:
     """Copy a table to `out` as CSV, with a column of predictions; return the number of rows.
 
-    The new column is `predicted_` and the target's name. A file counts as CSV with a header, unless
-    its name ends in .parquet or .pq.
+    The new column's name is `predicted_` and the target's name. A file whose name ends in .parquet
+    or .pq is Parquet; any other file is read as CSV with a header.
 
     Raises:
         ValueError: see `predict`; or the file is no table, or has rows longer than its header.
@@ -146,6 +146,6 @@ def _copy(
 
 
 def _short(model: Model, values: list[float] | list[str]) -> list[float | str]:
-    """Round the predictions to the digits of a model's 32-bit numbers."""
+    """Round predictions to the digits that the model's 32-bit numbers have."""
     digits = model.digits
     return [float(f"{each:.{digits}g}") if isinstance(each, float) else each for each in values]

@@ -1,8 +1,8 @@
 """Retention of a region's published models, and removal of the others.
 
-The newest `count` models and models no older than `days` stay. The current and the previous model
-(for `rollback`), a model that waits for approval, and models of unknown age stay, too. A model to
-remove is first renamed to a hidden name, so that no reader finds half a model.
+The newest `count` models, and models no older than `days`, stay. So do the current and the previous
+model (for `rollback`), a model that waits for approval, and models of unknown age. A model is first
+renamed to a hidden name and then removed, so that no reader finds half a model.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def superfluous(
 
 
 def indispensable(models_folder: Path) -> set[str]:
-    """Return the runs of the current model, the previous one, and one that waits for approval."""
+    """Return the runs of the current and the previous model, and of one that waits for approval."""
     current, waits = history.target_of(models_folder / LATEST), awaiting(models_folder)
     others = [waits.run] if waits else []
     return {run for run in (current, *previous_champions(models_folder)[-1:], *others) if run}
@@ -48,9 +48,9 @@ def remove_superfluous(
 ) -> list[str]:
     """Remove models that `keep` does not keep; return their runs, oldest first.
 
-    The caller holds the folder's lock. Models that are `indispensable` and models of the runs
-    `spared` stay. Raise OSError if the folder can't be written. After a kill, the next publication
-    removes the folders whose names begin with `beside`.
+    The caller holds `models_lock`. Models of the runs `spared` stay, and those that are
+    `indispensable`. OSError if the folder can't be written. `beside` is the beginning of the hidden
+    names; after a kill, the next publication removes folders with such names.
     """
     going = superfluous(_ages(models_folder), keep, now, {*spared, *indispensable(models_folder)})
     aside = [models_folder / f"{beside}removed-{run}" for run in going]

@@ -1,1 +1,1 @@
-"""Alerts: the outbox that stores events, and the channels that send them."""
+"""Alerts about events of runs and days: their detection, and their sending to channels."""

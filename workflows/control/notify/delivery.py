@@ -1,4 +1,4 @@
-"""Delivery of an outbox's events, with growing pauses while a channel fails."""
+"""Delivery of an outbox's events to channels, with growing pauses while a channel fails."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Clock = Callable[[], float]  # returns the time in Unix seconds
 
 
 def deliver_all(outbox: Outbox, channels: Callable[[], Sequence[Channel]]) -> None:
-    """Send waiting events until none is left; other processes may send events, too.
+    """Send waiting events until none is left; other processes may send events at the same time.
 
     If a channel's secret is missing from the environment, other processes send the channel's
-    events. `channels` is called each time, because the study may be corrected meanwhile.
+    events. `channels` is called before each try, because the study may be corrected meanwhile.
     """
     while True:
         known = channels()
@@ -48,7 +48,7 @@ def deliver(
     *,
     leave: Collection[str] = (),
 ) -> int:
-    """Send due events; return the number of deliveries that still wait.
+    """Send due events; return the number of deliveries (of an event to a channel) that still wait.
 
     The caller holds `Outbox.hold_lock`. Deliveries to channels that the study no longer has are
     abandoned. Channels whose keys are in `leave` are skipped.

@@ -1,8 +1,8 @@
-"""The events of a run, found in its status.
+"""The events of a run that cause alerts, found in the run's status.
 
-Each poll finds a lasting state again, with the same event id; the outbox stores an id once. A
+A lasting state is found at each poll, with the same event id, and the outbox stores an id once. A
 trouble that may pass by itself (a fleet without capacity, a restarting service) becomes an event
-after ten minutes.
+only after ten minutes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SHARE = 0.8  # of a limit; there is still time to raise it
 
 
 class RunEvents:
-    """The events of a run; `poll` is called repeatedly."""
+    """Finder of a run's events; `poll` is called repeatedly."""
 
     def __init__(self, folder: RunFolder) -> None:
         """Read the run's study; InputError if the folder is not a run's folder."""
@@ -101,7 +101,7 @@ class RunEvents:
         return self._event("region-failed", what, text, same=same, region=region)
 
     def _of_jobs(self, status: RunStatus) -> Iterator[Event]:
-        """Yield an event for each kind of hopeless trial, and one for a large loss of work."""
+        """Yield an event for each kind of hopeless trial, and one if much work was lost."""
         text = f"More: trialfleet why --run {shell_quoted_anywhere(self._folder.root)}"
         for cause, trouble in {kind_of(each.cause): each for each in status.job_troubles}.items():
             data = {"node": trouble.node, "machine": trouble.machine, "log": trouble.log}
@@ -110,7 +110,7 @@ class RunEvents:
             yield self._event("attention", str(status.work), text, same="lost work")
 
     def _of_money(self, status: RunStatus) -> Iterator[Event]:
-        """Yield the events for budgets in USD and for the fleet's price cap.
+        """Yield the events about budgets in USD and about the fleet's price cap.
 
         Money reserved for running jobs counts as used, so a budget may be used up before 80% are
         spent. Then there is no event at 80%.
@@ -232,7 +232,7 @@ class RunEvents:
         region: RegionStatus | None = None,
         data: dict[str, Any] | None = None,
     ) -> Event:
-        """Return an event; events with the same kind, region and `same` are one event."""
+        """Return an event; its id depends only on the kind, the region and `same`."""
         study, run = self._frozen.study.name, self._frozen.run
         own = (region.slug,) if region else ()
         called = f"{study} {run}: {region.name}" if region else f"{study} {run}"

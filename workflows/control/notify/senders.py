@@ -1,4 +1,4 @@
-"""Senders of events, with the standard library only: a program, a POST, a mail.
+"""Senders of alerts, with the standard library only: by a program, a POST request, a mail.
 
 An error never contains a secret address or a password, because logs and `status` show errors.
 """
@@ -35,7 +35,7 @@ _MOST_TEXT = 100_000  # characters of one event in a mail
 
 
 class SendError(Exception):
-    """A failed try to send an event; with `is_final`, another try would fail, too."""
+    """A failed try to send events; with `is_final`, another try would fail, too."""
 
     def __init__(self, text: str, *, is_final: bool = False) -> None:
         super().__init__(in_one_line(text))
@@ -43,9 +43,9 @@ class SendError(Exception):
 
 
 def send(channel: Channel, events: Sequence[Event]) -> None:
-    """Send events of one kind in one message; SendError if not all recipients get the message.
+    """Send events of one kind in one message; SendError unless all recipients get it.
 
-    A program or a plain webhook takes a single event.
+    A program or a plain webhook takes a single event only: see `takes_many`.
     """
     if channel.mail:
         _mail(channel.mail, events)
@@ -60,7 +60,7 @@ def send(channel: Channel, events: Sequence[Event]) -> None:
 
 
 def takes_many(channel: Channel) -> bool:
-    """Return whether several events of a kind are sent in one message."""
+    """Return whether `send` takes several events of one kind for this channel."""
     return channel.mail is not None or (
         channel.webhook is not None and channel.webhook.shape == "slack"
     )
@@ -101,7 +101,7 @@ def _run(command: list[str], event: Event) -> None:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A refusal of redirects: they would turn a POST into a GET and send secrets elsewhere."""
+    """A refusal of redirects, which would turn a POST into a GET and send secrets elsewhere."""
 
     def redirect_request(self, *_given: Any, **_named: Any) -> None:
         return None
@@ -167,7 +167,7 @@ def _connected(mail: Mail) -> smtplib.SMTP:
 
 
 def message_of(mail: Mail, events: Sequence[Event]) -> EmailMessage:
-    """Return the mail for events of one kind; the same events have the same Message-ID."""
+    """Return the mail about events of one kind; the same events get the same Message-ID."""
     first, more = events[0], len(events) - 1
     message = EmailMessage()
     title = first.title + (f" (and {more} more)" if more else "")

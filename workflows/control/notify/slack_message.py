@@ -1,4 +1,4 @@
-"""Events as a Slack message, whose long tables continue in the next section.
+"""Events as a Slack message; a table too long for one section continues in the next.
 
 The limits are Block Kit's: https://docs.slack.dev/reference/block-kit/blocks/section-block
 """
@@ -24,10 +24,9 @@ _LINE = 350  # characters of a line; even escaped, it fits into a section with a
 
 
 def slack_message(events: Sequence[Event]) -> dict[str, Any]:
-    """Return the message for events of one kind.
+    """Return the Slack message about events of one kind, as blocks and as text.
 
-    Slack shows the blocks. Slack's notifications, and services that don't know blocks, use the
-    text.
+    Slack shows the blocks. Its notifications, and services that don't know blocks, show the text.
     """
     texts = _sections(events)
     sections = [{"type": "section", "text": {"type": "mrkdwn", "text": text}} for text in texts]
@@ -50,7 +49,7 @@ def _sections(events: Sequence[Event]) -> Iterator[str]:
 
 
 def _of_event(event: Event, most: int, size: int) -> Iterator[str]:
-    """Yield texts with an event's title and lines: at most `most` texts of `size` characters."""
+    """Yield an event's title and lines in at most `most` texts of at most `size` characters."""
     start, lines = f"{_title(event)}\n", [_line(line) for line in event.text.splitlines()]
     if not lines:
         yield _title(event)

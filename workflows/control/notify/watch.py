@@ -18,10 +18,10 @@ from trialfleet.workflows.study.frozen import load_frozen
 
 
 def watch(folder: RunFolder) -> None:
-    """Send the alerts about a run's events until the run has ended.
+    """Send the alerts about a run's events until the run has ended and no alert waits.
 
-    Return at once if another process sends alerts, or if the study sends none. Raise InputError if
-    the folder is no run's folder, TrialfleetError if the outbox can't be used.
+    Return at once if another process already sends them, or if the study has no alerts. InputError
+    if the folder is no run's folder, TrialfleetError if the outbox can't be used.
     """
     frozen = load_frozen(folder.study)
     study = frozen.study

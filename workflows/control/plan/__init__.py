@@ -1,1 +1,1 @@
-"""Planning: from a study to a run's folder. The pool decides what the study leaves open."""
+"""Planning: from a study to a run's folder. The pool decides settings that the study leaves out."""

@@ -1,4 +1,4 @@
-"""The text files of a run: graphs, submit files, DAGMan's configuration, and shell scripts.
+"""The text files of a run: DAG files, submit files, DAGMan's configuration, and shell scripts.
 
 The same study, run id, folder and time always give the same texts.
 """
@@ -27,7 +27,7 @@ from trialfleet.workflows.study.trainer_command import PYTHONS
 
 
 def texts_of(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[Path, str]:
-    """Return the content of the run's files, by path in the run's folder; write nothing."""
+    """Return the texts of a run's files, by path relative to the run's folder; write nothing."""
     submits = [folder.optimizer_submit, folder.publish_submit, folder.report_submit]
     submits += [folder.fleet_submit] if graph.autoscale != "off" else []
     submits += [folder.gang_submit] if frozen.study.has_gangs else []
@@ -50,7 +50,7 @@ def texts_of(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[
 
 
 def agent_text(study: Study) -> str:
-    """Return the shell script that starts the agent of a trial's job."""
+    """Return the shell script that starts the agent, which runs a job's trials on a node."""
     python = study.python or PYTHONS[0]
     return render_template(
         "run/agent.j2",
@@ -116,7 +116,7 @@ def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> 
 
 
 def _jobs_of_node(study: Study, region: RegionGraph) -> int:
-    """Return the maximum number of a DAG node's jobs; scripts limit the attempts per trial."""
+    """Return the most jobs that a DAG node may have; a trial's attempts have their own limit."""
     each = study.retries + NODE_FAULTS
     per_job = min(region.trials_per_job or region.trials, region.trials)
     return each if per_job == 1 else (each + 1) * per_job

@@ -19,10 +19,10 @@ from trialfleet.workflows.tables.day_profile import profile_of
 
 
 class DayChecks:
-    """The checks of the tables of one day."""
+    """The checks of the tables of one day, which compare them with the tables of past days."""
 
     def __init__(self, study: Study, day: date) -> None:
-        """Read the profiles of past days' tables; TrialfleetError if the journal is unreadable."""
+        """Read past tables' profiles from the journal; TrialfleetError if it can't be read."""
         self._checks = study.checks or Checks()
         self._seed = study.seed
         self._past = past_tables(DailyFolder.for_study(study.name), day, MOST_DAYS)
@@ -30,9 +30,9 @@ class DayChecks:
     def problems(
         self, region: str, files: RegionFolder, table: Table, found: Description
     ) -> list[str]:
-        """Store a region's profile and warnings; return the problems that fail the region's day.
+        """Store the profile of a region's table and warnings about it; return the problems.
 
-        OSError if the notes can't be written.
+        Only the problems make the region fail on this day. OSError if a file can't be written.
         """
         labels = self._checks.labels != "off"
         profile = profile_of(table, found, seed=self._seed, labels=labels)

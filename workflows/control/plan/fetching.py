@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class UnreachableError(Exception):
-    """An object in S3 can't be read; the message has the reason."""
+    """An object in S3 that can't be read; the message has the reason."""
 
 
 @contextmanager
 def fetched(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
     """Yield a local file for a path or an s3:// URL; delete a fetched copy after the block.
 
-    UnreachableError if the object can't be read; OSError if the folder can't be written.
+    UnreachableError if the object can't be read; OSError if `folder` can't be written.
     """
     if not place.startswith(URL_PREFIXES):
         yield Path(place)
@@ -38,7 +38,7 @@ def fetched(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
 
 
 def identity_of(url: str, keys: S3Keys | None) -> dict[str, Any]:
-    """Return an object's `etag`, `bytes`, `modified` and any `version`; else UnreachableError."""
+    """Return an object's `etag`, `bytes`, `modified` and `version`, if any; or UnreachableError."""
     with _object_of(url, keys) as (client, place):
         found = client.head_object(**place)
     return {

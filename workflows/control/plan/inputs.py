@@ -1,7 +1,7 @@
-"""The inputs of a run: their states before the run, and later changes.
+"""The input files of a run's jobs: their states before the run, and later changes.
 
-HTCondor reads the input files again for each job, so the service compares the states after each
-job. Only an unchanged file is certainly the file that a model was trained on.
+HTCondor reads the input files again for each job, so the optimiser's service compares their states
+after each job. Only an unchanged file is certainly the file that a model was trained on.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _IDENTITY = ("path", "url", "sha256", "bytes", "etag", "version", "modified")
 
 
 def inputs_of(study: Study, folder: RunFolder, region: str) -> list[str]:
-    """Return the paths and URLs that a region's jobs read: data, or a table made from data."""
+    """Return the paths and URLs that a region's jobs read: its data, or the table made of it."""
     table = folder.region(region_slug(region)).table
     return [str(table)] if table.exists() else study.data_of(region)
 
 
 def sif_of(study: Study) -> list[Path]:
-    """Return the .sif image that HTCondor sends to jobs, if any, as a list."""
+    """Return the study's .sif image, which HTCondor sends to jobs, in a list; [] without one."""
     return [Path(study.image)] if study.image and is_sif(study.image) else []
 
 
 def freeze_code(folder: RunFolder, source: Mapping[str, Any], image: Iterable[Path]) -> None:
-    """Record the states of a run's code and image, and the study's origin from `source_of`."""
+    """Record the states of a run's code and image, and the study's origin, `source`."""
     checksums = Checksums(folder.checksums, AT_ONCE)
     files = [folder.agent, *files_of(folder.code), *image]
     entries = [checksums.entry(file) for file in files]
@@ -50,7 +50,7 @@ def freeze_code(folder: RunFolder, source: Mapping[str, Any], image: Iterable[Pa
 
 
 def freeze_data(folder: RunFolder, study: Study) -> None:
-    """Record the state of each region's data; InputError if the data can't be read."""
+    """Record the present state of each region's data; InputError if the data can't be read."""
     checksums = Checksums(folder.checksums, AT_ONCE)
     places = {region: inputs_of(study, folder, region) for region in study.region_table}
     objects = _objects(study, places.values())
@@ -66,7 +66,7 @@ def freeze_data(folder: RunFolder, study: Study) -> None:
 
 
 def note_changes(folder: RunFolder, slug: str) -> None:
-    """Record which inputs of a region have changed; previous records stay."""
+    """Record which inputs of a region have changed since `freeze_data`; earlier records stay."""
     files = folder.region(slug)
     frozen = [read_record(file, shape=Inputs) for file in (folder.inputs, files.inputs)]
     _note(files, [name for each in frozen for name in _changed(folder, each)])
@@ -75,8 +75,8 @@ def note_changes(folder: RunFolder, slug: str) -> None:
 def trained_on(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
     """Return the data, code and changes of a region's model, for the model's provenance.
 
-    Files beyond the first `AT_ONCE` bytes are read only now. A changed file gets no checksum.
-    OSError if the run's folder can't be written.
+    Checksums that were left out before the run, because of `AT_ONCE`, are computed now. A changed
+    file gets no checksum. OSError if the run's folder can't be written.
     """
     files = folder.region(slug)
     of_run, of_region = (read_record(file, shape=Inputs) for file in (folder.inputs, files.inputs))
@@ -102,7 +102,7 @@ def trained_on(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
 def _write(
     folder: RunFolder, file: Path, entries: Entries, places: Iterable[str], **more: object
 ) -> None:
-    """Write entries with paths relative to the run's folder, because a plan's folder is renamed."""
+    """Write `entries` with paths relative to the run's folder, because that folder is renamed."""
     own = [
         entry | {"path": _name(folder, Path(entry["path"]))} if "path" in entry else entry
         for entry in entries
@@ -140,7 +140,7 @@ def _is_in_state(path: Path, then: FileState | None) -> bool:
 
 
 def _read_rest(folder: RunFolder, entries: Entries) -> list[str]:
-    """Add missing checksums to entries; return the names of files that have changed."""
+    """Add missing checksums to `entries`; return the names of those files that have changed."""
     checksums = Checksums(folder.checksums)
     missing = [entry for entry in entries if "path" in entry and not entry["sha256"]]
     for entry in missing:

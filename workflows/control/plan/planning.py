@@ -1,4 +1,4 @@
-"""Writing of a run's folder; `condor_submit_dag study.dag` in the folder starts the run.
+"""Writing of a run's folder; `condor_submit_dag study.dag` in this folder starts the run.
 
 The same study, run id, time and folder give the same bytes. The folder is written under a temporary
 name and then renamed. So an interrupted plan leaves no run.
@@ -72,12 +72,12 @@ def write_plan(
     costs: CostsBefore | None = None,
     previous: Sequence[PreviousTask] = (),
 ) -> RunFolder:
-    """Write the folder of a run from a resolved study; return the folder.
+    """Write the folder of a run from a resolved study (with all paths and defaults); return it.
 
     The id `run` also names the folders of the run's models. The folder `out` must be empty or
-    missing. `aws` has the settings of the run's autoscaler. `notes` are the choices made for the
-    study, for people. `places` has the lines of the study's file that set a trial's limits, see
-    `FrozenStudy`.
+    missing. `aws` has the AWS settings for the run's autoscaler. `notes` are lines about the
+    choices made for the study. `places` has the lines of the study's file that set a trial's limits
+    (see `FrozenStudy`).
 
     Raises:
         InputError: the run's id or folder can't be used, a model with this id is already published,
@@ -163,7 +163,7 @@ def _check_settings(study: Study) -> None:
 
 
 def _outermost(space: SearchSpace) -> Iterator[tuple[str | None, dict[str, Scalar]]]:
-    """Yield the defaults with one changed value (ends of ranges, choices), then the defaults."""
+    """Yield (name, the defaults with an extreme value of that parameter); last (None, defaults)."""
     defaults = space.complete(space.defaults())
     for name, parameter in space.parameters.items():
         yield from ((name, {**defaults, name: value}) for value in parameter.outermost())
@@ -241,7 +241,7 @@ def _write_variables(file: Path, *, needed: object) -> None:
 
 
 def _write_private(file: Path, content: object) -> None:
-    """Write a file that others can't read, because a proxy's URL may contain a password."""
+    """Write a file that only its owner can read, because a proxy's URL may contain a password."""
     write_atomic(file, json.dumps(content, indent=1) + "\n", mode=0o600)
 
 
@@ -275,7 +275,7 @@ def _check_space(place: Path) -> None:
 
 
 def _write_texts(root: Path, texts: dict[Path, str], private: set[Path]) -> None:
-    """Write text files; others can't read the files in `private` at any moment."""
+    """Write text files; the files in `private` are readable only by their owner from the start."""
     for name, text in texts.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -311,7 +311,7 @@ def _copy(file: Path, to: Path) -> None:
 
 
 def _make_trial_folders(folder: RunFolder, graph: StudyGraph) -> None:
-    """Create the DAG nodes' folders: DAGMan enters a node's folder before its PRE script runs."""
+    """Create all DAG nodes' folders, because DAGMan enters them before the PRE scripts run."""
     for region in graph.regions:
         files = folder.region(region.slug)
         files.best.root.mkdir(parents=True)

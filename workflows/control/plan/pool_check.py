@@ -1,4 +1,4 @@
-"""The check whether the present pool's slots can run the trials of a planned run."""
+"""The check whether slots of the present pool can run the trials of a planned run."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _SECONDS = 60.0  # limit for condor_submit's dry run
 
 @dataclass(frozen=True, kw_only=True)
 class PoolCheck:
-    """The result of the check of a pool for a run.
+    """The result of checking a pool for a run.
 
     Attributes:
-        prospects: the slots that can run the run's trials; None if the pool is unreachable.
+        prospects: how many slots can run the run's trials; None if the pool is unreachable.
         suitable: the fleet's suitable instance types; None if they were not checked.
-        troubles: other obstacles, and the reasons for checks that were not possible.
+        troubles: other obstacles, and the reasons why checks were impossible.
     """
 
     prospects: Prospects | None
@@ -47,7 +47,7 @@ class PoolCheck:
 
     @property
     def hopeless(self) -> str:
-        """The reason why the run would wait in this pool forever; empty without such a reason."""
+        """The reason why the run would wait in this pool forever; "" if it would not."""
         if self.prospects is None or self.prospects.fit:
             return ""
         if self.has_fleet:
@@ -79,7 +79,7 @@ class PoolCheck:
 
 
 def check_pool(folder: RunFolder) -> PoolCheck:
-    """Check the pool for a planned run; an unreachable pool is no error."""
+    """Check the pool for a planned run; if the pool is unreachable, the result says so."""
     frozen = load_frozen(folder.study)
     study = frozen.study
     try:

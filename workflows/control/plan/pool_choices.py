@@ -33,7 +33,7 @@ class PoolFacts:
     """Facts about the pool, for planning a run.
 
     Attributes:
-        trouble: the reason why the pool is unreachable; empty if the pool answers.
+        trouble: the reason why the pool is unreachable; "" if the pool answers.
         on_this_machine: True for an embedded pool: jobs run on this machine, as this account.
         job_path: the PATH of jobs in an embedded pool.
     """
@@ -45,7 +45,7 @@ class PoolFacts:
 
 
 def inspect_pool() -> PoolFacts:
-    """Return the facts about the pool that this process uses, even if it is unreachable."""
+    """Return facts about the pool that this process uses; an unreachable pool is one of them."""
     try:
         environment = connect()
         use(environment)
@@ -67,7 +67,7 @@ def _job_path() -> str:
 
 
 def settle(study: Study, pool: PoolFacts) -> tuple[Study, tuple[str, ...]]:
-    """Make the study's open choices, with a line for each; UnusableStudyError for a bad Python."""
+    """Make a study's open choices, with a line about each; UnusableStudyError for a bad Python."""
     accelerator, why = _accelerator(study, pool)
     python, which = _python(study, pool)
     settled = study.model_copy(update={"accelerator": accelerator, "python": python})
@@ -75,7 +75,7 @@ def settle(study: Study, pool: PoolFacts) -> tuple[Study, tuple[str, ...]]:
 
 
 def is_settled(settled: Study, study: Study) -> bool:
-    """Return whether `settled` is `study` with the open choices decided, by any pool."""
+    """Return whether `settled` is `study` after `settle` with any pool's facts."""
     decided: dict[str, str | None] = {}
     if study.accelerator == "auto":
         decided["accelerator"] = settled.accelerator
@@ -161,7 +161,7 @@ def _why_not(python: str, pool: PoolFacts) -> str:
 
 
 def _version(python: str) -> str:
-    """Return a Python's version; UnusableStudyError if the Python fails or is too old."""
+    """Return a Python's version; UnusableStudyError if this Python fails or is too old."""
     try:
         done = subprocess.run(
             [python, "-I", "-c", _ASKING],

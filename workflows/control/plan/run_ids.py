@@ -1,7 +1,7 @@
-"""Ids of runs: by default the local time to the second, with a number if the id is taken.
+"""Ids of runs: by default the local time to the second, with a number added if the id is taken.
 
-An id names a run's folder and the folders of the run's models. Planning claims both, each by a file
-or folder that only one process can create. So simultaneous plans get different ids.
+An id names a run's folder and the folders of the run's models. Planning claims both names, each by
+a file or folder that only one process can create. So simultaneous plans get different ids.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def default_folder(study: Study, run: str) -> Path:
 
 
 def published_already(study: Study, run: str) -> Path | None:
-    """Return a model that a run with this id has published; None without one."""
+    """Return the folder of a model that a run with this id has published; None without one."""
     if not study.publishes:
         return None
     places = (models_folder_of(study, region_slug(region)) / run for region in study.region_table)
@@ -55,14 +55,14 @@ def published_already(study: Study, run: str) -> Path | None:
 
 @dataclass(frozen=True)
 class Claim:
-    """A run's id and folder, claimed for this run; `made` lists created paths, innermost first."""
+    """A run's id and folder, claimed for a plan; `made` lists created paths, innermost first."""
 
     run: str
     place: Path
     made: tuple[Path, ...]
 
     def release(self) -> None:
-        """Remove the claim's files and folders, unless the run was written; other files stay."""
+        """Remove the `made` paths, but no folder with other files, unless the run was written."""
         if RunFolder(self.place).study.exists():
             return
         for path in self.made:
@@ -71,10 +71,10 @@ class Claim:
 
 
 def claim_run(study: Study, out: Path | None) -> Claim:
-    """Claim an id that no other run of the resolved study has or gets, and a folder for the run.
+    """Claim an id that no other run of the study has or gets, and the run's folder.
 
-    If the name of `out`, the run's folder, is a valid id, the run gets this id. Without `out`,
-    `default_folder` is created. OSError if a folder can't be created.
+    If the name of `out`, the run's folder, is a valid id, the run gets this id, or this id with a
+    number. Without `out`, `default_folder` is created. OSError if a folder can't be created.
     """
     given = None if out is None else Path(os.path.abspath(out)).name  # noqa: PTH100 - links stay
     first = given if given and is_run_id(given) else new_run_id()
@@ -96,7 +96,7 @@ def _absent(folder: Path) -> list[Path]:
 
 
 def _claim_models(study: Study, run: str, place: Path, *, again: bool = True) -> list[Path] | None:
-    """Claim an id for a run's folder; a second claim for the same folder succeeds, too.
+    """Claim the id `run` for the run's folder `place`; a repetition for this folder succeeds, too.
 
     Return the created files and folders, innermost first; None if another run has the id.
     """

@@ -1,4 +1,4 @@
-"""The origin of a run's study: its file, and the git commit of its folder."""
+"""The origin of a run's study: its file, and the git commit of the file's folder."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _SECONDS = 10  # limit for git: a checkout may be on a slow disk
 
 
 def source_of(frozen: FrozenStudy) -> dict[str, Any]:
-    """Return the study's `file`, the checkout's `commit`, and `dirty`; unknown items are missing.
+    """Return the study's `file`, its checkout's `commit`, and `dirty`; unknown items are left out.
 
-    `dirty` means uncommitted changes of tracked files. A study from Python has no file, so the
-    trainer's checkout counts.
+    `dirty` is true if tracked files had uncommitted changes. A study made in Python has no file;
+    then the commit is that of the trainer's folder.
     """
     trainer = frozen.study.trainer
     files = trainer.files if isinstance(trainer, Trainer) else []

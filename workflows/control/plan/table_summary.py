@@ -1,4 +1,4 @@
-"""A summary of the tables that a plan has read."""
+"""A summary of the regions' tables that a plan has read, as lines for the terminal."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ Checked = dict[str, Any]
 
 
 def tables_of(folder: RunFolder, regions: Sequence[str]) -> dict[str, Table]:
-    """Return the description of each region's table, by region."""
+    """Return the descriptions of the regions' tables, by region, where there is a table."""
     found = {name: found_in(folder.region(region_slug(name))) for name in regions}
     return {name: table for name, table in found.items() if table is not None}
 
 
 def checks_of(folder: RunFolder, regions: Sequence[str]) -> dict[str, Checked]:
-    """Return the findings of each region's table checks, by region."""
+    """Return the results of the regions' table checks, by region, where there were checks."""
     found = {name: checks_in(folder.region(region_slug(name))) for name in regions}
     return {name: checked for name, checked in found.items() if checked is not None}
 
 
 def checks_lines(checks: dict[str, Checked]) -> list[str]:
-    """Return a line for each unusual table, and one line for all regions with too few days."""
+    """Return a line for each unusual table, and one for the regions with too few past days."""
     new = [name for name, found in checks.items() if found["days"] < FEWEST_DAYS]
     lines = [f"{name}: {found['reason']}" for name, found in checks.items() if found["reason"]]
     if new:
@@ -54,7 +54,7 @@ def checks_lines(checks: dict[str, Checked]) -> list[str]:
 
 
 def table_lines(tables: dict[str, Table]) -> list[str]:
-    """Return a line for each region's table and a line for each note."""
+    """Return a line for each region's table and for each note about tables; [] without tables."""
     if not tables:
         return []
     head = ("region", "rows", "train/validation/test", "columns", "missing", "target")
@@ -95,7 +95,7 @@ def _target(table: Table) -> str:
 
 
 def _notes(tables: dict[str, Table]) -> list[str]:
-    """Return all notes; notes that differ only in counts and examples are merged."""
+    """Return all tables' notes; notes that differ only in numbers and examples become one."""
     about: dict[str, dict[str, str]] = {}  # regions and their notes, by the note without counts
     for region, table in tables.items():
         for note in _notes_of(table):
@@ -121,7 +121,7 @@ def _without_examples(note: str) -> str:
 
 
 def _beginnings(tables: dict[str, Table]) -> list[str]:
-    """Return notes with the times at which a split by time divides the rows."""
+    """Return notes about the times that separate training, validation and test rows."""
     about: dict[str, dict[str, str]] = {}
     for region, table in tables.items():
         if begins := table["begins"]:
@@ -226,7 +226,7 @@ def _not_everywhere(tables: dict[str, Table]) -> list[str]:
 
 
 def table_progress() -> Callable[[int, int], None]:
-    """Return a callback that prints the number of tables read, every 2 s, on a terminal only."""
+    """Return a callback that prints how many tables were read, every 2 s, on a terminal only."""
     last_shown = time.monotonic()
 
     def tell(done: int, regions: int) -> None:

@@ -1,7 +1,8 @@
-"""Examination of all regions' tables before any job starts; problems are reported together.
+"""Examination of all regions' tables before any job starts; all problems are reported together.
 
-Planning converts CSV and Parquet files once into arrays in the run's folder. So all trials train on
-the same rows and columns, even if a file changes later. Jobs get a .npz file unchanged.
+Planning converts each CSV or Parquet file once into arrays in the run's folder. So all trials train
+on the same rows and columns, even if the file changes later. A .npz file has arrays already, and
+jobs read it directly.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _THREADS = 8  # to overlap reading, hashing and writing; polars has its own thre
 
 
 class TablesError(UnusableStudyError):
-    """Some regions' data can't be used for training; `by_region` has the problems."""
+    """An error because some regions' data can't be used; `by_region` has each region's problems."""
 
     def __init__(self, *problems: Problem, by_region: Mapping[str, list[str]]) -> None:
         super().__init__(*problems)
@@ -66,8 +67,8 @@ def write_tables(
 ) -> None:
     """Write each region's table.json, and table.npz for CSV or Parquet data.
 
-    The study is resolved and has `trainer: tabular`. `progress` gets the number of regions read and
-    the number of all regions. `checks` are the checks of a day's run.
+    The resolved study has `trainer: tabular`. `progress` gets the number of regions read so far,
+    and of all regions. `checks` compare with past days; None if the run belongs to no day.
 
     Raises:
         TablesError: some data can't be used for training. Each problem is reported once.
@@ -101,7 +102,7 @@ def write_tables(
 
 
 class _Fault(NamedTuple):
-    """A problem of a data file; `text` may begin with the study's key that the file contradicts."""
+    """A problem of a data file; `text` may begin with a key of the study that conflicts with it."""
 
     file: str
     text: str
@@ -124,7 +125,7 @@ def _problem(text: str, files: list[str]) -> Problem:
 def _problems_of(
     study: Study, folder: RunFolder, region: str, checks: DayChecks | None
 ) -> list[_Fault]:
-    """Write a region's table; return the problems of the region's data."""
+    """Write a region's table; return the problems of the region's data, [] if it can be used."""
     places = study.data_of(region)
     if len(places) != 1:
         count = len(places) or "none"
@@ -163,7 +164,7 @@ def _problems_of(
 def _examine(
     study: Study, path: Path, form: str, files: RegionFolder
 ) -> tuple[dict[str, Any], Table, Description]:
-    """Return a file's checksum and size, table, and description; write table.npz if needed."""
+    """Return a file's checksum and size, its table, and a description; save a new table.npz."""
     before = FileState.of_file(path) if path.is_file() else None
     if before is None:
         raise TableError("is not a file; trainer: tabular reads one file per region")

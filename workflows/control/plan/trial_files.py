@@ -1,4 +1,4 @@
-"""The files of a trial and of the trial's job: trial.json, the agent's order, the submit file."""
+"""The files of a trial and its job: trial.json, the order to the job's agent, the submit file."""
 
 from __future__ import annotations
 
@@ -45,11 +45,10 @@ _LEFT = {
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOrder:
-    """The order for one trial.
+    """The order to train or measure once, for the agent that runs a job's trials on the node.
 
     Attributes:
-        models: in mode "evaluate", the sandbox folders of the two models, by role: champion and
-            challenger.
+        models: in mode "evaluate", the sandbox folder of each model, by role: champion, challenger.
         avoid: machines that the job avoids for `AVOID_SECONDS`.
         alone: if True, one job trains the trial, even if the study's trials are gangs.
         until: a job that has not begun at this time never begins.
@@ -72,8 +71,8 @@ class TrialFiles:
     """Writer of the files of a trial and of the trial's job.
 
     Attributes:
-        place: the trial's folder; for a lane's job, the folder of the DAG node.
-        order: the trial to train; for a lane's job, the common part of the lane's trials.
+        place: the trial's folder; for a lane's job, which trains several, the DAG node's folder.
+        order: the trial to train; for a lane's job, only the fields that its trials share count.
     """
 
     run: str
@@ -97,8 +96,8 @@ class TrialFiles:
     def hand_out(self, turn: Turn | None = None) -> None:
         """Write the trial's files, and the order with which the job's agent starts the trial.
 
-        The order answers the agent's message `turn`; None means that the job has not begun. The
-        trial continues from an existing checkpoint.
+        `turn` is the id of the agent's message that the order answers; None before the job begins.
+        The trial continues from its checkpoint, if one exists.
         """
         study, place, order = self.study, self.place, self.order
         place.root.mkdir(parents=True, exist_ok=True)
@@ -174,10 +173,10 @@ class TrialFiles:
 
     @contextmanager
     def _job(self) -> Iterator[None]:
-        """Write a job's files; the caller's block writes the trial's files.
+        """Write a job's files around the block, in which the caller writes the trial's files.
 
-        The submit file is removed first and written last. So while the submit file exists, all
-        files that it names exist.
+        The submit file is removed first and written last. So while it exists, all files that it
+        names exist.
         """
         place, gang = self.place, self._gang
         job_files.remove(place.submit)
@@ -194,7 +193,7 @@ class TrialFiles:
         job_files.write(place.submit, self.submit_text())
 
     def _begin_gang(self, gang: Gang) -> None:
-        """Delete a previous gang's generations, and set this gang's checkpoint prefix in S3."""
+        """Delete the files of this DAG node's earlier gang; set the S3 prefix of checkpoints."""
         job_files.make_empty(self.place.gang)
         if gang.checkpoints:
             node = self.place.node_root.relative_to(self.folder.root).parts
@@ -204,7 +203,7 @@ class TrialFiles:
             job_files.write_json(self.place.gang_store, {"schema": 1, "prefix": prefix})
 
     def _empty(self) -> None:
-        """Empty the trial's folder; the packed checkpoint of the previous attempt stays."""
+        """Empty the trial's folder, except the packed checkpoint from the previous attempt."""
         place, mode = self.place, self.order.mode
         for file in (place.result, place.progress):
             job_files.write(file, "", durable=False)
@@ -240,10 +239,10 @@ class TrialFiles:
         }
 
     def _reach(self, files: Iterable[str]) -> str:
-        """Return the path prefixes that HTCondor lets the job read and write.
+        """Return the path prefixes on the access point that HTCondor lets the job read and write.
 
-        HTCondor's file transfer obeys this list, so the list includes all transferred files. Each
-        file must exist before the job: creating a file would need access to the folder.
+        HTCondor's file transfer obeys this list, so it includes all transferred files. Each file
+        must exist before the job begins, because the list doesn't allow the job to create files.
         """
         place, models = self.place, self.order.models.values()
         own = [place.words, place.agent_log, *(place.root / name for name in models)]
@@ -252,7 +251,7 @@ class TrialFiles:
 
 
 def dismiss(place: TrialFolder, turn: Turn, code: int, why: str) -> None:
-    """Order a job's agent to end with an exit code."""
+    """Order a job's agent, as the answer to its message `turn`, to exit with `code`."""
     _tell(place, turn, do="leave", code=code, why=why)
 
 
@@ -263,12 +262,12 @@ def _tell(place: TrialFolder, turn: Turn | None, **words: Any) -> None:
 
 
 def _prefix(path: Path) -> str:
-    """Return a path as an item of HTCondor's prefix list, cut at the first forbidden character."""
+    """Return a path for HTCondor's list of prefixes, cut at its first forbidden character."""
     return re.split(r"[,*\"\\$]", os.path.realpath(path), maxsplit=1)[0] + "*"
 
 
 def are_large(paths: Iterable[Path]) -> bool:
-    """Return whether files and folders are together too large to be sent with each job."""
+    """Return whether `paths` together are too large (`ONCE_BYTES`) to be sent with each job."""
     left = ONCE_BYTES
     for path in paths:
         for file in path.rglob("*") if path.is_dir() else [path]:

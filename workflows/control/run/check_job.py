@@ -1,4 +1,4 @@
-"""The job of a trainer's check, without a DAG: submission, watching, removal."""
+"""The job of a trainer's check before the run, which belongs to no DAG: submission to removal."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run_job(
 ) -> Watched:
     """Submit a trial's job, whose files exist, and watch the job for at most `seconds`.
 
-    `progress` repeatedly gets a line: what the job waits for, or where the job runs. PoolError if
+    `progress` repeatedly gets a line: what the job waits for, or where it runs. PoolError if
     HTCondor is unreachable or refuses the job.
     """
     for previous in (place.log, place.agent_log, place.out, place.err):

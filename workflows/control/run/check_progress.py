@@ -19,7 +19,7 @@ _SHOWN_RUNS = 3
 
 
 def waits_for(folder: RunFolder, node: str) -> str:
-    """Return what a check's job waits for; empty if the job runs or is not in the queue."""
+    """Return what a check's job waits for; "" if the job runs or is not in the queue."""
     try:
         job = job_queue.one_idle(folder, node)
         if job is None:
@@ -41,9 +41,9 @@ def waits_for(folder: RunFolder, node: str) -> str:
 
 
 def _busy(running: Counter[str]) -> str:
-    """Return the runs that have slots, in words; empty without any.
+    """Return the runs whose jobs have slots, in words; "" if there are none.
 
-    The text omits free slots: in a busy pool HTCondor has already given a free slot to another job.
+    Free slots are not mentioned: in a busy pool HTCondor has already given them to other jobs.
     """
     by_run = running.copy()
     others = by_run.pop("", 0)

@@ -1,7 +1,7 @@
 """The dry start: before the run, the trainer runs once in each mode, in real jobs of the pool.
 
 Real jobs are needed, because only HTCondor makes a trial's sandbox. The study gets no results, and
-the budget is not spent. Files stay only after a failure.
+no budget is spent. The jobs' files are kept only after a failure.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Checked:
 
 
 class TrainerFailsError(InputError):
-    """The trainer failed in its dry start; `place` has the trial's input and output files."""
+    """The trainer failed in its dry start; `place` has its input and output files."""
 
     def __init__(
         self, study: Study, region: str, error: str, place: TrialFolder, mode: Mode = "tune"
@@ -104,7 +104,7 @@ class TrainerFailsError(InputError):
         self._moved = (study, region, error), mode
 
     def moved(self, place: TrialFolder) -> TrainerFailsError:
-        """Return the same error for a trial whose folder was moved to `place`."""
+        """Return the same error after the trial's folder was moved to `place`."""
         told, mode = self._moved
         return TrainerFailsError(*told, place, mode)
 
@@ -115,14 +115,14 @@ def check(
     progress: Callable[[str], None] | None = None,
     region: str | None = None,
 ) -> Checked:
-    """Run a region's first trial as a separate job of a planned run; return the result.
+    """Run a region's first trial as a separate job, before the run is submitted; return the result.
 
-    The job has the seed of the run's first trial, so a repeatable trainer will repeat the result.
-    If the trial ends in time and the study publishes models, the full training is tried, too. Then
-    the gate's job is tried if the study has a gate.
+    The job has the seed of the run's first trial, so a deterministic trainer will repeat the
+    result. If the trial ends in time and the study publishes models, a full training is tried, too.
+    Then, if the study has a gate, the gate's job is tried.
 
-    `seconds` limits each job. `progress` repeatedly gets a line: what a job waits for, or where a
-    job runs.
+    `seconds` limits each job. `progress` repeatedly gets a line: what a job waits for, or where it
+    runs.
 
     Raises:
         TrainerFailsError: the trainer failed; the message has the trainer's last output.
@@ -152,8 +152,6 @@ def _region_of(graph: StudyGraph, name: str | None) -> RegionGraph:
 
 @dataclass(frozen=True)
 class _Check:
-    """One check; its jobs use the same folder one after the other."""
-
     frozen: FrozenStudy
     folder: RunFolder
     order: TrialOrder
@@ -184,7 +182,6 @@ class _Check:
         return replace(found, modes=("tune", "final", "evaluate"), warning="")
 
     def _trains_in_full(self) -> bool:
-        """Try the full training; return whether the training ended in time."""
         ended = self._run(replace(self.order, mode="final"))
         if ended.code is None:
             return False
@@ -194,7 +191,7 @@ class _Check:
         return True
 
     def _evaluates(self) -> bool:
-        """Try the gate's job, with the new model in both roles; return whether it ended in time."""
+        """Try the gate's job with the new model in both roles; return whether it ended in time."""
         from trialfleet.workflows.control.scripts.gate import measured, outcome_of_measurement
 
         place = self.folder.check
@@ -246,7 +243,7 @@ class _Check:
 
 
 def first_order(study: Study, region: RegionGraph) -> TrialOrder:
-    """Return the order for a region's first trial, under the name of the check's node."""
+    """Return the order for a region's first trial, with the name of the check's job."""
     space = study.space_of(region.name)
     return TrialOrder(
         region=region.name,
@@ -260,9 +257,9 @@ def first_order(study: Study, region: RegionGraph) -> TrialOrder:
 
 
 def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
-    """Check that a trial reports the metrics that the study names; return a warning or "".
+    """Check that a trial's `metrics` include those that the study names; return a warning or "".
 
-    InputError if the study's compared metric is missing, or the gate's metric is misspelt.
+    InputError if the study's compared metric is missing, or the gate's metric is probably misspelt.
     """
     reported = f"the trainer reports: {', '.join(sorted(metrics))}"
     compared = study.compared_metric
@@ -282,7 +279,7 @@ def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
 def failure_text(
     study: Study, region: str, error: str, place: TrialFolder, mode: Mode = "tune"
 ) -> str:
-    """Return the message about a failed trainer: the reason, the last output, and a fix."""
+    """Return the message about a failed trainer: the reason, its last output, and any known fix."""
     said, fix = last_words(place.err), missing_module(place.err, study)
     words = f"; its last output, from {str(place.err)!r}:\n{said}" if said else ""
     return (
@@ -294,9 +291,9 @@ def failure_text(
 
 
 def last_words(error_file: Path) -> str:
-    """Return the last lines of standard error; empty without any.
+    """Return the last lines of a trainer's standard error; "" if it is empty.
 
-    If all of these lines are a library's frames, the last frame of the trainer's code comes first.
+    If those lines show only frames of libraries, the last frame of the trainer's code comes first.
     """
     lines = _lines(error_file)
     shown = lines[-_LINES:]
@@ -310,7 +307,7 @@ def last_words(error_file: Path) -> str:
 
 
 def missing_module(error_file: Path, study: Study) -> str:
-    """Return how to install a module that the trainer's Python lacks; empty if none is missing."""
+    """Return how to install a module that the trainer's Python lacks; "" if none is missing."""
     return how_to_install("\n".join(_lines(error_file)[-_LINES:]), study)
 
 

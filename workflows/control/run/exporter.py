@@ -1,7 +1,7 @@
 """The program `export FOLDER`, which exports a run's models when they are published.
 
-The program ends when the run is over and all models are exported, at the latest a day after the
-run's end. Then the next run, or `trialfleet export`, exports the missing models.
+It ends when the run is over and all models are exported, at the latest a day after the run's end.
+Models that are missing then are exported by the next run, or by `trialfleet export`.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ log = logging.getLogger(__name__)
 
 
 class Exporter:
-    """Exporter of a study's models: after each change, and again after each failure."""
+    """Exporter of a study's models: after each change of models, and again after each failure."""
 
     def __init__(
         self, folder: ExportFolder, targets: Targets, may: Callable[[], bool] = lambda: True
     ) -> None:
-        """Store the arguments; a pass is skipped if `may` returns False."""
+        """Store the arguments; `poll` exports only while `may` returns True."""
         self._folder, self._targets, self._may = folder, targets, may
         self._done: object = None
         self._pause = 0.0
         self._due = 0.0
 
     def poll(self, now: float) -> bool:
-        """Export changes if due at `now`, in seconds; return whether everything is exported."""
+        """Export changes, except in the pause after a failure; return whether all are exported."""
         before = self._folder.signature()
         if before == self._done:
             return True
@@ -65,7 +65,7 @@ class Exporter:
 
 
 def watch(folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> None:
-    """Export a run's models, if required, until the run is over; TrialfleetError for a bad run."""
+    """Export a run's models, if required, until it is over; TrialfleetError if it can't be read."""
     frozen = load_frozen(folder.study)
     study = frozen.study
     targets = of_study(study, read_variables(folder.export_variables))

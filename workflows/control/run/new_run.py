@@ -43,7 +43,7 @@ def plan(
     """Write a run's folder and return the run, which is not yet submitted.
 
     Args:
-        study: a resolved study, or the path of a study file.
+        study: a study from `load_study`, or the path of a study file.
         run: the run's id; default: the name of `out`, or else the time. A number is appended to the
             default if another run has this id.
         out: the run's folder; default: runs/STUDY/RUN-ID in the working directory.
@@ -67,7 +67,7 @@ def plan(
 def plan_day(
     study: Study, run: str, out: Path, day: RunsDay, file: Path, notice: Callable[[str], None]
 ) -> Run:
-    """Write the folder of a day's run, as `plan` does; messages name lines of the study file."""
+    """Write the folder of a day's run, as `plan` does, for a study read from `file`."""
     return _plan(study, run, out, notice, places_of(file, resource_limits.KEYS), day)
 
 
@@ -120,7 +120,7 @@ def _write_claimed(study: Study, place: Path | None, write: Callable[..., RunFol
 
 
 def _settled(study: Study) -> tuple[Study, tuple[str, ...]]:
-    """Return the study with the pool's choices, and notes; check that the trainer can start."""
+    """Return the study with the pool's choices, and notes on these; check the trainer's program."""
     pool = pool_choices.inspect_pool()
     study, notes = pool_choices.settle(study, pool)
     if pool.on_this_machine and not study.image:

@@ -1,4 +1,4 @@
-"""Estimates of a run's time and cost, from previous runs of the study."""
+"""Estimates of the time and the cost of a run, from previous runs of its study."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Estimate:
             `seconds` is time between jobs and for publishing; 0 if no run measured that time.
         trial_seconds: the median time of previous trials.
         full_seconds: the median time of full trainings, or else of trials; None if none will run.
-        gate_seconds: the median time of gates; None if none will run, or if none was measured.
+        gate_seconds: the median time of gates' jobs; None if none will run, or none was measured.
         based_on: the number of previous trials.
         runs: the number of previous runs with these trials.
     """
@@ -53,7 +53,7 @@ class Estimate:
 
 
 def estimate(study: Study, concurrency: int) -> Estimate | None:
-    """Return a run's estimated time; None for concurrency 0 or without previous results."""
+    """Return a run's estimated time; None for concurrency 0 or without results of previous runs."""
     runs = list(_runs_before(study.name)) if concurrency else []
     known = [seconds for run in runs for seconds in _seconds(run.complete)]
     if not known:
@@ -86,7 +86,7 @@ class CostEstimate:
     """The estimated cost of a run in USD.
 
     Attributes:
-        usd: the cost of the whole run, unless a budget ends the run before.
+        usd: the cost of the whole run, if no budget ends it earlier.
         trial: the mean cost of previous trials, including failed trials.
         full: the mean cost of previous full trainings; None without any.
         overhead: the cost of nodes' boot and idle time / the jobs' cost; None without a fleet.
@@ -101,7 +101,7 @@ class CostEstimate:
 
 
 def estimate_cost(study: Study) -> CostEstimate | None:
-    """Return the estimated cost of a resolved study's run; None if no previous cost is known."""
+    """Return the estimated cost of a run of `study`; None if no previous cost is known."""
     runs = [run for run in _runs_before(study.name) if _costs(run.over)]
     if not runs:
         return None
@@ -123,14 +123,14 @@ def estimate_cost(study: Study) -> CostEstimate | None:
 
 
 def costs_before(study: Study) -> CostsBefore | None:
-    """Return the past cost of one job of a resolved study; None if unknown."""
+    """Return the past cost of a trial and of a full training of a study; None if unknown."""
     found = estimate_cost(study)
     return CostsBefore(trial=found.trial, full=found.full) if found else None
 
 
 @dataclass(frozen=True)
 class _RunBefore:
-    """A previous run; `over` has the notes on the jobs of all ended trials."""
+    """A previous run; `over` has the notes on the jobs of all ended trials, complete or not."""
 
     folder: RunFolder
     complete: list[StoredTrial]
@@ -160,7 +160,7 @@ class _RunBefore:
     def _seconds(self) -> float:
         """The time of the run without pauses; 0 if the run hasn't ended.
 
-        DAGMan ends some seconds after the report, so the longer of both times counts.
+        DAGMan ends some seconds after the report was written, so the longer of both times counts.
         """
         try:
             seconds = read_record(self.folder.report_data).get("wall_seconds")

@@ -25,7 +25,7 @@ _LEAST_PART = 0.5  # least number of results, relative to the run with the most
 
 
 def previous_tasks(study: Study) -> list[PreviousTask]:
-    """Return a resolved study's previous results; InputError if `learn_from` can't be used."""
+    """Return the results that a new run learns from; InputError if `learn_from` can't be used."""
     if study.sampler != OWN:
         return []
     if study.learn_from is None:
@@ -60,7 +60,7 @@ def _objective(study: Study) -> str:
 
 
 def _of_study(name: str, study: Study) -> list[PreviousTask] | None:
-    """Return the results of the newest run with at least half as many results as any other run."""
+    """Return the results of the newest run with at least half as many as the run with the most."""
     folders = (run.folder for run in runs_here() if run.study in {name, ""})
     runs = list(islice(_with_results(folders, name, study), _NEWEST))
     most = max((_count(tasks) for tasks in runs), default=0)

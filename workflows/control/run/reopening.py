@@ -1,7 +1,8 @@
-"""Reopening of a failed day: when a person resumes its run, the failed regions get another attempt.
+"""Reopening of a failed day: if a person resumes its run, the failed regions get another attempt.
 
-A stop makes the unfinished regions fail on this day. The recorded outcomes stay. The state of the
-run shows whether the run was resumed, so a crash of the resuming process loses nothing.
+If a day's run is stopped, its unfinished regions fail on this day. Recorded outcomes stay when the
+run is resumed. Whether it was resumed is read from the state of the run, so a crash of the resuming
+process loses nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _UNDER_WAY = {RunState.RUNNING, RunState.HELD}
 
 
 def reopen(folder: DailyFolder, journal: Journal, now: datetime) -> list[Attempt]:
-    """Begin an attempt for each resumed run with failed regions; return the new attempts."""
+    """Record another attempt for each resumed run with failed regions; return these attempts."""
     return [
         journal.begin(_another(journal, day, run, regions, now))
         for (day, run), failed in _failed_with_runs(journal).items()
@@ -31,7 +32,7 @@ def reopen(folder: DailyFolder, journal: Journal, now: datetime) -> list[Attempt
 
 
 def reopen_day_of(run: Path) -> None:
-    """Reopen the day of a resumed run; after an interruption the next start of days does so."""
+    """Reopen the day of the resumed run `run`; if interrupted, the next start of days does so."""
     folder = DailyFolder(run.parent)
     if folder.journal.exists():
         with suppress(TrialfleetError):
@@ -39,7 +40,7 @@ def reopen_day_of(run: Path) -> None:
 
 
 def record_command(run: Path) -> str:
-    """Return a text with the command that records a resumed day's result; empty if none is open."""
+    """Return a text with the command that records a resumed day's result; "" if no day is open."""
     folder = DailyFolder(run.parent)
     known = Journal(folder.journal).attempts() if folder.journal.exists() else []
     days = [one.date for one in known if one.run == run.name and one.ended is None]
@@ -51,7 +52,7 @@ def record_command(run: Path) -> str:
 
 
 def _failed_with_runs(journal: Journal) -> dict[tuple[date, str], list[Outcome]]:
-    """Return the present failures by day and run, without regions that have an open attempt."""
+    """Return the failed outcomes by day and run, except of regions that have an open attempt."""
     outcomes = journal.outcomes()
     open_now = {(a.date, r) for a in journal.attempts() if a.ended is None for r in a.regions}
     failed = {key for key, one in latest_of(outcomes).items() if one.ending is Ending.FAILED}
@@ -63,7 +64,7 @@ def _failed_with_runs(journal: Journal) -> dict[tuple[date, str], list[Outcome]]
 
 
 def _back(folder: DailyFolder, run: str, failed: list[Outcome]) -> list[str]:
-    """Return the failed regions that a resumed run works on again or has finished since."""
+    """Return the `failed` regions that a resumed run works on again, or has finished since."""
     files = RunFolder(folder.run(run))
     if not _went_on(files, failed):
         return []
@@ -77,7 +78,7 @@ def _back(folder: DailyFolder, run: str, failed: list[Outcome]) -> list[str]:
 
 
 def _went_on(files: RunFolder, failed: list[Outcome]) -> bool:
-    """Return whether a DAGMan of the run was submitted, or ended, after the failures."""
+    """Return whether a DAGMan of the run was submitted or ended after the first of the failures."""
     try:
         last = files.dag_files.log.stat().st_mtime
     except OSError:

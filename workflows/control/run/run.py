@@ -1,4 +1,4 @@
-"""The class `Run`, to submit, watch, stop and resume a run, and to read its results."""
+"""The class `Run`, with which to submit, watch, stop and resume a run, and read its results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _POLL_SECONDS = 2.0
 
 
 class Run:
-    """One execution of a study, in the folder that `plan` made; InputError if there is no run."""
+    """One execution of a study, in the folder that `plan` made; InputError if it has no run."""
 
     def __init__(self, folder: str | PathLike[str]) -> None:
         self._files = open_run(Path(folder))
@@ -62,7 +62,7 @@ class Run:
 
     @property
     def report(self) -> Path:
-        """The report for people; it exists once the run has ended."""
+        """The report's HTML page; it exists once the run has ended."""
         return self._files.report_page
 
     @property
@@ -72,16 +72,16 @@ class Run:
 
     @property
     def study(self) -> Study:
-        """The resolved study that the run froze."""
+        """The study that the run executes: a resolved copy, made when the run was planned."""
         return load_frozen(self._files.study).study
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The choices that the plan made for the study, with the reasons."""
+        """The choices that planning made for the study, with the reasons."""
         return load_frozen(self._files.study).notes
 
     def check_pool(self) -> PoolCheck:
-        """Check whether the present pool can run the run's trials."""
+        """Check whether slots of the present pool can run the run's trials."""
         return check_pool(self._files)
 
     def check(
@@ -89,8 +89,8 @@ class Run:
     ) -> dry_start.Checked:
         """Start the trainer once, in a separate job that does not count in the budget.
 
-        `progress` repeatedly gets a line: what the job waits for, or where the job runs. The
-        default for `region` is the first region.
+        `progress` repeatedly gets a line: what the job waits for, or where it runs. `region` is by
+        default the first region.
 
         Raises:
             InputError: the run was submitted before, no slot fits, or the trainer fails (the
@@ -141,8 +141,7 @@ class Run:
     def submit(self, *, anyway: bool = False) -> str:
         """Submit the run to HTCondor and return the id of DAGMan's job.
 
-        With `anyway`, submit even if no slot of the pool can run a trial, because other slots will
-        join.
+        With `anyway`, submit even if no slot of the pool can run a trial now: other slots may join.
 
         Raises:
             InputError: the run was submitted before, or no slot of the pool can run a trial.
@@ -168,8 +167,8 @@ class Run:
     def resume(self) -> str:
         """Resume the run from any state, without repeating finished trials; return DAGMan's job id.
 
-        If the run is under way, only faults are repaired. In a day's run, the failed regions are
-        open again in the journal.
+        If the run is under way, only faults are repaired. If the run belongs to a day, its failed
+        regions get another attempt in the journal.
 
         Raises:
             InputError: the run is done, or no region has anything left to try.
@@ -182,7 +181,7 @@ class Run:
         return job
 
     def _ask_for_fleet(self) -> None:
-        """Allow the run's autoscaler to start nodes, even if the fleet was taken down before."""
+        """Allow the run's autoscaler to start nodes again, if the fleet was taken down before."""
         if fleet := self.study.fleet:
             down_note.lift(fleet.called)
 
@@ -213,7 +212,7 @@ class Run:
             )
 
     def check_removable(self) -> RunStatus:
-        """Return the status of a run that may be removed; InputError if it may be under way."""
+        """Return the run's status; InputError if the run may still be under way."""
         status = self.status()
         if not status.ended:
             why = f" ({status.notice})" if status.state is RunState.UNKNOWN else ""
@@ -224,7 +223,7 @@ class Run:
         return status
 
     def remove(self) -> None:
-        """Delete the run's folder, not the published models; InputError for a run under way."""
+        """Delete the run's folder, but no published models; InputError if the run is under way."""
         with run_locked(self._files):
             self.check_removable()
             # Renamed first, because a part of a run looks like a run. A killed removal may have
@@ -240,11 +239,11 @@ class Run:
                     of_study.rmdir()
 
     def stop(self) -> RunStatus:
-        """Remove the run's jobs, so that the run can be resumed, and write the report.
+        """Remove the run's jobs, so that the run can be resumed later, and write the report.
 
         Raises:
             InputError: the run isn't under way.
-            PoolError: HTCondor is unreachable, or jobs are still there after two minutes.
+            PoolError: HTCondor is unreachable, or jobs are still in the queue after two minutes.
         """
         with run_locked(self._files):
             queued = job_queue.look_up(self._files)
@@ -259,11 +258,11 @@ class Run:
         return self.status()
 
     def status(self) -> RunStatus:
-        """Return the run's status; OptimizerError if the study's storage can't be read."""
+        """Return the run's status; OptimizerError if the trial database can't be read."""
         return self._reader.read()
 
     def watch(self, every: float = _POLL_SECONDS) -> Iterator[RunStatus]:
-        """Yield the status every few seconds until the run has ended."""
+        """Yield the status every `every` seconds until the run has ended."""
         while True:
             status = self.status()
             yield status
@@ -272,7 +271,7 @@ class Run:
             time.sleep(every)
 
     def wait(self, progress: Callable[[RunStatus], None] | None = None) -> RunStatus:
-        """Wait until the run has ended and return its status."""
+        """Wait until the run has ended; return its status. `progress` gets each new status."""
         for status in self.watch():
             if progress:
                 progress(status)
@@ -311,7 +310,7 @@ class Run:
     def best(self) -> list[BestSettings]:
         """Return the best settings of each region that has a complete trial.
 
-        OptimizerError if the study's storage can't be read.
+        OptimizerError if the trial database can't be read.
         """
         reader = StatusReader(self._files, brief=True)
         snapshot = reader.snapshot()

@@ -1,1 +1,1 @@
-"""Programs of a run's DAG nodes that run on the access point: PRE, POST, publish, report, fleet."""
+"""Programs of a run's DAG nodes on the access point: PRE, POST, publish, report, autoscaler."""

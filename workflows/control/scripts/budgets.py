@@ -1,7 +1,8 @@
 """Budgets in USD of a region, a run and a day, checked before each trial starts.
 
-Each request for a trial's parameters checks the budgets. So even with a dead process no trial
-starts beyond a budget. Until the study has a job's result, the job's event log tells the cost.
+The optimiser's service checks the budgets at each request for a trial's parameters. So no trial
+starts beyond a budget, even if another process has died. Until a job's result is recorded, its cost
+is read from HTCondor's event log of the job.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Budgets:
         self._days: dict[Path, _OtherRun | None] = {}  # by folder; None: a run of another day
 
     def gather(self, slug: str) -> Iterator[UsdBudget]:
-        """Yield the budgets that limit a region's trials."""
+        """Yield the budgets in USD that limit the trials of the region `slug`, if there are any."""
         budget = self._study.budget_of(self._studies.regions[slug].name)
         if not budget.in_usd:
             return
@@ -66,7 +67,7 @@ class Budgets:
         return spent if trials else replace(spent, others=0.0)
 
     def _of_run(self) -> list[Spending]:
-        """Return each region's spending; a region that has not started only has a full training."""
+        """Return each region's spending; before a region starts, only its full training counts."""
         return [
             self._of(slug)
             if self._folder.region(slug).dag_files.submit.exists()
@@ -105,7 +106,7 @@ class _OtherRun:
         self._trials = RunTrials(folder, self._frozen)
 
     def spendings(self) -> list[Spending]:
-        """Return each region's spending; a run that is not under way has no future costs."""
+        """Return each region's spending; a run that is not under way has no costs to come."""
         if not self._folder.study.exists():  # it was removed
             return []
         found, _ = self._trials.all()
@@ -122,9 +123,9 @@ class _OtherRun:
 def region_spending(
     files: RegionFolder, trials: Iterable[AnyTrial], study: Study, now: float | None
 ) -> Spending:
-    """Return a region's spending; a job without a known price counts as nothing.
+    """Return a region's spending; a job without a known price counts as 0 USD.
 
-    Running jobs are counted until `now`; None means that no job runs.
+    The cost of running jobs is counted up to `now`; None means that no job of the run runs.
     """
     costs = {trial.number: (trial, trial_stays(files, trial, study, now)) for trial in trials}
     full = end_stays(files, files.best, study, None if files.is_done else now)

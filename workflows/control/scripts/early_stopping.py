@@ -1,7 +1,8 @@
-"""Early stopping of running trials: the service reads their reports and writes stop orders.
+"""Early stopping of running trials: the optimiser's service reads their reports and orders a stop.
 
-A job's agent copies reports into the trial's folder and reads `stop.json` there. So early stopping
-needs no HTCondor daemon. After a crash the service reads the reports again; stop orders stay.
+A job's agent, the program that runs trials on the node, copies reports into the trial's folder and
+reads the stop order `stop.json` there. So early stopping needs no HTCondor daemon. After a crash,
+the service reads all reports again, and existing stop orders remain valid.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class EarlyStopping:
-    """Reader of the reports of a run's trials, and writer of stop orders, region by region."""
+    """Reader of the reports of a run's running trials, and writer of their stop orders."""
 
     def __init__(self, studies: RegionStudies) -> None:
         self._studies = studies
@@ -45,17 +46,18 @@ class EarlyStopping:
         self._changed: deque[str] = deque()  # regions with new reports
 
     def due(self) -> bool:
-        """Return whether it is time to read reports."""
+        """Return whether it is time to call `poll`; False if the study has no early stopping."""
         return self._rule is not None and (bool(self._changed) or self._clock() >= self._next)
 
     def is_watching(self) -> bool:
-        """Return whether trials have reported recently."""
+        """Return whether a trial has sent a report in the last `STAY_SECONDS`."""
         return self._clock() - self._last_report < STAY_SECONDS
 
     def poll(self) -> bool:
-        """Look for new reports, or decide on one region; return whether more regions are left.
+        """Find the regions with new reports, or decide which trials of one such region to stop.
 
-        OptimizerError if the storage can't be used; OSError if an order can't be written.
+        Return whether such regions are left. OptimizerError if the trial database can't be used;
+        OSError if a stop order can't be written.
         """
         if self._rule is None:
             return False
@@ -79,7 +81,7 @@ class EarlyStopping:
                 self._last_report = self._clock()
 
     def _has_news(self, slug: str) -> bool:
-        """Return whether a region's reports or results are new since the last decision."""
+        """Return whether a region has reports or results that are newer than its last decision."""
         files = self._studies.folder.region(slug)
         if files.is_done or not files.scripts_log.exists():  # ended, or not begun
             return False

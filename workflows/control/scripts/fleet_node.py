@@ -1,4 +1,4 @@
-"""The fleet's autoscaler; the DAG node `fleet` runs the program `autoscale FOLDER`."""
+"""The program `autoscale FOLDER`: the fleet's autoscaler, started as the run's DAG node `fleet`."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ def loop(
 ) -> Loop:
     """Return the autoscaler of a fleet as a `Loop` that is not yet started.
 
-    The cost is attributed to `run`, if given. The run's `folder` gets the report, and distinguishes
-    runs of one name. Nodes are started for `graph`, if given. `progress` gets a line for each
-    action.
+    The cost of the started nodes is attributed to `run`, if given. The run's `folder`, if given,
+    gets the autoscaler's report and distinguishes runs of the same name. If a `graph` is given, the
+    autoscaler is that DAG's provisioner: the DAG's jobs start once a node has joined. `progress`
+    gets a line for each action.
     """
     own = str(folder.root) if folder else ""
     connections = Connections(

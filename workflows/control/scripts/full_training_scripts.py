@@ -1,4 +1,4 @@
-"""Scripts of the DAG nodes after a region's trials: the full training, or the end without it."""
+"""Scripts of the DAG nodes after a region's trials: the full training, or the end without one."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from trialfleet.workflows.study.spec import URL_PREFIXES
 
 
 class FinalScripts:
-    """Orders to train a region's best settings in full, and the judgement of the attempts."""
+    """Scripts that order the full training of a region's best settings, and judge its attempts."""
 
     def __init__(self, studies: RegionStudies) -> None:
         self._studies, self._folder, self._study = studies, studies.folder, studies.study
 
     def ask(self, slug: str, node: str) -> Reply:
-        """Write the files of a separate job that trains the best settings in full."""
+        """Write the files of a separate job that trains the best settings in full, if none has."""
         best, files = self._chosen(slug, node), self._folder.region(slug)
         if isinstance(best, Reply):
             return best
@@ -51,9 +51,9 @@ class FinalScripts:
         return Reply(EXITS["done"], f"{node}: the settings of trial {best.number}: {best.params}")
 
     def _is_trained(self, place: TrialFolder, best: Assignment) -> bool:
-        """Return whether a lane's job or a separate job has already trained these settings.
+        """Return whether the job in `place` has already trained the best settings in full.
 
-        The lane's job or the POST script may have been killed after the result arrived.
+        Nobody may know it: the job or its POST script may have been killed after the result came.
         """
         ended = self._studies.ended(place)
         if ended is None or ended.code:
@@ -66,10 +66,10 @@ class FinalScripts:
         return job_files.has_files(place.model)
 
     def ask_in_lane(self, slug: str, node: str, turn: Turn) -> bool:
-        """Order the job that reported the region's last result to train the best settings, too.
+        """Order the job that ended a region's last trial to train the best settings in full, too.
 
-        This job already has the data and the trainer. If this job is lost, the DAG node `best`
-        starts a separate job. Return whether the job got an order.
+        This job already has the data and the trainer. If it is lost, the DAG node `best` starts a
+        separate job. Return whether the job got an order.
         """
         files, region = self._folder.region(slug), self._studies.regions[slug]
         study = self._studies.of_region(slug)
@@ -90,7 +90,10 @@ class FinalScripts:
         return True
 
     def settle_in_lane(self, slug: str, node: str) -> str | None:
-        """Record a full training by a lane's job whose agent was lost; return the result."""
+        """Record a full training in the job of a lane of trials, after the job's agent was lost.
+
+        Return the result in words; None if the job has no unrecorded full training that has ended.
+        """
         files = self._folder.region(slug)
         lane = self._lane_of(files.best)
         if lane is None or lane["done"] or lane["node"] != node:
@@ -99,12 +102,12 @@ class FinalScripts:
         return self.tell_in_lane(slug, node, ended.code) if ended else None
 
     def is_trained_in(self, slug: str, node: str) -> bool:
-        """Return whether a lane's job has trained a region's best settings in full."""
+        """Return whether the job of the lane's DAG node `node` did the region's full training."""
         lane = self._lane_of(self._folder.region(slug).best)
         return lane is not None and lane["done"] and lane["node"] == node
 
     def tell_in_lane(self, slug: str, node: str, code: int) -> str:
-        """Record the end of a full training in a lane's job; return the result in words."""
+        """Record the end of a full training in the job of a lane of trials; return it in words."""
         files = self._folder.region(slug)
         place = in_lane(files, files.best, node)
         _, outcome = self._studies.judged(place, code)
@@ -168,7 +171,7 @@ class FinalScripts:
         return self._studies.stop(slug, f"{words}{log_hint(log_of(place))}")
 
     def conclude(self, slug: str, node: str) -> Reply:
-        """End a region whose study publishes nothing."""
+        """Record the best settings as the result of a region whose study publishes no models."""
         best = self._best_of(slug)
         if isinstance(best, Reply):
             return best
@@ -187,9 +190,10 @@ class FinalScripts:
         return self._studies.stop(slug, why.removesuffix(": "))
 
     def without_model(self) -> str | None:
-        """Return a region whose full training left no model; None if some region has a model.
+        """Return the region whose full training left no model; None if there was none.
 
-        All regions have the same trainer, so another full training would leave no model, either.
+        All regions have the same trainer, so another full training would leave no model either. But
+        if a region has published a model, the trainer does leave models, and the result is None.
         """
         if not self._folder.no_model.exists():
             return None
@@ -198,7 +202,7 @@ class FinalScripts:
         return str(read_record(self._folder.no_model, "region")["region"])
 
     def _stop_without_model(self, slug: str) -> Reply:
-        """End a region whose full training left no model: a retry would not help."""
+        """End a region whose full training left no model; a retry would leave none either."""
         write_json(self._folder.no_model, {"region": slug})
         return self._studies.stop(slug, NO_MODEL)
 

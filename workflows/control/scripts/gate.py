@@ -1,8 +1,8 @@
-"""The gate's DAG node: the models that its job measures, the job's result, and the verdict.
+"""The gate, which compares a new model with the current one: its job's order, result and verdict.
 
-If the gate's job fails, the current model stays current, and the region continues. The publish node
-finds the verdict, so that no other process waits for the 10,000 resamples. `rules/gate_decision.py`
-has the rule.
+A job measures both models on the same rows. If this job fails, the current model stays current, and
+the region continues. The DAG node `publish` finds the verdict, because its 10,000 resamples would
+delay the optimiser's service. `rules/gate_decision.py` has the rule.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _UNKNOWN_MODE = (
 
 
 class _NotMeasuredError(ValueError):
-    """The result is not a result of mode `evaluate`; another attempt would not change this."""
+    """A result that is not of mode `evaluate`; another attempt would have the same result."""
 
 
 def prepare(
@@ -68,10 +68,11 @@ def prepare(
     node: str,
     lane: tuple[str, Turn] | None = None,
 ) -> str | None:
-    """Write the files of a region's gate; return the reason if nothing is to be measured.
+    """Write the files for the measurement of a region's models; return why none is needed, or None.
 
-    With `lane`, the order answers the agent of the lane's job. Otherwise a separate job measures.
-    OSError if the disk is full.
+    `lane` is a lane's DAG node and the message of its job's agent. With `lane`, that agent gets the
+    order to measure as its answer. Without it, a separate job measures. OSError if the disk is
+    full.
     """
     files, study = folder.region(slug), frozen.study
     if files.published.exists() or files.verdict.exists():
@@ -105,7 +106,7 @@ def prepare(
 
 
 def _with_models(files: RegionFolder, node: str, champion: Path) -> TrialOrder:
-    """Copy both models into the gate's folder; return the order to measure both."""
+    """Copy the current and the new model to the gate's folder; return the order to measure both."""
     trained = job_files.read_record(files.best.trial_json, "region", "trial", shape=Ordered)
     place = files.gate
     order = TrialOrder(
@@ -131,7 +132,7 @@ def _hand_out(
     lane: str,
     turn: Turn,
 ) -> str | None:
-    """Write the models and the order for a lane's job; return the reason if this is impossible."""
+    """Write both models and the order for the running job of `lane`; return why not, or None."""
     place, models = in_lane(files, files.gate, lane), bytearray()
     try:
         pack(order.models.values(), place.root, models.extend, _MOST_IN_LANE)
@@ -146,7 +147,7 @@ def _hand_out(
 def outcome_of_measurement(
     frozen: FrozenStudy, place: TrialFolder, return_code: int
 ) -> Failed | Unpaid | None:
-    """Return the error of the gate's job, or None; `return_code` is as in `outcome_of`."""
+    """Return the error of the gate's job, None without one; `return_code` is as in `outcome_of`."""
     code = settled(place, return_code, bytes_of(frozen.study.resources.disk))
     if code != 0:
         outcome = outcome_of(place, code, frozen.study.objective.metric, frozen.places)
@@ -160,16 +161,16 @@ def outcome_of_measurement(
 
 
 def keep(frozen: FrozenStudy, files: RegionFolder, outcome: Failed | Unpaid) -> str:
-    """Write the verdict that keeps the current model, without a comparison; return the reason."""
+    """Write the verdict that the current model stays because the gate's job failed; return why."""
     champion = _measured_champion(files)
     why = f"the gate's job failed: {outcome.error}{log_hint(log_of(files.gate))}"
     return _settled(files, _unmeasured(frozen, why, champion=champion))
 
 
 def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | None:
-    """Return a region's verdict, which never changes; None in a study without a gate.
+    """Return a region's verdict, the same at every call; None if the study has no gate.
 
-    InputError if the folder of the region's models is itself a model; OSError if the disk is full.
+    InputError if the region's folder of models is itself a model; OSError if the disk is full.
     """
     if frozen.study.gate is None:
         return None
@@ -207,7 +208,7 @@ def _settled(files: RegionFolder, found: Verdict) -> str:
 def _unmeasured(
     frozen: FrozenStudy, why: str, *, champion: str | None = None, promoted: bool = False
 ) -> Verdict:
-    """Return the verdict without a comparison: the current model is kept, unless `promoted`."""
+    """Return a verdict without a comparison: the current model stays, unless `promoted`."""
     return Verdict(
         verdict="promoted" if promoted else "kept",
         why=one_line(why),
@@ -223,7 +224,7 @@ def _unmeasured(
 
 
 def measured(place: TrialFolder) -> dict[str, Measured]:
-    """Return each model's measurement; ValueError for an invalid result, OSError if unreadable."""
+    """Return each model's measurement, by role; ValueError for a bad result; may raise OSError."""
     return {
         name: Measured(
             metrics=finite_metrics(entry["metrics"]),
@@ -235,7 +236,7 @@ def measured(place: TrialFolder) -> dict[str, Measured]:
 
 
 def _models(place: TrialFolder, decisive: str | None = None) -> dict[str, dict[str, Any]]:
-    """Return the entry of each model in the result; the metric `decisive` must be a number."""
+    """Return each model's entry in result.json; ValueError if metric `decisive` is no number."""
     result = load_result(place.result)
     if result.get("status") != "complete":
         raise _NotMeasuredError(result.get("error") or "result.json has no status 'complete'")

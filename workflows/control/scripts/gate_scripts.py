@@ -1,4 +1,4 @@
-"""PRE and POST scripts of the gate's DAG node, as the run's service answers them."""
+"""PRE and POST scripts of the DAG node `gate`, as the optimiser's service executes them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from trialfleet.workflows.status.attempts.retries import Attempts, JobEnd
 
 
 class GateScripts:
-    """Orders to measure both models on the same rows, and the judgement of the attempts."""
+    """Scripts that order a job to measure the current and the new model, and judge its attempts."""
 
     def __init__(self, studies: RegionStudies) -> None:
         self._studies, self._folder = studies, studies.folder
 
     def ask(self, slug: str, node: str) -> Reply:
-        """Write the files of the gate's job, or skip the DAG node if nothing is to be measured."""
+        """Write the files of the gate's job, or skip its DAG node if nothing is to be measured."""
         if why := gate.prepare(self._studies.frozen, self._folder, slug, node):
             if why == gate.MEASURED:
                 files = self._folder.region(slug)
@@ -30,10 +30,10 @@ class GateScripts:
         return Reply(EXITS["done"], f"{node}: measures the current model and the new one")
 
     def ask_in_lane(self, slug: str, node: str, turn: Turn) -> bool:
-        """Order the job of a region's full training to measure the gate's models, too.
+        """Order the job that did a region's full training to measure the gate's models, too.
 
-        Return whether the job got an order. A gang gets none, because a single job is enough to
-        measure.
+        Return whether the job got an order. A gang (a training over several jobs) gets none:
+        measuring needs only one job, and would keep the others waiting.
         """
         region, frozen, lane = self._studies.regions[slug], self._studies.frozen, (node, turn)
         if region.gangs or not region.gated:
@@ -41,7 +41,10 @@ class GateScripts:
         return not gate.prepare(frozen, self._folder, slug, region.gate, lane)
 
     def settle_in_lane(self, slug: str, node: str) -> str | None:
-        """Record a measurement by a lane's job whose agent was lost; return the result."""
+        """Record a measurement in the job of a lane of trials, after the job's agent was lost.
+
+        Return the result in words; None if the job has no unrecorded measurement that has ended.
+        """
         files = self._folder.region(slug)
         if lane_of(files, files.gate) != node:
             return None
@@ -49,7 +52,7 @@ class GateScripts:
         return self.tell_in_lane(slug, node, ended.code) if ended else None
 
     def tell_in_lane(self, slug: str, node: str, code: int) -> str:
-        """Record the end of a measurement by a lane's job; return the result in words."""
+        """Record the end of a measurement in the job of a lane of trials; return it in words."""
         files = self._folder.region(slug)
         place = in_lane(files, files.gate, node)
         outcome = gate.outcome_of_measurement(self._studies.frozen, place, code)
@@ -62,7 +65,7 @@ class GateScripts:
         return f"the models are measured in a separate job: {outcome.error}"
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
-        """Judge an attempt to measure; if no attempt succeeds, the current model stays current."""
+        """Judge an attempt to measure; if the last one fails, the current model stays current."""
         files, study = self._folder.region(slug), self._studies.study
         outcome = gate.outcome_of_measurement(self._studies.frozen, files.gate, job.code)
         note_job(files.gate, study, failed=outcome is not None)

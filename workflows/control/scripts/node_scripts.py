@@ -1,6 +1,6 @@
-"""Requests of the PRE and POST scripts of DAG nodes, which the run's service answers.
+"""Requests of the PRE and POST scripts of DAG nodes, which the optimiser's service answers.
 
-The program `serve FOLDER [--wait]` is this service. Every operation may be repeated, because DAGMan
+The program `serve FOLDER [--wait]` is this service. Every request may be repeated, because DAGMan
 runs a script again after a crash.
 
 begin REGION                             prepare a new DAGMan of the region
@@ -75,7 +75,7 @@ log = logging.getLogger(__name__)
 
 
 class _Script:
-    """A script's request; its errors are recorded in the region's folder."""
+    """One request of a PRE or POST script; its errors are recorded in the region's folder."""
 
     def __init__(self, folder: RunFolder, slug: str, node: str, operation: str) -> None:
         self._files, self._node, self._operation = folder.region(slug), node, operation
@@ -87,12 +87,12 @@ class _Script:
             note_success(self._files.failing, self._node)
 
     def waits(self, error: str, cause: Cause) -> Reply:
-        """Return the reply that lets the script run again until its dependency is back."""
+        """Return the reply with which DAGMan repeats the script for as long as `cause` lasts."""
         self._note(error, cause)
         return Reply(EXITS["defer"], error)
 
     def failed(self, error: Exception) -> Reply:
-        """Return the reply after an error: run again, or, after `TRIES` errors, fail the region."""
+        """Reply to an error: repeat the script or, after `TRIES` errors, fail the region."""
         log.error("%s of %s", self._operation, self._node, exc_info=error)
         words = words_of(error)
         if self._note(words) < TRIES:
@@ -109,10 +109,11 @@ class _Script:
 
 
 class NodeScripts:
-    """The operations of one run, for one request at a time; not thread-safe.
+    """The handler of script requests for one run, one request at a time; not thread-safe.
 
-    Only this object writes the run's studies. The service's lock excludes other writers on this
-    machine, and the run's owner is checked before each write.
+    Only this object writes the run's Optuna studies. The lock of the optimiser's service excludes
+    other writers on this machine. A manager on another machine may have become the run's owner, so
+    the owner is checked before each write.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -143,7 +144,7 @@ class NodeScripts:
         }
 
     def handle(self, words: list[str]) -> Reply:
-        """Answer the request of one script."""
+        """Execute the request `words`, an operation with its arguments, and return the reply."""
         operation, slug, *more = [*words, "", ""]
         arguments, node = words[1:], more[0] or slug
         if operation not in self._operations:
@@ -188,7 +189,7 @@ class NodeScripts:
         return reply
 
     def idle(self) -> bool:
-        """Do one piece of work: prepare an ask, or read reports; return whether more is left."""
+        """Suggest parameters ahead, or read reports or messages; return whether work is left."""
         if not self._warm:
             warm_up(self._frozen.study.sampler)
             self._warm = True
@@ -200,21 +201,21 @@ class NodeScripts:
         return self._stopping.due() and not self._other_owner() and self._stopping.poll()
 
     def due(self) -> bool:
-        """Return whether it is time to read the trials' reports or the jobs' messages."""
+        """Return whether it is time to read the trials' reports or messages of the jobs' agents."""
         return self._stopping.due() or self._turns.due()
 
     @property
     def descriptor(self) -> int:
-        """A file descriptor that becomes readable when a job has sent a message."""
+        """A file descriptor that becomes readable when a job's agent has sent a message."""
         return self._turns.descriptor
 
     def noticed(self) -> None:
-        """Answer the jobs that have sent messages."""
+        """Answer the jobs' agents that have sent messages."""
         if not self._other_owner():
             self._turns.noticed()
 
     def is_watching(self) -> bool:
-        """Return whether trials may send reports, or jobs may send messages."""
+        """Return whether reports of trials or messages of jobs' agents may still come."""
         return self._stopping.is_watching() or self._turns.is_listening()
 
     def _model_leads(self) -> bool:
@@ -246,7 +247,7 @@ class NodeScripts:
         return Reply(EXITS["done"], f"{slug}: begins{what}")
 
     def _end(self, slug: str, return_code: str, retry: str = "0", most: str = "1") -> Reply:
-        """Return the reply after a region's DAGMan: start another unless the region is over."""
+        """Return the reply after a region's DAGMan: start another if the region isn't over."""
         files, how = self._folder.region(slug), f"its DAGMan ended ({return_code})"
         if files.is_done:
             word = stage_of(
@@ -279,7 +280,10 @@ class NodeScripts:
         return f"{said}{log_hint(str(files.scripts_log))}"
 
     def _other_owner(self) -> Owner | None:
-        """Return another owner of the run, if any; after a change let the studies be read again."""
+        """Return the run's owner if it is another manager, else None.
+
+        If the owner has changed, the Optuna studies are read again at the next use.
+        """
         owner = self._ownership.owner()
         if owner != self._owner:
             self._studies.forget()
@@ -288,10 +292,11 @@ class NodeScripts:
 
 
 def _bring_agent(folder: RunFolder, study: Study) -> None:
-    """Add the agent program to a run of an earlier release, for the run's next jobs.
+    """Add this release's agent, the program of a trial's job, to a run of an earlier release.
 
-    Jobs in the queue start with the earlier release's program. If a gang's keeper does not
-    understand these jobs, the keeper removes them, and new jobs are submitted.
+    The run's next jobs use it. Jobs already in the queue start with the earlier release's agent. If
+    a gang's keeper, the process that assigns ranks, does not understand such jobs, it removes them,
+    and DAGMan submits new ones.
     """
     if study.has_gangs or not folder.agent.exists():
         archive.build(folder.code / nodes.AGENT)

@@ -1,4 +1,4 @@
-"""Publication of a region's model in MODELS/STUDY/REGION/RUN-ID, and of the link `latest`."""
+"""Publication of a region's model in MODELS/STUDY/REGION/RUN-ID, and of the link `latest` to it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Publication:
     Attributes:
         path: the folder with the model's files, metrics.json, provenance.json and card.json.
         not_latest: the reason why `latest` is another run's model; None if `latest` is this model.
-        awaits_approval: why the gate lets the model pass, if a person has to approve the model.
+        awaits_approval: why the model passed the gate, if a person has to approve it; else None.
         removed: a line about the removal of models that the study doesn't keep; None without any.
     """
 
@@ -74,11 +74,12 @@ def publish(
 ) -> Publication:
     """Publish the model of the full training in `best`; a second call changes nothing.
 
-    Switch `latest`, unless the gate keeps the current model, a later run's model is published, or a
-    person has to approve the new model. In a study without a gate `verdict` is None.
+    Switch `latest` to the model, unless the gate keeps the current model, a later run has published
+    a model, or a person has to approve the new one. `verdict` is the gate's; None without a gate.
 
     Raises:
-        InputError: another run has published here, or model/ has something that can't be published.
+        InputError: another run with this id has published here, or the trainer's folder model/ has
+            a file that can't be published.
         OSError: the publish folder can't be written.
     """
     check_model(best.model)
@@ -99,7 +100,7 @@ def publish(
 
 
 def _await_approval(published: Path, frozen: FrozenStudy, verdict: Verdict) -> str | None:
-    """Mark a model that passed the gate as awaiting approval, if required; return the reason."""
+    """Note that a model awaits approval, if required; return why it passed the gate, else None."""
     gate, link = frozen.study.gate, published.parent / LATEST
     if not (gate and gate.approve) or reason_not_newest(published, frozen.as_of):
         return None
@@ -109,7 +110,7 @@ def _await_approval(published: Path, frozen: FrozenStudy, verdict: Verdict) -> s
 
 
 def _removed(published: Path, keep: Keep | None) -> str | None:
-    """Remove models that the study doesn't keep; return a line about the removal or its failure."""
+    """Remove the models that `keep` doesn't keep; return a line about the result, or None."""
     if keep is None:
         return None
     now, spared = datetime.now(UTC), {published.name}
@@ -140,7 +141,7 @@ def _why_kept(published: Path, study: Study, verdict: Verdict) -> str | None:
 
 
 def _put(published: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict | None) -> None:
-    """Create the complete folder `published` in one step, unless a previous attempt did."""
+    """Create the folder `published` with all files in one step, unless an earlier attempt did."""
     beside = Path(tempfile.mkdtemp(prefix=BESIDE, dir=published.parent))
     try:
         _fill(beside, frozen, best, verdict)
@@ -170,7 +171,7 @@ def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict
 
 
 def check_model(model: Path) -> None:
-    """Raise InputError if a model has other than plain files, or a name that trialfleet uses."""
+    """Raise InputError if `model` has anything but plain files, or a file name of trialfleet's."""
     try:
         for _ in job_files.tree_of(model):
             pass
@@ -185,10 +186,10 @@ def check_model(model: Path) -> None:
 
 
 def _same(new: Path, old: Path) -> bool:
-    """Return whether two published folders are from the same training; package versions may differ.
+    """Return whether two published folders are of the same training, with any package versions.
 
-    Trainings in two runs may have equal parameters and metrics, so the bytes of the model files
-    decide.
+    Trainings in two runs may have equal parameters and metrics, so the bytes of all model files are
+    compared, too.
     """
     files = _files(new)
     if _files(old) | {Path(CARD)} != files or _origin(new) != _origin(old):
@@ -213,10 +214,10 @@ def _result(study: Study, best: TrialFolder) -> Complete:
 
 
 def provenance(frozen: FrozenStudy, best: TrialFolder) -> dict[str, Any]:
-    """Return the origin of a model: enough to train the model again.
+    """Return the origin of a model: what is needed to train it again.
 
-    InputError if `best` has no complete result, or a damaged trial.json; OSError if a file of
-    `best` can't be read.
+    InputError if the full training in `best` has no complete result, or a damaged trial.json;
+    OSError if a file of `best` can't be read.
     """
     trial = job_files.read_record(best.trial_json, "region", "trial", "params", "seed", "objective")
     result = _result(frozen.study, best)

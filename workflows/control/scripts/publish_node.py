@@ -1,6 +1,6 @@
 """The program `publish FOLDER SLUG`, a local-universe job that publishes a region's model.
 
-A second execution changes nothing. The exit code is 0, or the code that stops the region's graph.
+A second execution changes nothing. The exit code is 0, or the code that ends the region's DAG.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from trialfleet.workflows.views.output import say
 def publish_region(folder: RunFolder, slug: str) -> int:
     """Publish a region's model; return the job's exit code.
 
-    If publishing is impossible, the reason is stored, and the code is `stop`. OSError: the disk is
-    full.
+    If publishing is impossible, the reason is stored in the region's folder, and the exit code ends
+    the region's DAG. OSError if the disk is full.
     """
     files = folder.region(slug)
     if files.published.exists():  # a person may have switched `latest` since

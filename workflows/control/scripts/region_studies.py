@@ -1,4 +1,4 @@
-"""The Optuna studies of a run's regions, and common actions of the regions' scripts."""
+"""The Optuna studies of a run's regions, and the actions that all scripts of the regions share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trialfleet.workflows.study.frozen import FrozenStudy
 
 
 class RegionStudies:
-    """A run's regions, by slug, with their Optuna studies in the run's storage."""
+    """A run's regions, by slug, with their Optuna studies in the run's trial database."""
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
         self.folder = folder
@@ -44,15 +44,15 @@ class RegionStudies:
         self._clock = WallClock()
 
     def forget(self) -> None:
-        """Let the studies be read again, because another process has written them."""
+        """Read the studies again at the next use, because another process has written them."""
         self._opened.clear()
 
     def ask_ahead(self) -> bool:
-        """Suggest parameters for one region in advance; return False if no region needs any."""
+        """Suggest one region's next parameters in advance; return False if no region needs any."""
         return any(study.ask_ahead() for study in self._opened.values())
 
     def of_region(self, slug: str) -> RegionStudy:
-        """Return the study of a region."""
+        """Return the Optuna study of a region."""
         if slug not in self._opened:
             region = self.regions[slug]
             self._opened[slug] = RegionStudy(
@@ -89,9 +89,10 @@ class RegionStudies:
     ) -> TrialFiles:
         """Return a writer of the files for an attempt at a trial or a full training.
 
-        `node` is the trial's name, or the DAG node of the full training. `answer` is None for a
-        lane's job, whose agent asks for parameters itself. `best` is the folder of the full
-        training; None for a trial. Earlier attempts failed on the machines in `avoid`.
+        `node` is the trial's name, or the DAG node of the full training. `answer` has the trial's
+        parameters; it is None for a lane's job, whose agent asks for them itself. `best` is the
+        folder of the full training; None for a trial. `avoid` names the machines on which earlier
+        attempts failed.
         """
         answer = answer or Assignment(number=0, params={}, seed=0)
         order = TrialOrder(
@@ -108,15 +109,16 @@ class RegionStudies:
         return TrialFiles(self.frozen.run, self.study, self.folder, place, order)
 
     def judged(self, place: TrialFolder, code: int) -> tuple[int, Complete | Failed | Unpaid]:
-        """Unpack an attempt's files; return the exit code, from the agent if known, and outcome."""
+        """Unpack an attempt's files; return its exit code, from the agent if known, and outcome."""
         code = settled(place, code, bytes_of(self.study.resources.disk))
         return code, outcome_of(place, code, self.study.objective.metric, self.frozen.places)
 
     def ended(self, place: TrialFolder) -> Ended | None:
-        """Unpack a trial's files and return how the trial ended; None if the trial has not ended.
+        """Unpack a trial's files and return how the trial ended; None if it has not ended.
 
-        The end is also noted in the job's log. The agent may have been lost after sending the
-        files, or the service killed after unpacking them.
+        The end is also noted in the job's event log. Nobody may have done so before: the agent may
+        have been lost after sending the files, or the optimiser's service killed after unpacking
+        them.
         """
         take_left(place, place.left, bytes_of(self.study.resources.disk))
         ended = read_ended(place)
@@ -125,7 +127,7 @@ class RegionStudies:
         return ended
 
     def facts(self) -> Facts:
-        """Return the facts that may prevent all starts in the run, except disk space."""
+        """Return the facts that may prevent any start of a job in the run, except disk space."""
         return Facts(
             unpaid=spending.read_unpaid(self.folder),
             deadline=self.frozen.day.deadline if self.frozen.day else None,
@@ -133,12 +135,12 @@ class RegionStudies:
         )
 
     def over(self) -> str | None:
-        """Return the reason why no attempt at a trial may start any more; None if attempts may."""
+        """Return the reason why no further attempt at any trial may start; None if one may."""
         refused = refusal("attempt", self.facts())
         return refused.reason if refused else None
 
     def no_space(self) -> str:
-        """Return a text if nothing may start because the disk is nearly full; else ""."""
+        """Return the reason why nothing may start, if the disk is nearly full; else ""."""
         return lack_of_space(self.folder.root)
 
     def go_on(self, slug: str) -> None:
@@ -146,27 +148,28 @@ class RegionStudies:
         self.folder.region(slug).stopped.unlink(missing_ok=True)
 
     def stop(self, slug: str, reason: str) -> Reply:
-        """Record the reason why a region stops; return the reply."""
+        """Record `reason`, why the region fails; return the reply that ends the region's DAG."""
         write_json(self.folder.region(slug).stopped, {"reason": reason})
         return Reply(EXITS["stop"], f"{self.regions[slug].name}: failed: {reason}")
 
 
 def note_ended(place: TrialFolder, job: str, ended: Ended) -> None:
-    """Note in a job's log that the job (such as 12.0) ended a trial, and how."""
+    """Note in a job's event log that the job `job` (such as 12.0) ended a trial, and how."""
     when = job_files.stamp_of(place.ended)[1] or job_files.stamp_of(place.said)[1]
     note(place, job, when / 1e9, MarkKind.ENDS, ended)
 
 
 class NotTaken(Reply):
-    """The reply for a job that HTCondor did not accept; the job will be submitted again."""
+    """The reply for a job that HTCondor refused at its submission; it will be submitted again."""
 
 
 def without_job(node: str, job: JobEnd) -> Reply | None:
-    """Return the reply for a DAG node that had no job; None if the node had a job.
+    """Return the reply for a DAG node that had no job; None if it had a job.
 
-    The PRE script's exit code counts only here: a restarted DAGMan does not know this code for
-    running nodes. If HTCondor did not accept a job, the trial's parameters are not at fault. DAGMan
-    tried for half a minute and won't retry the node. The region's next DAGMan runs the node again.
+    The exit code of the DAG node's PRE script, `job.asked`, decides only in this case: a restarted
+    DAGMan does not know it for running DAG nodes. If HTCondor refused the job, the trial's
+    parameters are not at fault. DAGMan tried for half a minute, so the DAG node fails, and the
+    region's next DAGMan runs it again.
     """
     if job.code == JOB_UNSUBMITTED:
         return NotTaken(EXITS["retry"], f"{node}: HTCondor did not take its job")

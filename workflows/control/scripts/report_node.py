@@ -1,4 +1,4 @@
-"""The program `report FOLDER`: the last DAG node of a run, which runs even if others failed."""
+"""The program `report FOLDER`: the last DAG node of a run, executed even if other nodes failed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trialfleet.workflows.views.report.reading import read_report
 def write_report(folder: RunFolder, finished: datetime | None) -> Report:
     """Write a run's report as HTML and JSON; `finished` is None before the run's end.
 
-    OptimizerError if the storage can't be read; then an existing page stays.
+    OptimizerError if the trial database can't be read; then an existing report stays unchanged.
     """
     report = read_report(folder, finished)
     with replacing(folder.report_data, mode=0o644) as file:

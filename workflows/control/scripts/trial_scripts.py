@@ -1,4 +1,4 @@
-"""PRE and POST scripts of the DAG nodes that train trials, as the run's service answers them."""
+"""PRE and POST scripts of the DAG nodes for trials, as the optimiser's service executes them."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ from trialfleet.workflows.status.run_trials import RunTrials
 
 @dataclass(frozen=True)
 class Chosen:
-    """A trial to train now: its name and its parameters."""
+    """A trial to train now: its name, and the assignment with its parameters."""
 
     name: str
     answer: Assignment
 
 
 class TrialScripts:
-    """The choice of trials and parameters, and the judgement of attempts at trials."""
+    """Scripts that choose the next trial and its parameters, and judge each attempt at a trial."""
 
     def __init__(self, studies: RegionStudies) -> None:
         self._studies, self._folder, self._study = studies, studies.folder, studies.study
@@ -60,7 +60,10 @@ class TrialScripts:
         self._budgets = Budgets(studies)
 
     def ask(self, slug: str, node: str) -> Reply:
-        """Write the files of a DAG node's job, with the first trial unless the job is a lane's."""
+        """Write the files of a DAG node's job, with its first trial.
+
+        A lane's job trains several trials; its agent asks for each of them itself.
+        """
         reply = self.settle(slug, node)
         if reply and reply.exit_code == EXITS["stop"]:
             return reply
@@ -88,9 +91,9 @@ class TrialScripts:
         return Reply(EXITS["done"], f"{node}: a job for {name or 'its trials'}")
 
     def _under_way(self, slug: str, node: str, beside: str | None = None) -> str | None:
-        """Return the first asked trial of a DAG node that has neither a result nor a stop order.
+        """Return a DAG node's first trial that was asked for, without a result or a stop order.
 
-        If no attempt at the trial may start any more, the trial is recorded as abandoned.
+        If no attempt at this trial may start any more, record it as abandoned and return None.
         """
         name = self.unfinished(slug, node, beside)
         if name is None or self._is_recorded(slug, name):
@@ -117,9 +120,9 @@ class TrialScripts:
         return Reply(EXITS["skip"], f"{node}: skipped: {refused.reason}")
 
     def choose(self, slug: str, node: str, *, beside: str | None = None) -> Chosen | Reply:
-        """Return the trial that a DAG node's job trains next, or the reply if there is none.
+        """Return the trial that a DAG node's job trains next, or the reply that says why none is.
 
-        The trial `beside` has ended, but is not recorded yet.
+        The trial `beside` is ignored: it has ended, but its result is not recorded yet.
         """
         study = self._studies.of_region(slug)
         name = self._under_way(slug, node, beside) or self._next(slug, node)
@@ -133,7 +136,7 @@ class TrialScripts:
         return Chosen(name, answer)
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
-        """Judge an ended job's unrecorded trial; the reply says whether another job follows."""
+        """Record an ended job's trial, if unrecorded; the reply says whether a job follows."""
         name = self.unfinished(slug, node) or (node if is_trial(node) else None)
         has_asked = job.code == 0 or read_said(self._folder.region(slug).trial(node)) is not None
         if name is None and not has_asked:
@@ -157,9 +160,9 @@ class TrialScripts:
         return self._after(slug, node) if is_done and place.is_shared else reply
 
     def settle(self, slug: str, node: str) -> Reply | None:
-        """Judge a DAG node's unfinished trial if the package with its result has arrived.
+        """Judge a DAG node's unfinished trial if its result's package has arrived, else None.
 
-        The agent may have been lost after sending the package, while no service was running.
+        The agent may have been lost after sending the package, while no optimiser's service ran.
         """
         if (name := self.unfinished(slug, node)) is None:
             return None
@@ -170,11 +173,11 @@ class TrialScripts:
     def judge(
         self, slug: str, name: str, code: int, job: str, job_end: JobEnd | None = None
     ) -> Reply:
-        """Record in the study how an attempt at a trial ended.
+        """Record in the trial database how an attempt at the trial `name` ended.
 
-        `code` is the exit code of the attempt or the job. `job` is the HTCondor job's id, such as
-        12.0, or empty without a job. A trial fails at most once in a job. `job_end` has DAGMan's
-        facts about the job, if the job has ended.
+        `code` is the exit code of the attempt or its job. `job` is the HTCondor job's id, such as
+        12.0, or empty without a job; a trial fails at most once per job. `job_end` has DAGMan's
+        facts about the job; None if the job has not ended.
 
         Returns:
             done: the trial is recorded; retry: another attempt follows; stop: the region ends.
@@ -235,7 +238,7 @@ class TrialScripts:
         return Reply(EXITS["retry"], f"{node}: continues in another job")
 
     def unfinished(self, slug: str, node: str, beside: str | None = None) -> str | None:
-        """Return the first asked trial of a DAG node that has no result."""
+        """Return a DAG node's first trial that was asked for and has no result, except `beside`."""
         running, own = self._studies.of_region(slug).running(), range_of(node)
         return next((name for name in running if own.has(name) and name != beside), None)
 
@@ -245,7 +248,7 @@ class TrialScripts:
         return early_stop(place, self._study.objective.metric)
 
     def _is_recorded(self, slug: str, name: str) -> bool:
-        """Record a trial as stopped early if it has a stop order; return whether it had one."""
+        """If a trial has a stop order, record it as stopped early; return whether it has one."""
         place = self._folder.region(slug).trial(name)
         outcome = self._told_to_stop(place)
         if outcome is None:
@@ -254,10 +257,10 @@ class TrialScripts:
         return True
 
     def _why_give_up(self, slug: str, outcome: Failed) -> str | None:
-        """Return the reason why no trial of a region can succeed; None if a trial may.
+        """Return the reason why no further trial of a region can succeed; None if a trial may.
 
-        If the trainer can't be started, the region's own trials are enough evidence. Any other
-        error counts only if all trials of the run failed.
+        If the trainer can't be started, failures of this region are enough evidence. Any other
+        error counts only if all trials of the run have failed with it.
         """
         own = self._studies.of_region(slug).trials()
         if any(trial.state == TrialState.COMPLETE for trial in own):

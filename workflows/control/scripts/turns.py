@@ -1,8 +1,8 @@
-"""Assignment of trials to jobs that train several trials, by answers to their agents' messages.
+"""Assignment of trials to jobs that train several trials, as answers to their agents' messages.
 
-The service learns of new messages by inotify, so a thousand training jobs cause no work. An answer
-is a file that names its message. After a crash, the service answers later; recorded results don't
-change. docs/trial-jobs.md has the protocol.
+The optimiser's service learns of new messages by inotify, so jobs that only train cause no work. An
+answer is a file that names the message that it answers. After a crash, the restarted service
+answers open messages, and keeps recorded results. docs/trial-jobs.md has the protocol.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class Turns:
-    """The messages of a run's agents, and the answers to them. Not thread-safe."""
+    """The messages of agents, which train a job's trials, and the answers. Not thread-safe."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Turns:
         return int(self._inotify.fileno())
 
     def watch_all(self) -> None:
-        """Watch the messages of jobs that may already run, and let existing messages be read."""
+        """Watch the messages of all jobs that may already run, and make existing messages due."""
         for slug, region in self._studies.regions.items():
             if self._studies.folder.region(slug).is_done:
                 continue
@@ -94,7 +94,7 @@ class Turns:
         self._unwatched.discard((slug, node))
 
     def is_listening(self) -> bool:
-        """Return whether jobs may send messages, because a region's graph is under way."""
+        """Return whether jobs may send messages, because the DAG of a watched region is running."""
         folder = self._studies.folder
         slugs = {slug for slug, _ in (*self._watched.values(), *self._unwatched)}
         return any(folder.region(slug).dag_files.lock.exists() for slug in slugs)
@@ -111,7 +111,7 @@ class Turns:
         self.catch_up()
 
     def due(self) -> bool:
-        """Return whether messages must be read again."""
+        """Return whether `catch_up` has messages to read, new ones or unanswered ones."""
         return any(when <= time.monotonic() for when in self._later.values())
 
     def catch_up(self) -> None:
@@ -126,9 +126,9 @@ class Turns:
                 del self._later[slug, node]
 
     def answer(self, slug: str, node: str) -> None:
-        """Answer the last message of a DAG node's agent; a second call changes nothing.
+        """Answer the last message of the agent of a DAG node's job; a second call changes nothing.
 
-        OptimizerError if the storage can't be used; OSError if a file can't be written.
+        OptimizerError if the trial database can't be used; OSError if a file can't be written.
         """
         place = self._place(slug, node)
         said, order = read_said(place), read_order(place)
@@ -149,7 +149,7 @@ class Turns:
             self._asked(slug, node, said)
 
     def _told(self, slug: str, node: str, trial: TrialFolder, said: Said, *, is_last: bool) -> None:
-        """Record how a trial ended, and assign the next trial."""
+        """Record how the trial ended that the message `said` reports, and assign the next trial."""
         running = self._trials.unfinished(slug, node)
         note_ended(trial, said.job, said.ended)
         if is_last:  # the POST script records it
@@ -181,7 +181,7 @@ class Turns:
             self._next(slug, node, said)
 
     def _ends(self, slug: str, node: str, said: Said, reply: Reply) -> bool:
-        """Dismiss the agent if the reply ends its job or its region; return whether it does."""
+        """Let the agent exit if `reply` ends its job or its region; return whether it does so."""
         log.info("%s", reply.message)
         if reply.exit_code == EXITS["done"]:
             return False
@@ -198,7 +198,7 @@ class Turns:
             self._hand_out(slug, node, said)
 
     def _asked(self, slug: str, node: str, said: Said) -> None:
-        """Judge a trial that a previous agent has left, and assign the next trial."""
+        """Judge a trial that the lane's previous, lost job has left, and assign the next trial."""
         told = self._trials.settle(slug, node)
         if told is None or not self._ends(slug, node, said, told):
             self._hand_out(slug, node, said)
@@ -217,7 +217,7 @@ class Turns:
         self._studies.files(slug, chosen.name, chosen.answer).hand_out(said.turn)
 
     def _asked_behind_trials(self, slug: str, node: str, said: Said, why: str) -> None:
-        """Assign the full training or the gate, after results of a previous agent are recorded."""
+        """Record what a lost agent left, then assign the full training or the gate, if wanted."""
         behind: _End | None = None
         if told := self._gate.settle_in_lane(slug, node):
             why = told
@@ -231,7 +231,7 @@ class Turns:
         return self._gate if self._final.is_trained_in(slug, node) else None
 
     def _end(self, slug: str, node: str, said: Said, why: str, behind: _End | None) -> None:
-        """Assign the full training or the gate (`behind`), or dismiss the agent with `why`."""
+        """Order the full training or the gate (`behind`), or let the agent exit with `why`."""
         files = self._studies.folder.region(slug)
         end = files.best if behind is self._final else files.gate
         is_wanted = behind and said.wants and not self._studies.no_space()

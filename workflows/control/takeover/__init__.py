@@ -1,1 +1,1 @@
-"""Two managers that share a study: the lease on its days, and the results of the other manager."""
+"""Two managers that share a study: the lease on its days, and copies of each other's results."""

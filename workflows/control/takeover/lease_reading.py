@@ -1,4 +1,4 @@
-"""Reading of the lease on a study's days, if two managers share them."""
+"""Reading of the lease on a study's days, which shows the manager that works on them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from trialfleet.workflows.study.loading import load_whole
 
 
 def read_lease(file: Path, folder: DailyFolder) -> tuple[Lease | None, str]:
-    """Update this machine's copy of the journal and read the lease.
+    """Update this machine's copy of the journal; return the lease on the days, and an error text.
 
-    Return the lease, and the reason why the database can't be read, or "". The lease is None if
-    only one manager runs the days, or if no day has begun.
+    The lease is None if only one manager runs the days, if no day has begun, or if the database
+    can't be read. Only in the last case, the text is not empty.
     """
     study = load_whole(file)
     if study.daily is None or study.daily.takeover_after is None or study.storage is None:

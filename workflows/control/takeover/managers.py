@@ -1,4 +1,4 @@
-"""The choice of the manager that works on a study's days; see `SharedRows`."""
+"""The choice of the manager that works on a study's days, by a lease in a shared database."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ T = TypeVar("T")
 
 
 class Managers:
-    """The lease and the results of the days of a study that this manager shares with another."""
+    """This manager's share in a study's days: the lease on them, the other manager's results."""
 
     def __init__(self, study: Study, folder: DailyFolder, say: Callable[[str], None]) -> None:
         """Open the database of a study with `daily.takeover_after`; wait while it is unreachable.
 
-        `study` is from `load_published`. `say` gets a line about each wait.
+        `study` is from `load_published`. `say` gets a line each time this manager waits.
         """
         assert study.daily
         assert study.daily.takeover_after
@@ -59,8 +59,8 @@ class Managers:
 
         The block gets True with the lease. `gives_up` is called repeatedly; once it returns True,
         the block gets False. With `at_once`, a free lease is taken at once. Otherwise the manager
-        that worked last has priority during the validity of a lease, because its machine has the
-        last days' results.
+        that held the lease last has priority for as long as a lease is valid, because its machine
+        has the last days' results.
         """
         self._lost.clear()
         begun, shown = time.monotonic(), ""
@@ -87,16 +87,16 @@ class Managers:
                 self._rows.give_back()
 
     def check(self) -> None:
-        """Raise LeaseLostError if the other manager has, or may have, taken over."""
+        """Raise LeaseLostError if the other manager holds the lease now, or may hold it."""
         if self._lost.is_set():
             raise LeaseLostError(f"another manager may work on the days of {self._study.name!r}")
 
     def take_over_run(self, run: Path) -> None:
-        """Make this manager the owner of a run's studies; the other manager may own them."""
+        """Make this manager the owner of a run's Optuna studies, which the other may own."""
         self._patiently(lambda: take_over(RunFolder(run)))
 
     def is_safe(self, outcome: Outcome) -> bool:
-        """Return whether the other manager could continue: an outcome's model must be in S3.
+        """Return whether the other manager could go on after an outcome: its model must be in S3.
 
         ExportError if S3 is unreachable.
         """
@@ -105,15 +105,15 @@ class Managers:
         return self._models.has(outcome.region, outcome.run)
 
     def restore(self, regions: Iterable[str]) -> None:
-        """Copy the models that the other manager made current to this machine."""
+        """Make the models that the other manager made current the current ones here, too."""
         self._patiently(lambda: self._models.restore(regions, self._say))
 
     def outcomes(self, attempt: Attempt, regions: Iterable[str]) -> list[Outcome]:
-        """Return the outcomes of regions whose models the other manager has published."""
+        """Return the outcomes of those `regions` whose models the other manager has published."""
         return self._patiently(lambda: self._models.outcomes(attempt, regions))
 
     def note_told(self, events: list[str]) -> None:
-        """Send the other manager the ids of sent events; after a failure the next call retries."""
+        """Tell the other manager which events were sent; the next call repeats a failed one."""
         if new := set(events) - self.told:
             with suppress(OptimizerError):  # the next event tries again
                 self.journal.note_told(new)

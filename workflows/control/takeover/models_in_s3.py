@@ -1,4 +1,4 @@
-"""A study's models in S3, from which a manager copies the models of the other manager."""
+"""A study's models in S3, from which one manager copies the models of the other manager."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ModelsInS3:
     """The copy of a study's publish folder in S3; ExportError if S3 refuses or is unreachable."""
 
     def __init__(self, study: Study) -> None:
-        """Send no request; `study` is from `load_published`."""
+        """Prepare the access without a request; `study` is from `load_published`."""
         assert study.export
         assert study.export.s3
         self._study = study
@@ -36,7 +36,7 @@ class ModelsInS3:
         return (region, run) in self._whole
 
     def restore(self, regions: Iterable[str], say: Callable[[str], None]) -> None:
-        """Make S3's current models current here, unless this machine switched models later."""
+        """Make S3's current models current here, unless this machine switched `latest` later."""
         for region in regions:
             models = models_folder_of(self._study, region_slug(region))
             pointer = self._mirror.pointer(self._root(region))
@@ -47,10 +47,10 @@ class ModelsInS3:
                 say(f"{region}: {run}'s model is the current one, by {self._mirror.title}")
 
     def outcomes(self, attempt: Attempt, regions: Iterable[str]) -> list[Outcome]:
-        """Return the outcomes of an attempt's regions whose models are in S3.
+        """Return the outcomes of those `regions` whose models from the attempt's run are in S3.
 
-        An incomplete copy by another manager is removed, because the run will publish the model
-        again.
+        If the other manager copied a model incompletely, the copy is removed, because the run will
+        publish this model again.
         """
         found = []
         for region in regions:
@@ -77,7 +77,7 @@ class ModelsInS3:
         return attempt.outcome(region, ending, why, run=attempt.run)
 
     def _fetch(self, region: str, run: str) -> Path:
-        """Copy a complete model to this machine; return its folder."""
+        """Copy a complete model from S3 to this machine, if missing; return its folder."""
         models = models_folder_of(self._study, region_slug(region))
         models.mkdir(parents=True, exist_ok=True)
         place, beside = models / run, models / f"{BESIDE}{run}"
@@ -93,7 +93,7 @@ class ModelsInS3:
 
 
 def _is_news(pointer: Pointer, here: list[history.Change]) -> bool:
-    """Return whether `pointer` names another model than `latest` here, and was switched later."""
+    """Return whether `pointer` names a different model from local `latest`, and is more recent."""
     if not here:
         return True
     last = here[-1]
