@@ -12,7 +12,7 @@ known before the departure: the schedule, the aircraft, and the weather at the a
 is from the hour before the scheduled one, because an hour's observation is made near its end.
 
 The split is by date, in whole weeks: of every five weeks, three are for training, one for
-validation, one for the test. Flights of one day share its weather and its jams. So with a random
+validation, one for the test. Flights of one day share the weather and the delays. So with a random
 split, the training rows would include flights of every test day. Test rows from only the last
 months of the year would be from another season than the validation rows.
 """

@@ -45,7 +45,7 @@ def compare(
 def worse_of(objective: Comparison, report: Comparison) -> str | None:
     """Return a sentence if tuned settings are clearly worse by `report` than default ones; or None.
 
-    Tuned settings can't be worse by the objective, by which they were chosen.
+    Tuned settings can be worse only by another metric than the objective, which chose them.
     """
     if report.gain is None or report.gain >= 0:
         return None

@@ -112,7 +112,7 @@ class RegionReport:
 
     Attributes:
         slug: the region's name in paths, unique in the run; the page's anchor is `region-SLUG`.
-        study_name: the name of the region's study in the storage.
+        study_name: the name of the region's Optuna study in the trial database.
         stopped: why the region ended early.
         not_latest: why `latest` is not the published model.
         gate: what the gate measured for a model that passed; None without a gate or a previous

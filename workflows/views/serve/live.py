@@ -162,7 +162,7 @@ class LiveRun:
         self._stamp: object = None
 
     def snapshot(self) -> Snapshot:
-        """Return the last snapshot, or wait for the first; TrialfleetError if it is unreadable.
+        """Return the last snapshot, or wait for the first; TrialfleetError if a read failed.
 
         After each call, changes of the run are read, until there is no call for `_UNWATCHED`
         seconds.

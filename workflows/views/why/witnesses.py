@@ -113,7 +113,7 @@ class RunFactsReader:
     # -- a node ----------------------------------------------------------------------------------
 
     def node(self, graph: RegionGraph, name: str) -> NodeFacts:
-        """Return the facts about `name`: a trial, or a DAG node (with its current trial)."""
+        """Return the facts about `name`: a trial, or a DAG node and its current trial."""
         files = self.files.region(graph.slug)
         end = {graph.best: files.best, graph.gate: files.gate}.get(name)
         at_end = end_place(files, end) if end else None
