@@ -1,7 +1,7 @@
-"""SHA-256 checksums of files. Each state of a file is read once.
+"""SHA-256 checksums of files, with a cache, so that an unchanged file is read only once.
 
-Inode, size, mtime and ctime together are a file's state; programs can't set ctime. A checksum is
-valid for a state if the file had this state both before and after it was read.
+A file is unchanged if its state is: inode, size, mtime and ctime, which programs can't set. A
+checksum is valid if the file had the same state before and after it was read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ READS = 3  # of a file that changes while it is read
 
 
 def read_copy(path: Path) -> dict[str, Any]:
-    """Return a frozen study from its JSON copy; one of `files.DAMAGED` if missing or outdated."""
+    """Return a run's study from the JSON copy of `path`; one of `files.DAMAGED` if outdated."""
     copy = json.loads(path.with_suffix(".json").read_bytes())
     if copy["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest():
         raise ValueError(f"{path} was written since its copy was made")
@@ -32,7 +32,7 @@ def read_copy(path: Path) -> dict[str, Any]:
 
 
 class FileState(NamedTuple):
-    """The state of a file at one moment."""
+    """The state of a file at one moment; a changed file has another state."""
 
     inode: int
     bytes: int
@@ -50,7 +50,7 @@ class Checksums:
     """SHA-256 checksums of files, with a cache that several processes may share."""
 
     def __init__(self, cache: Path, most: float = math.inf) -> None:
-        """Set the cache, a file of JSON lines, and `most`, the number of bytes to read in all."""
+        """Use the file `cache` (JSON lines), and read at most `most` bytes of files in all."""
         self._cache, self._left = cache, most
         self._known: dict[tuple[str, FileState], str] = {}
         self._seen = 0  # bytes of the cache
@@ -58,8 +58,8 @@ class Checksums:
     def entry(self, path: Path) -> dict[str, Any]:
         """Return a file's path, state and `sha256`; OSError if the file can't be read.
 
-        `sha256` is None for a file beyond the allowed bytes, and for a file that changed at each
-        read.
+        `sha256` is None if the file has more bytes than may still be read, or if it changed during
+        each attempt to read it.
         """
         for _ in range(READS):
             state = FileState.of_file(path)
@@ -69,7 +69,7 @@ class Checksums:
         return {"path": str(path), **state._asdict(), "sha256": checksum}
 
     def checksum(self, path: Path, state: FileState) -> str | None:
-        """Return a file's checksum; None if the file has another state or is too large.
+        """Return a file's checksum; None if it no longer has this `state`, or is too large.
 
         Raises OSError if the file can't be read.
         """

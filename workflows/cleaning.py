@@ -19,9 +19,9 @@ _LARGEST = sys.float_info.max
 
 
 def clean(value: Any) -> Any:
-    """Return `value` with printable texts, without terminal colours and control characters.
+    """Return `value` with all texts cleaned of terminal colours and control characters.
 
-    Half a surrogate pair is replaced, too, because a UTF-8 file can't store it.
+    Surrogates are replaced as well, because a UTF-8 file can't store them.
     """
     if isinstance(value, str):
         if value.isprintable():
@@ -47,5 +47,5 @@ def is_finite(value: Any) -> TypeGuard[int | float]:
 
 
 def finite(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return the finite numbers among some values."""
+    """Return those entries of `values` that are finite numbers."""
     return {name: value for name, value in values.items() if is_finite(value)}

@@ -39,7 +39,7 @@ def number(value: float | None, digits: int = DIGITS) -> str:
 
 
 def counted(many: int, noun: str) -> str:
-    """Return a number of things: 1 trial, 1,200 trials."""
+    """Return a number with its noun: 1 trial, 1,200 trials."""
     return f"{many:,} {noun}{'' if many == 1 else 's'}"
 
 
@@ -54,10 +54,10 @@ def power_of_ten(exponent: int) -> str:
 
 
 def column_decimals(values: Sequence[float | None], digits: int = DIGITS) -> int | None:
-    """Return the number of decimals for a column of numbers; None if each needs its own form.
+    """Return the number of decimals for a column of numbers; None if they can't share one.
 
-    The largest number gets `digits` significant digits. Numbers that differ only in later decimals
-    get more decimals.
+    The largest number gets `digits` significant digits. If numbers differ only in later decimals,
+    all get more decimals.
     """
     sizes = [abs(value) for value in values if value]
     if not sizes:
@@ -75,7 +75,7 @@ def column_decimals(values: Sequence[float | None], digits: int = DIGITS) -> int
 
 
 def fixed(value: float | None, decimals: int | None) -> str:
-    """Return `value` with a column's number of decimals; None is a dash."""
+    """Return `value` with `decimals` decimals (None: as `number` does); a dash for no value."""
     if value is None or decimals is None or not is_finite(value):
         return number(value)
     return _signs(f"{value:z,.{decimals}f}")
@@ -94,11 +94,11 @@ def signed(value: float | None, decimals: int | None) -> str:
 
 
 def alike(values: Sequence[Any]) -> Callable[[Any], str]:
-    """Return a formatter for a column of a parameter's values: as `setting`, but floats alike.
+    """Return a function that formats a parameter's values as `setting` does, but all floats alike.
 
     All floats get the same number of decimals if each then shows three significant digits.
-    Otherwise all get powers of ten and the same number of digits. Trailing zeros that all floats
-    share are left out.
+    Otherwise all are shown with powers of ten and the same number of digits. Trailing zeros that
+    all floats share are left out.
     """
     known = [value for value in values if is_finite(value)]
     if not any(isinstance(value, float) for value in known):
@@ -110,7 +110,7 @@ def alike(values: Sequence[Any]) -> Callable[[Any], str]:
 
 
 def alike_form(known: Sequence[float]) -> tuple[int | None, int]:
-    """Return the form of `alike`: the number of decimals, or None and the significant digits."""
+    """Return how `alike` shows floats: decimals, or None and the significant digits."""
     sizes = [abs(value) for value in known if value]
     decimals = column_decimals(known)
     if decimals is not None and sizes:
@@ -135,7 +135,7 @@ def _power(value: float, digits: int) -> str:
 
 
 def setting(value: Any) -> str:
-    """Return a parameter's value: numbers as `number`, text as it is, the rest as JSON."""
+    """Return a parameter's value: floats as in `number`, text as it is, other types as JSON."""
     if isinstance(value, str):
         return value if value.strip() else json.dumps(value)
     if not is_number(value):
@@ -146,7 +146,7 @@ def setting(value: Any) -> str:
 def usd(amount: float | None, decimals: int | None = None) -> str:
     """Return an amount in USD as text; empty if unknown.
 
-    The default is two decimals for 0 and from one dollar on, otherwise four. An amount below the
+    By default, 0 and amounts from one dollar on have two decimals, others four. An amount below the
     last decimal is shown as `<0.0001`, never as zero.
     """
     if amount is None:
@@ -158,7 +158,7 @@ def usd(amount: float | None, decimals: int | None = None) -> str:
 
 
 def decimals_of(amount: float) -> int:
-    """Return the number of decimals of a sum: two, or four for less than a dollar."""
+    """Return the number of decimals of an amount in USD: two for 0 or at least 1, else four."""
     return 2 if amount >= 1 or amount == 0 else 4
 
 
@@ -178,7 +178,7 @@ def duration(seconds: float | None) -> str:
 
 
 def rough_duration(seconds: float | None) -> str:
-    """Return a time in its nearest unit: 1 min, 119 min, 47 h, 3 days; empty for None."""
+    """Return a rounded time as text: 1 min, 119 min, 47 h, 3 days; empty for None."""
     if seconds is None:
         return ""
     minutes = max(1, round(seconds / 60))
@@ -189,12 +189,12 @@ def rough_duration(seconds: float | None) -> str:
 
 
 def local_time(moment: datetime | None) -> str:
-    """Return a moment by this machine's clock: 2026-11-25 23:05; empty for None."""
+    """Return a moment in this machine's time zone: 2026-11-25 23:05; empty for None."""
     return f"{moment.astimezone():%Y-%m-%d %H:%M}" if moment else ""
 
 
 def in_one_line(text: str, most: int = 200) -> str:
-    """Return a text as a title: one printable line, cut if it is too long."""
+    """Return `text` as one line of printable characters, cut after `most` of them."""
     line = " ".join(printable(text).split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
@@ -209,7 +209,7 @@ def shortened(text: str, length: int) -> str:
 
 
 def excerpt(text: str, length: int) -> str:
-    """Return `text` in its lines; the middle of a text longer than `length` is left out."""
+    """Return `text` with its line breaks; the middle of a text longer than `length` is left out."""
     if len(text) <= length:
         return text
     head, tail = length // 3, length - length // 3

@@ -2,7 +2,8 @@
 
     python3 -m trialfleet.workflows.run_place FOLDER
 
-prints the problem of a path. It works before an installation, with the standard library only.
+prints what is wrong with a path, if anything. It works before an installation, with the standard
+library only.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def usable_place(out: Path) -> Path:
 
 
 def warning_about(place: Path) -> str | None:
-    """Return a warning about a run's folder that DAGMan can use; None if there is none."""
+    """Return a warning if a run's folder is below /tmp, which a reboot may empty; else None."""
     if not place.is_relative_to(_TEMPORARY):
         return None
     return (
@@ -42,7 +43,7 @@ def warning_about(place: Path) -> str | None:
 
 
 def main() -> None:
-    """Check the folder in `sys.argv`. A comma is an error, too: HTCondor sends files from there."""
+    """Check the folder in `sys.argv`, which must also be writable and have no comma in its path."""
     place = usable_place(Path(sys.argv[1]))
     if not is_transferable(str(place)):
         raise InputError(

@@ -14,11 +14,7 @@ PATIENCE = 60.0  # seconds for another process's write to end
 
 @contextmanager
 def opened(file: Path, what: str) -> Iterator[sqlite3.Connection]:
-    """Yield a connection to a new or existing file; afterwards all changes are on disk, or none.
-
-    `what` names the file in errors. Raises TrialfleetError if the file can't be created, or is not
-    a SQLite file.
-    """
+    """Yield a connection to a new or existing file; the block saves all its changes, or none."""
     try:
         with closing(sqlite3.connect(file, timeout=PATIENCE)) as connection:
             connection.row_factory = sqlite3.Row

@@ -1,4 +1,4 @@
-"""Arguments that name a run, a model or a region, with completion in the shell."""
+"""Click arguments that name a run, a model or a region, with completion in the shell."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Names = Callable[[click.Context, str], Iterable[str]]
 
 
 def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = True) -> Run:
-    """Return the named run, or else the newest run; see `lookup.find_run`.
+    """Return the run `name`, or without a name the newest run; see `lookup.find_run`.
 
-    `planned` prefers runs that are not yet submitted. `quiet=False` prints the newest run's name to
-    standard error.
+    With `planned`, runs that are not yet submitted are preferred. Unless `quiet`, the name of the
+    newest run is printed to standard error.
     """
     from trialfleet.workflows.control.run.run import Run
     from trialfleet.workflows.facts.runs.lookup import find_run
@@ -38,7 +38,7 @@ def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = Tru
 
 
 def _completed_by(names: Names) -> Complete:
-    """Return a function that completes a word with names, or with files if no name matches."""
+    """Return a shell completion: one of `names`, or a file if no name matches."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:
@@ -158,7 +158,7 @@ models_of_runs = click.argument(
 
 
 def model_argument(name: str, **more: Any) -> Callable[[Command], Command]:
-    """Return an argument that names a region with a published model."""
+    """Return a click argument: the name of a region with a published model."""
     return click.argument(name, shell_complete=_completed_by(_models), **more)
 
 
@@ -183,7 +183,7 @@ class _Day(click.ParamType[date]):
 
 
 def day_option(*names: str, **more: Any) -> Callable[[Command], Command]:
-    """Return an option for a date such as 2026-11-22."""
+    """Return a click option for a date such as 2026-11-22."""
     return click.option(*names, type=_Day(), **more)
 
 

@@ -1,4 +1,4 @@
-"""optuna-dashboard for a copy of a run's studies; edits in it do not change the run."""
+"""`trialfleet dashboard`: optuna-dashboard on a copy of a run's trials; edits change the copy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOST = "127.0.0.1"
 def show(run: Run, port: int, tell: Callable[[str], None]) -> None:
     """Serve the dashboard of a run on 127.0.0.1 until Ctrl-C; a `port` of 0 is any free port.
 
-    `tell` receives the dashboard's URL when it can be opened. Raises InputError if optuna-dashboard
+    `tell` is called with the dashboard's URL once it answers. Raises InputError if optuna-dashboard
     isn't installed, the port is taken, or the run has no trials.
     """
     pressed = Event()  # Ctrl-C during the copy, which is not interrupted

@@ -30,14 +30,14 @@ pool_option = click.option(
 
 
 def _chosen_pool(folder: Path | None) -> Pool:
-    """Return the pool in a folder; without a folder, the pool that this shell's variables name."""
+    """Return the pool in `folder`, or else the pool that environment variables name."""
     from trialfleet.infra.pool.embedded import Pool, meant_folder
 
     return Pool(folder or meant_folder())
 
 
 def _chosen_with_notice(folder: Path | None) -> Pool:
-    """Return the same pool as `_chosen_pool`; print a notice if `run` would use another pool."""
+    """Return the pool as `_chosen_pool`; print a notice if `trialfleet run` would use another."""
     from trialfleet.infra.pool.connection import named_configuration
 
     chosen, config = _chosen_pool(folder), named_configuration()

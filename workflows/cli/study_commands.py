@@ -50,7 +50,7 @@ def _one_name(ctx: click.Context, _: click.Parameter, out: Path | None) -> Path 
 
 
 def planning(command: Command) -> Command:
-    """Add the options for a plan: the study's file, the run's folder and id, and a check."""
+    """Add options for planning a run: the study's file, the run's folder and id, and a check."""
     for option in (
         check_option,
         check_region_option,
@@ -101,7 +101,7 @@ def init(folder: Path, example: str) -> None:
 
 
 def _start_of_a_pool() -> str:
-    """Return the command that starts a pool; empty if a pool is up. This takes about 30 ms."""
+    """Return the command that starts a pool; empty if one is up. The check takes about 30 ms."""
     from trialfleet.infra.pool.connection import connect, start_command
 
     try:

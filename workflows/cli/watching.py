@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def submit_run(run: Run, submit: Callable[[], str]) -> str:
-    """Submit a run and return its job's id. After the submission, Ctrl-C does not stop the run."""
+    """Submit a run and return the id of its DAGMan job; from then on, Ctrl-C doesn't stop it."""
     with ctrl_c.postponed():
         job = submit()
         ctrl_c.say(_after_ctrl_c(run))
@@ -43,7 +43,7 @@ def watch_to_the_end(run: Run) -> NoReturn:
 
 
 def show_end(run: Run, ended: RunStatus) -> NoReturn:
-    """Show the results of an ended run, with their paths; exit with 1 if the run failed."""
+    """Show the results of an ended run, with paths of its files; exit with 1 if the run failed."""
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.facts.runs.spending import has_autoscaler_ended
     from trialfleet.workflows.rules.states import RunState

@@ -23,7 +23,7 @@ _NO_PART = {"__init__.py", "__pycache__", "data", "runs", "models"}
 
 
 def write_example(name: str, folder: Path) -> Path:
-    """Copy an example into a new folder and return its study file; InputError on failure."""
+    """Copy example `name` into a new folder and return its study file; InputError on failure."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{str(folder)!r} exists already and is not empty; choose another folder")
     try:
@@ -44,5 +44,5 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def prepare_example(folder: Path) -> bool:
-    """Run an example's data program on this terminal; return whether it succeeded."""
+    """Run the example's program that makes its data; return whether it succeeded."""
     return subprocess.run([sys.executable, str(folder / PREPARE)], check=False).returncode == 0

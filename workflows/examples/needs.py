@@ -1,4 +1,4 @@
-"""Missing requirements of an example on this machine, with the command that installs them."""
+"""What an example requires and this machine lacks, with the command that installs it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The study file: its tables and their checks, its paths, and its errors."""
+"""The study file `study.yaml`: its tables, the checks of values, its paths, and its errors."""

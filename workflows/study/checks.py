@@ -1,4 +1,4 @@
-"""Validators for single values of a study file; their errors say what to change."""
+"""Validators of single values in a study file. Each error message says what to change."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ S3_OBJECT = re.compile(r"s3://[^/]+/(.*[^/])")
 
 
 def transferable(value: str) -> str:
-    """Return `value` if HTCondor's unquoted list of files can hold this path; ValueError if not."""
+    """Return the path `value` if HTCondor's file transfer accepts its characters; or ValueError."""
     if not is_transferable(value):
         raise ValueError(
             f"{value!r} can't be sent by HTCondor's file transfer: remove commas, double quotes, "
@@ -76,7 +76,7 @@ def _in_quotes(value: Any) -> Any:
 
 
 def as_list(value: Any) -> Any:
-    """Return a text as a list with one entry, and any other value unchanged."""
+    """Return `value` in a list if it is a string, otherwise unchanged."""
     return [value] if isinstance(value, str) else value
 
 

@@ -1,4 +1,4 @@
-"""A study's `daily:` table, and the day of a run."""
+"""The `daily:` table of a study file, and the day that a run is for."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _lasting(value: str) -> str:
 
 
 def lasting(text: str) -> timedelta:
-    """Return the duration that `6h`, `90m` or `1h30m` means."""
+    """Return the duration that a text such as `6h`, `90m` or `1h30m` means."""
     found = re.fullmatch(_LASTS, text)
     assert found, text
     hours, minutes = (int((part or "0h")[:-1]) for part in found.groups())
@@ -119,34 +119,34 @@ class Daily(Section):
 
     @property
     def time(self) -> time:
-        """The time of day when a day's run starts."""
+        """The time of day at which each day's run starts."""
         hour, minute = map(int, self.at.split(":"))
         return time(hour, minute)
 
     def begins(self, day: date) -> datetime:
-        """Return the start of a day in UTC."""
+        """Return when the run of `day` starts, in UTC."""
         return datetime.combine(day, self.time, self.tzinfo).astimezone(UTC)
 
     def waits_until(self, day: date) -> datetime | None:
-        """Return the end of a day's wait for data in UTC; None if it does not wait."""
+        """Return until when the run of `day` waits for data, in UTC; None if it doesn't wait."""
         return self.begins(day) + lasting(self.wait_for_data) if self.wait_for_data else None
 
     def today(self, now: datetime) -> date:
-        """Return the date in the study's zone."""
+        """Return the date at the time `now` in the study's time zone."""
         return now.astimezone(self.tzinfo).date()
 
     def due(self, now: datetime) -> date:
-        """Return the newest day that has started: yesterday before the time `at`, then today."""
+        """Return the latest day that is due at `now`: today from time `at` on, else yesterday."""
         today = self.today(now)
         return today if self.begins(today) <= now + EARLY else today - timedelta(days=1)
 
     @property
     def tzinfo(self) -> tzinfo | None:
-        """The study's time zone for `astimezone`; None for the machine's zone."""
+        """The study's time zone for `astimezone`; None means the machine's zone."""
         return ZoneInfo(self.zone) if self.zone else None
 
     def ends(self, started: datetime) -> datetime | None:
-        """Return the deadline of a day that started at `started`; None without a deadline."""
+        """Return the deadline of a daily run that began at `started`; None if none is set."""
         return started + lasting(self.deadline) if self.deadline else None
 
 
@@ -172,16 +172,16 @@ class Checks(Section):
     )
 
     def reaction(self, check: str) -> Reaction:
-        """Return the reaction to a finding of a check."""
+        """Return the reaction that the study sets for findings of the check named `check`."""
         found: Reaction = getattr(self, check)
         return found
 
 
 class RunsDay(BaseModel):
-    """The day of a run, which the run freezes.
+    """The day that a run is for, as stored in the run's folder.
 
-    `date` replaces `{date}` in the study's data. No trial starts after `deadline`. `settings` has,
-    for each region, a fingerprint of all settings, except data, that affect its training.
+    `date` replaces `{date}` in the study's paths of data. No trial starts after `deadline`.
+    `settings` maps each region to a hash of all its settings that affect training, except its data.
     """
 
     date: date
@@ -190,5 +190,5 @@ class RunsDay(BaseModel):
 
     @property
     def end(self) -> datetime:
-        """The end of the day's date, in UTC."""
+        """The first moment after `date`, in UTC."""
         return datetime.combine(self.date + timedelta(days=1), time(), UTC)

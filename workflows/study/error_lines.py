@@ -40,7 +40,7 @@ _UNSHOWN = {"missing", "empty", "unknown_key", "storage_url", "secret_url"}
 
 @contextmanager
 def errors_with_lines(path: str | PathLike[str]) -> Iterator[None]:
-    """Turn `UnusableStudyError`s about a study file into `StudyError`s with line numbers."""
+    """Turn an `UnusableStudyError` raised in the block into a `StudyError` with lines of `path`."""
     try:
         yield
     except UnusableStudyError:
@@ -50,7 +50,7 @@ def errors_with_lines(path: str | PathLike[str]) -> Iterator[None]:
 
 
 def places_of(path: str | PathLike[str], keys: Iterable[str]) -> dict[str, str]:
-    """Return `FILE:LINE` for keys such as `resources.memory`; see `FrozenStudy.places`."""
+    """Return `FILE:LINE` for each of `keys`, such as `resources.memory`; FILE for an absent key."""
     file = Path(path).absolute()
     tree, places = read_table(file), {}
     for key in keys:
@@ -61,7 +61,7 @@ def places_of(path: str | PathLike[str], keys: Iterable[str]) -> dict[str, str]:
 
 
 def validated(model: type[Model], path: Path, tree: Any) -> Model:
-    """Return a file's content as a model; raise a `StudyError` with one line per problem."""
+    """Return `tree`, the content of `path`, as a `model`; a `StudyError` has a line per problem."""
     try:
         return model.model_validate(tree, context=FROM_FILE)
     except ValidationError as error:
@@ -79,9 +79,10 @@ def _all_of(problems: Sequence[str]) -> StudyError:
 
 
 def read_table(path: Path, what: str = "study") -> Any:
-    """Return a YAML file's table of keys, with line numbers; `what` is its kind in errors.
+    """Return a YAML file's table of keys, with line numbers; error messages call the file a `what`.
 
-    Raises StudyError if the file is not YAML or no table of keys, InputError if it can't be read.
+    Raises StudyError if the file is not YAML or not a table of keys, and InputError if it can't be
+    read.
     """
     tree = read_yaml(path)
     if not isinstance(tree, Mapping):
@@ -100,7 +101,7 @@ def read_table(path: Path, what: str = "study") -> Any:
 
 
 def _explain(path: Path, tree: Any, detail: ErrorDetails, model: type[BaseModel]) -> str:
-    """Return pydantic's error as one line: `file:line: key.key: problem (got value)`."""
+    """Return pydantic's error `detail` as one line: `file:line: key.key: problem (got value)`."""
     keys = _keys_in_file(tree, detail["loc"], missing=detail["type"] == "missing")
     context = detail.get("ctx", {})
     line = _line_of(tree, [*keys, context["at"]] if "at" in context else keys)
@@ -121,7 +122,7 @@ def _explain(path: Path, tree: Any, detail: ErrorDetails, model: type[BaseModel]
 
 @contextmanager
 def problems_with_lines(path: Path, tree: Any) -> Iterator[None]:
-    """Turn an `UnusableStudyError` into a `StudyError` with the file's line numbers."""
+    """Turn an `UnusableStudyError` raised in the block into a `StudyError` with lines of `path`."""
     try:
         yield
     except UnusableStudyError as error:
@@ -136,7 +137,7 @@ def _place(path: Path, tree: Any, problem: Problem) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value in Python's own type, because ruamel's types have another repr."""
+    """Return a value as plain Python types, because ruamel.yaml's own types print differently."""
     for kind in (bool, int, float, str):
         if isinstance(value, kind):
             return kind(value)
@@ -144,7 +145,7 @@ def _plain(value: Any) -> Any:
 
 
 def _keys_in_file(tree: Any, location: Sequence[int | str], *, missing: bool) -> list[int | str]:
-    """Return the parts of pydantic's location that are keys in the file, not names of types."""
+    """Return the keys in pydantic's `location`, without names of types; keep a `missing` key."""
     keys: list[int | str] = []
     for position, part in enumerate(location):
         key, child = _child(tree, part)
@@ -158,7 +159,7 @@ def _keys_in_file(tree: Any, location: Sequence[int | str], *, missing: bool) ->
 
 
 def _child(tree: Any, part: int | str) -> tuple[Any, Any]:
-    """Return a key as it is in the file (`1` if pydantic has `'1'`), and its value."""
+    """Return the key of `tree` that equals `part`, at least as text, and its value or `_ABSENT`."""
     if isinstance(tree, Mapping):
         found = (key for key in tree if key == part or str(key) == str(part))
         key = next(found, _ABSENT)
@@ -169,7 +170,7 @@ def _child(tree: Any, part: int | str) -> tuple[Any, Any]:
 
 
 def _line_of(tree: Any, keys: Sequence[int | str]) -> int:
-    """Return the line of a key, from 1; 0 if the table is not from a file."""
+    """Return the line, from 1, of the entry that `keys` lead to; 0 if `tree` is not from a file."""
     if not hasattr(tree, "lc"):
         return 0
     line: int = tree.lc.line

@@ -1,4 +1,4 @@
-"""Retention of published models (`keep:`) and their additional destinations (`export:`)."""
+"""How many published models are kept (`keep:`), and where they are also copied (`export:`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ S3Folder = Annotated[
 
 
 def check_publish(value: str) -> str:
-    """Return a valid value of `publish`: a local folder, a folder in S3, or "none"."""
+    """Return `value` if it is a local folder, an S3 folder or "none"; otherwise raise an error."""
     scheme = SCHEME.match(value)
     if scheme and not re.fullmatch(S3_FOLDER, value):
         raise refusal(f"{value!r} is not a folder: write a path, s3://BUCKET/PREFIX, or none")
@@ -44,7 +44,7 @@ def check_publish(value: str) -> str:
 
 
 def _server(value: Any) -> str:
-    """Validate a server's URL; its errors omit the value, which may contain a password."""
+    """Validate the URL of an MLflow server; errors omit the URL, which may contain a password."""
     problem = address_problem(value)
     if not problem and urlsplit(value).username is not None:
         problem = "contains a password; give user, and password_file or password_env"
@@ -101,7 +101,7 @@ class Mlflow(Section):
         return self
 
     def resolve(self, folder: Path, keys: Keys) -> Mlflow:
-        """Return the settings with absolute paths; UnusableStudyError without mlflow or a file."""
+        """Return the settings with absolute paths; UnusableStudyError if something is missing."""
         if importlib.util.find_spec(NEEDED) is None:
             text = f"needs the package mlflow-skinny on the manager: {_INSTALL}"
             raise UnusableStudyError(Problem(keys, text))

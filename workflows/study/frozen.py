@@ -1,4 +1,4 @@
-"""The study that a run froze when it was planned: `RUN/study.yaml`."""
+"""The study as it was when a run was planned, stored in the run's folder: `RUN/study.yaml`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _known: dict[Path, tuple[tuple[int, ...], FrozenStudy]] = {}
 
 
 class CostsBefore(BaseModel):
-    """Mean costs of previous runs' jobs in USD: of a trial, and of a full training, if any."""
+    """Mean costs in USD of a trial and of a full training (None without any) in previous runs."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -35,14 +35,14 @@ class CostsBefore(BaseModel):
 
 
 class FrozenStudy(BaseModel):
-    """The content of `RUN/study.yaml`; `study` is resolved.
+    """The content of `RUN/study.yaml`; `study` is in normal form, as returned by `Study.resolve`.
 
     Attributes:
         folder: the folder in which the run was planned.
-        created: the time of planning; the model of a later run counts as newer.
-        day: the run's day, if the study or the user names one.
-        costs: the cost of the study's previous jobs, if a budget in USD needs it.
-        notes: the choices made for the study at planning, and their reasons.
+        created: when the run was planned.
+        day: the day that the run is for; None if neither the study nor the user sets one.
+        costs: the cost of the study's previous jobs; None if no budget in USD needs it.
+        notes: choices that planning made where the study leaves them open, with reasons.
         places: `FILE:LINE` for each key that a person may want to change; only FILE for a key that
             the study's file omits.
     """
@@ -65,43 +65,47 @@ class FrozenStudy(BaseModel):
 
     @property
     def as_of(self) -> datetime:
-        """The time that decides which model is newer: the planning, or the end of the run's day.
+        """The time by which models are ordered: the planning or, if earlier, the day's end.
 
-        The earlier time counts, because a backfill is planned after the runs of later days.
+        A missed day can be run after later days. Its model must still count as older than theirs.
         """
         return min(self.created, self.day.end) if self.day else self.created
 
     @property
     def study_path(self) -> str | None:
-        """The file that the study was read from; None if unknown."""
+        """The study file from which the run was planned; None if unknown."""
         return next((re.sub(r":\d+$", "", place) for place in self.places.values()), None)
 
     @property
     def study_file(self) -> str:
-        """The study's file, quoted for a shell; STUDY if unknown."""
+        """The study's file, quoted for a shell; the placeholder STUDY if unknown."""
         return shlex.quote(self.study_path) if self.study_path else "STUDY"
 
     def again_for(self, region: str | None) -> str:
-        """Return the command for another run that checks a region's trainer first."""
+        """Return the command for a new run that first checks the trainer on `region`.
+
+        None means the study's first region.
+        """
         day = self.day.date if self.day else None
         is_first = region is None or region == next(iter(self.study.region_table))
         return run_again(self.study_file, day, None if is_first else region)
 
 
 def run_again(study_file: str, day: date | None, region: str | None = None) -> str:
-    """Return the command for another run of a study and day that first checks its trainer."""
+    """Return the command for a new run that first checks the trainer on `region` or the first."""
     check = "--check" if region is None else f"--check-region {shlex.quote(region)}"
     return f"trialfleet run {study_file} {check}" + (f" --date {day}" if day else "")
 
 
 class NoRunError(InputError):
-    """A file is not a run's file; the message says what it is."""
+    """The file is a study written by a user, not the `study.yaml` in a run's folder."""
 
 
 def load_frozen(path: Path) -> FrozenStudy:
-    """Read the study that a run froze; an unchanged file is read only once.
+    """Return the content of `RUN/study.yaml`; the last file read is cached until it changes.
 
-    Raises NoRunError if the file is a study file, InputError if it is unreadable or damaged.
+    Raises NoRunError if `path` is a user's study file, and InputError if it is unreadable or
+    damaged.
     """
     stamp = _stamp(path)
     if stamp and (known := _known.get(path)) and known[0] == stamp:
@@ -137,7 +141,7 @@ def _copied(path: Path) -> FrozenStudy | None:
 
 
 def remember_frozen(path: Path, frozen: FrozenStudy) -> None:
-    """Remember what was just written to `path`, so that `load_frozen` needn't parse it again."""
+    """Cache what was just written to `path`, so that `load_frozen` needn't parse it."""
     _known.clear()
     _known[path] = _stamp(path), frozen
 
@@ -151,13 +155,13 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 
 def dump_copy(frozen: FrozenStudy, text: str) -> str:
-    """Return the text of `RUN/study.json`, the copy of `RUN/study.yaml` with this `text`."""
+    """Return the text of `RUN/study.json`: `frozen` as JSON, and a checksum of the YAML `text`."""
     plain = frozen.model_dump(mode="json", exclude_none=True)
     return json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "frozen": plain})
 
 
 def dump_frozen(frozen: FrozenStudy) -> str:
-    """Return the text of `RUN/study.yaml`; the same study gives the same text."""
+    """Return the text of `RUN/study.yaml`; the same study always gives the same text."""
     from ruamel.yaml import YAML
 
     writer: Any = YAML(typ="safe", pure=True)

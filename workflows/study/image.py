@@ -1,7 +1,7 @@
-"""The container image of trials, in a study file and in the study's normal form.
+"""The key `image:` of a study file, the container image in which trials run.
 
-The normal form is a reference to a registry (`docker://…`), or the absolute path of a SIF file on
-the access point. HTCondor transfers a SIF file.
+The normal form of an image is a reference to a registry (`docker://…`), or the absolute path of a
+SIF file on the access point. HTCondor transfers a SIF file to the nodes.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def _image(value: Any) -> str:
 
 
 def is_sif(image: str) -> bool:
-    """Return whether an image is a file that HTCondor transfers to the nodes."""
+    """Return whether `image` is a SIF file, which HTCondor transfers to the nodes."""
     return image.endswith(SIF) and not image.startswith(REGISTRY)
 
 
 def resolved_image(image: str, folder: Path) -> str:
-    """Return an image's normal form; UnusableStudyError if its file can't be used."""
+    """Return the normal form of `image`; UnusableStudyError if its SIF file can't be used."""
     keys: Keys = ("image",)
     if not is_sif(image):
         return REGISTRY + image.removeprefix(REGISTRY)

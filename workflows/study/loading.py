@@ -1,7 +1,7 @@
 """Functions that read a study file: for all days, for one day, or only its fleet.
 
-All raise InputError if the file can't be read, and StudyError if it is not YAML or not valid. A
-StudyError has one line per problem.
+All raise InputError if the file can't be read, and StudyError if it is not YAML or not a valid
+study. The message of a StudyError has one line per problem.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from trialfleet.workflows.study.spec import Study, shares_of
 class DaysStudy:
     """A study on one day.
 
-    `whole` is the study for all days. `study` is the normal form with the regions whose data
-    exists; None without any. `absent` has the other regions, each with the path of absent data.
+    `whole` is the study with `{date}` not replaced. `study` is the normal form for the day, with
+    only the regions whose data exists; None if no region has data. `absent` maps each other region
+    to a path of its data that doesn't exist.
     """
 
     whole: Study
@@ -41,7 +42,7 @@ class DaysStudy:
 
 
 def load_day(path: Path, day: date) -> DaysStudy:
-    """Read a study for a day; some regions' data may be absent. StudyError if invalid."""
+    """Read a study file for one day. It is no error if the data of some regions is absent."""
     tree = read_table(path)
     folder = path.absolute().parent
     with problems_with_lines(path, tree):
@@ -53,15 +54,14 @@ def load_day(path: Path, day: date) -> DaysStudy:
 
 
 def load_whole(path: Path) -> Study:
-    """Read and validate a study file, but not its data and other files; StudyError if invalid."""
+    """Read and validate a study file, but don't check that its data and other files exist."""
     return validated(Study, path, read_table(path))
 
 
 def load_published(path: Path) -> Study:
-    """Read a study file for access to its published models; absent data is no error.
+    """Read a study file to use its published models, which exist even if today's data is absent.
 
-    Models also exist on days without data. Raises StudyError if a file with S3 keys or a
-    destination of models can't be used.
+    Raises StudyError if a file with S3 keys, or a destination of models, can't be used.
     """
     tree = read_table(path)
     with problems_with_lines(path, tree):
@@ -74,12 +74,13 @@ def load_study(
     day: date | None = None,
     folder: str | PathLike[str] = ".",
 ) -> Study:
-    """Read, validate and resolve a study file, or its content as a dict.
+    """Return the normal form of a study, read from a file or given as a dict.
 
     Args:
-        study: the study's file or content.
+        study: the study's file, or its content as a dict.
         day: the date for `{date}` in the study's data; default: today in the study's zone.
-        folder: the base of relative paths in a dict. For a file, the base is the file's folder.
+        folder: the base of relative paths if `study` is a dict. Paths in a file are relative to the
+            file's folder.
 
     Raises:
         StudyError: the study is invalid, or names files that can't be used; one line per problem.
@@ -93,10 +94,11 @@ def load_study(
 
 
 def load_dated(path: str | PathLike[str], day: date | None = None) -> tuple[Study, date | None]:
-    """Read, validate and resolve a study file; return the study and its day, if any.
+    """Return the normal form of a study file, and the day for which it was read.
 
-    `day` replaces `{date}` in the study's data; the default is today in the study's zone. Raises
-    StudyError if the study is invalid or a named file can't be used.
+    `day` replaces `{date}` in the study's data; the default is today in the study's time zone. The
+    returned day is None if `day` is None and no data contains `{date}`. Raises StudyError if the
+    study is invalid or a named file can't be used.
     """
     file = Path(path)
     tree = read_table(file)
@@ -132,7 +134,7 @@ class StudyWithFleet(BaseModel):
 
 
 def load_fleet(path: Path) -> Fleet:
-    """Read the fleet from a study file, or from a file with only a fleet, which needs a name."""
+    """Return the fleet of a study file, or of a file with only a fleet, which must have a name."""
     tree = read_table(path, "study or fleet")
     if "fleet" in tree:
         study = validated(StudyWithFleet, path, tree)

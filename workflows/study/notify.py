@@ -1,4 +1,4 @@
-"""A study's `notify:` list: the channels of alerts, and their events."""
+"""The `notify:` list of a study: the channels of alerts, and the events that each one sends."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _PORTS = {465: "tls", 587: "starttls"}
 
 
 def _url(value: Any) -> str:
-    """Validate a URL; errors omit the value, because it may be a secret."""
+    """Validate a webhook's URL; errors omit the URL, because it may be a secret."""
     problem = address_problem(value)
     if not problem and urlsplit(value).username is not None:
         problem = "contains a password; put the URL into a file, and give url_file"
@@ -55,7 +55,7 @@ def _url(value: Any) -> str:
 
 
 def address_problem(value: Any) -> str:
-    """Return the problem with a webhook's URL, without the URL itself; empty if there is none."""
+    """Return what is wrong with the URL `value`, without quoting it; empty if it is valid."""
     wanted = "must be a URL such as https://example.org/hook"
     if not isinstance(value, str) or not value.isprintable() or " " in value:
         return wanted
@@ -141,17 +141,17 @@ class Mail(Section):
 
     @property
     def host(self) -> str:
-        """The server's name."""
+        """The SMTP server's host name."""
         return self.server.partition(":")[0]
 
     @property
     def port(self) -> int:
-        """The server's port."""
+        """The SMTP server's port."""
         return int(self.server.partition(":")[2] or 25)
 
     @property
     def secured(self) -> str:
-        """The encryption of the connection."""
+        """The encryption of the SMTP connection: "tls", "starttls" or "none"."""
         return self.security or _PORTS.get(self.port, "none")
 
 
@@ -186,19 +186,19 @@ class Channel(Section):
 
     @property
     def secret_variable(self) -> str | None:
-        """The environment variable with the channel's secret; None if the study names none."""
+        """The environment variable with the channel's URL or password; None if none is named."""
         if self.webhook:
             return self.webhook.url_env
         return self.mail.password_env if self.mail else None
 
     def wanted(self, *, is_daily: bool) -> tuple[EventKind, ...]:
-        """Return the kinds of events to send."""
+        """Return the kinds of events to send: by default all, but no run-done if `is_daily`."""
         if self.events is not None:
             return tuple(self.events)
         return tuple(kind for kind in KINDS if not (is_daily and kind == "run-done"))
 
     def resolve(self, folder: Path, keys: Keys) -> Channel:
-        """Return the channel with absolute paths; UnusableStudyError if one can't be used."""
+        """Return the channel with absolute paths; UnusableStudyError if a file can't be used."""
         update: dict[str, Any] = {}
         if self.command:
             program = named_program(self.command[0], folder)

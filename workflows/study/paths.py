@@ -1,7 +1,7 @@
 """Functions that check a study's files, data and folders, and make their paths absolute.
 
-`folder` is the study file's folder. Functions with `keys` raise UnusableStudyError, with the key at
-fault, if a path doesn't exist or can't be used.
+`folder` is the study file's folder. Functions with an argument `keys`, the place of a path in the
+study, raise UnusableStudyError with this place if the path doesn't exist or can't be used.
 """
 
 from __future__ import annotations
@@ -29,24 +29,23 @@ _URL_MARKS = "%/:?#[]@!&'()*+;=~"
 
 
 def dotted(keys: Iterable[int | str]) -> str:
-    """Return keys as `key.key`, in one line: a key that does not print is quoted."""
+    """Return `keys` joined by dots; a key with unprintable characters is quoted."""
     texts = map(str, keys)
     return ".".join(text if text.isprintable() else repr(text) for text in texts)
 
 
 class Problem(NamedTuple):
-    """A problem of a study, with its key."""
+    """A problem in a study file: the keys that lead to the wrong entry, and a message."""
 
     keys: Keys
     message: str
 
     def __str__(self) -> str:
-        """`key.key: message`."""
         return f"{dotted(self.keys)}: {self.message}"
 
 
 class UnusableStudyError(InputError):
-    """A well-formed study that can't be run; `problems` name the keys at fault."""
+    """A study is valid, but can't be run; each of `problems` names the key at fault."""
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__("\n".join(map(str, problems)))
@@ -58,10 +57,10 @@ class AbsentError(UnusableStudyError):
 
 
 def existing(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
-    """Return the absolute path of a file or folder that HTCondor can transfer.
+    """Return the absolute path of the file or folder `name`, which HTCondor must be able to send.
 
     Raises AbsentError if the path doesn't exist, and UnusableStudyError if it can't be used.
-    Messages begin with `whose`.
+    `whose` begins the error message, for example with the region.
     """
     path = (folder / name).absolute()
     try:
@@ -79,9 +78,9 @@ def existing(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
 
 
 def with_absolute_files(part: Part, names: Iterable[str], folder: Path, keys: Keys) -> Part:
-    """Return a part of a study with absolute paths of files that trialfleet itself reads.
+    """Return `part` with absolute paths for its keys `names`, files that trialfleet itself reads.
 
-    The keys `names` of this part have the paths. `keys` is the part's place in the study.
+    `part` is a table of the study, which has it under `keys`.
     """
     given = [(name, getattr(part, name)) for name in names]
     files = {name: str((folder / file).absolute()) for name, file in given if file}
@@ -96,14 +95,15 @@ def with_absolute_files(part: Part, names: Iterable[str], folder: Path, keys: Ke
 
 
 def sandbox_name(place: str) -> str:
-    """Return the name that a data file or URL has in a trial's sandbox."""
+    """Return the file name that the data file or URL `place` has in a trial's working folder."""
     return Path(place).name  # also for a URL: HTCondor doesn't decode its %20
 
 
 def named_program(name: str, folder: Path) -> str:
-    """Return the word with which a trial calls a program: an absolute path or an unchanged name.
+    """Return the program `name` as an absolute path if it contains a slash, otherwise unchanged.
 
-    Links are kept, because Python finds its virtual environment by the path of the link.
+    Symbolic links are not resolved, because Python finds its virtual environment by the link's
+    path.
     """
     return str((folder / name).absolute()) if "/" in name else name
 
@@ -136,7 +136,7 @@ def region_data(region: str, patterns: Sequence[str], folder: Path, keys: Keys) 
 
 
 def regions_with_data(pattern: str, folder: Path) -> list[str]:
-    """Return the names for `{region}` with which a pattern of data matches an existing file."""
+    """Return all names that make `pattern` an existing file if they replace `{region}`."""
     if PLACEHOLDER not in pattern or pattern.startswith(URL_PREFIXES):
         return []
     whole = str((folder / pattern).absolute())
@@ -147,9 +147,9 @@ def regions_with_data(pattern: str, folder: Path) -> list[str]:
 
 
 def absent_data(region: str, patterns: Sequence[str], folder: Path) -> str | None:
-    """Return the first path of a region's data that doesn't exist; URLs are not checked.
+    """Return the first path of a region's data that doesn't exist, or None; URLs are not checked.
 
-    An unreadable path counts as absent, so that the day continues for the other regions.
+    An unreadable path counts as absent, so that a daily run continues with the other regions.
     """
     paths = [
         (folder / pattern.replace(PLACEHOLDER, region)).absolute()
@@ -183,14 +183,14 @@ def _placeholder_hint(name: str) -> str:
 
 
 def too_many_regions(count: int) -> str | None:
-    """Return the problem with a number of regions; None if there is none."""
+    """Return the problem if a study has too many regions; None if `count` is allowed."""
     if count <= MOST_REGIONS:
         return None
     return f"has {count:,} regions; the maximum is {MOST_REGIONS:,}: split it into several studies"
 
 
 def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
-    """Return the data file of each region, by the part that matches the pattern's only `*`."""
+    """Return each region's data file, by the region's name: the text that the only `*` matches."""
     if pattern.count("*") != 1:
         text = f"{pattern!r} needs exactly one '*': it names the region"
         raise UnusableStudyError(Problem(keys, text))
@@ -213,7 +213,7 @@ def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
 
 
 def writable_folder(name: str, folder: Path, keys: Keys) -> str:
-    """Return the absolute path of a folder that is writable or can be created."""
+    """Return the absolute path of the folder `name`, which must be writable or can be created."""
     path = (folder / name).absolute()
     try:
         near = next(p for p in (path, *path.parents) if _exists(p))
@@ -238,7 +238,7 @@ def _exists(path: Path) -> bool:
 
 
 def check_storage(url: str) -> str:
-    """Return a storage's URL if trialfleet supports it; otherwise raise ValueError.
+    """Return the URL of the trial database if trialfleet supports it; otherwise raise ValueError.
 
     The message omits the URL, because it may contain a password.
     """
@@ -259,7 +259,7 @@ def check_storage(url: str) -> str:
 
 
 def absolute_storage(url: str, folder: Path, keys: Keys) -> str:
-    """Return a storage's URL; the path of a SQLite file becomes absolute, in a writable folder."""
+    """Return the URL of the trial database; a SQLite file gets an absolute path."""
     from trialfleet.optimizer.storage_url import parse_storage
 
     parsed = parse_storage(url)

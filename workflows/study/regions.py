@@ -1,4 +1,4 @@
-"""The key `regions` of a study file, which has three forms."""
+"""The key `regions:` of a study file: a list of names, a table by name, or a glob of data files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TABLE: TypeAdapter[dict[str, Region | None]] = TypeAdapter(RegionTable)
 
 
 def _regions(value: Any, _: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-    """Validate one of the three forms. Pydantic's union would report the errors of all forms."""
+    """Validate the form that was used; pydantic's union would report the errors of all three."""
     if isinstance(value, RegionGlob):
         return value
     if not isinstance(value, list | Mapping) or not value:
@@ -43,7 +43,7 @@ def _regions(value: Any, _: ValidatorFunctionWrapHandler, info: ValidationInfo) 
 
 
 def _is_glob(table: Mapping[str, Any]) -> bool:
-    """Return whether a table is a glob, and not a table with a region named `glob`."""
+    """Return whether `table` is `{glob: PATTERN}`, and not a table with a region named `glob`."""
     pattern = table.get("glob", {})
     return not isinstance(pattern, Mapping | Region) and (pattern is not None or len(table) == 1)
 
@@ -66,7 +66,7 @@ Regions = Annotated[
 
 
 def gangs_of(resources: Resources, regions: Regions | None) -> list[Gang]:
-    """Return the sizes of gangs that a study sets, for all regions or for a region."""
+    """Return all gang sizes (slots per training) that a study sets, for all regions or for one."""
     own = regions.values() if isinstance(regions, dict) else ()
     sizes = [resources.nodes, *(region.nodes for region in own if region)]
     return [size for size in sizes if size]

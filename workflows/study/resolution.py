@@ -68,7 +68,7 @@ def resolved(study: Study, folder: Path) -> Study:
 
 
 def published(study: Study, folder: Path) -> dict[str, Any]:
-    """Return `s3`, `publish` and `export` with absolute paths; UnusableStudyError on failure."""
+    """Return `s3`, `publish` and `export` in normal form; UnusableStudyError if one is unusable."""
     keys = [(key, existing(file, folder, ("s3", key))) for key, file in study.s3 or ()]
     return {
         "s3": S3Keys(**dict(keys)) if keys else None,
@@ -114,7 +114,7 @@ class _Absent(NamedTuple):
 
 
 def _absent_problems(absent: list[_Absent], regions: list[str], folder: Path) -> Iterator[Problem]:
-    """Yield a problem for each region that may be misspelt, and one for all others per key."""
+    """Yield a problem for each absent region that may be misspelt, and one per key for the rest."""
     others: dict[Keys, list[_Absent]] = {}
     spelt: dict[str, list[str]] = {}  # by pattern: names with data that are no region
     for each in absent:
@@ -189,7 +189,7 @@ def _check_command(study: Study, folder: Path) -> None:
 
 
 def _with_startup(study: Study, name: str) -> Region:
-    """Return a region with its number of start-up trials, because the default may change."""
+    """Return region `name` with `startup_trials` set, as a later release may change the default."""
     region, budget, space = study.region(name), study.budget_of(name), study.space_of(name)
     own = region.budget or BudgetOverride()
     if problem := startup_problem(own.startup_trials, budget.trials):
@@ -204,10 +204,11 @@ def _with_startup(study: Study, name: str) -> Region:
 
 
 def studys_fleet(fleet: Fleet, study: str, shares: int | None, *, gangs: bool = False) -> Fleet:
-    """Return a study's fleet, with defaults from the study: its name, GPU shares and gangs.
+    """Return `fleet` with defaults from the study: its name, trials per GPU, and support for gangs.
 
-    `shares` is the number of trials that share a GPU; None if trials need no GPU. Raises
-    UnusableStudyError if the fleet divides GPUs otherwise, because trials would wait forever.
+    `gangs` says whether the study has gangs (trainings over several slots). `shares` is the number
+    of trials that share a GPU; None if trials need no GPU. Raises UnusableStudyError if the fleet's
+    own trials_per_gpu differs from `shares`, because trials would then wait forever.
     """
     if shares and fleet.trials_per_gpu not in {None, shares}:
         text = (

@@ -89,17 +89,17 @@ class Budget(Section):
 
     @property
     def in_usd(self) -> bool:
-        """True if any limit is in USD."""
+        """True if any of the limits is an amount of money."""
         return any((self.usd, self.usd_per_run, self.usd_per_day))
 
     @property
     def per_job(self) -> int | None:
-        """The number of trials per job; None: all trials of the job's lane."""
+        """The number of trials per job; None if a single job runs all trials of its lane."""
         return None if self.trials_per_job == "all" else self.trials_per_job
 
     @property
     def startup(self) -> int:
-        """The number of trials before the Gaussian process chooses; 10 for old runs without it."""
+        """The number of trials before the Gaussian process chooses; 10 if an old run sets none."""
         return min(self.startup_trials or 10, self.trials)
 
     @property
@@ -109,7 +109,7 @@ class Budget(Section):
 
 
 def startup_problem(startup: int | None, trials: int) -> str | None:
-    """Return the problem with a number of start-up trials; None if there is none."""
+    """Return the problem if `startup` exceeds `trials`; None if the number is allowed."""
     if startup is None or startup <= trials:
         return None
     return f"must be at most trials, which is {trials}"
@@ -164,11 +164,11 @@ class Region(Section):
     )
 
     def data_or(self, studys: list[str]) -> list[str]:
-        """Return the region's patterns of data, or else the study's."""
+        """Return the region's own paths of data, or else `studys`, those of the study."""
         return studys if self.data is None else self.data
 
     def dated(self, day: str) -> Region:
-        """Return the region with `{date}` replaced by a day."""
+        """Return the region with `day` in place of `{date}` in its paths of data."""
         places = self.data and [pattern.replace(DATE, day) for pattern in self.data]
         return self.model_copy(update={"data": places})
 
@@ -286,7 +286,7 @@ class Resources(Section):
 
     @property
     def memory_bytes(self) -> float:
-        """The main memory in bytes, by HTCondor's units."""
+        """The requested main memory in bytes; as in HTCondor, 1 KB is 1024 bytes."""
         return bytes_of(self.memory)
 
     @property
@@ -296,7 +296,7 @@ class Resources(Section):
 
     @property
     def whole_gpus(self) -> int:
-        """The number of GPUs that a trial sees; 1 for a share of a GPU."""
+        """The number of GPUs that a trial sees; 1 if it has a share of a GPU."""
         return max(1, int(self.gpus))
 
 

@@ -1,8 +1,8 @@
 """`Study`, the validated content of a `study.yaml`.
 
 `Study.resolve` returns a study's normal form: each region is listed by name with its own data and
-overrides, and every path is absolute. The normal form is a valid study, too. A run freezes it in
-`RUN/study.yaml`.
+overrides, and every path is absolute. The normal form is itself a valid study. Planning a run
+writes it into `RUN/study.yaml`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ __all__ = ["URL_PREFIXES", "Budget", "Region", "RegionGlob", "Resources", "Study
 
 
 def _trainer(value: Any, _handler: ValidatorFunctionWrapHandler) -> Any:
-    """Validate `tabular` or a table. Pydantic's union would report the errors of both forms."""
+    """Validate `tabular` or a table of a trainer; pydantic's union would report errors of both."""
     if value == "tabular":
         return value
     if not isinstance(value, Mapping | Trainer):
@@ -77,7 +77,7 @@ def _trainer(value: Any, _handler: ValidatorFunctionWrapHandler) -> Any:
 
 
 def _storage(value: Any) -> str:
-    """Validate a storage's URL; errors omit the value, because it may contain a password."""
+    """Validate the trial database's URL; errors omit it, because it may contain a password."""
     try:
         return check_storage(str(value))
     except ValueError as error:
@@ -264,21 +264,21 @@ class Study(Section):
 
     @property
     def publishes(self) -> bool:
-        """True if the best settings are trained in full and published."""
+        """True if each region's best settings are trained in full, and the model is published."""
         return self.publish != NO_MODELS
 
     @property
     def has_gangs(self) -> bool:
-        """True if some region trains each model on several slots."""
+        """True if some region trains each model on several slots (a gang)."""
         return bool(gangs_of(self.resources, self.regions))
 
     @property
     def gangs_use_s3(self) -> bool:
-        """True if checkpoints of gangs are stored in S3."""
+        """True if checkpoints of gangs (trainings over several slots) are stored in S3."""
         return any(gang.checkpoints for gang in gangs_of(self.resources, self.regions))
 
     def nodes_of(self, region: str) -> Gang | None:
-        """Return the number of slots for a region's training; None: a single slot."""
+        """Return how many slots train a model of `region` together; None for a single slot."""
         return self.region(region).nodes or self.resources.nodes
 
     @property
@@ -288,7 +288,7 @@ class Study(Section):
 
     @property
     def listed_regions(self) -> dict[str, Region]:
-        """The regions that the study's file names; empty if they are given by a glob."""
+        """The regions that the study file names; empty if a glob of data files defines them."""
         if isinstance(self.regions, RegionGlob):
             return {}
         return {name: region or Region() for name, region in self.regions.items()}
@@ -297,14 +297,15 @@ class Study(Section):
 
     @property
     def is_dated(self) -> bool:
-        """True if the study's data depends on the day."""
+        """True if a path of the study's data contains `{date}`."""
         given = [self.data, *(region.data or [] for region in self.listed_regions.values())]
         return any(DATE in pattern for patterns in given for pattern in patterns)
 
     def dated(self, day: date | None) -> tuple[Study, date | None]:
-        """Return the study with a day instead of `{date}`, and this day.
+        """Return the study with `{date}` in its data replaced by `day`, and the day used.
 
-        None means today in the study's zone, or no day if no data contains `{date}`.
+        If `day` is None, today in the study's time zone is used. If no data contains `{date}`,
+        study and `day` are returned unchanged.
         """
         if not self.is_dated:
             return self, day
@@ -315,7 +316,7 @@ class Study(Section):
         return self.model_copy(update={"data": data, "regions": regions or self.regions}), day
 
     def absent(self, folder: Path) -> dict[str, str]:
-        """Return the regions whose data is absent, each with the absent path."""
+        """Return the regions whose data is absent, each with the first path that doesn't exist."""
         found = {
             name: absent_data(name, region.data_or(self.data), folder)
             for name, region in self.listed_regions.items()
@@ -335,12 +336,12 @@ class Study(Section):
         """Return the normal form: regions by name, paths absolute; `folder` is the study file's.
 
         Raises InputError, with the key, if a file can't be used, a glob has no matches, or a
-        region's overrides contradict the study.
+        region's overrides contradict the study's settings.
         """
         return resolution.resolved(self, folder)
 
     def channels(self, folder: Path) -> list[Channel]:
-        """Return the channels of alerts, with absolute paths; UnusableStudyError on failure."""
+        """Return the channels of alerts, with absolute paths; UnusableStudyError if unusable."""
         return [each.resolve(folder, ("notify", i)) for i, each in enumerate(self.notify)]
 
     # -- a region of the normal form ---------------------------------------------------------
@@ -353,10 +354,10 @@ class Study(Section):
 
     @property
     def compared_metric(self) -> str:
-        """The metric that compares tuned with default settings.
+        """The metric by which tuned settings are compared with default settings.
 
-        The best of many trials looks better than it is on the rows that chose it. So `trainer:
-        tabular` also measures each trial on other rows.
+        Chance helped the best of many trials on the rows by which it was chosen. So for `trainer:
+        tabular` the default is the metric on the test rows, which chose nothing.
         """
         metric = self.objective.metric
         if self.trainer == "tabular" and metric.startswith("val_"):
@@ -365,7 +366,7 @@ class Study(Section):
 
     @property
     def compared_direction(self) -> Direction:
-        """The direction of the compared metric."""
+        """The direction of `compared_metric`: minimize or maximize."""
         return self.report_direction or self.objective.direction
 
     def region(self, name: str) -> Region:
@@ -378,7 +379,7 @@ class Study(Section):
         return self.region(region).data or []
 
     def space_of(self, region: str) -> SearchSpace:
-        """Return a region's search space, with its own entries; InputError with keys if invalid."""
+        """Return a region's whole search space; UnusableStudyError, with the keys, if invalid."""
         own = self.region(region).search_space
         if not own:
             return self.search_space
@@ -394,7 +395,7 @@ class Study(Section):
 
     @property
     def has_budget_in_usd(self) -> bool:
-        """True if a resolved study has a budget in USD, for a region or for all regions."""
+        """True if a resolved study has a limit in USD for any region."""
         return any(self.budget_of(name).in_usd for name in self.region_table)
 
 

@@ -25,12 +25,12 @@ _ROLES = ["numeric", "categorical", "ignore", "decimal_point", "decimal_comma"]
 
 
 def is_form(role: str | None) -> TypeGuard[str]:
-    """Return whether a column's role is a format: of numbers, or of dates."""
+    """Return whether `role` is a format of cells: of numbers (decimal_…) or of dates (strftime)."""
     return role is not None and (role.startswith("decimal_") or "%" in role)
 
 
 def line_for(name: str, roles: Iterable[str]) -> str:
-    """Return a line for a study file that sets a column's role; several roles are alternatives."""
+    """Return a line for a study file that gives column `name` one of `roles`, joined by "or"."""
     is_plain = _PLAIN.fullmatch(name) and name.lower() not in _NO_TEXTS
     key = name if is_plain else json.dumps(name, ensure_ascii=False)
     return f"table: {{columns: {{{key}: {' or '.join(roles)}}}}}"
@@ -104,7 +104,7 @@ class Split(Section):
 
     @property
     def own_columns(self) -> list[str]:
-        """The columns that define the split."""
+        """The column by which the rows are split, as a list; empty for a random split."""
         return [name for name in (self.time, self.column) if name is not None]
 
 

@@ -1,7 +1,8 @@
 """Parsing of a study file's text into a tree, with limits on its size, depth and aliases.
 
-The text is YAML 1.2 (ruamel.yaml): the region `NO` is Norway and not `false`, and `1e-4` is a
-number. The parser refuses tags, and too many values behind aliases, before it builds their content.
+The text is YAML 1.2 (ruamel.yaml), in which `NO` is a text (Norway) and not `false`, and `1e-4` is
+a number. The parser refuses tags, and too many values behind aliases, before it builds their
+content.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ _PARSER_FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, Value
 def read_yaml(path: Path, *, largest: int | None = LARGEST_STUDY) -> Any:
     """Return the content of a YAML file as ruamel.yaml's lists and tables, with line numbers.
 
-    Only a regular file of at most `largest` bytes is read, because other files might never end.
-    Raises InputError if the file can't be read, StudyError with the line if its text is refused.
+    Only a regular file of at most `largest` bytes is read, because a pipe or device might never
+    end. Raises InputError if the file can't be read, and StudyError with the line if its text is
+    not valid YAML or uses YAML that a study may not have.
     """
     text = _read(path, largest)
     yaml = YAML(typ="rt", pure=True)

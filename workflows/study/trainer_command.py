@@ -26,9 +26,9 @@ CONTRACT = (
 def command_problems(
     command: Sequence[str], files: Iterable[str], data: Iterable[str], folder: Path
 ) -> Iterator[tuple[int, str]]:
-    """Yield (index, problem) for each word of a command that names a file absent in the sandbox.
+    """Yield (index, problem) for each word of `command` that names a file missing in the sandbox.
 
-    The sandbox has only the transferred `files` (paths) and the `data` files (names).
+    The sandbox, a trial's working folder, has only `files` (paths) and `data` files (names).
     """
     sent = {Path(file).name: Path(file) for file in files}
     there = {*sent, *data, *CONTRACT}
@@ -100,7 +100,7 @@ def _sent_file(word: str, sent: dict[str, Path]) -> Path | None:
 
 
 def check_program(word: str, job_path: str) -> None:
-    """Check that jobs of an embedded pool find a command's program; UnusableStudyError if not."""
+    """Raise UnusableStudyError if jobs, whose PATH is `job_path`, can't find the program `word`."""
     if "/" in word and not word.startswith("/"):
         return  # a file in the sandbox
     if shutil.which(word, path=job_path):

@@ -1,4 +1,4 @@
-"""Building of a region's table from a file's rows, and the table's description."""
+"""Functions that build a region's table from a file's rows, and describe the table."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class Description:
         range: the smallest and the largest target; empty for a classification.
         categorical: the size of each categorical column's vocabulary.
         ignored: the unused columns, each with the reason.
-        missing: the number of missing cells, for used columns with any.
-        one_class: the parts whose rows all have the same class or value.
+        missing: the number of missing cells in each used column that has any.
+        one_class: the parts (train, validation, test) whose rows all have the same target.
         untaught: the classes that no training row has.
         begins: for a split by time, the earliest time of validation and of test rows.
-        in_no_cell: texts of the study's own null_values that no cell has.
+        in_no_cell: the null_values that the study adds to the default ones, and that no cell has.
     """
 
     rows: int
@@ -120,7 +120,7 @@ def build_table(
 
 
 def describe(table: Table) -> Description:
-    """Describe a table, without facts that only its file has, such as ignored columns."""
+    """Return a table's description, without what only its file shows, such as ignored columns."""
     table = table.used()
     columns, values = table.columns, table.target
     missing = np.isnan(table.numeric).sum(0)
@@ -161,7 +161,7 @@ def _read_by_forms(
 
 @dataclass(frozen=True, kw_only=True)
 class _Goal:
-    """The target column: `values` has a number for each row, or an index into `classes`."""
+    """The target column; for a classification, `values` has each row's index in `classes`."""
 
     task: Task
     inferred: bool
@@ -231,7 +231,7 @@ def _task_of(values: pl.Series, found: pl.Series, kind: str) -> Task:
 def _slip(
     values: pl.Series, kind: str, numbered: Sequence[int], least: float = cells.MOSTLY
 ) -> str:
-    """Describe a text column's first non-number if nearly all cells are numbers; else ""."""
+    """Describe the first cell that is no number, if nearly all other cells are numbers; else ""."""
     if kind != "text" or values.dtype != pl.String:
         return ""
     found = cells.understood_as("number", values)
@@ -269,7 +269,7 @@ def _check_parts(split: npt.NDArray[np.int8], goal: _Goal, target: str) -> None:
 
 
 def _check_columns(names: Sequence[str], target: str | None, options: TableOptions) -> str:
-    """Return the target; TableError if a column of the options doesn't exist."""
+    """Return the target's name; TableError if a column that `options` name doesn't exist."""
     choices = ", ".join(map(repr, names[:_SHOWN])) + (", …" if len(names) > _SHOWN else "")
     if target is None:
         raise TableError(f"no column to predict is named: write target: COLUMN; it has {choices}")

@@ -1,6 +1,6 @@
 """The kinds of a column's cells, and the conversion of cells to numbers or categories.
 
-Training and prediction both use this module, so a value has the same meaning in both.
+Training and prediction both use this module, so that a cell has the same meaning in both.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def without_nulls(frame: pl.DataFrame, null_values: Sequence[str]) -> pl.DataFra
 
 
 def in_no_cell(frame: pl.DataFrame, null_values: Sequence[str]) -> list[str]:
-    """Return the `null_values` that no cell has."""
+    """Return those of `null_values` that no cell equals."""
     columns = [_plain(column) for column in frame.iter_columns()]
     return [
         text for text in null_values if not any(_are_among(each, [text]).any() for each in columns)
@@ -57,9 +57,10 @@ def _plain(values: pl.Series) -> pl.Series:
 
 
 def _are_among(values: pl.Series, null_values: Sequence[str]) -> pl.Series:
-    """Return which cells equal one of `null_values`, also as a number, a date or a time.
+    """Return a mask of the cells that equal one of `null_values` as text, number, date or time.
 
-    Blanks around a cell don't matter. A text with a leading zero is a code, not a number.
+    Blanks around a cell don't matter. A text such as 007 is a code, and does not equal the number
+    7.
     """
     is_text = values.dtype == pl.String
     kind_of_type = None if is_text else _kind_of_type(values)
@@ -90,10 +91,10 @@ def _as_numbers(null_values: tuple[str, ...]) -> dict[str, pl.Series]:
 
 
 def recognise(values: pl.Series) -> tuple[str | None, pl.Series]:
-    """Return the kind of a column's cells, and the cells; numbers, dates and times are converted.
+    """Return the kind of a column's cells, and the cells, with numbers, dates and times converted.
 
-    A text column has the kind "text" unless all cells are numbers, dates, times or booleans. The
-    kind is None if no model can use the column's type.
+    A text column has the kind "text" unless all its cells are numbers, or all are dates, times or
+    booleans. The kind is None if no model can use the column's type.
     """
     if values.dtype != pl.String:
         return _kind_of_type(values), values
@@ -109,7 +110,7 @@ def recognise(values: pl.Series) -> tuple[str | None, pl.Series]:
 
 
 def begin_with_zero(values: pl.Series) -> bool:
-    """Return whether a text column has numbers such as 01234: codes, not quantities."""
+    """Return whether a text column has digits such as 01234, which are codes and not quantities."""
     zero = values.str.starts_with("0") & (values.str.len_bytes() > 1)
     return bool((zero & values.str.contains(_CODE)).any()) if zero.any() else False
 
@@ -131,13 +132,13 @@ def _is(values: pl.Series, *types: type[pl.DataType]) -> bool:
 
 
 class Understood(NamedTuple):
-    """Counts of a text column's cells of one kind, such as number, and of its other cells.
+    """How many cells of a text column are of a `kind`, such as number, and how many are not.
 
     Attributes:
         share: the share of cells of this kind among all cells with a value.
-        different: the number of different texts.
-        different_others: the number of different texts of another kind.
-        first: the first other cell; empty if there is none.
+        different: the number of different texts in the column.
+        different_others: the number of different texts that are not of this kind.
+        first: the first cell that is not of this kind; empty if there is none.
         row: the row of `first`, from 0.
     """
 
@@ -150,13 +151,13 @@ class Understood(NamedTuple):
     row: int = 0
 
     def are_most(self, least: float = MOSTLY) -> bool:
-        """Return whether nearly all cells or different texts, but not all, are of this kind."""
+        """Return whether nearly all cells or different texts are of this kind, but not all."""
         few = self.different_others <= FEW_TEXTS * self.different
         return self.others > 0 and (self.share >= least or few)
 
     @property
     def words(self) -> str:
-        """The share of cells of this kind in words; at most 99%."""
+        """A clause such as "97% of its cells are numbers", with at most 99%."""
         if self.share >= _HALF:
             return f"{min(99, round(100 * self.share))}% of its cells are {self.kind}s"
         count = self.different - self.different_others
@@ -164,7 +165,7 @@ class Understood(NamedTuple):
 
 
 def understood_as(kind: str, values: pl.Series) -> Understood:
-    """Count a column's cells of a kind, and find the first other cell."""
+    """Count the cells of a column that are of `kind`, and find the first cell that is not."""
     present = len(values) - values.null_count()
     different = values.drop_nulls().unique(maintain_order=True)
     others = different.filter(_unread(different, _CONVERT[kind](different)))
@@ -177,9 +178,10 @@ def understood_as(kind: str, values: pl.Series) -> Understood:
 
 
 def as_written(values: pl.Series, form: str) -> pl.Series:
-    """Return cells, prepared by `without_nulls`, as numbers or moments.
+    """Return cells in a format of the study as numbers, or as dates with times.
 
-    All cells must have `form`: "decimal_point", "decimal_comma", or a strftime format of dates.
+    `values` come from `without_nulls`. All must have the format `form`: "decimal_point",
+    "decimal_comma", or a strftime format.
     """
     if form in DECIMAL_SIGNS:
         return numbers(values, form)
@@ -207,12 +209,12 @@ def numbers(values: pl.Series, kind: str) -> pl.Series:
 
 
 def kind_now(values: pl.Series, kind: str) -> str:
-    """Return the kind of cells after `recognise`, which may have converted them to numbers."""
+    """Return "number" if `recognise` has converted the cells to numbers, otherwise `kind`."""
     return "number" if values.dtype == pl.Float64 else kind
 
 
 def texts(values: pl.Series, kind: str) -> pl.Series:
-    """Return cells as categories; whole numbers have no fraction, booleans are in lower case."""
+    """Return cells as names of categories: 1.0 as "1", and booleans in lower case."""
     found = values.cast(pl.String)
     if kind == "boolean":
         return found.str.strip_chars().str.to_lowercase()
@@ -221,9 +223,9 @@ def texts(values: pl.Series, kind: str) -> pl.Series:
 
 
 def labels(values: pl.Series, kind: str) -> pl.Series:
-    """Return a target's cells as class names, whole numbers without fraction; errors as `numbers`.
+    """Return a target's cells as class names, such as "1" for 1.0; raise CellError as `numbers`.
 
-    `values` are unconverted cells, because a float can't represent all large whole numbers.
+    `values` are the cells as in the file, because a float can't represent all large whole numbers.
     """
     if kind != "number":
         return texts(values, kind)
@@ -238,9 +240,9 @@ def labels(values: pl.Series, kind: str) -> pl.Series:
 
 
 def codes(values: pl.Series, vocabulary: Iterable[str]) -> pl.Series:
-    """Return texts as Int32 codes: the position in the vocabulary + 1, or 0 for other texts.
+    """Return texts as Int32 codes: the position in `vocabulary` + 1, or 0 for a text not in it.
 
-    A missing text counts as the empty text, which `write_table` allows in a vocabulary.
+    A missing text counts as the empty text, which a vocabulary may contain.
     """
     known = codes_of([*vocabulary])
     if not known:
@@ -249,7 +251,7 @@ def codes(values: pl.Series, vocabulary: Iterable[str]) -> pl.Series:
 
 
 def _unread(values: pl.Series, found: pl.Series) -> pl.Series:
-    """Return which cells could not be read; a blank cell counts as missing."""
+    """Return a mask of cells that have text in `values`, but could not be converted to `found`."""
     unread = found.is_null() & values.is_not_null()
     if values.dtype == pl.String and unread.any():
         unread &= values.str.strip_chars() != ""

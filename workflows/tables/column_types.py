@@ -23,10 +23,11 @@ class Feature:
     """The role of a column in the model.
 
     Attributes:
-        kind: the kind of the cells, see `cells`.
+        kind: the kind of the cells, as in `cells`, or their format.
         values: the cells; numbers, dates and times are converted to numbers.
-        why: why no model uses the column; the table has the column unless `role` is "ignore".
-        note: a note for people if the study gives no role.
+        why: why models don't use the column; empty if they do. The table has even an unused column,
+            unless `role` is "ignore".
+        note: doubts about an inferred role, for people; may be empty.
     """
 
     role: Literal["numeric", "categorical", "ignore"]
@@ -37,14 +38,15 @@ class Feature:
 
     @property
     def is_used(self) -> bool:
-        """True if a model learns from the column."""
+        """True if models learn from the column."""
         return not self.why
 
 
 def feature_of(values: pl.Series, override: Role | None, trained: pl.Series) -> Feature:
-    """Return the role of a column; `trained` is True for training rows.
+    """Return the role of a column: `override`, as given by the study, or the inferred role.
 
-    `values` are the cells after `without_nulls`, or after a form of the study was applied.
+    `values` are the cells from `without_nulls`, converted if the study gives a format. `trained` is
+    True for training rows.
     """
     is_named = values.name and not UNNAMED.fullmatch(values.name)
     if values.null_count() == len(values) and override != "ignore" and is_named:

@@ -1,8 +1,8 @@
-"""The rows of a CSV file as text, read as pandas does.
+"""The rows of a CSV file as text, read by the same rules as in pandas.
 
-Training and prediction both use Python's csv, so that they read the same rows. Polars is ten times
-as fast and reads unambiguous files for training. In such a file, quotes enclose cells or are
-doubled, lines end in LF or CR LF, and rows are equally long.
+Training and prediction use Python's csv module, so that they read the same rows. For training, an
+unambiguous file is read by polars, which is ten times as fast. In such a file, quotes enclose cells
+or are doubled, lines end in LF or CR LF, and rows are equally long.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NO_CHARACTER = re.compile("[\0\udc80-\udcff]")  # NUL, or a byte that is not UT
 
 
 class TableError(ValueError):
-    """A file is no table, or no table for training; `problems` don't name the file."""
+    """A file is no table, or can't be used for training; `problems` don't include its name."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -69,7 +69,7 @@ class CsvRows:
 
 @contextmanager
 def opened_csv(path: Path) -> Iterator[CsvRows]:
-    """Open a CSV file or a pipe, and yield its rows; TableError also while rows are read."""
+    """Open a CSV file or a pipe, and yield its rows; reading them can raise TableError, too."""
     with path.open("rb") as file:
         yield _parse(_unpacked(file))
 
@@ -158,7 +158,7 @@ def _separator_of(head: list[str]) -> str:
 
 @dataclass(frozen=True)
 class _Record:
-    """A row; `first` and `last` are the numbers of its lines in the file."""
+    """A row; `first` and `last` are the numbers of its first and last line in the file."""
 
     cells: list[str]
     first: int
@@ -166,7 +166,7 @@ class _Record:
 
 
 def _records(lines: Iterable[str], separator: str, skipped: int) -> Iterator[_Record]:
-    """Yield the rows that aren't blank; an appended line shows whether a quote is still open."""
+    """Yield the rows that aren't blank; TableError if a quote isn't closed until the file's end."""
     end = [_NUL, _NUL]
     reader = csv.reader(itertools.chain(lines, [separator.join(end)]), delimiter=separator)
     first = skipped + 1
@@ -215,7 +215,7 @@ def _of_another_length(record: _Record, width: int) -> str:
 
 
 def _by_polars(data: bytes, rows: CsvRows) -> pl.DataFrame | None:
-    """Return the rows read by polars; None for an ambiguous file."""
+    """Return the rows read by polars; None if it might read them differently from Python's csv."""
     data = data.removeprefix(_UTF8).strip(b"\r\n")
     has_separator_line = _SEPARATOR_LINE.match(data[:8].decode(errors="replace"))
     if has_separator_line or not _is_plain(data, rows.separator, len(rows.names)):
@@ -229,7 +229,7 @@ def _by_polars(data: bytes, rows: CsvRows) -> pl.DataFrame | None:
 
 
 def _is_plain(data: bytes, separator: str, width: int) -> bool:
-    """Return whether all rows have `width` cells, and all quotes are unambiguous."""
+    """Return whether all rows have `width` cells, and each quote encloses a cell or is doubled."""
     if width < 2 or b"\0" in data or data.count(b"\r") != data.count(b"\r\n"):
         return False
     text = np.frombuffer(b"\n" + data + b"\n", np.uint8)

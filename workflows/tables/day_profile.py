@@ -22,7 +22,7 @@ _STEPS = 20  # from the smallest to the largest target
 
 @dataclass(frozen=True, kw_only=True)
 class DayProfile:
-    """The profile of a day's table.
+    """A few numbers about a day's table, by which days are compared.
 
     Attributes:
         missing: the share of rows with a missing cell, by column.
@@ -30,7 +30,7 @@ class DayProfile:
         categories: the number of training rows of each category, by column.
         classes: the share of rows of each class; empty for a regression.
         quantiles: the quantiles of a regression's target, in twenty steps.
-        labels: the score for how well columns predict the target; None if unknown.
+        labels: the score for how well columns predict the target; None if not computed.
     """
 
     rows: int
@@ -44,7 +44,7 @@ class DayProfile:
 
 
 def profile_of(table: Table, found: Description, *, seed: int, labels: bool) -> DayProfile:
-    """Return the profile of a day's table, with a label score if `labels` is set."""
+    """Return the profile of a day's table, which `found` describes; `labels` adds a label score."""
     rows, used = found.rows, table.used()
     missing = _missing(table, found)
     is_regression = found.task == "regression"

@@ -1,4 +1,4 @@
-"""Rows in a model's form, for training and prediction."""
+"""Conversion of rows to the arrays that a model reads, for training and prediction."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from trialfleet.workflows.tables.csv_rows import TableError
 def encode(
     rows: pl.DataFrame, columns: Columns, numbered: Sequence[int]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]:
-    """Return rows in a model's form: numeric [n, d], categorical [n, k].
+    """Return rows as arrays: numbers [n, d], and codes of categories [n, k].
 
-    `rows` come from `cells.without_nulls`. `numbered` has the row numbers for messages. A
-    TableError names each numeric column's first cell that is no number.
+    `rows` come from `cells.without_nulls`. `numbered` has the rows' numbers in the file, for
+    messages. A TableError names the first cell of each numeric column that is no number.
     """
     numeric: list[npt.NDArray[np.float64]] = []
     problems: list[str] = []
@@ -44,7 +44,7 @@ def encode(
 def numbers_of(
     values: pl.Series, kind: str, numbered: Sequence[int], ways_out: str = ""
 ) -> pl.Series:
-    """Return a column's cells as Float64; a TableError names the first other cell, and a fix."""
+    """Return a column as Float64; a TableError names the first cell not of `kind`, and a fix."""
     try:
         return cells.numbers(values, kind)
     except cells.CellError as error:

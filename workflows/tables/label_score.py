@@ -3,7 +3,8 @@
 The target is correlated with features of each column, on a sample of the rows. A numeric column's
 features are its ranks, their squares and its missing cells. A categorical column's features are its
 categories. The score is the fourth root of the sum of the correlations' fourth powers. So one
-strong column counts as much as many weak ones. The test finds no pattern of several columns.
+strong column counts as much as many weak ones. The test can't find a pattern that only several
+columns together show.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class LabelScore:
-    """The score of the labels, and the best score of shuffled labels."""
+    """The score of a table's true labels, and the best score of its shuffled labels."""
 
     score: float
     shuffled: float
@@ -40,7 +41,7 @@ class LabelScore:
 
 
 def label_score(table: Table, seed: int) -> LabelScore | None:
-    """Return a table's score, always the same for a seed; None for a small or constant table."""
+    """Return a table's score, which `seed` determines; None if the table is small or constant."""
     if len(table.target) < FEWEST_ROWS:
         return None
     dealt = np.random.default_rng(seed)
@@ -68,7 +69,7 @@ def _goal(table: Table, rows: npt.NDArray[np.int64]) -> Floats:
 
 
 def _values(table: Table, rows: npt.NDArray[np.int64]) -> Iterator[Floats]:
-    """Yield the values to correlate, for each column, with mean 0 and variance 1."""
+    """Yield the features of each column, scaled to mean 0 and variance 1."""
     for column in table.numeric.T:
         numbers = column[rows]
         is_missing = np.isnan(numbers)
@@ -88,7 +89,7 @@ def _each_word(codes: npt.NDArray[np.integer[Any]]) -> Iterator[Floats]:
 
 
 def _ranks(numbers: Floats) -> Floats:
-    """Return ranks scaled to -0.5 to 0.5; equal numbers have equal ranks."""
+    """Return the ranks of `numbers`, scaled to -0.5 to 0.5; equal numbers have equal ranks."""
     _, places, counts = np.unique(numbers, return_inverse=True, return_counts=True)
     middles = np.cumsum(counts) - (counts - 1) / 2
     ranks: Floats = (middles[places] / (len(numbers) + 1) - 0.5).astype(np.float32)

@@ -89,7 +89,7 @@ _PERHAPS = (  # a time of day; .NET's forms; a year and other numbers without La
 
 
 def moments(values: pl.Series) -> pl.Series:
-    """Return the moments of a text column in UTC; null for other cells."""
+    """Return a text column's cells as moments in UTC; null for a cell that is no moment."""
     found = _in_utc(values.str.strip_chars().str.replace("T", " ", literal=True))
     left = (found.is_null() & values.str.contains("[0-9]")).arg_true()
     sample = values.gather(left.head(_SAMPLE))
@@ -99,7 +99,7 @@ def moments(values: pl.Series) -> pl.Series:
 
 
 def by_form(values: pl.Series, form: str) -> pl.Series:
-    """Return a column's moments in UTC, read with the study's format; numbers count as text."""
+    """Return cells as moments in UTC, read with the strftime format `form`; 20131231 is a text."""
     whole = values.cast(pl.Int64, strict=False) if values.dtype.is_float() else values
     plain = whole.cast(pl.String).str.strip_chars()
     if "%Y" in form:  # so that a year of two digits is not read as one before 100
@@ -111,7 +111,7 @@ def by_form(values: pl.Series, form: str) -> pl.Series:
 
 
 def as_people_write_dates(values: pl.Series) -> str:
-    """Return advice for a text column of dates in an unread form; empty for other columns."""
+    """Return advice if a text column has dates in a form that isn't read; empty otherwise."""
     present = different_texts(values)
     dates = present.filter(present.str.contains(_LIKE_DATES) & moments(present).is_null())
     if not len(dates) or len(dates) < (1 - FEW_TEXTS) * len(present):
@@ -129,7 +129,7 @@ def as_people_write_dates(values: pl.Series) -> str:
 
 
 def perhaps_moments(values: pl.Series) -> str:
-    """Return advice for a column with many texts that may be moments; empty for other columns."""
+    """Return advice if a column has many texts that may be moments; empty otherwise."""
     present = different_texts(values)
     alike = present.filter(present.str.contains(_PERHAPS))
     if len(alike) < max(MANY_TEXTS, (1 - FEW_TEXTS) * len(present)):
@@ -138,7 +138,7 @@ def perhaps_moments(values: pl.Series) -> str:
 
 
 def different_texts(values: pl.Series) -> pl.Series:
-    """Return a column's different texts, without blanks around; empty if the column isn't text."""
+    """Return a column's different texts without surrounding blanks; empty if it isn't text."""
     present = values.drop_nulls() if values.dtype == pl.String else pl.Series(dtype=pl.String)
     return present.str.strip_chars().unique(maintain_order=True)
 

@@ -15,7 +15,7 @@ NPZ = (".npz",)
 
 
 def format_of(name: str) -> str:
-    """Return "csv", "parquet" or "npz" by the end of a file's name; TableError for other names."""
+    """Return "csv", "parquet" or "npz" by the ending of a file's name; TableError for others."""
     for form, endings in [("csv", CSV), ("parquet", PARQUET), ("npz", NPZ)]:
         if name.lower().endswith(endings):
             return form

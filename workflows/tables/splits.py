@@ -37,10 +37,10 @@ def split_rows(
     seed: int,
     numbered: Sequence[int],
 ) -> Codes:
-    """Return each row's part, TRAIN, VALIDATION or TEST; TableError for unusable values.
+    """Return each row's part, TRAIN, VALIDATION or TEST; TableError if a split column is unusable.
 
-    A random split keeps the proportions of `classes` [rows] in each part. `numbered` has the row
-    numbers for messages.
+    `classes` [rows] has the rows' classes, whose proportions a random split keeps in each part.
+    `numbered` has the rows' numbers in the file, for messages.
     """
     if split.column is not None:
         return _by_column(frame[split.column])
@@ -62,7 +62,7 @@ def _by_chance(rows: int, classes: Numbers | None, shares: Sequence[float], seed
 
 
 def _by_time(values: pl.Series, shares: Sequence[float], numbered: Sequence[int]) -> Codes:
-    """Return the parts of rows by time; rows with the same time are in the same part."""
+    """Return each row's part by time: first training, last test; equal times are not divided."""
     kind, found = cells.recognise(values)
     if kind not in {"date", "number", "time"}:
         raise _unusable(values, _why_no_times(values, numbered))

@@ -1,4 +1,4 @@
-"""Detection of useless columns, from whose training rows a model learns nothing."""
+"""Detection of columns from whose training rows a model can learn nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENOUGH = 20  # with more training rows, a value of only one row teaches nothing
 
 
 def reason_unused(values: pl.Series, kind: str, role: Role, trained: pl.Series) -> str:
-    """Return why a model learns nothing from a column; empty if the model may learn."""
+    """Return why a model can't learn from a column, or ""; `trained` marks the training rows."""
     if role == "categorical":
         texts = cells.texts(values, kind)
         learned = texts.filter(trained)
@@ -42,7 +42,7 @@ def _why_constant(values: pl.Series, learned: pl.Series, is_constant: bool) -> s
 
 
 def _why_unlike(learned: pl.Series, others: pl.Series) -> str:
-    """Return why the training rows' numbers don't cover the other rows'; empty if they do."""
+    """Return why training rows vary too little compared with `others`; empty if they don't."""
     present, rest = (each.drop_nulls().to_numpy() for each in (learned, others))
     spread = spread_of(present)
     width = float(np.subtract(*np.quantile(rest, [0.9, 0.1]))) if len(rest) else 0.0

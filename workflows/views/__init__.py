@@ -1,1 +1,1 @@
-"""The views of a run: terminal, page, report, and answers to `why`."""
+"""What people and programs see of a run: terminal, page, report, and answers to `why`."""

@@ -29,7 +29,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def console(*, err: bool = False) -> Console:
-    """Return a rich console, which wraps lines only on a terminal or with COLUMNS set."""
+    """Return a rich console; lines wrap only on a terminal, or if COLUMNS is set."""
     from rich.console import Console
 
     made = Console(highlight=False, stderr=err)
@@ -39,21 +39,21 @@ def console(*, err: bool = False) -> Console:
 
 
 def show(view: RenderableType) -> None:
-    """Print a view without breaking words, such as paths, that are wider than the terminal."""
+    """Print a view; words wider than the terminal, such as paths, are not broken."""
     console().print(view, overflow="ignore", crop=False)
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print a line for a person, with control characters escaped."""
+    """Print a text for a person, with control characters escaped."""
     click.echo(printable(text), err=err)
 
 
 @contextmanager
 def progress_lines(indent: str = "", *, err: bool = False) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a line of progress, with the seconds since the start.
+    """Yield a function that shows a text as progress, with the seconds since the start.
 
-    A terminal shows only the last line, and none after the end. Other outputs get each changed
-    line, and an unchanged line every `_SAID_AGAIN` seconds.
+    A terminal shows only the last text, and none after the end. Other outputs get each changed
+    text, and an unchanged one every `_SAID_AGAIN` seconds.
     """
     from rich.live import Live
     from rich.text import Text
@@ -83,7 +83,7 @@ def print_json(value: Any, indent: int | None = 1) -> None:
 
 
 def plain_table(*columns: str, right: Container[str] = ()) -> Table:
-    """Return a table without lines; the columns in `right` are aligned to the right."""
+    """Return a rich table without borders; the columns in `right` are aligned to the right."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -93,7 +93,7 @@ def plain_table(*columns: str, right: Container[str] = ()) -> Table:
 
 
 class LongTable:
-    """A faster `plain_table` of many rows; rich's own table takes a millisecond per row."""
+    """A `table` with many `rows`, which rich would take a millisecond per row to print."""
 
     def __init__(self, table: Table, rows: Sequence[Sequence[str]]) -> None:
         self._table, self._rows = table, rows
@@ -121,7 +121,7 @@ class LongTable:
 
 
 class _ColumnCells:
-    """A column's cells as a single cell, for which rich computes the column's width."""
+    """All cells of a column as one cell, from which rich computes the column's width."""
 
     def __init__(self, cells: Iterable[str]) -> None:
         self._cells, self.width = {*cells}, 0
@@ -150,7 +150,7 @@ def _size_of(cell: str, console: Console) -> tuple[int, int]:
 
 
 def _is_plain(cell: str) -> bool:
-    """Return whether a cell is one line as wide as its number of characters."""
+    """Return whether a cell is printable ASCII, so that its width is its number of characters."""
     return cell.isascii() and cell.isprintable()
 
 
@@ -187,7 +187,7 @@ def cut_to_width(text: str, style: str = "") -> Text:
 
 
 def with_hint_where_cut(table: Table, hint: str) -> Fitting:
-    """Return a table, with a hint on the full texts below if the terminal cuts cells."""
+    """Return a table with the line `hint` below it if the terminal is too narrow for some cells."""
     from rich.console import Group
     from rich.text import Text
 
@@ -195,10 +195,10 @@ def with_hint_where_cut(table: Table, hint: str) -> Fitting:
 
 
 class Fitting:
-    """A table with all columns if the terminal is wide enough, otherwise a narrower table."""
+    """A table that is shown in full on a wide enough terminal, otherwise in a narrower form."""
 
     def __init__(self, table: Callable[[bool], RenderableType]) -> None:
-        """Take the function that makes the table; its argument is whether all columns fit."""
+        """Take a function that makes the table; its argument says whether all columns fit."""
         self._table = table
 
     def __rich_console__(
@@ -213,7 +213,7 @@ class Fitting:
 
 
 def keep_widths(table: Table, widths: dict[str, int]) -> None:
-    """Keep columns, except the first, as wide as in earlier calls with the same `widths`."""
+    """Make columns, except the first, at least as wide as in earlier calls with these `widths`."""
     for column in table.columns[1:]:
         title = str(column.header)
         now = _widest([column.header, *column.cells])

@@ -1,1 +1,1 @@
-"""The printed views of commands: plans, fleets, trials."""
+"""What commands print: plans of runs, fleets, pools, and trials as CSV."""

@@ -32,7 +32,10 @@ def write_csv(trials: Sequence[Trial], study: Study, file: TextIO) -> None:
 
 
 def write_best_csv(found: Sequence[BestSettings], file: TextIO) -> None:
-    """Write a header and a row per region: `_OF_BEST`, then `params.NAME`, then `final.NAME`."""
+    """Write a header and a row per region: `_OF_BEST`, then `params.NAME`, then `final.NAME`.
+
+    `final.NAME` has the metrics of the full training.
+    """
     rows = [
         {
             **{name: getattr(entry, name) for name in _OF_BEST},

@@ -94,7 +94,7 @@ def _asked(plan: FleetPlan) -> str:
 
 
 def _interruptions(candidate: Candidate, seen: PoolHistory) -> str:
-    """Return a text with the number of spot interruptions in a spot pool; old ones count less."""
+    """Return an instance type's spot interruptions per observed hours; old ones count less."""
     if candidate.lifecycle != "spot" or not seen.hours:
         return ""
     return f"{seen.interruptions:.1f} in {seen.hours:.1f} h"
@@ -106,7 +106,7 @@ def _on_demand(plan: FleetPlan, candidate: Candidate) -> str:
 
 
 def partly_offered(plan: FleetPlan) -> list[str]:
-    """Return lines about types that only some of the fleet's AWS regions offer."""
+    """Return lines about instance types that only some of the fleet's AWS regions offer."""
     types: dict[tuple[str, str], list[str]] = {}
     for one in plan.offers:
         if one.others:
@@ -157,7 +157,7 @@ def gpus_view(found: GpuTypes) -> RenderableType:
 
 
 def status_view(status: FleetStatus) -> RenderableType:
-    """Return the view of a fleet: a summary line, the nodes, and problems for a person."""
+    """Return the view of a fleet: a summary line, the nodes, and problems for a person to solve."""
     title = Text.assemble(
         (status.fleet, "bold"),
         f"  {_counts(status)}  {status.price_per_hour:.2f} USD/h, {usd(status.spent)} USD so far",
@@ -179,7 +179,7 @@ def status_view(status: FleetStatus) -> RenderableType:
 
 
 def status_line(status: FleetStatus) -> str:
-    """Return a line about a fleet's state, and about what its nodes wait for."""
+    """Return a line that counts a fleet's nodes by stage, and a line per node that waits."""
     waits = [
         f"{node.instance.id}: {node.why.split(';')[-1].strip()}"
         for node in status.nodes

@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def error_of(network: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
-    """Return the mean squared error on some rows."""
+    """Return the mean squared error of `network` on the points `x`, `y`."""
     with torch.no_grad():
         return float((network(x) - y).square().mean())
 

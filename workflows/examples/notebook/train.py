@@ -1,4 +1,4 @@
-"""A trainer without training: the loss is the squared distance of x and y from a region's place."""
+"""A trainer without training: the loss is the squared distance of (x, y) from a region's point."""
 
 import json
 

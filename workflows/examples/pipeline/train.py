@@ -52,7 +52,7 @@ def main() -> None:
 
 
 class Model:
-    """This rank's layers, each with its own optimiser, so that another rank can continue."""
+    """This rank's layers; each has its own optimiser, so that another rank can take it over."""
 
     def __init__(self, t: trial.Trial) -> None:
         width = t.params["width"]
@@ -71,7 +71,7 @@ class Model:
         self.schedule = ScheduleGPipe(stage, PARTS, loss_fn=nn.functional.mse_loss)
 
     def train(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        """Take a step: the first rank has the inputs, the last one the targets."""
+        """Take a training step, in which the first rank reads `x` and the last one `y`."""
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         self.schedule.step(*([x] if self.is_first else []), target=y if self.is_last else None)
@@ -79,7 +79,7 @@ class Model:
             optimizer.step()
 
     def gathered(self) -> list[Any]:
-        """Return the state of every layer on rank 0; all ranks call it together."""
+        """Return the states of all layers on rank 0, else []. All ranks must call this together."""
         own = [
             (layer.state_dict(), optimizer.state_dict())
             for layer, optimizer in zip(self.own, self.optimizers, strict=True)
@@ -89,7 +89,7 @@ class Model:
         return [layer for part in parts for layer in part] if self.is_first else []
 
     def restore(self, saved: Path) -> int:
-        """Continue from a checkpoint with this rank's layers; return the next step."""
+        """Restore this rank's layers from the checkpoint in `saved`; return the next step."""
         state = torch.load(saved / "state.pt")
         for layer, optimizer, (weights, means) in zip(
             self.own, self.optimizers, state["layers"][self.begin : self.end], strict=True
@@ -99,7 +99,7 @@ class Model:
         return int(state["step"])
 
     def error(self, state: list[Any], x: torch.Tensor, y: torch.Tensor) -> float:
-        """Return the whole model's mean squared error on some rows, computed on this rank."""
+        """Return the mean squared error of the whole model with `state`, computed on this rank."""
         for layer, (weights, _) in zip(self.all, state, strict=True):
             layer.load_state_dict(weights)
         with torch.no_grad():
@@ -107,7 +107,10 @@ class Model:
 
 
 def decided_by_first(*wishes: bool) -> list[bool]:
-    """Return rank 0's decisions, because only it gets SIGTERM, and all must save together."""
+    """Return the `wishes` of rank 0 on every rank.
+
+    Only rank 0 gets SIGTERM, but all ranks must save together.
+    """
     decisions = torch.tensor(wishes)
     distributed.broadcast(decisions, 0)
     return [bool(decision) for decision in decisions]

@@ -38,14 +38,14 @@ def main(t: trial.Trial) -> None:
 
 
 def make_model(params: dict[str, Any], seed: int) -> Any:
-    """Return the model; `params` has only the parameters of its kind."""
+    """Return an untrained model; `params` has its kind, and only the parameters of this kind."""
     if params["model"] == "ridge":
         return make_pipeline(PolynomialFeatures(params["degree"]), Ridge(params["alpha"]))
     return RandomForestRegressor(params["trees"], max_depth=params["depth"], random_state=seed)
 
 
 def errors(model: Any, x: Any, y: Any) -> dict[str, float]:
-    """Return the mean squared errors on the points that are not used for training."""
+    """Return the mean squared errors on the validation and on the test points."""
     return {
         "val_error": mean_squared_error(y[60:90], model.predict(x[60:90])),
         "test_error": mean_squared_error(y[90:], model.predict(x[90:])),

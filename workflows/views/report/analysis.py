@@ -1,4 +1,4 @@
-"""The analysis of a region's trials: best settings, comparison with default ones, failures."""
+"""The analysis of a region's trials: best settings, comparison with default settings, failures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AS_GOOD = 0.005  # of the value with default settings: a smaller difference is n
 def compare(
     metric: str, direction: Direction, baseline: Trial | None, best: Trial | None, objective: str
 ) -> Comparison:
-    """Return the comparison of the best trial with the default settings, by `metric`."""
+    """Return the comparison by `metric` of the `best` trial with the default settings' trial."""
 
     def value(trial: Trial | None) -> float | None:
         if trial is None or trial.state != "complete":
@@ -43,9 +43,9 @@ def compare(
 
 
 def worse_of(objective: Comparison, report: Comparison) -> str | None:
-    """Return a text if tuned settings are notably worse than default ones; otherwise None.
+    """Return a sentence if tuned settings are clearly worse by `report` than default ones; or None.
 
-    The best trial can be worse only by a metric other than the objective.
+    Tuned settings can be worse only by another metric than the objective, which chose them.
     """
     if report.gain is None or report.gain >= 0:
         return None
@@ -60,7 +60,7 @@ def worse_of(objective: Comparison, report: Comparison) -> str | None:
 
 
 def unreported(metric: str, regions: Sequence[RegionReport]) -> str:
-    """Return a note if no completed trial reported the compared metric; otherwise empty."""
+    """Return a note if `metric`, by which settings are compared, was never reported; else ""."""
     complete = [trial for region in regions for trial in region.trials if trial.state == "complete"]
     reported = sorted({name for trial in complete for name in trial.metrics})
     is_objective = any(region.objective.metric == metric for region in regions)
@@ -73,7 +73,7 @@ def unreported(metric: str, regions: Sequence[RegionReport]) -> str:
 
 
 def advice_on_worse(metric: str, report_metric: str) -> str:
-    """Return advice about tuned settings that are worse than default ones."""
+    """Return advice for tuned settings that are worse than default ones by `report_metric`."""
     return (
         f"{metric}, which chose the settings, and {report_metric} disagree. If both models are "
         "hardly better than a guess, check the data first: are the labels right? Otherwise there "
@@ -86,10 +86,10 @@ def advice_on_worse(metric: str, report_metric: str) -> str:
 def next_step_on_worse(
     region: str, data: Sequence[str], published: Path, in_force: Path, previous: Path | None
 ) -> tuple[str, str | None]:
-    """Return the next step, and its command or None, for a model worse than default settings.
+    """Return the next step, and a command or None, for a published model worse than the defaults.
 
-    `in_force` is the model that `latest` links to. `previous` is a previous run's model with a
-    better metric.
+    `in_force` is the model that the link `latest` names. `previous` is the model of an earlier run
+    with a better metric.
     """
     if in_force != published:
         return f"The region's latest model is run {in_force.name}'s, not this one.", None
@@ -107,7 +107,7 @@ def next_step_on_worse(
 
 
 def why_command(region: str, run: Path) -> str:
-    """Return the `trialfleet why` command for a region, valid in any folder."""
+    """Return the `trialfleet why` command for a region, as it works in any folder."""
     return f"trialfleet why {shlex.quote(region)} --run {shell_quoted_anywhere(run)}"
 
 
@@ -127,9 +127,9 @@ def settings_of(
     trials: Sequence[Trial],
     parameters: Mapping[str, Tunable],
 ) -> tuple[Setting, ...]:
-    """Return each parameter's default and best value: first in the defaults' order, then by name.
+    """Return each parameter's default and best value, in the order of `defaults`, then by name.
 
-    Only parameters that a trial had get a range.
+    A parameter that no trial had gets no range.
     """
     had = {name for trial in trials for name in trial.params}
     ranges = {name: _range(item) for name, item in parameters.items() if name in had}

@@ -1,4 +1,4 @@
-"""The data for the page's script as plain JSON: for charts, and for tables of trials.
+"""The data of the report's script as plain JSON: for charts, and for tables of trials.
 
 Each region has one block. Columns instead of rows, and few digits, keep the file small even with
 hundreds of regions.
@@ -56,7 +56,7 @@ CURVE_LEAST, CURVE_MOST = 8, 100  # of one curve
 
 @dataclass(frozen=True)
 class Pair:
-    """The chart of the two most important parameters; its kind is "contour", "scatter" or None."""
+    """The chart of the two most important parameters: its kind (None: no chart), and its trials."""
 
     kind: str | None
     names: tuple[str, ...]
@@ -64,7 +64,7 @@ class Pair:
 
 
 def overview_data(report: Report) -> dict[str, Any]:
-    """Return the data of the chart that compares regions: places in the report, values, scales."""
+    """Return the data of the chart that compares regions: the values, and the axes' scales."""
     decimals = report_decimals(report)
     rows = [
         (at, row)
@@ -93,20 +93,20 @@ def overview_data(report: Report) -> dict[str, Any]:
 
 
 def scale_of_overview(report: Report) -> Scale | None:
-    """Return the scale of tuned and default values; None without values."""
+    """Return the scale for the tuned and default values of all regions; None without values."""
     pairs = [(row.report.default, row.report.tuned) for row in report.regions]
     values = [value for pair in pairs for value in pair if value is not None]
     return scale_of(values, median(values), FAR_REGION) if values else None
 
 
 def scale_of_gains(report: Report) -> Scale:
-    """Return the scale of gains around zero; not logarithmic, because gains have a sign."""
+    """Return the scale for gains, around zero; it isn't logarithmic, because gains have a sign."""
     gains = [row.report.gain for row in report.regions if row.report.gain is not None]
     return scale_of([0.0, *gains], 0.0, FAR_REGION)
 
 
 class CostBar(NamedTuple):
-    """The cost in USD of a region's jobs or, without a `place`, of the fleet's idle nodes."""
+    """A region's cost in USD or, if `place` is None, the cost of nodes without a job."""
 
     place: int | None
     usd: float
@@ -114,12 +114,12 @@ class CostBar(NamedTuple):
 
     @property
     def parts_text(self) -> str:
-        """The parts of the cost in words."""
+        """The parts of the cost as text."""
         return ", ".join(f"{name}: {usd(amount)}" for name, amount in self.parts.items())
 
 
 def cost_bars(report: Report) -> list[CostBar]:
-    """Return bars for the costs of regions' jobs, greatest first, and of the fleet's idle nodes."""
+    """Return a bar per region, the greatest cost first, and a bar for nodes without a job."""
     regions = enumerate(report.regions)
     bars = [CostBar(at, row.usd, _parts_of_cost(row)) for at, row in regions if row.usd]
     bars.sort(key=lambda bar: -bar.usd)
@@ -133,7 +133,7 @@ def _known(parts: dict[str, float]) -> dict[str, float]:
 
 
 def _parts_of_cost(region: RegionReport) -> dict[str, float]:
-    """Return a region's cost in parts; jobs' time between trials counts as trials' time."""
+    """Return a region's cost in USD by part; a job's time between two trials counts as trials."""
     jobs = [*region.trials, *([region.final_job] if region.final_job else [])]
     lost = sum(job.lost_usd or 0.0 for job in jobs)
     trials = sum((trial.usd or 0.0) - (trial.lost_usd or 0.0) for trial in region.trials)
@@ -143,7 +143,7 @@ def _parts_of_cost(region: RegionReport) -> dict[str, float]:
 
 
 def timeline_data(timeline: Timeline) -> dict[str, Any]:
-    """Return the timeline's rows, jobs and pauses; times are in seconds from `start`."""
+    """Return the timeline's rows, jobs and pauses; times are in seconds since `timeline.start`."""
     start = timeline.start
     states = sorted({bar.state for bar in timeline.bars})
     return {
@@ -174,7 +174,7 @@ class Pictures:
 
     @cached_property
     def searched(self) -> list[str]:
-        """The searched parameters, most important first."""
+        """The parameters that have more than one value, most important first."""
         region = self.region
         names = [name for name, item in region.ranges.items() if not item.single]
         order = {item.parameter: at for at, item in enumerate(region.importance)}
@@ -182,7 +182,7 @@ class Pictures:
 
     @cached_property
     def drawn(self) -> list[str]:
-        """The parameters with a chart: at most twelve, which completed trials had."""
+        """The parameters that have a chart: at most twelve, which completed trials had."""
         having = {name for t in self.region.trials if t.value is not None for name in t.params}
         return [name for name in self.searched if name in having][:MOST_PARAMETERS]
 
@@ -204,17 +204,17 @@ class Pictures:
 
     @cached_property
     def curves(self) -> list[Trial]:
-        """The trials with a learning curve, which needs at least two reported steps."""
+        """The trials with a learning curve: at least two steps with a reported value."""
         return [trial for trial in self.region.trials if len(trial.curve) > 1]
 
     @cached_property
     def scale(self) -> Scale | None:
-        """The scale of the objective in all charts; None without values."""
+        """The scale for the objective in all charts of the region; None without values."""
         return self._anchored([t.value for t in self.region.trials if t.value is not None])
 
     @cached_property
     def curve_scale(self) -> Scale | None:
-        """The scale of the learning curves; None without curves."""
+        """The scale for the learning curves; None without curves."""
         return self._anchored([value for trial in self.curves for _, value in trial.curve])
 
     def _anchored(self, values: Sequence[float]) -> Scale | None:
@@ -223,7 +223,7 @@ class Pictures:
 
 
 def region_data(report: Report, pictures: Pictures, points: int) -> dict[str, Any]:
-    """Return a region's trials as columns, its parameters, and the scale of its objective.
+    """Return the data of a region: its trials as columns, its parameters and its scales.
 
     Each learning curve has at most `points` points.
     """
@@ -267,7 +267,7 @@ def region_data(report: Report, pictures: Pictures, points: int) -> dict[str, An
 
 
 def decimals_of(values: Sequence[float | None], comparison: Comparison) -> int | None:
-    """Return a column's number of decimals, which outliers don't change."""
+    """Return the number of decimals for a column of `values`; outliers don't change it."""
     known = [value for value in values if value is not None]
     anchor = comparison.tuned
     view = view_of(known, anchor) if known and anchor is not None else None
@@ -298,7 +298,7 @@ def _jobs(trials: Sequence[Trial]) -> dict[str, list[Any]]:
 
 
 def _curves(trials: Sequence[Trial], points: int) -> dict[int, list[list[Any]]]:
-    """Return learning curves' steps and values, rounded to thousandths of the values' range."""
+    """Return each trial's steps and values, rounded to thousandths of the range of all values."""
     curves = {t.trial: thinned(t.curve, points) for t in trials}
     values = [value for curve in curves.values() for _, value in curve]
     reach = max(values) - min(values) if values else 0.0
@@ -341,7 +341,7 @@ def _parameter(item: Setting, trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 def _places(item: Setting, trials: Sequence[Trial]) -> list[float | None]:
-    """Return trials' positions on a parameter's axis: the value, or the index of the choice."""
+    """Return each trial's place on a parameter's axis: the value, or the index of the choice."""
     assert item.range is not None, item
     values = [trial.params.get(item.name) for trial in trials]
     if item.range.choices is None:
@@ -352,6 +352,6 @@ def _places(item: Setting, trials: Sequence[Trial]) -> list[float | None]:
 
 
 def curve_points(report: Report) -> int:
-    """Return the maximum number of points of a learning curve; it is lower with many curves."""
+    """Return how many points a learning curve may have; the more curves, the fewer points."""
     curves = sum(len(trial.curve) > 1 for region in report.regions for trial in region.trials)
     return max(CURVE_LEAST, min(CURVE_MOST, CURVE_POINTS // max(1, curves)))

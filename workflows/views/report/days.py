@@ -1,4 +1,4 @@
-"""A study's days by region, for the report and the page."""
+"""The last days of a study with their regions' outcomes, for the report and the page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MARKS = {Ending.PUBLISHED: "✓", Ending.UNCHANGED: "=", Ending.KEPT: "·", Endi
 
 
 def days_of(folder: DailyFolder, last: date | None = None) -> tuple[DayView, ...]:
-    """Return a study's last days, up to the day `last` if given; empty without daily runs."""
+    """Return a study's last days, until `last` if that is set; empty without daily runs."""
     if not folder.journal.is_file():
         return ()
     try:
@@ -33,9 +33,9 @@ def days_of(folder: DailyFolder, last: date | None = None) -> tuple[DayView, ...
 def days_of_run(
     folder: DailyFolder, day: date, run: str, regions: Iterable[RegionStatus]
 ) -> tuple[DayView, ...]:
-    """Return the days up to a run's day, including the run's failed regions.
+    """Return the study's last days up to `day`, with the failed regions of the run `run` added.
 
-    The journal lacks these regions while the run writes its report.
+    The study's journal of days lacks these regions while the run writes its report.
     """
     found = [_clean(each) for each in days_of(folder, day)]
     if found and found[0].date == day:
@@ -72,21 +72,21 @@ def _clean(day: DayView) -> DayView:
 
 
 def share(day: DayView, ending: Ending) -> float:
-    """Return the percentage of a day's regions with this outcome."""
+    """Return the percentage of a day's regions with the outcome `ending`."""
     whole = sum(day.counts.values()) + day.open
     return round(100 * day.counts[ending] / whole, 1) if whole else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegionDays:
-    """A region's row in the matrix of days: an outcome or None for each day, oldest first."""
+    """A region's row in the table of days: an outcome for each day, or None, oldest day first."""
 
     region: str
     outcomes: tuple[Outcome | None, ...]
 
 
 def matrix(days: tuple[DayView, ...]) -> list[RegionDays]:
-    """Return a row per region, regions with problems first; `days` begin with the newest day."""
+    """Return a row per region, problems on recent days first; `days` begin with the newest."""
     by_region: dict[str, dict[date, Outcome]] = defaultdict(dict)
     for day in days:
         for one in day.outcomes:

@@ -1,4 +1,4 @@
-"""Parameters whose best values are at an end of their ranges, with the number of regions."""
+"""Advice about parameters whose best values are often at an end of the searched range."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _ENDS = {"low": "lower", "high": "upper"}
 
 
 def edges_of(regions: Sequence[RegionReport]) -> str:
-    """Return advice on parameters with best values at a range's end in half of the regions.
+    """Return advice on parameters whose best value is at a range's end in half of the regions.
 
-    A best value that is the default doesn't count, because tuning didn't move the value. A region
+    A best value that equals the default doesn't count, because tuning didn't move it. A region
     without a gain doesn't count, because the best of about equal trials is random.
     """
     tuned = [row for row in regions if row.complete >= LEAST_TRIALS]
@@ -43,7 +43,7 @@ def edges_of(regions: Sequence[RegionReport]) -> str:
 
 
 def _gained(row: RegionReport) -> bool:
-    """Return whether tuning helped; True if no trial had the default settings."""
+    """Return whether tuned settings are better than default ones, or can't be compared."""
     gains = (row.report.gain, row.objective.gain)
     return next((gain for gain in gains if gain is not None), 1.0) > 0
 

@@ -21,7 +21,7 @@ BROKEN = {Stage.FAILED, Stage.STOPPED, Stage.LOST, Stage.HELD}
 
 @dataclass(frozen=True)
 class Group:
-    """The regions with one outcome, each with its place in the report, in the study's order."""
+    """The regions with the same outcome, each with its index in the report."""
 
     key: str
     title: str
@@ -30,7 +30,7 @@ class Group:
 
 
 def groups_of(report: Report) -> list[Group]:
-    """Return the groups that aren't empty, in the order of `TITLES`."""
+    """Return the groups that have regions, in the order of `TITLES`."""
     placed = [(group_of(region), at, region) for at, region in enumerate(report.regions)]
     groups = [
         Group(key, title, tone, tuple((at, region) for own, at, region in placed if own == key))
@@ -40,7 +40,7 @@ def groups_of(report: Report) -> list[Group]:
 
 
 def group_of(region: RegionReport) -> str:
-    """Return the key in `TITLES` of a region's group."""
+    """Return a region's group: a key of `TITLES`."""
     if region.status in BROKEN:
         return "failed"
     if region.status == Stage.KEPT:

@@ -1,4 +1,4 @@
-"""The importance of parameters by PED-ANOVA, if there are enough trials."""
+"""The importance of parameters by the method PED-ANOVA, if there are enough trials."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ IMPORTANCE_BEST = 1 / 3  # of the trials
 def importance_of(
     trials: Sequence[Trial], parameters: Mapping[str, Tunable], direction: Direction
 ) -> tuple[tuple[Importance, ...], str | None]:
-    """Return parameters' importances, greatest first, and a note on parameters without one.
+    """Return parameters' importances, greatest first, and a note on why some have none.
 
     PED-ANOVA (`optimizer/ped_anova.py`) compares a parameter's values in the best third of trials
-    with those in all trials that had the parameter. A parameter needs ten trials, and five of the
-    best among them, as Optuna's documentation requires. Simulated studies of 20 to 60 trials had a
-    parameter without any effect. If three to five trials had that parameter, chance gave the
-    parameter up to 0.9 of the total importance. With this rule, chance seldom gave more than 0.3.
+    with those in all trials that had the parameter. As Optuna's documentation requires, ten trials,
+    and five of the best, must have had the parameter. In simulations with 20 to 60 trials, a
+    parameter without effect got up to 0.9 of the total importance if only three to five trials had
+    it. With this rule, it seldom got more than 0.3.
     """
     complete = ranked(trials, direction, lambda trial: trial.value)
     had = Counter(name for trial in complete for name in trial.params if name in parameters)
@@ -71,7 +71,7 @@ def _why_no_importance(trials: Sequence[Trial], names: Sequence[str]) -> str | N
 def _weight(
     name: str, parameter: Tunable, best: Sequence[Trial], complete: Sequence[Trial]
 ) -> float:
-    """Return a parameter's importance, up to a factor that all parameters share."""
+    """Return a parameter's importance, not yet divided by the sum over all parameters."""
     of_best, of_all = (
         [trial.params[name] for trial in trials if name in trial.params]
         for trials in (best, complete)

@@ -1,9 +1,9 @@
 """The content of a report as plain frozen data, from one snapshot of a run.
 
-`Report.to_json` returns report.json, schema 2: first `"schema": 2`, then the fields below by their
-names. Trials have the fields of `trialfleet trials --json`. Times of the run are ISO 8601 in UTC,
-paths text, durations seconds, numbers finite, and unknown values null. A positive gain means that
-tuning helped, for either direction of the metric.
+`Report.to_json` returns the content of report.json: first `"schema": 2`, then the fields of
+`Report` by their names. Trials have the fields of `trialfleet trials --json`. Times of the run are
+ISO 8601 in UTC, paths text, durations seconds, numbers finite, and unknown values null. A positive
+gain means that tuning helped, for either direction of the metric.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ParameterRange:
         return len(self.choices) < 2 if self.choices is not None else self.low == self.high
 
     def place(self, value: Any) -> float | None:
-        """Return a number's position between `low` (0) and `high` (1); None for other values."""
+        """Return the place of a number between `low` (0) and `high` (1); None for a choice."""
         if self.low is None or self.high is None or self.low >= self.high:
             return None
         if not is_number(value):
@@ -52,11 +52,12 @@ class ParameterRange:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One parameter's default and best value; None if a conditional parameter is inactive.
+    """One parameter's default value and best value.
 
     Attributes:
+        default_active: whether the default settings use the parameter; `best_active` likewise.
         range: the searched range; None if no trial had the parameter.
-        edge: "low" or "high" if the best value is at that end of the range.
+        edge: "low" or "high" if the best value is at that end of the range, otherwise None.
     """
 
     name: str
@@ -69,14 +70,14 @@ class Setting:
 
     @property
     def changed(self) -> bool:
-        """True if tuning changed the value. The value true differs from 1, but 1 equals 1.0."""
+        """True if the best value differs from the default; 1 equals 1.0, but not true."""
         default, best = (self.default_active, self.default), (self.best_active, self.best)
         return default != best or isinstance(self.default, bool) != isinstance(self.best, bool)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The values of tuned and default settings by one metric; a positive `gain` is better."""
+    """The values of tuned and default settings by a metric; a positive `gain` favours tuned."""
 
     metric: str
     direction: Direction
@@ -90,7 +91,7 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Importance:
-    """A parameter's share in the total importance; `trials` completed trials had the parameter."""
+    """A parameter's part of the total importance; `trials` completed trials had the parameter."""
 
     parameter: str
     share: float
@@ -111,35 +112,38 @@ class RegionReport:
 
     Attributes:
         slug: the region's name in paths, unique in the run; the page's anchor is `region-SLUG`.
-        study_name: the name of the region's study in the storage.
+        study_name: the name of the region's Optuna study in the trial database.
         stopped: why the region ended early.
         not_latest: why `latest` is not the published model.
-        gate: the gate's message about a model that passed; None without a gate or a previous model.
-        gate_worse: whether the passed model's metric is worse than the previous model's.
-        usd: the cost of the region's jobs; None if their nodes have no price.
-        between_usd: the part of `usd` for jobs' time between trials; None if unknown.
+        gate: what the gate measured for a model that passed; None without a gate or a previous
+            model.
+        gate_worse: whether a model passed although its metric is worse than the previous model's.
+        usd: the cost of the region's jobs in USD; None if their nodes have no price.
+        between_usd: the part of `usd` for the time that jobs spent between two trials; None if
+            unknown.
         holdout: a warning if the full training's validation and test losses differ by more than
             chance explains.
         changed: the files of data or code that have changed since the submission.
-        checks: the warnings of the checks of the day's table.
+        checks: warnings about the day's data, compared with past days.
         status: the stage, as in `states.Stage`.
-        failed: the number of failed trials, including trials that the region's failure cut off.
+        failed: the number of failed trials, and of trials that ended because the region failed.
         objective: the comparison of best and default settings by the objective.
-        report: the comparison by the report metric, also from the tuning's trials.
+        report: the comparison of the same trials by the report metric.
         worse: a text if the tuned settings are worse than the default ones by the report metric.
-        next_step: what to do with the published model of worse settings.
+        next_step: what to do if `worse` settings were published.
         final: the metrics of the full training.
-        final_stays: the executions of the full training's job, oldest first; empty if unknown.
+        final_stays: the times on a machine of the full training's job, oldest first; empty if
+            unknown.
         published: the folder of the published model.
         baseline_trial: the number of the trial with the default settings.
         compute_seconds: the total time that trials and the full training used slots.
         wall_seconds: the time from the first trial's start to the last trial's end, without pauses.
         paused_seconds: the time of the run's pauses between that start and end.
         importance: the importances of the parameters, greatest first.
-        cause: the cause of failed attempts, as in `RegionStatus`, and their log.
+        cause: why attempts at trials failed, as in `RegionStatus`, and which log to read.
         failures: the errors of failed trials, the most frequent first.
-        taught: the weights of previous tasks in the optimiser's model at the last trial, by the
-            tasks' studies, greatest first.
+        taught: how much the optimiser used each task (a region of a previous run) for the last
+            trial, from 0 to 1; greatest first.
     """
 
     name: str
@@ -186,23 +190,23 @@ class RegionReport:
 
     @property
     def finished(self) -> int:
-        """The number of ended trials, in any state."""
+        """The number of trials that have ended, in any state."""
         return sum(trial.state.is_finished for trial in self.trials)
 
     @property
     def final_metric(self) -> float | None:
-        """The report metric of the full training."""
+        """The report metric, as measured by the full training; None without it."""
         return None if self.final is None else self.final.get(self.report.metric)
 
     @property
     def ranges(self) -> dict[str, ParameterRange]:
-        """The searched range of each parameter that a trial had."""
+        """The searched ranges of the parameters that trials had, by name."""
         return {item.name: item.range for item in self.settings if item.range is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """The facts about a whole run that don't come from its regions.
+    """The part of a report that is about the whole run, not its regions.
 
     Attributes:
         report_metric: the metric by which tuned and default settings are compared.
@@ -210,7 +214,7 @@ class Head:
         finished: when the run ended, with a time zone; None while the run is in progress.
         boot_usd: the run's share of the cost of booting nodes; None without an autoscaler's report.
         idle_usd: the run's share of the cost of nodes without a job; None as for `boot_usd`.
-        lost_share: the part (0 to 1) of the jobs' time lost by failures and evictions.
+        lost_share: the part (0 to 1) of the jobs' time that failures and evictions wasted.
         notice: the most important notices, such as why trials ended early; empty without one.
         days: for a daily run, the study's days up to the run's day, newest first.
     """
@@ -231,7 +235,7 @@ class Head:
 
     @property
     def is_apart(self) -> bool:
-        """True if the report metric is not the objective."""
+        """True if settings are compared by a metric other than the objective."""
         return self.metric != self.report_metric
 
 
@@ -243,10 +247,11 @@ class Report(Head):
         advice: advice about tuned settings that are worse than default ones; may be empty.
         edges: advice about parameters whose best values are at an end of their ranges in many
             regions; may be empty.
-        wall_seconds: the time from the first DAGMan's start to the run's end, without pauses.
+        wall_seconds: the time from the start of the run's first DAGMan job to the run's end,
+            without pauses.
         pauses: the begin and end of each pause, in Unix seconds.
-        compute_seconds: the sum over the regions.
-        usd: the sum over the regions; None if no region's cost is known.
+        compute_seconds: the sum of the regions' compute_seconds.
+        usd: the sum of the regions' costs; None if no cost is known.
         regions: the regions, in the study's order.
     """
 
@@ -267,7 +272,7 @@ class Report(Head):
         return "".join(self.json_parts())
 
     def json_parts(self) -> Iterator[str]:
-        """Yield the text of report.json in parts, because a large run's text needs much memory."""
+        """Yield report.json in parts, because the whole text of a large run needs much memory."""
         whole = _json({"schema": SCHEMA, **vars(self), "regions": ()})
         yield whole.removesuffix("]}")
         for at, region in enumerate(self.regions):

@@ -1,9 +1,9 @@
-"""The page of the report, report.html: one file without network requests.
+"""The page of the report, report.html: one file that makes no network requests.
 
-A region's charts and tables stay compressed until they are opened. Texts of a run come from users,
-trainers and machines, so the page treats them as unsafe. Templates escape by default, JSON blocks
-contain no `<`, and charts write text as text. A content security policy allows only the page's own
-two scripts (by their hashes) and no requests.
+A region's charts and tables stay compressed until a reader opens them. Texts of a run come from
+users, trainers and machines, so the page treats them as unsafe. Templates escape by default, JSON
+blocks contain no `<`, and charts insert text as text nodes. A content security policy allows only
+the page's own two scripts (by their hashes) and no requests.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def render_page(report: Report) -> str:
 
 
 def _packed(blocks: Iterable[Any]) -> str:
-    """Return JSON lines, compressed together and in base64, which can't end an HTML element."""
+    """Return JSON lines, compressed together and in base64, which can't contain an HTML tag."""
     packing = zlib.compressobj(_LEVEL)
     parts = bytearray()
     for block in blocks:
@@ -83,7 +83,7 @@ def _packed(blocks: Iterable[Any]) -> str:
 
 
 def script_json(value: Any) -> Markup:
-    """Return `value` as JSON for a `<script>` element; no text in it can end the element."""
+    """Return `value` as JSON for a `<script>` element, in which no text can end the element."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -105,7 +105,7 @@ def _digest(script: str) -> str:
 
 @cache
 def libraries() -> str:
-    """Return the code of Observable Plot and d3, after their licences, which every copy needs."""
+    """Return the code of Observable Plot and d3, after their licences, which must go with it."""
     vendor = _folder() / "vendor"
     licenses = sorted(
         (file for file in vendor.iterdir() if file.name.endswith(".LICENSE")),
@@ -118,7 +118,7 @@ def libraries() -> str:
 
 
 def own_script(last: Traversable) -> str:
-    """Return the charts' code and a page's own part as one function, so that names are private."""
+    """Return the charts' code and then `last`, in one function, so that names are private."""
     parts = [_folder() / "scripts" / name for name in SCRIPTS]
     text = "\n".join(part.read_text(encoding="utf-8") for part in [*parts, last])
     return _inline(f'(async () => {{\n"use strict";\n{text}}})();\n')

@@ -1,4 +1,4 @@
-"""Reader of a run's `Report` from one snapshot; the reader creates no missing storage."""
+"""Reader of a run's `Report` from one snapshot. It creates no trial database if there is none."""
 
 from __future__ import annotations
 
@@ -51,10 +51,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RegionFacts:
-    """The facts from which a region's report is made; other fields are as in `RegionReport`.
+    """The facts from which a `RegionReport` is made, and which has the other fields.
 
     Attributes:
-        span: when the first trial was asked, and when the last result was recorded; None before.
+        span: when the first trial was asked for, and when the last result was recorded; None
+            before.
         parameters: the tuned parameters of the search space.
         defaults: the default settings, without constants and inactive parameters.
         in_force: the model that `latest` links to; None without one.
@@ -79,9 +80,9 @@ class RegionFacts:
 
 
 def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
-    """Return a run's report; OptimizerError if the studies are unreadable or lost.
+    """Return a run's report; OptimizerError if the trial database is unreadable or lost.
 
-    `finished` is the run's end, None while the run is in progress.
+    `finished` is the run's end; None means that the run is in progress.
     """
     snapshot = StatusReader(folder).snapshot()
     if snapshot.storage_away:
@@ -93,7 +94,7 @@ def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
 def report_of_region(
     folder: RunFolder, frozen: FrozenStudy, snapshot: RunSnapshot, slug: str
 ) -> Report:
-    """Return a report of one region of a run, from one snapshot."""
+    """Return a report with only the region `slug` of a run, from one snapshot."""
     regions = [region for region in snapshot.status.regions if region.slug == slug]
     return _report(folder, frozen, snapshot, regions, None)
 
@@ -107,7 +108,7 @@ def _report(
     *,
     is_last: bool = False,
 ) -> Report:
-    """Return a report of some regions; `is_last` frees the snapshot's trials."""
+    """Return a report of some regions; `is_last` frees the memory of the snapshot's trials."""
     study = frozen.study
     nodes = _overhead(folder, study, finished or datetime.now(UTC))
     head = Head(
@@ -141,7 +142,7 @@ def _report(
 
 
 def _overhead(folder: RunFolder, study: Study, now: datetime) -> CostSum | None:
-    """Return the run's share of the cost of nodes without a job; None if unknown."""
+    """Return the run's share of the cost of the fleet's nodes without a job; None if unknown."""
     if study.fleet is None:
         return None
     from trialfleet.workflows.status.costs.bill import overhead  # imports boto3
@@ -215,8 +216,8 @@ def build_report(
 ) -> Report:
     """Return the report of a run from its facts.
 
-    `active` has the times when the run's DAGMans executed, as in `read_executions`. `stops` has the
-    times when the run's own DAGMan was removed, in Unix seconds.
+    `active` has the start and end of each execution of the run's DAGMan jobs, as in
+    `read_executions`. `stops` has the times when the run's own DAGMan was removed, in Unix seconds.
     """
     pauses = pauses_of(active, set(_signs(regions)), stops)
     made = tuple(_region(run, region, root, pauses) for region in regions)
@@ -246,7 +247,7 @@ def build_report(
 
 
 def _signs(regions: Iterable[RegionFacts]) -> Iterator[float]:
-    """Yield the times of events of the run's jobs, in Unix seconds."""
+    """Yield when the run's jobs started and ended, in Unix seconds."""
     for region in regions:
         for job in (*region.trials, region.final_job):
             if job:
@@ -326,14 +327,14 @@ def _sum(known: Sequence[float | None]) -> float | None:
 
 
 def span_of(trials: Sequence[StoredTrial]) -> Span | None:
-    """Return when a region's first trial was asked, and when its last result was recorded."""
+    """Return when a region's first trial was asked for, and when its last result was recorded."""
     starts = [trial.datetime_start for trial in trials if trial.datetime_start]
     ends = [trial.datetime_complete for trial in trials if trial.datetime_complete]
     return (min(starts).timestamp(), max(ends).timestamp()) if starts and ends else None
 
 
 def taught_of(trials: Sequence[StoredTrial]) -> dict[str, float]:
-    """Return the weights of previous tasks in the optimiser's last model, greatest first."""
+    """Return how much the optimiser last used each previous task, the greatest weight first."""
     noted = (clean(trial.user_attrs.get("taught")) for trial in reversed(trials))
     found = next((kept for each in noted if each and (kept := finite(each))), {})
     return dict(sorted(found.items(), key=lambda item: -item[1]))

@@ -12,12 +12,13 @@ FLAT = 10.0  # times the median distance: beyond this, half of the values share 
 
 @dataclass(frozen=True)
 class Scale:
-    """The possible scales for some values, and the default scale.
+    """The possible scales of an axis for some values, and the default scale.
 
     Attributes:
-        chosen: the default: "linear", "log" or "clipped", the first that flattens no values.
+        chosen: the default: "linear", "log" or "clipped", the first in which no value flattens
+            others.
         log: whether every value is positive, so that a logarithmic scale is possible.
-        view: the range of a clipped axis; None if no value is outside.
+        view: the range of a clipped axis; None if there is no outlier.
     """
 
     chosen: str
@@ -26,10 +27,10 @@ class Scale:
 
 
 def scale_of(values: Sequence[float], anchor: float, flat: float = FLAT) -> Scale:
-    """Return the scale for `values`; the values near `anchor` matter most.
+    """Return the scales for `values`, of which those near `anchor` matter most.
 
-    A value farther from `anchor` than `flat` times the median distance is an outlier. A clipped
-    axis then shows only values up to half of that limit.
+    A value farther from `anchor` than `flat` times the median distance is an outlier. With
+    outliers, a clipped axis shows only values up to half of that limit.
     """
     log, view = bool(values) and min(values) > 0, view_of(values, anchor, flat)
     if view is None:
@@ -41,7 +42,7 @@ def scale_of(values: Sequence[float], anchor: float, flat: float = FLAT) -> Scal
 def view_of(
     values: Sequence[float], anchor: float, flat: float = FLAT
 ) -> tuple[float, float] | None:
-    """Return the range of a clipped axis; None if no value would be outside."""
+    """Return the range of a clipped axis; None if there is no outlier to leave out."""
     reach = _reach(values, anchor, flat)
     if reach is None:
         return None
@@ -50,7 +51,7 @@ def view_of(
 
 
 def _reach(values: Sequence[float], anchor: float, flat: float) -> float | None:
-    """Return the largest distance from `anchor` to show; None if no value flattens others."""
+    """Return the largest distance from `anchor` to show; None if there is no outlier."""
     distances = [abs(value - anchor) for value in values if value != anchor]
     if not distances or not math.isfinite(max(distances)):
         return None
@@ -59,7 +60,7 @@ def _reach(values: Sequence[float], anchor: float, flat: float) -> float | None:
 
 
 def short(value: float | None, digits: int = 6) -> float | None:
-    """Return a number with few significant digits: less than a pixel off, with half the bytes."""
+    """Return a number with few digits, which moves it by less than a pixel and halves its bytes."""
     if value is None or not math.isfinite(value):
         return None
     return value if isinstance(value, int) else float(f"{value:.{digits}g}")

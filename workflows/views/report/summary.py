@@ -1,4 +1,4 @@
-"""The report as a terminal table."""
+"""The report as a table for a terminal."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _STYLES = {"worse": "red", "kept": "yellow"}
 
 
 def fitted_summary(report: Report) -> Fitting:
-    """Return the summary table; a narrow terminal omits the objective's best, then also times."""
+    """Return the summary table; a narrow terminal omits first the best objective, then the time."""
     narrow = partial(summary_table, report, with_best=False)
     without = Fitting(lambda room: narrow(with_time=room))
     return Fitting(lambda whole: summary_table(report) if whole else without)
 
 
 def summary_table(report: Report, *, with_best: bool = True, with_time: bool = True) -> Table:
-    """Return a table with a row per region, and with notes on problems in the caption.
+    """Return a table with a row per region, and with notes on problems below it.
 
     The column of trials counts ended trials. A region's time is from its first trial's start to its
-    last trial's end, without pauses. `with_best` shows the objective's best value, if another
-    metric is compared.
+    last trial's end, without pauses. `with_best` shows the best value of the objective, unless
+    settings are compared by the objective anyway.
     """
     from rich.cells import cell_len
     from rich.table import Table
@@ -122,7 +122,7 @@ def _worse(rows: list[RegionReport]) -> list[str]:
 
 
 def report_decimals(report: Report) -> int | None:
-    """Return the number of decimals that all columns with the report metric share."""
+    """Return the number of decimals for all columns with the report metric."""
     return column_decimals(
         [
             value

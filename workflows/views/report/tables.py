@@ -25,7 +25,7 @@ EDGES = {"low": "at the lower end", "high": "at the upper end"}
 
 @dataclass(frozen=True)
 class Cell:
-    """A table's cell: its text, its sort key (None sorts last), and its tone (a CSS class)."""
+    """A table's cell; a `key` of None is sorted last, and `tone` is a CSS class."""
 
     text: str
     key: float | str | None = None
@@ -33,7 +33,7 @@ class Cell:
 
     @property
     def written_key(self) -> str | None:
-        """The sort key in the page; None without a key, or if the key equals the text."""
+        """The sort key to write into the page; None without a key, or if the text is the key."""
         if self.key is None:
             return None
         key = f"{self.key:.9g}" if isinstance(self.key, float) else str(self.key)
@@ -42,7 +42,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the overview; `kind` is "number" or "text", and `hint` explains the title.
+    """A column of the table of regions; `kind` is "number" or "text", `hint` explains the title.
 
     A phone shows a column that is not `brief` only on demand.
     """
@@ -55,7 +55,7 @@ class Column:
 
 
 def region_columns(report: Report) -> list[Column]:
-    """Return the overview's columns after the region's name; empty columns are left out."""
+    """Return the columns after the region's name; some columns are left out if empty."""
     return [
         column
         for column in (*_compared_columns(report), *_course_columns(report))
@@ -115,7 +115,7 @@ def _model(row: RegionReport) -> Cell:
 
 
 def region_rows(report: Report) -> list[tuple[RegionReport, list[Cell]]]:
-    """Return the overview's rows, with cells as in `region_columns`."""
+    """Return the rows of the table of regions, each with a cell for each of `region_columns`."""
     columns = region_columns(report)
     return [(row, [column.cell(row) for column in columns]) for row in report.regions]
 
@@ -128,7 +128,7 @@ def gain_tone(comparison: Comparison) -> str:
 
 @dataclass(frozen=True)
 class SettingRow:
-    """One parameter's best and default value; places are in percent of the range."""
+    """One parameter's best and default value, with their places in percent of the range."""
 
     name: str
     default: str
@@ -142,7 +142,7 @@ class SettingRow:
 
 
 def setting_rows(row: RegionReport) -> list[SettingRow]:
-    """Return the rows of the settings table."""
+    """Return the rows of a region's table of settings, one per parameter."""
     return [_setting_row(item, row.best_trial is not None) for item in row.settings]
 
 

@@ -1,7 +1,7 @@
 """The rows of the report's timeline, which shows the jobs of each machine over time.
 
 A row shows one job at a time. So a machine has as many rows as jobs ran there at once. A row is not
-a slot, because HTCondor creates slots for each job and reuses their names.
+a slot of HTCondor, which creates slots for each job and reuses their names.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Bar(NamedTuple):
     """One execution of a job on a machine; times are Unix seconds.
 
     Attributes:
-        region: the region's place in the report.
+        region: the region's index in the report.
         trial: the trial's number; None for the full training and the gate.
         state: the trial's state; for a lost execution, one of `LOST`.
-        row: the row in the timeline, once assigned.
+        row: the index of the bar's row; -1 before it is assigned.
     """
 
     region: int
@@ -47,13 +47,13 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """All executions of jobs with known times; for jobs without logs, only the last attempt.
+    """All executions of jobs, with times; of a job without a log, only the last execution.
 
     Attributes:
         rows: the machine of each row; the rows of a machine are together.
         bars: the executions, at most one at a time in a row.
         pauses: the begin and end of each pause of the run, in Unix seconds.
-        undrawn: the number of earlier attempts, whose times are unknown.
+        undrawn: the number of earlier attempts that are left out, because their times are unknown.
     """
 
     rows: tuple[str, ...]
@@ -63,27 +63,27 @@ class Timeline:
 
     @property
     def jobs(self) -> int:
-        """The number of jobs."""
+        """The number of different jobs."""
         return len({(bar.region, bar.trial, bar.state == GATE) for bar in self.bars})
 
     @property
     def lost(self) -> int:
-        """The number of lost executions: failed or interrupted."""
+        """The number of executions that failed or were interrupted."""
         return sum(bar.state in LOST.values() for bar in self.bars)
 
     @cached_property
     def start(self) -> float:
-        """The start of the first job."""
+        """When the first job started."""
         return min((bar.start for bar in self.bars), default=0.0)
 
     @cached_property
     def end(self) -> float:
-        """The end of the last job."""
+        """When the last job ended."""
         return max((bar.end for bar in self.bars), default=0.0)
 
     @property
     def paused_seconds(self) -> float:
-        """The time of the run's pauses between `start` and `end`."""
+        """How long the run was paused between `start` and `end`."""
         return paused_within(self.pauses, self.start, self.end)
 
     @property
@@ -93,18 +93,18 @@ class Timeline:
 
     @property
     def job_seconds(self) -> float:
-        """The total drawn time of all jobs."""
+        """The sum of the durations of all bars."""
         return sum(bar.end - bar.start for bar in self.bars)
 
     @property
     def busy(self) -> float | None:
-        """The part of all rows' active time in which jobs ran; None without any time."""
+        """The part (0 to 1) of all rows' unpaused time in which jobs ran; None without any time."""
         whole = len(self.rows) * self.active_seconds
         return min(1.0, self.job_seconds / whole) if whole > 0 else None
 
     @cached_property
     def regions(self) -> set[int]:
-        """The places in the report of the regions with jobs."""
+        """The indices in the report of the regions that have jobs."""
         return {bar.region for bar in self.bars}
 
 
@@ -127,7 +127,7 @@ def timeline_of(report: Report) -> Timeline:
 
 
 def lay_out(found: Iterable[Bar], pauses: tuple[Span, ...] = (), undrawn: int = 0) -> Timeline:
-    """Return jobs in as few rows per machine as possible: each job takes the first free row."""
+    """Return bars in as few rows per machine as possible: each one takes the first free row."""
     machines: dict[str, _Rows] = defaultdict(_Rows)
     for each in sorted(found, key=lambda each: (each.start, each.end)):
         machines[each.machine].take(each)
@@ -158,7 +158,7 @@ class _Rows:
 
 
 def _until(report: Report) -> float:
-    """Return the time at which bars of running jobs end."""
+    """Return the time at which the bars of jobs that still run should end."""
     if report.finished is not None:
         return report.finished.timestamp()
     jobs = [each for region in report.regions for each in _jobs(region)]
@@ -171,9 +171,9 @@ def _until(report: Report) -> float:
 def bars_of(
     at: int, number: int | None, state: str, job: Job, stays: Sequence[Stay], until: float
 ) -> Iterable[Bar]:
-    """Yield the bars of a job's executions; without `stays`, of the last execution only.
+    """Yield a bar per execution of a job; without `stays`, only for the last execution.
 
-    `at` is the region's place in the report. `number` is None for a full training or a gate, which
+    `at` is the region's index in the report. `number` is None for a full training or a gate, which
     `state` names. The bar of a running job ends at `until`.
     """
     yield from _executions(at, number, state, stays, until)
@@ -193,7 +193,7 @@ def bars_of(
 def _executions(
     at: int, number: int | None, state: str, stays: Sequence[Stay], until: float
 ) -> Iterable[Bar]:
-    """Yield a bar for each execution of a job; all executions before the last are lost."""
+    """Yield a bar for each of `stays`, a job's executions; all before the last count as lost."""
     is_over = number is not None and TrialState(state).is_finished
     for stay in stays:
         counts = stay is stays[-1] and (is_over or not stay.end.is_lost)
@@ -212,6 +212,6 @@ def _jobs(region: RegionReport) -> Iterable[tuple[int | None, str, Job, Sequence
 
 
 def _natural(text: str) -> list[tuple[bool, int, str]]:
-    """Return a natural sort key, so that node-10 sorts after node-2."""
+    """Return a sort key by which node-10 comes after node-2."""
     parts = re.split(r"([0-9]+)", text)
     return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]

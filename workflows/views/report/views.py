@@ -35,7 +35,7 @@ LEAST_DEFAULT = 0.1  # of the greater value: a default nearer to zero gives no p
 
 
 def header(report: Report) -> list[tuple[str, str, str]]:
-    """Return the tiles at the top of the page, each as label, value, and the text below."""
+    """Return the figures at the top of the page, each as a label, a value and a note."""
     regions = report.regions
     tuned = sum(row.status == Stage.TUNED for row in regions)
     published = sum(row.status == Stage.PUBLISHED for row in regions)
@@ -73,10 +73,10 @@ def _lost(report: Report) -> str:
 
 
 def _median_gain(report: Report) -> tuple[str, str]:
-    """Return the median of the regions' gains, and its unit.
+    """Return the median of the regions' gains, and its unit or "".
 
     Gains are in percent of the value with default settings, because regions' values may differ in
-    size. If one of these values is near zero, gains have no unit.
+    size. If such a value is near zero, the median of the plain gains is used.
     """
     compared = [row.report for row in report.regions if row.report.gain is not None]
     shares = [share for each in compared if (share := _share(each)) is not None]
@@ -95,7 +95,7 @@ def _share(item: Comparison) -> float | None:
 
 
 def subtitle(report: Report) -> str:
-    """Return the line under the study's name, with the run, the objective and the time."""
+    """Return the line under the study's name: the run, the objective, and its end or start."""
     objective = f"{report.direction} {report.metric}"
     when = (
         f"finished {_moment(report.finished)}"
@@ -106,7 +106,7 @@ def subtitle(report: Report) -> str:
 
 
 def attention(report: Report) -> list[tuple[str, list[RegionReport]]]:
-    """Return regions' problems, each with its regions, the most frequent problem first."""
+    """Return the problems of regions, each with its regions, the most frequent problem first."""
     reasons: dict[str, list[RegionReport]] = {}
     for row in report.regions:
         reason, _ = _trouble(row)
@@ -116,14 +116,14 @@ def attention(report: Report) -> list[tuple[str, list[RegionReport]]]:
 
 
 def next_command(row: RegionReport) -> str | None:
-    """Return the command for a region that needs attention."""
+    """Return the command that helps with a region's problem; None if no command helps."""
     return _trouble(row)[1]
 
 
 def _trouble(row: RegionReport) -> tuple[str, str | None]:
-    """Return a region's problem, which may be empty, and the command for it.
+    """Return a region's problem, which may be "", and a command that helps, or None.
 
-    Worse settings have another command, because `trialfleet why` doesn't explain them.
+    If tuned settings are worse, it is not `trialfleet why`, which doesn't explain that.
     """
     if reason := _problem(row):
         return reason, row.why_command
@@ -146,7 +146,7 @@ def _problem(row: RegionReport) -> str:
 
 
 def lesson(row: RegionReport) -> str:
-    """Return a sentence about previous runs from which the optimiser learned; empty without any."""
+    """Return a sentence on previous runs from which the optimiser learned; "" if there are none."""
     if not row.taught:
         return ""
     named = list(row.taught.items())[:MOST_TEACHERS]
@@ -158,7 +158,7 @@ def lesson(row: RegionReport) -> str:
 
 
 def log_of(row: RegionReport) -> str:
-    """Return the log to read first, for a region with failed trials; empty for other regions."""
+    """Return the log to read first if trials of a region failed, otherwise ""."""
     if not row.failed and row.status != Stage.FAILED:
         return ""
     found = (each.partition(SEE)[2] for each in (row.stopped, row.cause) if each)
@@ -166,7 +166,7 @@ def log_of(row: RegionReport) -> str:
 
 
 def facts(report: Report, row: RegionReport) -> Iterator[tuple[str, str, str]]:
-    """Yield a region's figures in words: label, text and tone (a CSS class)."""
+    """Yield the facts about a region, each as label, text and tone (a CSS class)."""
     for item in [row.objective, row.report] if report.is_apart else [row.objective]:
         if (item.default, item.tuned) != (None, None):
             yield item.metric, _comparison(item), ""
@@ -189,7 +189,7 @@ def _digits(value: float) -> str:
 
 
 def full_training_note(report: Report) -> str:
-    """Return an explanation of full trainings; empty if no region had one."""
+    """Return what full trainings are; "" if no region had one."""
     trained = any(row.final is not None or row.final_job is not None for row in report.regions)
     return f"{FULL_TRAINING}: {FULL_MEANS}." if trained else ""
 
@@ -207,7 +207,7 @@ def _trial_counts(row: RegionReport) -> str:
 
 
 def early_stopping_note(report: Report) -> str:
-    """Return a note on the effect of early stopping; empty if no trial was stopped early."""
+    """Return how many trials were stopped early, and the time saved; "" if none was."""
     stopped = sum(row.stopped_early for row in report.regions)
     if not stopped:
         return ""
@@ -239,7 +239,7 @@ def _paused(seconds: float) -> str:
 
 
 def failure_rows(row: RegionReport) -> list[tuple[str, str, str]]:
-    """Return a row for each error: the number of trials, the trials, and the error."""
+    """Return a row per error: how often it occurred, in which trials, and its text."""
     return [
         (
             f"{len(item.trials)} {f.TIMES}",
@@ -256,7 +256,7 @@ def _trial_names(trials: Sequence[int]) -> str:
 
 
 def verdict(row: RegionReport) -> str:
-    """Return a note if no trial was better than the default settings; otherwise empty."""
+    """Return a note if no trial was better than the one with default settings, otherwise ""."""
     if row.best_trial is None or row.best_trial != row.baseline_trial or row.complete < 2:
         return ""
     return f"None of {f.counted(row.complete - 1, 'other trial')} beat the default settings."
@@ -264,7 +264,7 @@ def verdict(row: RegionReport) -> str:
 
 @dataclass(frozen=True)
 class Switch:
-    """A switch for the layout of an axis; `options` are pairs of value and text."""
+    """A choice that a reader of the page has for an axis; `options` are pairs of value and text."""
 
     kind: str
     legend: str
@@ -276,7 +276,7 @@ SHOW = Switch("show", "Show", (("value", "Values"), ("gain", "Gain")), "value")
 
 
 def switches(scale: Scale, of: str = "") -> list[Switch]:
-    """Return an axis's switches: for a logarithmic scale if possible, and for hiding outliers."""
+    """Return the choices for an axis: a logarithmic scale if possible, and hiding outliers."""
     found = []
     if scale.log:
         options = (("linear", "Linear"), ("log", "Log"))
@@ -290,7 +290,7 @@ def switches(scale: Scale, of: str = "") -> list[Switch]:
 
 
 def costs_note(report: Report) -> str:
-    """Return the note below the chart of costs, about the costs that it includes."""
+    """Return the note below the chart of costs, which says what these costs include."""
     lost = "lost: failed attempts and interrupted executions."
     if not report.boot_usd and not report.idle_usd:
         return f"Jobs only; {lost} A fleet's nodes also cost money while they boot and idle:"
@@ -301,7 +301,7 @@ def costs_note(report: Report) -> str:
 
 
 def timeline_note(timeline: Timeline) -> str:
-    """Return the note on the timeline: the meaning of its rows, and how busy they were."""
+    """Return the note on the timeline: what a row is, and how busy all rows were."""
     jobs, rows = f.counted(timeline.jobs, "job"), f.counted(len(timeline.rows), "row")
     machines = f.counted(len(set(timeline.rows)), "machine")
     caption = f"{jobs} on {machines}: as many rows per machine as jobs ran on it at once."
@@ -326,12 +326,12 @@ def timeline_note(timeline: Timeline) -> str:
 
 
 def share(item: Importance) -> str:
-    """Return a parameter's importance and the number of trials on which it is based."""
+    """Return a parameter's share of the importance, and how many trials it is based on."""
     return f"{item.share:.0%} · {f.counted(item.trials, 'trial')}"
 
 
 def importance_note(row: RegionReport) -> str:
-    """Return a note on the basis of the importance, or on why there is none."""
+    """Return what the importance is based on, or why there is none."""
     note = row.importance_note or ""
     why = f"{note[:1].upper()}{note[1:]}." if note else ""
     if not row.importance:
@@ -343,7 +343,7 @@ def importance_note(row: RegionReport) -> str:
 
 
 def pair_note(pair: Pair) -> str:
-    """Return the note on the chart of the two most important parameters, or why there is none."""
+    """Return the note on the chart of two parameters, or why there is no chart."""
     if pair.kind == "contour":
         return (
             f"Smoothed over {pair.trials} trials; blank without a near trial. Ring: the best trial."
@@ -357,7 +357,7 @@ def pair_note(pair: Pair) -> str:
 
 
 def slices_note(pictures: Pictures) -> str:
-    """Return the note below the charts of single parameters."""
+    """Return the note below the charts that each show one parameter."""
     best = "The filled dot is the best trial."
     if not (left_out := len(pictures.searched) - len(pictures.drawn)):
         return best
@@ -369,7 +369,7 @@ def _moment(time: datetime) -> str:
 
 
 def summary_line(row: RegionReport, decimals: int | None) -> str:
-    """Return the line of a closed region: the tuned report metric and its gain."""
+    """Return the summary of a region that isn't opened: its tuned value, and the gain."""
     if row.report.tuned is None:
         return ""
     gain = "" if row.report.gain is None else f" ({f.signed(row.report.gain, decimals)})"

@@ -57,7 +57,7 @@ _TURN = 15.0  # seconds after which a part is rendered again, for ages and progr
 
 
 class Pages:
-    """Renderer of pages, once for all readers; optuna-dashboard shows the run in `dashboard`."""
+    """Renderer of pages, once for all readers; optuna-dashboard shows the run `dashboard`."""
 
     def __init__(self, runs: Runs, dashboard: Path | None = None) -> None:
         self.runs, self.live, self._dashboard = runs, LiveRuns(), dashboard
@@ -65,7 +65,7 @@ class Pages:
         self._rendered: OrderedDict[tuple[object, ...], _Rendered] = OrderedDict()
 
     def warm_up(self) -> None:
-        """Render the first page in advance, because imports and templates are slow at first."""
+        """Render the first page before any request, because the first rendering is slow."""
         with suppress(TrialfleetError):  # the first request shows it
             self.newest(Request({"type": "http", "path": "/", "query_string": b"", "headers": []}))
 
@@ -94,7 +94,7 @@ class Pages:
         )
 
     def trial(self, request: Request) -> Response:
-        """Return the page of a trial: its settings and the ends of its logs."""
+        """Return the page of a trial: its settings, and the last part of each of its logs."""
         run, snapshot, slug = self._of_region(request)
         page = details.trial_page(snapshot, slug, request.path_params["node"])
         if page is None:
@@ -133,7 +133,7 @@ class Pages:
         return FileResponse(run.folder.report_page, media_type="text/html", headers=headers)
 
     def metrics(self, request: Request) -> Response:
-        """Return the metrics for Prometheus: of each study's newest run, and of its days."""
+        """Return the metrics for Prometheus: of each study's newest run, and of its daily runs."""
         snapshots = []
         for run in self.runs.newest_of_each():
             with suppress(TrialfleetError):  # an unreadable run has no metrics
@@ -197,9 +197,9 @@ class Pages:
         *,
         polls: bool = True,
     ) -> Response:
-        """Return a page, or only its live part if the browser sends the version that it has.
+        """Return a whole page, or only its live part if the browser names the version that it has.
 
-        The live part is cached unless `key` is None.
+        The rendered live part is cached under `key`, unless `key` is None.
         """
         found = self._part(key, partial(_Rendered.make, request.url.path, render, polls=polls))
         seen = request.query_params.get("seen")
@@ -248,7 +248,7 @@ class _Rendered:
 
 
 def has_report(folder: RunFolder) -> bool:
-    """Return whether a run has a report, without following links."""
+    """Return whether a run has a report that is not a symbolic link."""
     return folder.report_page.is_file() and not folder.report_page.is_symlink()
 
 
@@ -285,7 +285,7 @@ def _tile(snapshot: Snapshot, tile: views.Tile, place: int, key: str) -> Markup:
 
 
 def _timeline(snapshot: Snapshot) -> tuple[str, Markup]:
-    """Return the note below a run's timeline, empty without jobs, and the timeline's data."""
+    """Return the note below a run's timeline ("" if no job has run), and the timeline's data."""
     timeline = timeline_of_run(snapshot)
     names = [region.name for region in snapshot.run.status.regions]
     note = report_views.timeline_note(timeline) if timeline.bars else ""
@@ -322,7 +322,7 @@ def application(
     cookie: str,
     routes: tuple[BaseRoute, ...] = (),
 ) -> Guard:
-    """Return the application that answers requests; for the last arguments, see `Guard`."""
+    """Return the application that answers requests; `Guard` describes `hosts` to `cookie`."""
     app = Starlette(
         routes=[
             Route("/", pages.newest),

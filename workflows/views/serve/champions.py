@@ -15,7 +15,7 @@ from trialfleet.workflows.study.spec import Study
 
 @dataclass(frozen=True, kw_only=True)
 class Champion:
-    """The current model of a region, planned at `created`; the model's age counts from `as_of`."""
+    """The current model of a region; `created` is its planning, `as_of` the start of its age."""
 
     run: str
     as_of: datetime | None
@@ -24,7 +24,7 @@ class Champion:
 
 
 class ChampionsReader:
-    """Reader of the current models of a study's regions; rereads a folder only after changes."""
+    """Reader of the current model of each region; a folder is read again only after a change."""
 
     def __init__(self, study: Study, slugs: Iterable[str]) -> None:
         self._study = study.name
@@ -33,7 +33,7 @@ class ChampionsReader:
         self._known: dict[str, tuple[int, Champion | None]] = {}
 
     def read(self) -> dict[str, Champion]:
-        """Return the current models by slug, for regions that have a model."""
+        """Return the current models by the region's slug; a region without a model is left out."""
         for slug, folder in self._folders.items():
             changed, known = folder_stamp(folder), self._known.get(slug)
             if not (known and changed and known[0] == changed):
@@ -54,5 +54,5 @@ class ChampionsReader:
 
 
 def models_folder(study: Study, slug: str) -> Path:
-    """Return the folder of a region's models; the folder may not exist."""
+    """Return the folder for the models of a region, which may not exist."""
     return Path(study.publish) / study.name / slug

@@ -49,8 +49,8 @@ class RegionPage:
 
     Attributes:
         report: the run's report, with this region only.
-        facts: facts that the report lacks, each as label, text and tone (a CSS class).
-        progress: the slots and the progress of the running trials, by node.
+        facts: what the report lacks, each as label, text and tone (a CSS class).
+        progress: the slot and the step of each running trial, by DAG node or trial name.
         models: the published models, the newest first.
     """
 
@@ -137,7 +137,7 @@ def _models(folder: Path) -> tuple[PublishedModel, ...]:
 
 
 def metrics_text(model: PublishedModel) -> str:
-    """Return the metrics of a model's full training."""
+    """Return the metrics of a model's full training as text."""
     metrics = model.card.get("metrics")
     values = metrics if isinstance(metrics, dict) else {}
     return ", ".join(f"{name} {setting(value)}" for name, value in values.items())
@@ -156,7 +156,7 @@ def card_rows(model: PublishedModel) -> list[tuple[str, str, str]]:
 
 
 def trial_page(snapshot: Snapshot, slug: str, node: str) -> TrialPage | None:
-    """Return the page of the region's trial or node with this name; None without one."""
+    """Return the page of the trial or DAG node called `node`; None if the region has none."""
     graph, files = snapshot.graph[slug], snapshot.folder.region(slug)
     region = _status_of(snapshot, slug)
     trial = _trial_of(snapshot, region.name, node)
@@ -243,7 +243,7 @@ def _logs(place: TrialFolder) -> Iterable[tuple[str, str, str]]:
 
 
 def run_rows(runs: Runs) -> list[tuple[str, ListedRun]]:
-    """Return the newest runs, each with the run's name in URLs."""
+    """Return the newest runs, each after the run's name in URLs."""
     found = runs.all()[:_SHOWN_RUNS]
     return list(zip(map(key_of, found), list_runs(found), strict=True))
 

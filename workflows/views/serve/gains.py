@@ -1,4 +1,4 @@
-"""The gain of a region: models are compared with models, and trials with trials."""
+"""The gain of a region's best settings, over the current model or the default settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trialfleet.workflows.views.serve.live import Snapshot
 
 @dataclass(frozen=True, kw_only=True)
 class Gain:
-    """The gain of a region's best settings over a reference; a positive gain is better.
+    """How much better a region's best settings are than a reference.
 
     Attributes:
         compared: the comparison by a metric; its `default` has the reference's value.
@@ -45,7 +45,7 @@ class Gain:
 
     @property
     def text(self) -> str:
-        """The gain in words: `0.01 better`."""
+        """The gain in words, such as `0.01 better`; a dash without a comparison."""
         if self.value is None:
             return NOTHING
         if not self.value:
@@ -56,22 +56,23 @@ class Gain:
 
     @property
     def parts(self) -> tuple[str, str]:
-        """The two parts of `text`: the figure, and the word better or worse."""
+        """The two parts of `text`: the number, and the word better or worse."""
         figure, _, word = self.text.partition(" ")
         return figure, word
 
     @property
     def tone(self) -> str:
-        """The CSS class of the figure."""
+        """The CSS class of the gain."""
         return "" if self.is_rejected else gain_tone(self.compared)
 
 
 def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
-    """Return the gain of a region's best settings, by the first comparison that is possible.
+    """Return the gain of a region's best settings, by the first comparison for which it has values.
 
-    - The gate's models by the gate's metric, because the gate measured both on the same rows.
-    - The full trainings of this run's and the current model, by the report metric.
-    - The trials of the best and the default settings, by the report metric.
+    - The new and the replaced model by the gate's metric, as the gate measured both on the same
+      rows.
+    - The full trainings of this run and of the current model, by the report metric.
+    - The trials with the best and with the default settings, by the report metric.
     """
     files, champion = snapshot.folder.region(region.slug), snapshot.champions.get(region.slug)
     words = job_files.stamp_of(files.verdict), job_files.stamp_of(files.best.result)
@@ -122,6 +123,6 @@ def _gain(
 
 
 def verdict_of(snapshot: Snapshot, slug: str) -> Verdict | None:
-    """Return the gate's verdict in this run; None without one."""
+    """Return the gate's verdict on the new model of this run; None without one."""
     file = snapshot.folder.region(slug).verdict
     return unless_damaged(lambda: Verdict.from_json(read_json(file)), None)

@@ -1,8 +1,8 @@
 """Snapshots of a run, shared by all pages; they are made only while a page is open.
 
-The run is read only after a change of a file's modification time or of a job's state. Writers
-rename files into their folders, so a folder's modification time shows every new file. Reading takes
-at most `_SHARE` of a core, however often the run changes.
+A run is read again only if a file's modification time or a job's state has changed. Writers rename
+files into their folders, so a folder's modification time shows every new file. Reading takes at
+most `_SHARE` of a core, however often the run changes.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _UNWATCHED = 10.0  # seconds after the last request when watching stops
 
 
 class Kept:
-    """A cache of results; a result is valid as long as its source is unchanged."""
+    """A cache of results by name; a result is valid as long as its source is unchanged."""
 
     def __init__(self) -> None:
         self._made: dict[Hashable, tuple[object, Any]] = {}
         self._lately: dict[str, tuple[float, Any]] = {}
 
     def get(self, name: Hashable, source: object, make: Callable[[], T]) -> T:
-        """Return the cached result for a name if its source is equal; otherwise make the result."""
+        """Return the result cached under `name` if its source equals `source`, else a new one."""
         known = self._made.get(name)
         if known is None or known[0] != source:
             known = self._made[name] = source, make()
@@ -57,12 +57,12 @@ class Kept:
         return made
 
     def has(self, name: Hashable, source: object) -> bool:
-        """Return whether the cache has a result for a name and source."""
+        """Return whether the cache has a valid result: one with this `name` and `source`."""
         known = self._made.get(name)
         return known is not None and known[0] == source
 
     def lately(self, name: str, make: Callable[[], T]) -> T:
-        """Return a recent result; making it takes at most `_SHARE_OF_LATELY` of a core."""
+        """Return a recent result; making results takes at most `_SHARE_OF_LATELY` of a core."""
         known = self._lately.get(name)
         if known is None or time.monotonic() >= known[0]:
             cpu = time.thread_time()
@@ -96,13 +96,13 @@ class Snapshot:
 
     @property
     def now(self) -> datetime:
-        """The present time, which may be later than the snapshot's."""
+        """The present time, which is later than the time of the snapshot."""
         return datetime.now(UTC)
 
     def turn(self, seconds: float) -> int:
-        """Return the number of the present time span, for texts with ages.
+        """Return the index of the present time span, so that texts with ages are renewed.
 
-        Spans last a minute after the run's end, because then only ages change.
+        A span lasts `seconds`, or a minute after the run's end, because then only ages change.
         """
         return int(time.time() / (60.0 if self.run.status.ended else seconds))
 
@@ -116,7 +116,7 @@ class _Queue:
     last: object = None
 
     def stamp(self) -> object:
-        """Return a value that changes with the jobs' states; queries are at least `pause` apart."""
+        """Return the jobs' states, queried at most every `pause` seconds; None if unknown."""
         if time.monotonic() - self.asked >= self.pause:
             self.asked = time.monotonic()
             try:
@@ -140,10 +140,10 @@ class _Queue:
 
 
 class LiveRun:
-    """A run that any number of pages show."""
+    """A run that pages show; it is read once for all of them."""
 
     def __init__(self, folder: RunFolder, nodes: NodeReader) -> None:
-        """Open a run; InputError if its study can't be read. The first request reads its state."""
+        """Open a run; InputError if its study can't be read. The first `snapshot` reads more."""
         self.folder, self._nodes = folder, nodes
         self._frozen = load_frozen(folder.study)
         self._graph = {region.slug: region for region in graph_of(self._frozen.study).regions}
@@ -162,9 +162,10 @@ class LiveRun:
         self._stamp: object = None
 
     def snapshot(self) -> Snapshot:
-        """Return the last snapshot, or wait for the first; TrialfleetError for an unreadable run.
+        """Return the last snapshot, or wait for the first; TrialfleetError if a read failed.
 
-        The run is then read after each change, until `_UNWATCHED` seconds without a request.
+        After each call, changes of the run are read, until there is no call for `_UNWATCHED`
+        seconds.
         """
         with self._changed:
             idle = time.monotonic() - self._watched > _UNWATCHED
@@ -185,7 +186,7 @@ class LiveRun:
         return self._snapshot is not None and self._stamp == self._look_for_change()
 
     def _watch(self) -> None:
-        """Read the run after changes; after any end of this loop, a request starts it again."""
+        """Read the run after each change; if this thread ends, the next request restarts it."""
         try:
             self._follow()
         finally:
@@ -212,7 +213,7 @@ class LiveRun:
             time.sleep(_CHECK)
 
     def _look(self, stamp: object) -> float:
-        """Read the run; return the processor seconds used."""
+        """Read the run, and return how many processor seconds that took."""
         cpu = time.thread_time()
         snapshot, error = None, None
         try:
@@ -226,7 +227,7 @@ class LiveRun:
         return time.thread_time() - cpu
 
     def read(self) -> Snapshot:
-        """Return a new snapshot, without watching the run."""
+        """Return a new snapshot, without waiting for changes of the run."""
         began = time.monotonic()
         self._reader = self._reader or StatusReader(self.folder)
         run = self._reader.snapshot()
@@ -244,7 +245,7 @@ class LiveRun:
         )
 
     def _reports_in(self, run: RunSnapshot) -> Iterator[Path]:
-        """Yield the report files of running trials, which grow in place."""
+        """Yield the files of running trials' reports, to which trainers append lines."""
         for region in run.status.regions:
             files = self.folder.region(region.slug)
             yield end_place(files, files.best).reports
@@ -267,7 +268,7 @@ class LiveRun:
 
 
 def _stamp(path: str) -> tuple[int, int]:
-    """Return a value that changes when a file is written or a folder gets another file."""
+    """Return a value that changes when a file is written, or when a folder gets a new file."""
     try:
         found = os.stat(path)  # noqa: PTH116 - a path of text is looked at in half the time
     except OSError:
@@ -276,7 +277,7 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 class LiveRuns:
-    """The runs of all pages, with one reader each; at most `most` runs are in memory."""
+    """All runs that pages show, each read once for all pages; at most `most` are in memory."""
 
     def __init__(self, most: int = 32) -> None:
         self._most = most

@@ -1,7 +1,7 @@
-"""The metrics for Prometheus: each study's newest run and days, and the pool's nodes.
+"""The metrics for Prometheus: of each study's newest run and daily runs, and of the pool's nodes.
 
-The number of series depends on the number of regions, not on runs or trials. The series of days
-include regions that the newest run lacks. `docs/assets/` has a Grafana dashboard and alert rules.
+The number of series grows with the regions, not with runs or trials. Metrics of daily runs include
+regions that the newest run lacks. `docs/assets/` has a Grafana dashboard and alert rules.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NODE_STATES: tuple[State, ...] = ("well", "sick", "draining")
 def exposition(
     snapshots: Iterable[Snapshot], days: Iterable[StudyDays], nodes: PoolNodes, accept: str
 ) -> tuple[bytes, str]:
-    """Return the metrics of one snapshot per study in a format of `accept`, and the format."""
+    """Return the metrics of one snapshot per study, and their format, one that `accept` allows."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Metrics(list(snapshots), list(days), nodes))
     encode, content_type = choose_encoder(accept)
@@ -157,7 +157,7 @@ class _Metrics(Collector):
         of_days: Callable[[StudyDays], Mapping[str, datetime]],
         of_region: Callable[[Snapshot, RegionStatus], datetime | None],
     ) -> Metric:
-        """Return the seconds since a time of each region, from newest runs or else from days."""
+        """Return the seconds since an event in each region, from newest runs or from daily runs."""
         found = {
             (days.study, region): moment
             for days in self._days

@@ -15,14 +15,14 @@ _LOOK_EVERY = 10.0  # seconds; the slots of a large pool are megabytes
 
 @dataclass(frozen=True, kw_only=True)
 class PoolNodes:
-    """The nodes of a pool, or the reason why they are unknown."""
+    """The nodes of a pool; if they are unknown, `notice` says why."""
 
     nodes: tuple[Machine, ...] = ()
     notice: str = ""
 
     @property
     def price(self) -> float:
-        """The price in USD per hour of all nodes with a known price."""
+        """The sum of the nodes' prices in USD per hour; unknown prices are left out."""
         return sum(node.price or 0.0 for node in self.nodes)
 
 

@@ -36,7 +36,7 @@ def optuna_routes(folder: Path) -> Iterator[tuple[Route, ...]]:
 
     Raises:
         InputError: optuna-dashboard isn't installed, or the run has no trials.
-        OptimizerError: the storage can't be read.
+        OptimizerError: the trial database can't be read.
     """
     with TemporaryDirectory(prefix="trialfleet-dashboard-") as place:
         copy = copy_of(RunFolder(folder), RunFolder(Path(place)).database)

@@ -25,7 +25,7 @@ class KnownRun:
 
 
 class Runs:
-    """Finder of runs by their names in URLs; only names of known runs become paths.
+    """Finder of runs by their names in URLs; only the name of an existing run becomes a path.
 
     `named` is the folder of the only run to show; None shows all runs in `./runs`.
     """
@@ -41,7 +41,7 @@ class Runs:
         return self._only is not None
 
     def newest(self) -> KnownRun:
-        """Return the run that the first page shows; InputError if there is no run yet."""
+        """Return the run that the first page shows; InputError if no run exists yet."""
         if self._only:
             return self._only
         if self._newest is None or time.monotonic() - self._looked >= _LOOK_EVERY:
@@ -51,7 +51,7 @@ class Runs:
         return self._newest
 
     def find(self, key: str) -> KnownRun:
-        """Return the run with this name in URLs; InputError without one."""
+        """Return the run called `key` in URLs; InputError if there is none."""
         if self._only:
             if key == self._only.key:
                 return self._only
@@ -64,7 +64,7 @@ class Runs:
         raise InputError(f"the run {key!r} does not exist here")
 
     def newest_of_each(self) -> list[KnownRun]:
-        """Return each study's newest submitted run, or else its newest planned run."""
+        """Return each study's newest submitted run, or without one its newest planned run."""
         if self._only:
             return [self._only]
         found: dict[str, FoundRun] = {}
@@ -79,13 +79,13 @@ class Runs:
         return runs
 
     def daily_folders(self) -> list[DailyFolder]:
-        """Return the folders of daily runs: of all studies, or of the named run's study."""
+        """Return the folders of daily runs: of all studies, or of the only shown run's study."""
         if self._only:
             return [DailyFolder(self._only.folder.root.parent)]
         return [DailyFolder(place) for place in sorted(RUNS.absolute().glob("*"))]
 
     def all(self) -> list[FoundRun]:
-        """Return the runs in `./runs`, newest first."""
+        """Return the runs in `./runs`, newest first; empty if only a named run is shown."""
         return [] if self._only else runs_here()
 
 

@@ -3,9 +3,9 @@
 - Only GET and HEAD are allowed, because the page is read-only.
 - The Host header must be an IP address or name this machine. Otherwise a web page whose name
   resolves here (DNS rebinding) could read the page.
-- Beyond the loopback, or with a token file, a token is required. A browser sends the token once in
-  the URL, and then in a cookie. Scripts can't read the cookie, and other sites can't send the
-  cookie. Programs send the token as Bearer.
+- On an address that other machines can reach, or with a token file, a token is required. A browser
+  sends the token once in the URL, and then in a cookie. Scripts can't read the cookie, and other
+  sites can't send the cookie. Programs send the token as Bearer.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def is_loopback(host: str) -> bool:
 
 
 def names_of_this_machine(also: Iterable[str] = ()) -> frozenset[str]:
-    """Return the names of this machine that a browser may use as host, in lower case."""
+    """Return the host names of this machine that a browser may use, in lower case."""
     names = {"localhost", socket.gethostname(), socket.getfqdn(), *also}
     return frozenset(name.lower().rstrip(".") for name in names)
 
 
 def read_token(file: Path) -> str:
-    """Return the token in a file; InputError if unreadable, readable by others, or too short."""
+    """Return the token in `file`; InputError if unreadable, readable by others, or too short."""
     try:
         mode, token = file.stat().st_mode, file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -80,10 +80,10 @@ def new_token() -> str:
 
 
 class Guard:
-    """The filter of requests, which also sets the security headers of answers.
+    """The filter that every request passes; it also sets the security headers of answers.
 
-    `hosts` are names that are allowed besides IP addresses. Cookies ignore ports, so two pages need
-    two names of the `cookie`.
+    `hosts` are the allowed host names, besides IP addresses. Browsers send cookies to all ports of
+    a host, so each page on this machine needs its own `cookie` name.
     """
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str], token: str | None, cookie: str) -> None:
@@ -146,9 +146,10 @@ class Guard:
         return hmac.compare_digest(given.encode(), self._token.encode())
 
     def _welcome(self, request: Request) -> Response:
-        """Set the token's cookie, with a page that leads to the URL without the token.
+        """Set the token's cookie, with a page that leads to the same URL without the token.
 
-        An HTTP redirect would fail: after a link on another site, browsers send no strict cookie.
+        An HTTP redirect would fail: after a link on another site, browsers don't send strict
+        cookies.
         """
         assert self._token is not None, "there is a token to keep"
         page = render_template("serve/welcome.html.j2", path=request.url.path)
@@ -163,5 +164,5 @@ def _bearer(request: Request) -> str:
 
 
 def cookie_name(port: int) -> str:
-    """Return the cookie's name for a port."""
+    """Return the name of the token's cookie for the page on `port`."""
     return f"trialfleet-{port}-{os.getuid()}"

@@ -41,9 +41,9 @@ def serve(
 ) -> None:
     """Serve the page until Ctrl-C, of the run `named` or of all runs in `./runs`.
 
-    Without a `token_file`, an address beyond the loopback gets a new token. Port 0 means any free
-    port. `allowed` are further host names that browsers may use. `dashboard` adds optuna-dashboard.
-    `tell` is called with the page's URL once the page answers.
+    Without a `token_file`, a new token is made if other machines can reach `host`. Port 0 means any
+    free port. `allowed` are further host names that browsers may use. `dashboard` adds
+    optuna-dashboard. `tell` is called with the page's URL once the page answers.
 
     Raises:
         InputError: the address can't be used, the token can't be read, or there is no run.

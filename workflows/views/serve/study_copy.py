@@ -1,7 +1,7 @@
-"""A copy of a run's studies for optuna-dashboard, so that edits don't harm the run.
+"""A copy of a run's trials for optuna-dashboard, so that edits there don't change the run.
 
-SQLite's backup makes a consistent copy of a SQLite file. A request after a change of the file makes
-another copy. Studies in another database are copied only once.
+SQLite's backup makes a consistent copy of a SQLite file. If the file has changed, the next request
+makes another copy. Trials in another database are copied only once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class StudyCopy:
-    """A copy of a SQLite file, refreshed on demand."""
+    """A SQLite file `path` with a copy of the trials, which is renewed from the file `source`."""
 
     def __init__(self, path: Path, source: Path | None) -> None:
         self.path = path
@@ -35,7 +35,7 @@ class StudyCopy:
         self._looked = -REFRESH_SECONDS
 
     def refresh(self) -> None:
-        """Copy the source again if it has changed since the last copy."""
+        """Copy `source` again if it has changed since the last copy."""
         from trialfleet.optimizer.storage import copy_sqlite
 
         with self._lock:
@@ -50,14 +50,14 @@ class StudyCopy:
 
 
 def _stamp(path: Path) -> list[tuple[int, int]]:
-    """Return a value that changes with a SQLite file or its write-ahead log."""
+    """Return a value that changes when a SQLite file or its write-ahead log is written."""
     files = (path, path.with_name(path.name + "-wal"))
     stats = [file.stat() for file in files if file.exists()]
     return [(stat.st_mtime_ns, stat.st_size) for stat in stats]
 
 
 def copy_of(run: RunFolder, path: Path) -> StudyCopy:
-    """Copy a run's studies; InputError without trials, OptimizerError for unreadable storage."""
+    """Copy a run's trials; InputError if it has none, OptimizerError if they are unreadable."""
     from trialfleet.optimizer.storage import copy_studies
     from trialfleet.optimizer.storage_url import sqlite_file
 
@@ -75,7 +75,7 @@ def copy_of(run: RunFolder, path: Path) -> StudyCopy:
 
 
 def optuna_dashboard(copy: StudyCopy) -> Application:
-    """Return a dashboard that may write into the copy; InputError without optuna-dashboard."""
+    """Return optuna-dashboard on `copy`, which it may edit; InputError if it isn't installed."""
     try:
         from optuna_dashboard import wsgi
     except ImportError:

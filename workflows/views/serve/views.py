@@ -37,8 +37,8 @@ class Tile:
     Attributes:
         tone: the CSS class of the region's state: good, busy, bad or idle.
         age: the age of the current model.
-        shares: the complete, failed and running trials, in percent of the region's budget.
-        why: a note on a problem; empty without a problem.
+        shares: the complete, the failed and the running trials, in percent of the region's trials.
+        why: the region's problem; empty without one.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Concern:
 
     Attributes:
         what: the region, node or job with the problem; empty for the whole run.
-        region: the slug of the problem's region; empty without a region.
+        region: the slug of the region with the problem; empty if it is not in a region.
     """
 
     why: str
@@ -83,7 +83,7 @@ def trial_path(key: str, slug: str, node: str) -> str:
 
 
 def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
-    """Return the figures at the top of the page, each as label, figure and note."""
+    """Return the figures at the top of the page, each as a label, a figure and a note."""
     status = snapshot.run.status
     regions = status.regions
     good = sum(region.stage.is_good for region in regions)
@@ -103,7 +103,7 @@ def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
 
 
 def not_in_run(snapshot: Snapshot) -> list[Outcome]:
-    """Return the regions that the run lacks because they failed before its planning."""
+    """Return the day's regions that the run lacks, because they failed before it was planned."""
     day, place = snapshot.frozen.day, snapshot.folder.root
     if day is None:
         return []
@@ -128,7 +128,7 @@ def _money(snapshot: Snapshot) -> tuple[str, str, str]:
 
 
 def money_share(snapshot: Snapshot) -> float | None:
-    """Return the spent part of a run's cap in percent; None without a cap."""
+    """Return the percentage of a run's money cap that is spent; None without a cap."""
     money = snapshot.run.status.money
     if money is None or not money.cap:
         return None
@@ -172,7 +172,7 @@ def tile_of(snapshot: Snapshot, region: RegionStatus) -> Tile:
 
 
 def _current_instead(snapshot: Snapshot, region: RegionStatus) -> str | None:
-    """Return the run of the current model if this run's model was rolled back; else None."""
+    """Return the run whose model is current if this run's model was rolled back; else None."""
     champion = snapshot.champions.get(region.slug)
     if region.published is None or (champion and champion.run == snapshot.run.status.run):
         return None
@@ -187,9 +187,9 @@ def _age(snapshot: Snapshot, region: RegionStatus) -> str:
 
 
 def since(champion: Champion, now: datetime) -> str:
-    """Return a model's age in words, since its run's planning or since the end of its day.
+    """Return a model's age in words, counted from its run's planning or the end of its day.
 
-    The time of publication doesn't count, because the data are from the time of planning.
+    The age does not count from the publication, because the data are older than that.
     """
     if champion.as_of is None:
         return "of unknown age"
@@ -208,7 +208,7 @@ def _why(region: RegionStatus) -> str:
 
 
 def counts(made: list[Tile]) -> list[tuple[str, int]]:
-    """Return the number of regions at each stage, the most frequent first."""
+    """Return the stages of regions, each with its number of regions, the most frequent first."""
     return Counter(tile.stage for tile in made).most_common()
 
 

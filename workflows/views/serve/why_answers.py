@@ -1,7 +1,7 @@
-"""The answers of `trialfleet why` for the page, computed once for each stalled subject.
+"""Answers of `trialfleet why` on the page, computed once for each stalled region or DAG node.
 
 An answer takes tenths of a second, a hundred times as long as the rest of a page. So each rendering
-computes at most `AT_ONCE` answers.
+of a page computes at most `AT_ONCE` answers.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ AT_ONCE = 2  # answers computed by one rendering
 
 
 class Answers:
-    """The answers of `trialfleet why` for one rendering; `run` is the run's folder."""
+    """The answers that one rendering of a page shows; `run` is the run's folder."""
 
     def __init__(self, kept: Kept, run: str, ask: Callable[[str, str], Answer] = why) -> None:
         self._kept, self._run, self._ask, self._left = kept, run, ask, AT_ONCE
 
     def answer_to(self, word: str, seen: object) -> Answer | None:
-        """Return why a region or DAG node is in its state; None if unknown or not computed yet.
+        """Return the answer for a region or DAG node; None if it fails, or is left to a later call.
 
-        The answer is computed again when `seen`, the visible state of the subject, changes.
+        The answer is computed again if `seen`, what the page shows of the subject, has changed.
         """
         name = "why", word
         if not self._left and not self._kept.has(name, seen):

@@ -1,4 +1,4 @@
-"""The terminal table of costs."""
+"""The table of costs for a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FIGURES = ("work", "lost", "boot", "idle")
 
 
 def costs_table(sums: Sequence[CostSum], total: CostSum, by: Sequence[str]) -> Table:
-    """Return a table with a row per sum and a row for the total, without all-zero columns."""
+    """Return a table with a row per sum and a row for the total; columns of zeros are left out."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""The view of `trialfleet daily status`: days, and the outcomes of their regions."""
+"""The view of `trialfleet daily status`: days, and the outcome of each region on a day."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _TO_COPY = {"; to change that: ": "to change that", SEE: "log"}
 
 @dataclass(frozen=True, kw_only=True)
 class DayView:
-    """The view of a day.
+    """One day of a study's daily runs.
 
     Attributes:
-        open: the number of regions without an outcome yet.
+        open: the number of regions that have no outcome yet.
         attempts: the attempts at the day, oldest first.
         runs: the planned runs of the attempts; empty if no region needs a run.
-        outcomes: the outcomes, in the order of the regions' names.
-        checks: the warnings of the table checks, by region.
+        outcomes: the regions' outcomes, by the name of the region.
+        checks: warnings about a region's data, compared with past days.
     """
 
     date: date
@@ -57,18 +57,18 @@ class DayView:
 
 @dataclass(frozen=True, kw_only=True)
 class DaysOverview:
-    """The days of a study.
+    """The last days of a study's daily runs.
 
     Attributes:
         days: the days, newest first.
         newest: the outcomes of the newest day.
         next_start: when the next day starts; None if the study no longer has a `daily:` table.
-        clock: the installed schedule.
-        awaiting: the models that wait for approval, by region.
+        clock: the installed schedule, as text; None without one.
+        awaiting: the models that wait for a person's approval, by region.
         awaited: the reasons why the newest day still waits for data, by region.
-        lease: the lease on the days, if there are two managers.
+        lease: which of two managers runs the days, and until when; None for one manager.
         database_away: why the managers' shared database is unreachable; empty if it answers.
-        undelivered: the waiting or abandoned alerts of the days, a line per channel.
+        undelivered: the alerts that could not be sent, a line per channel.
     """
 
     study: str
@@ -98,7 +98,7 @@ def overview(
     *,
     last: date | None = None,
 ) -> DaysOverview:
-    """Return a study's newest `most` days up to `last`; other arguments: see `DaysOverview`."""
+    """Return a study's newest `most` days up to `last`; for other arguments see `DaysOverview`."""
     attempts = [one for one in journal.attempts() if last is None or one.date <= last]
     dates = sorted({attempt.date for attempt in attempts}, reverse=True)[:most]
     found = outcomes_now(journal, min(dates)) if dates else {}
@@ -157,7 +157,7 @@ def newest_table(shown: DaysOverview) -> Fitting:
 
 
 def reasons_table(shown: DaysOverview) -> Fitting | None:
-    """Return a table of earlier days' outcomes that have a reason; None without any."""
+    """Return a table of earlier days' outcomes that have a reason; None if none has one."""
     explained = [one for day in shown.days[1:] for one in day.outcomes if one.why]
     if not explained:
         return None
@@ -179,9 +179,9 @@ def _table(study: str, title: str, outcomes: Sequence[Outcome], *, with_days: bo
 
 
 def hint_of(study: str, outcomes: Iterable[Outcome]) -> str:
-    """Return the command that shows the full reasons of a table's rows.
+    """Return a hint at the command that shows the reasons in a table in full.
 
-    The command names the rows' run, because a region's newest outcome may be from another day.
+    It names the run of the outcomes, because the region's newest outcome may be of another day.
     """
     runs = {one.run for one in outcomes if one.why and one.run}
     if not runs:
@@ -191,7 +191,7 @@ def hint_of(study: str, outcomes: Iterable[Outcome]) -> str:
 
 
 def to_copy(shown: DaysOverview) -> list[str]:
-    """Return the commands and paths in regions' newest reasons, which a table would fold."""
+    """Return lines with the commands and paths in regions' newest reasons, whole for copying."""
     newest: dict[str, Outcome] = {}
     for day in shown.days:
         for one in day.outcomes:
@@ -201,7 +201,7 @@ def to_copy(shown: DaysOverview) -> list[str]:
 
 
 def to_approve(shown: DaysOverview) -> list[str]:
-    """Return a line for each model that waits for approval, with the promote command."""
+    """Return a line for each model that waits for a person's approval, with the command for it."""
     return [
         f"{region}: {one.run}'s model waits for approval since {local_time(one.since)}: "
         f"{shortened(promote_command(one.path))}"
@@ -210,7 +210,7 @@ def to_approve(shown: DaysOverview) -> list[str]:
 
 
 def _split(why: str) -> tuple[str, str, str]:
-    """Return a reason's words, and the label and text of its command or path, if any."""
+    """Split a reason: its words, and the label and text of a command or path in it, or "" twice."""
     for mark, label in _TO_COPY.items():
         words, found, text = why.partition(mark)
         if found:

@@ -32,7 +32,8 @@ class ListedRun:
         published: the number of regions whose published model became the current one.
         kept: the number of regions whose published model did not become the current one.
         began: when the run was planned.
-        seconds: from planning to the run's end, or to now; None before submission or if unknown.
+        seconds: the time from planning to the run's end, or until now; None if it is not submitted
+            or unknown.
     """
 
     study: str

@@ -1,6 +1,6 @@
-"""Commands in recorded reasons, shortened for the current folder.
+"""Shorter forms of the commands in recorded reasons, for the current folder.
 
-Records name models by absolute paths, because commands in any folder read the records.
+Records name models by absolute paths, because people read them in any folder.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ _DIGITS = 5  # significant ones, of the greatest value in a column
 def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> RenderableType:
     """Return the view of a run's status: a line, a table of regions, problems, and next steps.
 
-    Views that share `widths` keep the widths of the table's columns, and so don't shift sideways.
+    Successive views with the same `widths` never get narrower columns, so that they don't jump.
     """
     title = Text.assemble(
         (status.study, "bold"),
@@ -85,7 +85,7 @@ def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> Rendera
 
 
 def _words_of(region: RegionStatus) -> Iterator[tuple[str, str]]:
-    """Yield notes on a region, each as the text after the region's name and a colour."""
+    """Yield notes on a region: a text that follows the region's name, and its colour."""
     if region.reason:
         by_whom = region.reason == BY_STOP
         yield (f" {BY_STOP}", "yellow") if by_whom else (f" {region.stage}: {region.reason}", "red")
@@ -103,7 +103,10 @@ def _words_of(region: RegionStatus) -> Iterator[tuple[str, str]]:
 def _alike(
     status: RunStatus, words_of: Callable[[RegionStatus], Iterable[tuple[str, str]]]
 ) -> dict[tuple[str, str], str]:
-    """Return regions' names by note and colour; differences in paths and figures don't count."""
+    """Return the names of regions with the same note, by note and colour.
+
+    Notes that differ only in paths and numbers count as the same.
+    """
     first: dict[str, tuple[str, str]] = {}
     regions: dict[str, list[str]] = {}
     for region in status.regions:
@@ -132,7 +135,7 @@ def _ask_why(status: RunStatus) -> list[str]:
 
 
 def next_steps(status: RunStatus) -> list[str]:
-    """Return the next steps for a run that can be resumed; a broken trainer needs another run."""
+    """Return the next steps for a run that can be resumed, or needs another run to succeed."""
     resume = f"trialfleet resume {shell_quoted(Path(status.folder))}"
     failed = any(region.cause and region.stage is Stage.FAILED for region in status.regions)
     left = [region for region in status.regions if not region.stage.is_good]
@@ -148,7 +151,7 @@ def next_steps(status: RunStatus) -> list[str]:
 
 
 def _anew(line: str, status: RunStatus, said: set[str]) -> str:
-    """Return a line, shortened if its cause was shown before; empty if nothing is left."""
+    """Return a line, shortened or empty if its cause is in `said`; otherwise add its cause."""
     causes = {region.cause.kind for region in status.regions if region.cause}
     found = {cause for cause in causes if cause in kind_of(line)}
     if found and found <= said:
@@ -159,7 +162,7 @@ def _anew(line: str, status: RunStatus, said: set[str]) -> str:
 
 
 def _is_hopeless(region: RegionStatus) -> bool:
-    """Return whether a region's trainer is to blame, so that resuming can't help."""
+    """Return whether a region failed by its trainer's fault, so that resuming can't help."""
     if LEFT_NO_MODEL in (region.reason or ""):
         return True
     cause = region.cause
@@ -167,7 +170,7 @@ def _is_hopeless(region: RegionStatus) -> bool:
 
 
 def state_text(state: RunState) -> Text:
-    """Return the text of a state in its colour."""
+    """Return the name of a run's state in its colour."""
     return Text(state, _COLORS.get(state, "default"))
 
 
@@ -188,7 +191,7 @@ def _repaired(mend: dict[str, Any]) -> str:
 
 
 def money_lines(status: RunStatus) -> list[tuple[str, str]]:
-    """Return lines about the fleet's costs and problems, with their colours."""
+    """Return lines about the fleet's costs and problems, each with its colour."""
     money = status.money
     if money is None:
         return []
@@ -262,7 +265,7 @@ def _why_broken(region: RegionStatus) -> str:
 
 
 def value_text(value: float | None, decimals: int | None) -> str:
-    """Return a metric's value as text for its column; empty without a value."""
+    """Return a metric's value as text for a column of values; empty for None."""
     return "" if value is None else fixed(value, decimals)
 
 
@@ -273,7 +276,7 @@ def _steps(region: RegionStatus) -> str:
 
 
 def _ranks(region: RegionStatus) -> str:
-    """Return each training gang's number of ranks and its generation, such as 4g2."""
+    """Return each gang's ranks and generation, such as 4g2; a gang trains on several slots."""
     gangs = [each for each in region.running_trials if each.generation is not None]
     more = " …" if len(gangs) > _SHOWN_STEPS else ""
     return " ".join(f"{each.ranks}g{each.generation}" for each in gangs[:_SHOWN_STEPS]) + more
@@ -290,7 +293,7 @@ def _count(number: int) -> str:
 def watch(wait: Callable[[Callable[[RunStatus], None]], RunStatus], console: Console) -> RunStatus:
     """Show a run's status until its end: live on a terminal, else as a line for each change.
 
-    `wait` waits for the run's end, as `Run.wait`, and calls its argument with each status.
+    `wait` is `Run.wait`: it waits for the run's end, and calls its argument with each new status.
     """
     from rich.live import Live
 
@@ -324,7 +327,7 @@ def _line_printer(console: Console) -> Callable[[RunStatus], None]:
 
 
 def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
-    """Yield keys and lines; a line is printed when the line of its key changes."""
+    """Yield (key, line) pairs; a line is printed if it differs from the last one with its key."""
     yield "run", f"{status.run}: {status.state}"
     if status.notice:
         yield "notice", status.notice
@@ -346,7 +349,7 @@ def _shortened(line: str) -> str:
 
 
 def _once(status: RunStatus) -> Iterator[tuple[str, str]]:
-    """Yield kinds of problems and lines; only the first line of a kind is printed."""
+    """Yield (kind of problem, line) pairs; only the first line of each kind is printed."""
     for trouble in status.job_troubles:
         yield kind_of(trouble.cause), str(trouble)
     for region in status.regions:

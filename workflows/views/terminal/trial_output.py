@@ -1,4 +1,4 @@
-"""The output of a trial: from its agent while the trial runs, and then from its result."""
+"""The output of a trial: while it runs, what its agent (on the node) has sent; then all of it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class _Stream:
     """A trial's standard output or standard error, and how much of it was shown.
 
     Attributes:
-        live: the file with the output so far. Its first line is `head`, which has the trial's name.
+        live: the file with the output so far; its first line, `head`, names the trial.
         kept: the file with all output, which exists once the trial has ended.
-        lines: the number of last lines shown at first.
+        lines: how many of the last lines are shown at first.
     """
 
     live: Path
@@ -39,7 +39,7 @@ class _Stream:
     _half: bytes = field(default=b"", repr=False)
 
     def show(self, *, is_kept: bool) -> None:
-        """Show new output in whole lines; after the trial's end, an incomplete line, too."""
+        """Show new lines; after the trial's end, also a last line without a line break."""
         path, begin = (self.kept, 0) if is_kept else (self.live, len(self.head))
         try:
             with job_files.opened(path) as file:
@@ -67,9 +67,9 @@ class TrialOutput:
     """Printer of a trial's output.
 
     Args:
-        lines: the number of last lines of each stream shown at first.
-        state: the function that returns the trial's state; None before the start or for no trial.
-        says: the functions that print a line of standard output and of standard error.
+        lines: how many of the last lines of each stream are shown at first.
+        state: returns the trial's state; None if it has not started or is no trial.
+        says: two functions, which print a line of standard output and one of standard error.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class TrialOutput:
         ]
 
     def show(self) -> str:
-        """Show the output so far; return a message if there is no output."""
+        """Show the output so far; return a message if there is none, otherwise ""."""
         state = self._state()
         is_over = self._has_ended() or (state is not None and state.is_finished)
         self._show(is_kept=self._has_ended())
@@ -97,7 +97,7 @@ class TrialOutput:
         return "waits" if state in _WAITS else "has printed nothing yet"
 
     def follow(self, note: Say) -> None:
-        """Show the output until the trial's end; `note` prints messages about the trial."""
+        """Show output until the trial's end; `note` prints messages such as that it waits."""
         looked, said, state = -_LOOK, "", None
         while True:
             is_kept, now = self._has_ended(), time.monotonic()
@@ -119,7 +119,7 @@ class TrialOutput:
             time.sleep(_POLL if not is_kept else _LOOK)
 
     def _show_rest(self) -> None:
-        """Show all output of an ended trial; without a result, only the output that had arrived."""
+        """Show the rest of an ended trial's output; without a result, only what had arrived."""
         if self._has_ended() or not self._has_shown():
             self._show(is_kept=True)
 

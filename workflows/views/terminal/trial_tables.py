@@ -20,9 +20,9 @@ _DIGITS = 6  # significant ones, of the greatest value in a column
 
 
 def trials_table(trials: list[Trial], metric: str, width: int = _WIDE) -> LongTable:
-    """Return a table with a row per trial, without empty columns of costs, metrics and errors.
+    """Return a table with a row per trial; empty columns of costs, metrics and errors are left out.
 
-    A terminal of less than 120 columns shows neither machines nor other metrics.
+    If `width` is less than 120 columns, machines and metrics other than `metric` are left out.
     """
     decimals = column_decimals([trial.value for trial in trials], _DIGITS)
     rows = [_trial_cells(trial, metric, decimals) for trial in trials]

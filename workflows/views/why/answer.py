@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Blame(StrEnum):
-    """The person, machine or service that is responsible for a state."""
+    """The person, machine or service that is to blame for a state."""
 
     NOBODY = "nobody"  # there is no problem, or it passes by itself
     USER = "user"  # the trainer, the study or the data: only this uses up `retries`
@@ -109,7 +109,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Answer:
-    """The reason for a subject's state; `advice` and `command` are the next step, if any."""
+    """Why a subject, such as a run, is in its state; `advice` and `command` say what to do."""
 
     subject: str
     kind: Kind
@@ -121,7 +121,7 @@ class Answer:
     notes: tuple[str, ...] = ()
 
     def with_evidence(self, *lines: str) -> Answer:
-        """Return the same answer with more evidence; each line occurs once."""
+        """Return the same answer with more lines of evidence, each only once."""
         return replace(self, evidence=tuple(dict.fromkeys([*self.evidence, *filter(None, lines)])))
 
     def for_subject(self, subject: str) -> Answer:
@@ -129,7 +129,7 @@ class Answer:
         return replace(self, subject=subject)
 
     def lines(self) -> list[str]:
-        """Return the lines to show: the answer, its notes and the next step."""
+        """Return the lines to show: the reason, the notes and the next step."""
         parts = [f"{self.subject}: {' '.join(self.why.split())}", *self.notes]
         if self.advice or self.command:
             parts.append(f"next: {': '.join(filter(None, (self.advice, self.command)))}")

@@ -1,4 +1,4 @@
-"""Causes of failed attempts at a trial, from their recorded errors.
+"""Causes of failed attempts at a trial, recognised in the error that was recorded for each.
 
 The errors come from `outcome.py`, from HTCondor's hold reasons, and from the trainer itself.
 """
@@ -63,17 +63,17 @@ _FIXES: Mapping[Kind, _Fix] = {
 
 
 def kind_of_attempt(error: str) -> Kind:
-    """Return the kind of an attempt's error; an unknown error means rejected parameters."""
+    """Return the cause that an attempt's error shows; for an unknown error, rejected parameters."""
     return next((kind for words, kind in _WORDS if re.search(words, error)), Kind.REJECTED)
 
 
 def blame_of(kind: Kind) -> Blame:
-    """Return who or what is responsible for a kind of failed attempt."""
+    """Return who or what is to blame for an attempt that failed from this cause."""
     return _FIXES[kind].blame
 
 
 def advice_for(kind: Kind, places: Mapping[str, str]) -> str:
-    """Return advice for a kind of failed attempt; `places` are as in `FrozenStudy`."""
+    """Return advice on attempts that fail from this cause; `places` are as in `FrozenStudy`."""
     fix = _FIXES[kind]
     place = places.get(fix.key, "")
     return f"{fix.advice} in {place}" if place and fix.advice else fix.advice

@@ -1,4 +1,4 @@
-"""The function `why`, which finds the subject, reads its facts, and applies the rules."""
+"""The function `why`: it finds the subject of a question, reads its facts, and applies rules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SHOWN_NOTES = 10
 
 
 def why(word: str | None, run: str | None = None) -> Answer:
-    """Return the reason for a subject's state; arguments and errors are those of `find_subject`."""
+    """Return why a subject is in its state; `find_subject` describes the arguments and errors."""
     subject = find_subject(word, run)
     if subject.what == "instance":
         return explain_instance(instance_facts(subject.word, subject.folder))
@@ -59,7 +59,7 @@ def _of_region(reader: RunFactsReader, subject: Subject, graph: RegionGraph) -> 
 
 
 def _why_run(reader: RunFactsReader) -> Answer:
-    """Return the answer for the fault that blocks the run, or else for a region's problem."""
+    """Return the answer for a fault that blocks the whole run, or else for a region's problem."""
     run = reader.run()
     if run.state not in {RunState.DONE, RunState.FAILED} and (
         answer := blocked(run, run.snapshot.faults)
@@ -110,7 +110,7 @@ def _first(lines: list[str]) -> tuple[str, ...]:
 
 
 def _with_day(region: RegionFacts, reader: RunFactsReader) -> RegionFacts:
-    """Return a region's facts, with its newest outcome in the journal if newer than the run."""
+    """Return `region` with its newest outcome of a daily run, if that is newer than the run."""
     folder, frozen = DailyFolder(reader.files.root.parent), reader.frozen
     if not folder.journal.exists() or frozen.day is None:
         return region
@@ -126,7 +126,7 @@ def _newest(folder: DailyFolder, region: str) -> Outcome | None:
 
 
 def _of_day(region: str, folder: Path) -> Answer:
-    """Return the answer for a region that has no run here, from its study's journal."""
+    """Return the answer for a region without a run here, from its study's journal of daily runs."""
     newest = _newest(DailyFolder(folder), region)
     if newest is None:
         why_not = "its day has started; its run is not planned yet"

@@ -1,6 +1,7 @@
-"""The facts for an answer of `trialfleet why`, from all sources, or why a source is unreachable.
+"""The facts from which an answer of `trialfleet why` is derived, from all sources.
 
-The facts are plain data, so that the rules can be pure functions.
+If a source is unreachable, this is a fact, too. Facts are plain data, so that the rules can be pure
+functions.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ STALE = timedelta(minutes=5)  # a running autoscaler reports at least this often
 
 @dataclass(frozen=True)
 class Scaling:
-    """The last report of a run's autoscaler; `wanted` is False if the study has none."""
+    """The last report of a run's autoscaler; `wanted` is False if the study has no fleet."""
 
     report: Mapping[str, Any] | None
     wanted: bool
 
     def lines(self) -> tuple[str, ...]:
-        """Return the autoscaler's reasons why it starts no node."""
+        """Return the reasons that the autoscaler reported for starting no node."""
         if not self.report:
             return ()
         step = self.report.get("step") or {}
@@ -50,12 +51,12 @@ class Scaling:
 
     @property
     def coming(self) -> int:
-        """The number of started nodes that haven't joined yet."""
+        """The number of nodes that were started, but haven't joined the pool yet."""
         step = (self.report or {}).get("step") or {}
         return int((step.get("nodes") or {}).get("coming", 0))
 
     def silent_since(self, now: datetime) -> datetime | None:
-        """Return the time of the last report if that is too old; otherwise None."""
+        """Return when the autoscaler reported last, if too long before `now`; otherwise None."""
         try:
             at = datetime.fromisoformat(str((self.report or {})["at"]))
         except (KeyError, ValueError):
@@ -69,11 +70,11 @@ class RunFacts:
 
     Attributes:
         pool_up: the command that starts the pool.
-        is_supervised: whether a supervisor on this machine repairs its DAGMans; None if unknown.
+        is_supervised: whether a supervisor on this machine repairs the run; None if unknown.
         stopped_by: who stopped the run, and how.
-        owner: the other machine that owns the run, if there is one.
+        owner: the other manager that owns the run; empty if this one does.
         closed: the reasons why the access point starts no local jobs.
-        unpaid: why there is no more money for trials (`tune`) or full trainings (`final`).
+        unpaid: why no more money may be spent on trials (`tune`) or full trainings (`final`).
     """
 
     frozen: FrozenStudy
@@ -100,12 +101,12 @@ class RunFacts:
 
     @property
     def name(self) -> str:
-        """The run's folder, quoted for a shell."""
+        """The run's folder, quoted for a shell command."""
         return shell_quoted(Path(self.snapshot.status.folder))
 
     @property
     def again(self) -> str:
-        """The command for another run after the study is fixed."""
+        """The command for a new run, for use after the study is fixed."""
         return self.frozen.again_for(None)
 
     @property
@@ -119,20 +120,20 @@ class RunFacts:
         return f"trialfleet resume {self.name}"
 
     def how_to_install(self, error: str) -> str:
-        """Return how to install modules that the trainer lacks, from an attempt's error."""
+        """Return how to install the modules that, by an attempt's `error`, the trainer lacks."""
         return how_to_install(error, self.frozen.study)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Queued:
-    """A waiting job of trials, and the pool's slots for it.
+    """A waiting job, and the slots of the pool that could run it.
 
     Attributes:
         seconds: how long the job has waited.
-        blocked: whether the job has a slot on a machine that is still receiving common files.
-        prospects: the slots that can run the job; None if the collector doesn't answer.
+        blocked: whether it has a slot, but waits for files that jobs on that machine share.
+        prospects: which slots could run the job; None if the collector doesn't answer.
         free: the number of free slots that accept the job.
-        draining: a reason why suitable slots drain; empty unless all of them drain.
+        draining: why all suitable slots drain (take no new jobs); otherwise empty.
         own: the number of running jobs of the same run.
         foreign: the number of running jobs of other runs and users.
     """
@@ -152,10 +153,11 @@ class RegionFacts(RegionStatus):
     """The facts of a region of a run.
 
     Attributes:
-        hours_spent: the hours since the first trial was asked.
-        moved: the last change of `latest` to or from the region's model; None if unknown.
-        waiting: the waiting job of the first node by name; None while trials run.
-        day: the newest outcome in the journal of the study's days, if newer than the run.
+        hours_spent: the hours since the first trial was asked for.
+        moved: the last change by which `latest` began or ceased to name this run's model; None if
+            unknown.
+        waiting: one waiting job of the region; None if no job waits, or while trials run.
+        day: the region's newest outcome in the journal of daily runs, if newer than the run.
     """
 
     records: RegionRecords
@@ -168,20 +170,20 @@ class RegionFacts(RegionStatus):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFacts:
-    """The facts of a DAG node, or of one trial of a node that runs several.
+    """The facts of a DAG node, or of one trial of a DAG node that runs several.
 
     Attributes:
-        of_job: the node whose job trains the trial; empty if `node` has the job.
-        is_end: whether the node is the region's full training or gate.
-        state: the state of the trial; None without one.
-        error: why the last attempt failed.
-        stopped: the numbers of the order to stop the trial early, if there was one.
+        of_job: the DAG node whose job trains the trial; empty if `node` itself has a job.
+        is_end: whether it is the region's full training or gate.
+        state: the state of the trial; None if it has not begun.
+        error: why the last attempt at the trial failed.
+        stopped: the figures by which the trial was stopped early; empty if it wasn't.
         attempts: the number of failed attempts.
-        before: the unfinished node before this one.
-        held: the hold reason of the job on hold.
+        before: the unfinished DAG node or trial that must end before this one; empty without one.
+        held: why the job is on hold; empty if it isn't.
         last: the last execution of the job; None if the job never had a slot.
-        leaving: why the last machine drains or is broken, in the machine's words.
-        gang: the progress of the gang in words.
+        leaving: why the machine of the last execution takes no trials, in its own words.
+        gang: the progress of a gang (a training on several slots) in words.
         lacks_slots: whether fewer jobs have a slot than the gang needs.
     """
 
@@ -213,12 +215,12 @@ class NodeFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceFacts:
-    """An instance of a fleet.
+    """An EC2 instance of a fleet.
 
     Attributes:
-        node: the status in `fleet status`; None if AWS is unreachable or doesn't list the instance.
-        machine: the machine in the pool; None if the pool is unreachable or doesn't list it.
-        aws_away: why AWS is unreachable.
+        node: what `fleet status` shows of it; None if AWS is unreachable or doesn't list it.
+        machine: its machine in the pool; None if the pool is unreachable or doesn't list it.
+        aws_away: why AWS is unreachable, or was not asked.
         pool_away: why the pool is unreachable.
         fleet_file: the study's file or the fleet's file.
     """
@@ -233,7 +235,7 @@ class InstanceFacts:
 
     @property
     def stage(self) -> str:
-        """The instance's stage in `fleet status`, or in the pool if AWS is not asked."""
+        """The instance's stage in `fleet status`, or else its state in the pool."""
         if self.node or not self.machine:
             return self.node.stage if self.node else ""
         state = self.machine.state()
@@ -241,7 +243,7 @@ class InstanceFacts:
 
     @property
     def why(self) -> str:
-        """The instance's explanation in `fleet status`."""
+        """What `fleet status` says about the instance's stage."""
         return self.node.why if self.node else ""
 
     @property
@@ -251,10 +253,10 @@ class InstanceFacts:
 
     @property
     def reason(self) -> str:
-        """AWS's reason and code for the instance's end."""
+        """Why AWS ended the instance: its reason and code."""
         return self.node.instance.ended if self.node else ""
 
     @property
     def note(self) -> str:
-        """The reason that was given for draining the instance."""
+        """Why the instance drains, as recorded in the pool."""
         return self.machine.drain_explanation if self.machine else ""

@@ -1,4 +1,4 @@
-"""The reason for the state of a fleet's instance, from facts of AWS, the pool and its agent."""
+"""The reason for the state of an EC2 instance of a fleet, from facts of AWS and the pool."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ _ADVICE = {
 
 
 def kind_of_leaving(words: str) -> Kind | None:
-    """Return the kind of reason why a node leaves the pool; None if unknown."""
+    """Return the cause that a node's words for leaving the pool show; None if unknown."""
     return next((kind for pattern, kind in _LEAVING if re.search(pattern, words)), None)
 
 
 def explain_instance(node: InstanceFacts) -> Answer:
-    """Return the reason for an instance's state."""
+    """Return why an EC2 instance is in its state."""
     rules: tuple[Callable[[], Answer | None], ...] = (
         lambda: _unknown(node),
         lambda: _ended(node),

@@ -1,4 +1,4 @@
-"""The facts about an instance, from AWS and the pool."""
+"""The facts about an EC2 instance, read from AWS and the pool."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _FILES = ("study.yaml", "fleet.yaml")
 
 
 def instance_facts(instance: str, folder: Path | None) -> InstanceFacts:
-    """Return the facts about an instance.
+    """Return the facts about an EC2 instance.
 
-    The fleet comes from the study of the run in `folder`, or from a study or fleet file here.
+    Its fleet is that of the run in `folder`, or else of a study or fleet file in the current
+    folder.
     """
     fleet, file = _fleet(folder)
     machine, pool_away = _in_pool(instance)

@@ -22,7 +22,7 @@ _BY_HAND = re.compile(r"condor_(vacate|rm|hold)|by user")
 
 
 def explain_node(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer:
-    """Return the reason for a node's state."""
+    """Return why a DAG node or trial is in its state."""
     rules: tuple[Callable[[], Answer | None], ...] = (
         lambda: _over(run, node),
         lambda: _held(node),

@@ -1,7 +1,7 @@
 """The reason for a region's state, by the first rule that applies.
 
-Rules on the region's end come first, because the end is recorded even if sources are unreachable.
-Then come faults that block the whole run, and then faults that block the region's trials.
+Rules on a region that has ended come first, because its end is recorded even if sources are
+unreachable. Then come faults that block the whole run, and then faults of the region's trials.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NOT_CURRENT = {Kind.GATE_KEPT, Kind.AWAITS_APPROVAL, Kind.NOT_LATEST}
 
 
 def explain_region(run: RunFacts, region: RegionFacts) -> Answer:
-    """Return the reason for a region's state."""
+    """Return why a region is in its state."""
     rules: tuple[Callable[[], Answer | None], ...] = (
         lambda: of_its_day(region.name, region.day, run.frozen.study_file) if region.day else None,
         lambda: _ended_well(run, region),
@@ -76,7 +76,7 @@ def _no_more_trials(region: RegionFacts) -> str:
 
 
 def of_its_day(region: str, day: Outcome, study_file: str) -> Answer:
-    """Return the answer for a region's newest day, on which the region had no run."""
+    """Return the answer for a region that had no run on `day`, its newest day."""
     again = f"trialfleet daily backfill {study_file} --from {day.date} --to {day.date}"
     missing = f"{again} --only missing"
     if day.ending is Ending.UNCHANGED:
@@ -125,7 +125,7 @@ def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
 
 
 def _chosen_by_person(region: RegionFacts, moved: Change) -> Answer:
-    """Return the answer for a model that a person made current, even against the gate's verdict."""
+    """Return the answer for a model that a person made current; the gate may have rejected it."""
     why = f"its model has been current {_since(moved)}: {region.published}{_had_kept(region)}"
     return Answer(region.name, Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
 
@@ -160,7 +160,7 @@ def _had_kept(region: RegionFacts) -> str:
 
 
 def notes_on(region: RegionFacts, answer: Answer) -> list[str]:
-    """Return notes on a region; a region without a problem may have notes, too."""
+    """Return notes on a region, which may also exist if the region has no problem."""
     lines = [answer.why] if answer.kind in NOT_CURRENT else []
     lines += (
         [str(region.gate)]

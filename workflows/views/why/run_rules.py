@@ -1,4 +1,4 @@
-"""The reason for a blocked run: the first fault of pool, DAGMan, service or storage."""
+"""The reason why a run is blocked: the first fault of pool, DAGMan, service or trial database."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from trialfleet.workflows.views.why.facts import RunFacts
 def blocked(
     run: RunFacts, faults: Sequence[Fault], failing: Sequence[FailingScript] = ()
 ) -> Answer | None:
-    """Return the answer for the first fault that blocks a run or one of its regions.
+    """Return the answer for the first fault that blocks a run or one region; None without one.
 
-    `faults` are faults of DAGMans. `failing` are the region's failing scripts.
+    `faults` are faults of DAGMan jobs. `failing` are the scripts of the region that fail.
     """
     rules: tuple[Callable[[], Answer | None], ...] = (
         lambda: _planned(run),
@@ -88,7 +88,7 @@ def _dagman(run: RunFacts, faults: Sequence[Fault]) -> Answer | None:
 
 
 def owned_elsewhere(run: RunFacts) -> Answer | None:
-    """Return the answer if another machine owns the run."""
+    """Return the answer for a run that another manager owns; None if this one does."""
     if not run.owner:
         return None
     why = f"the run belongs to another manager: {run.owner}"

@@ -1,4 +1,4 @@
-"""The facts about the pool's slots for a waiting job: free, busy or draining."""
+"""The facts about the pool's slots for a waiting job: how many are free, busy or draining."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def queued_job(folder: RunFolder, node: str) -> Queued | None:
-    """Return the slot facts for the waiting job of a node; None if the job no longer waits."""
+    """Return the facts about the waiting job of a DAG node; None if unknown or not waiting."""
     try:
         job = job_queue.one_idle(folder, node)
     except PoolError:
@@ -29,7 +29,7 @@ def queued_job(folder: RunFolder, node: str) -> Queued | None:
 
 
 def waiting_job(job: Any, folder: str) -> Queued:
-    """Return the slot facts for a waiting job, from the job's whole ad.
+    """Return the facts about a waiting job and its slots; `job` is its whole ClassAd.
 
     `folder` is the folder of the job's run, which distinguishes the run's jobs from others.
     """
@@ -54,7 +54,7 @@ def waiting_job(job: Any, folder: str) -> Queued:
 
 
 def _draining(job: Any, slots: list[ClassAd]) -> str:
-    """Return a reason why the slots that could run a job drain; empty if not all drain."""
+    """Return why the slots that could run `job` drain; empty if some of them don't."""
     stay = [slot for slot in slots if slot.get("Draining") is not True]
     if len(stay) == len(slots) or prospects(job, stay).fit or not prospects(job, slots).fit:
         return ""
@@ -63,12 +63,12 @@ def _draining(job: Any, slots: list[ClassAd]) -> str:
 
 
 def word_of_machine(machine: str) -> str:
-    """Return why a machine takes no trials, in the machine's words; empty if it takes trials."""
+    """Return why a machine takes no trials, in its own words; empty if it takes trials."""
     found = machine_named(machine)
     return found.explanation() if found and found.state() != "well" else ""
 
 
 def job_ad(job: str) -> Any:
-    """Return the whole ad of a job by its id, if it is in the queue; PoolError without HTCondor."""
+    """Return a job's ClassAd by its id; None if it isn't queued, PoolError without HTCondor."""
     cluster, _, proc = job.partition(".")
     return job_queue.one_job(f"ClusterId == {cluster} && ProcId == {proc or 0}")

@@ -1,4 +1,4 @@
-"""The subject of `trialfleet why`: for example a run, region, DAG node, trial or job."""
+"""The subject of `trialfleet why`: a run, region, DAG node, trial, job, EC2 instance or day."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Subject:
     """The subject of a question to `trialfleet why`.
 
     Attributes:
-        word: the argument as typed, or STUDY/REGION if several studies have the region.
-        what: the type of subject. A `day` is a region without a run whose newest outcome is in the
-            journal of a study's days.
+        word: the word as typed, or STUDY/REGION if several studies have such a region.
+        what: the type of subject. A `day` is a region whose newest outcome is in the journal of
+            daily runs, because it had no run.
         name: the region's name, for a `day`.
         folder: the run's folder; for a `day`, the folder of the study's runs.
-        node: the DAG node or the trial.
+        node: the name of the DAG node or trial.
         job: the job's id, if the word is one.
-        newest: whether no run was named. If so, a day without a run may have the newest outcome.
+        newest: whether no run was named, so that a later day without a run counts.
     """
 
     word: str
@@ -58,8 +58,8 @@ def find_subject(word: str | None, run: str | None = None) -> Subject:
     Args:
         word: a region (also STUDY/REGION or RUN/REGION), a trial, a DAG node, the id of a job or an
             instance, or a run; None means the run.
-        run: the run to search; default: the newest run here with such a region or node. A newer
-            outcome of the region in a study's journal of days makes that day the subject.
+        run: the run to search; default: the newest run here with such a region or DAG node, or a
+            newer day on which the region had no run.
 
     Raises:
         InputError: there is no subject with this name; the message lists the possible names.
@@ -85,7 +85,7 @@ def _opened(folder: Path) -> Path:
 
 
 def _named(word: str, run: str | None) -> Subject | None:
-    """Return a region or node by its name, by STUDY/NAME or by RUN/NAME; None without one."""
+    """Return the region, DAG node or trial that NAME, STUDY/NAME or RUN/NAME means; else None."""
     if found := _newest(word, word, run, None):
         return found
     before, _, name = word.partition("/")
@@ -104,7 +104,7 @@ def _studies() -> set[str]:
 
 
 def _newest(name: str, word: str, run: str | None, study: str | None) -> Subject | None:
-    """Return a node, or a region from its newest run or from a newer day without a run."""
+    """Return a DAG node, or a region in its newest run or on a newer day without a run."""
     if run is None:
         runs = [r for r in _submitted_first() if study in {None, r.study}]
         folders, days = [(r.folder, r.planned) for r in runs], _days_here(study)
@@ -233,9 +233,9 @@ def _days_here(study: str | None) -> list[Path]:
 
 
 def _of_a_day(region: str, folder: Path) -> tuple[float, Path] | None:
-    """Return when a region's newest outcome was recorded, and the folder; None without a day.
+    """Return when a region's newest outcome was recorded, and `folder`; None without daily runs.
 
-    The time is 0 if an existing run has the outcome, so that the run is the subject.
+    The time is 0 if the outcome comes from a run that exists, which is then the subject.
     """
     from trialfleet.workflows.facts.journal.journal import Journal
 

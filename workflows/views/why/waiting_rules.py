@@ -1,4 +1,4 @@
-"""The reasons why queued jobs of trials don't run, from the pool's slots and AWS's refusals."""
+"""The reasons why queued jobs don't run, from the pool's slots and AWS's refusals of nodes."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def _of_fleet(subject: str, run: RunFacts) -> Answer | None:
 
 
 def kind_of_refusal(line: str) -> Kind | None:
-    """Return the kind of refusal that a line reports, by AWS or by the fleet's settings."""
+    """Return the cause that a line on a refused node shows; None if unknown."""
     return next((kind for words, kind in _OF_AWS if re.search(words, line)), None)
 
 

@@ -1,6 +1,6 @@
 """The facts about a run, from files, the study, the job queue, the collector and the fleet.
 
-An unreachable source is a fact, too. Reading changes nothing.
+If a source is unreachable, this is a fact, too. Reading changes nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _TAIL = 60_000  # bytes read of the log of a region's scripts
 
 
 class RunFactsReader:
-    """Reader of the facts about a run at one moment."""
+    """Reader of the facts about a run, as they were when the reader was made."""
 
     def __init__(self, folder: Path) -> None:
         self.files = RunFolder(folder)
@@ -113,7 +113,7 @@ class RunFactsReader:
     # -- a node ----------------------------------------------------------------------------------
 
     def node(self, graph: RegionGraph, name: str) -> NodeFacts:
-        """Return the facts about a DAG node's current trial, or about a trial."""
+        """Return the facts about `name`: a trial, or a DAG node and its current trial."""
         files = self.files.region(graph.slug)
         end = {graph.best: files.best, graph.gate: files.gate}.get(name)
         at_end = end_place(files, end) if end else None
@@ -200,7 +200,10 @@ class RunFactsReader:
         return queued_job(self.files, node)
 
     def _before(self, graph: RegionGraph, node: str) -> str:
-        """Return the first unfinished node before this one, in its lane or after the trials."""
+        """Return the first unfinished DAG node that runs before `node`; empty if there is none.
+
+        That is one in the same lane or, for a full training or a gate, among all trials.
+        """
         ended: dict[str | None, bool] = {}  # by node: whether all of its asked trials have ended
         for trial in self._trials[graph.name]:
             at = graph.node_of(_node_of(trial))
@@ -237,7 +240,7 @@ def _stopped_by(files: RunFolder) -> str:
 
 
 def _is_supervised() -> bool | None:
-    """Return whether the embedded pool's or this user's supervisor works; None if unknown."""
+    """Return whether a supervisor of the embedded pool or of this user runs; None if unknown."""
     config = os.environ.get("CONDOR_CONFIG", "")
     folders = [default_state(), *([Path(config).parent] if config else [])]
     found = [locked for folder in folders if (locked := _is_locked(folder)) is not None]
@@ -245,9 +248,9 @@ def _is_supervised() -> bool | None:
 
 
 def _is_locked(folder: Path) -> bool | None:
-    """Return whether a supervisor holds its lock; None if there never was a supervisor.
+    """Return whether a supervisor has locked `folder`; None if it never had one, or is unreadable.
 
-    An embedded pool should have a supervisor, so its result is False instead of None.
+    An embedded pool should have a supervisor, so without a lock its result is False, not None.
     """
     try:
         with (folder / "supervisor.lock").open() as lock:
