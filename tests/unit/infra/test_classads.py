@@ -15,7 +15,7 @@ from trialfleet.nodes.probe import privileged_readings
 from trialfleet.workflows.facts.dagman import pool_slots
 from trialfleet.workflows.facts.dagman.files import NodeStatus, read_node_status
 from trialfleet.workflows.rules import slot_matching as matching
-from trialfleet.workflows.views.why import slot_witnesses as slots
+from trialfleet.workflows.views.why import slot_sources as slots
 
 NOTHING, ERROR = classad2.Value.Undefined, classad2.Value.Error
 

@@ -43,8 +43,8 @@ from trialfleet.workflows.views.serve.details import trial_page
 from trialfleet.workflows.views.serve.live import LiveRun
 from trialfleet.workflows.views.serve.machines import timeline_of_run
 from trialfleet.workflows.views.serve.nodes import NodeReader
+from trialfleet.workflows.views.why.run_sources import RunFactsReader
 from trialfleet.workflows.views.why.subject import find_subject
-from trialfleet.workflows.views.why.witnesses import RunFactsReader
 
 pytestmark = pytest.mark.slow
 AD: dict[str, Any] = {

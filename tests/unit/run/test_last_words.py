@@ -22,7 +22,7 @@ from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.views.terminal.status_view import run_view
 from trialfleet.workflows.views.why.node_rules import explain_node
 from trialfleet.workflows.views.why.region_rules import explain_region
-from trialfleet.workflows.views.why.witnesses import RunFactsReader
+from trialfleet.workflows.views.why.run_sources import RunFactsReader
 
 
 def failed(folder: Path, program: str) -> Path:

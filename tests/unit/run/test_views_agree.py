@@ -41,7 +41,7 @@ from trialfleet.workflows.views.serve.views import concerns, header, tiles
 from trialfleet.workflows.views.terminal.status_view import run_view
 from trialfleet.workflows.views.why.answer import Blame
 from trialfleet.workflows.views.why.region_rules import explain_region
-from trialfleet.workflows.views.why.witnesses import RunFactsReader
+from trialfleet.workflows.views.why.run_sources import RunFactsReader
 
 NAMES = ("A", "B")
 BEGAN = datetime.now() - timedelta(hours=1)

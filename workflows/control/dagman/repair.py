@@ -61,7 +61,7 @@ def repair(folder: RunFolder, fault: Fault) -> None:
     elif fault.remedy is Remedy.SERVE:
         serve(folder, fault)
     elif fault.remedy in _ACTIONS:
-        schedd.act(_ACTIONS[fault.remedy], f"ClusterId == {fault.job}", "trialfleet mends")
+        schedd.act(_ACTIONS[fault.remedy], f"ClusterId == {fault.job}", "trialfleet repairs")
 
 
 _ACTIONS = {Remedy.RELEASE: "Release", Remedy.KICK: "VacateFast"}
@@ -119,7 +119,7 @@ def _replace_region(folder: RunFolder, fault: Fault) -> None:
 
 
 def _remove(fault: Fault) -> int:
-    reason = f"trialfleet mends: {fault.what}"
+    reason = f"trialfleet repairs: {fault.what}"
     return schedd.act("Remove", f"ClusterId == {fault.job}", reason)
 
 

@@ -17,7 +17,7 @@ from trialfleet.workflows.status.day_outcomes import left_out
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.facts import RegionFacts
 from trialfleet.workflows.views.why.instance_rules import explain_instance
-from trialfleet.workflows.views.why.instance_witnesses import instance_facts
+from trialfleet.workflows.views.why.instance_sources import instance_facts
 from trialfleet.workflows.views.why.node_rules import explain_node
 from trialfleet.workflows.views.why.region_rules import (
     NOT_CURRENT,
@@ -26,10 +26,10 @@ from trialfleet.workflows.views.why.region_rules import (
     of_its_day,
 )
 from trialfleet.workflows.views.why.run_rules import blocked
-from trialfleet.workflows.views.why.slot_witnesses import job_ad, waiting_job
+from trialfleet.workflows.views.why.run_sources import RunFactsReader
+from trialfleet.workflows.views.why.slot_sources import job_ad, waiting_job
 from trialfleet.workflows.views.why.subject import Subject, find_subject
 from trialfleet.workflows.views.why.waiting_rules import explain_wait
-from trialfleet.workflows.views.why.witnesses import RunFactsReader
 
 _SHOWN_NOTES = 10
 

@@ -47,7 +47,7 @@ from trialfleet.workflows.views.why.facts import (
     RunFacts,
     Scaling,
 )
-from trialfleet.workflows.views.why.slot_witnesses import queued_job, word_of_machine
+from trialfleet.workflows.views.why.slot_sources import queued_job, word_of_machine
 
 _TAIL = 60_000  # bytes read of the log of a region's scripts
 
