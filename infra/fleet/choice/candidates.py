@@ -1,4 +1,7 @@
-"""The candidates for a node: type, zone, spot or on-demand; ordered by cost of finished work."""
+"""The candidates for a new node: an instance type in a zone, as spot or on-demand.
+
+They are ordered by the cost of finished work: interruptions count as lost work.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +42,12 @@ def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
 
 
 def ranked(candidates: Iterable[Candidate], fleet: Fleet, history: History) -> list[Candidate]:
-    """Sort candidates by the cost of finished work, estimated from the capacity pools' history."""
+    """Sort `candidates` by the cost of finished work, which `history` (interruptions) predicts."""
     return sorted(history.apply(candidates, fleet.spot.lost_minutes), key=order(fleet))
 
 
 def _offers(aws: Aws, fleet: Fleet, aws_region: str) -> Iterator[Candidate]:
-    """Yield each type in each zone; an unknown price is NaN."""
+    """Yield each instance type in each zone of an AWS region; an unknown price is NaN."""
     types = {kind.name: kind for kind in instance_types.resolve(aws, fleet, aws_region)}
     places = instance_types.zones(aws, aws_region, types, fleet.zones)
     for lifecycle, price_of in _tariffs(aws, fleet, aws_region, types).items():
@@ -74,7 +77,10 @@ def _tariffs(
 
 
 def _on_demand(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[str, float]:
-    """Return known prices; ask AWS for unknown ones, and ignore its refusal."""
+    """Return the on-demand prices in USD per hour, by instance type.
+
+    AWS is asked only for types that the price table lacks; types without an answer are left out.
+    """
     wanted, known = set(types), prices.table().get(aws_region, {})
     if unknown := wanted - known.keys():
         with suppress(FleetError, OSError):
@@ -84,7 +90,7 @@ def _on_demand(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[str, flo
 
 
 def _against(offer: Candidate, fleet: Fleet) -> str | None:
-    """Return the reason to drop an offer; None if it is to be kept."""
+    """Return the reason why `offer` is no candidate; None if it is one."""
     ceiling, cap = fleet.spot.ceiling, fleet.price_cap.hour
     if math.isnan(offer.price):
         return "AWS lists no spot price" if offer.lifecycle == "spot" else PRICELESS
@@ -96,7 +102,7 @@ def _against(offer: Candidate, fleet: Fleet) -> str | None:
 
 
 def order(fleet: Fleet) -> Callable[[Candidate], tuple[object, ...]]:
-    """Return the sort key of candidates, the best first; it is unique within a fleet."""
+    """Return the sort key of candidates, the best first; no two of a fleet have equal keys."""
     return lambda one: (
         one.cost,
         one.price,
