@@ -1,4 +1,4 @@
-"""Leases: the time that an instance may live without a renewal by the manager."""
+"""Leases: until when an EC2 instance may live if the manager does not renew its lease."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ OUTAGE, LEAST = timedelta(minutes=12), timedelta(minutes=1)
 
 
 def due(fleet: Fleet, instances: Iterable[Instance], now: datetime) -> list[Instance]:
-    """Return all living instances once one lease is due: a call for a thousand takes no longer."""
+    """Return all living instances once any of their leases is due, else an empty list.
+
+    One call renews up to a thousand leases, so the others are renewed with it.
+    """
     length = timedelta(minutes=fleet.lease_minutes)
     soon = now + max(RENEWED * length, min(OUTAGE, length - LEAST))
     living = [instance for instance in instances if instance.alive]
@@ -33,7 +36,10 @@ def due(fleet: Fleet, instances: Iterable[Instance], now: datetime) -> list[Inst
 def renew(
     aws: Aws, fleet: Fleet, instances: Iterable[Instance], *, now: datetime | None = None
 ) -> list[Instance]:
-    """Renew leases for `lease_minutes`, skipping gone instances; return all with the new end."""
+    """Renew the leases for `lease_minutes` from now, and return `instances` with the new end.
+
+    Instances that no longer exist are skipped.
+    """
     instances = list(instances)
     end = (now or datetime.now(UTC)) + timedelta(minutes=fleet.lease_minutes)
     tag: TagTypeDef = {"Key": names.EXPIRES_TAG, "Value": names.time_text(end)}
