@@ -2,9 +2,8 @@
 
     python infra/optunahub_package.py    into build/optunahub/package/samplers/region_gp
 
-The package has copies of the sampler's module and of all trialfleet modules that it imports.
-Imports among the copies become relative, and ruff formats them by the registry's rules. The other
-files come from templates.
+The sampler's module is copied, with all trialfleet modules that it imports. Imports among the
+copies become relative, and ruff formats them by the registry's rules. Other files are templates.
 """
 
 from __future__ import annotations

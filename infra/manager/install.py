@@ -1,7 +1,6 @@
 """Installation of a manager (central manager and access point) on a fresh Debian or Ubuntu machine.
 
-Each step skips what is already done. So the installation may be repeated after a crash, or to
-change a setting.
+Each step skips finished work: after a crash, or to change a setting, run it again.
 """
 
 from __future__ import annotations
@@ -73,8 +72,7 @@ def settings_for(
 ) -> ManagerSettings:
     """Return the settings of this machine as a manager; InputError if one is invalid.
 
-    `user` is by default the account that called sudo. An `address` that is not this machine's own
-    counts as forwarded to it.
+    The default user is sudo's caller. An `address` not of this machine counts as forwarded to it.
     """
     chosen = user or os.environ.get("SUDO_USER") or ""
     if not chosen:

@@ -1,7 +1,4 @@
-"""Queries of HTCondor's collector, which knows all slots of a pool.
-
-Functions raise PoolError if no pool is configured or the collector doesn't answer.
-"""
+"""Queries of HTCondor's collector; PoolError if no pool is configured or it doesn't answer."""
 
 from __future__ import annotations
 
@@ -35,10 +32,7 @@ def slot_ads(constraint: str = "true", attributes: Collection[str] = ()) -> list
 def read_machines(
     constraint: str = "true", jobs: Iterable[Mapping[str, Any]] = ()
 ) -> tuple[Machine, ...]:
-    """Return the machines whose slots satisfy a ClassAd constraint, by name.
-
-    The ClassAds `jobs` say which trials the slots' jobs are.
-    """
+    """Return the machines whose slots satisfy a ClassAd constraint; `jobs` name their trials."""
     return machines_of((plain(ad) for ad in slot_ads(constraint, ATTRIBUTES)), jobs)
 
 

@@ -1,7 +1,7 @@
 """The HTCondor configuration of the embedded pool, as text.
 
-Pure: the same settings give the same bytes. Paths and the user's HTCondor settings (knobs) are
-checked: none can add a line to the file.
+Pure: the same settings give the same bytes. Paths and knobs (settings from the user) are checked:
+none can add a line.
 """
 
 from __future__ import annotations

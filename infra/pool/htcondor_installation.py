@@ -153,8 +153,7 @@ def newest_unpacked(cache: Path) -> Installation | None:
 def unpack(cache: Path, progress: Progress = say_nothing) -> Installation:
     """Unpack Debian's HTCondor into `cache` and return it; other processes wait meanwhile.
 
-    PoolError if this machine has no apt, no keys of Debian, no reachable mirror, or an unsupported
-    processor.
+    PoolError if this machine lacks apt, Debian's keys or a mirror, or its processor is unsupported.
     """
     refuse_where_impossible()
     cache = make_cache(cache)

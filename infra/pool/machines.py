@@ -98,8 +98,7 @@ class Machine:
     Attributes:
         slot: the name of its partitionable slot; if there is none, of its first slot.
         free: resources that no job has.
-        note: the reason that the machine's own agent gives for draining or refusing jobs, or empty.
-        jobs: ids of the jobs that run on it.
+        note: why the machine's own agent drains it or refuses jobs; may be empty.
         trials: the trials among `jobs`.
         idle_since: when its last job ended, by the collector's clock; None while it has a job.
         instance: its EC2 instance's id; empty outside of a fleet.

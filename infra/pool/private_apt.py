@@ -52,8 +52,7 @@ CLEARED = ("APT::Default-Release", "APT::Update", "DPkg", "Dir::Cache", "APT::Ne
 class PrivateApt:
     """A separate apt in an empty `folder` (100 MB) for one release of Debian on one mirror.
 
-    `mirror` is the URL of a Debian archive; `architecture` is Debian's name of the processor, like
-    `amd64`.
+    `mirror` is the archive's URL; `architecture` is Debian's name of the processor, like `amd64`.
     """
 
     folder: Path

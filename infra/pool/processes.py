@@ -79,11 +79,7 @@ def namespace_of(pid: int | str) -> str:
 
 
 def of_pool(processes: Iterable[Process], *, mark: str, config: str) -> list[Process]:
-    """Return the processes of one pool, their descendants included.
-
-    `mark` is the name of the variable that a pool's daemons inherit, `config` the pool's
-    CONDOR_CONFIG.
-    """
+    """Return a pool's processes and their descendants; `mark` is a variable of its daemons."""
     everyone = list(processes)
     chosen = {
         process.pid: process
@@ -95,10 +91,7 @@ def of_pool(processes: Iterable[Process], *, mark: str, config: str) -> list[Pro
 
 
 def include_relatives(everyone: list[Process], chosen: dict[int, Process]) -> list[Process]:
-    """Return the chosen processes and their descendants, sorted; `chosen` gets them, too.
-
-    A descendant is found by its parent, its user namespace, or HTCondor's `_CONDOR_ANCESTOR_…`.
-    """
+    """Add descendants to `chosen`, by parent, HTCondor's ancestor or user namespace; return all."""
     own = namespace_of("self")
     while True:
         marks = frozenset().union(*(ancestors(process) for process in chosen.values()))

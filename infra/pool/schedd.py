@@ -1,7 +1,4 @@
-"""Queries, changes and removal of jobs in the queue of this machine's schedd.
-
-Functions raise PoolError if HTCondor refuses.
-"""
+"""Queries, changes and removal of jobs in this machine's schedd; PoolError if HTCondor refuses."""
 
 from __future__ import annotations
 
@@ -40,10 +37,7 @@ def groups(constraint: str, attributes: list[str]) -> list[dict[str, Any]]:
 
 
 def act(action: str, constraint: str, reason: str) -> int:
-    """Apply an action, such as "Remove", to the jobs of a constraint; return their number.
-
-    Their logs get the reason.
-    """
+    """Apply a JobAction such as "Remove" to jobs, whose logs get `reason`; return their number."""
     reason_and_code: Any = (reason, 0)  # 25.14 drops a reason without a code
     with reach(f"HTCondor refused to {action} {constraint}") as schedd:
         import htcondor2

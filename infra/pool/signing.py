@@ -20,8 +20,7 @@ def new_key() -> bytes:
 def token_command(identity: str, key: str, arguments: Sequence[str] = ()) -> list[str]:
     """Return the command that prints a new token for `identity`, which is NAME@DOMAIN.
 
-    `key` is the name of a file in HTCondor's folder of keys. Further `arguments` may limit the
-    token.
+    `key` is a file's name in HTCondor's folder of keys. `arguments` may limit the permissions.
     """
     return [PROGRAM, "-identity", identity, "-key", key, *arguments]
 
@@ -29,8 +28,7 @@ def token_command(identity: str, key: str, arguments: Sequence[str] = ()) -> lis
 def signed(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
     """Return the token that `command`, made by `token_command`, prints.
 
-    `environment` selects the HTCondor. PoolError if program or key is missing, or this user may not
-    read the key.
+    `environment` selects the HTCondor. PoolError if program or key is missing or not permitted.
     """
     path = environment.get("PATH") if environment else None
     program = shutil.which(command[0], path=path)

@@ -1,10 +1,9 @@
 """The daemons' account: the user's own, or for root an ordinary account in a user namespace.
 
-HTCondor refuses root's jobs. In a user namespace root's processes appear under an ordinary account,
-while outside of it their files belong to root. The account must not be the kernel's overflow uid
-(`nobody`), which represents all unmapped users. Otherwise any user could act as the pool's owner,
-and run jobs as root. PoolError if there is no such account, the user has no name, or user
-namespaces are forbidden.
+HTCondor refuses root's jobs. In a user namespace root's processes appear as an ordinary account,
+while their files outside belong to root. The account must not be the kernel's overflow uid
+(`nobody`), which represents all unmapped users: any other user could then act as the pool's owner,
+and run jobs as root. PoolError without such an account, a name of the user, or user namespaces.
 """
 
 from __future__ import annotations

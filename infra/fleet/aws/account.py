@@ -1,9 +1,8 @@
 """The AWS settings with which a run's autoscaler reaches the run's AWS account.
 
-The autoscaler is a job in HTCondor: it sees the user's home folder, but not the shell's
-environment. So the run's folder stores the account's number, and the variables that select account,
-endpoint and proxy. AWS keys are never stored: they must be in ~/.aws or come from the machine's
-role.
+The autoscaler is a job in HTCondor: it sees the user's home, but not the shell's environment. So
+the run's folder stores the account's number, and the variables that select account, endpoint and
+proxy. AWS keys are never stored: they must be in ~/.aws or come from the machine's role.
 """
 
 from __future__ import annotations
@@ -55,10 +54,7 @@ class AwsEnvironment:
 
 
 def snapshot(aws_region: str, environment: Mapping[str, str] = os.environ) -> AwsEnvironment:
-    """Return the AWS settings that a run's autoscaler needs, taken from `environment`.
-
-    InputError if AWS keys are only in `environment`, because the autoscaler would not see them.
-    """
+    """Return a run's AWS settings from `environment`; InputError if only it has the AWS keys."""
     account = Aws().account(aws_region)
     if secrets := _secrets(environment):
         _check_without(secrets, account, aws_region)
@@ -68,8 +64,8 @@ def snapshot(aws_region: str, environment: Mapping[str, str] = os.environ) -> Aw
 def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the variables that select AWS account, endpoint and proxy.
 
-    A proxy's URL may hold a password. Relative paths become absolute, because a job has its own
-    working directory.
+    A proxy's URL may hold a password. Paths become absolute, as a job has its own working
+    directory.
     """
     kept = {}
     for name, value in sorted(environment.items()):

@@ -1,10 +1,9 @@
 """The fleet's S3 bucket: the nodes' program, the record of costs, the logs of failed nodes.
 
-If the user names a bucket, it must exist. The fleet doesn't change that bucket's settings, and
-writes and deletes only objects under the fleet's prefix. If the user names none, the fleet creates
-its own bucket. The fleet recognises its own bucket by the name, which contains the account's
-number. A tag would not do: AWS can't create and tag a bucket in one step, so a crash may leave it
-untagged.
+A bucket that the user names must exist. The fleet doesn't change its settings, and writes and
+deletes only objects under the fleet's prefix. Otherwise the fleet creates its own bucket, and
+recognises it by the name, which contains the account's number. A tag would not do: AWS can't create
+and tag a bucket in one step, so a crash may leave it untagged.
 """
 
 from __future__ import annotations
@@ -110,10 +109,7 @@ def left(aws: Aws, fleet: Fleet, account: str) -> list[str]:
 
 
 def remove(aws: Aws, fleet: Fleet, account: str) -> None:
-    """Delete the fleet's objects, and its own bucket if there is one.
-
-    FleetError if the fleet's own bucket holds objects that are not the fleet's.
-    """
+    """Delete the fleet's objects and its own bucket; FleetError if that has other objects."""
     s3, own = aws.s3(fleet.home), names.bucket_name(fleet.called, account)
     for name in dict.fromkeys((fleet.bucket or own, own)):
         with asking(f"the bucket {name}"):

@@ -168,10 +168,7 @@ def asking(what: str) -> Iterator[None]:
 
 
 def explained(error: ClientError, what: str) -> str:
-    """Return an error message of one line, which begins with `what`, the request.
-
-    The message has AWS's reason, and what to do if a permission is missing.
-    """
+    """Return one line: the request `what`, AWS's reason, and advice if a permission is missing."""
     code, reason = code_of(error), " ".join(message_of(error).split())[:LONGEST_REASON]
     if code in DENIED:
         return (

@@ -22,10 +22,7 @@ Document = Mapping[str, Any]
 
 
 def ensure(aws: Aws, fleet: Fleet, policy: Document, trust: Document) -> str:
-    """Create or correct the nodes' role and instance profile; return the name of both.
-
-    FleetError if something that is not the fleet's has this name.
-    """
+    """Create or correct the nodes' role and profile; return their name, FleetError if taken."""
     name = names.resource_name(fleet.called)
     with asking(f"the role {name}"):
         _ensure_role(aws.iam(), fleet, name, trust)

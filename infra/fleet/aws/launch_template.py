@@ -1,7 +1,6 @@
 """The launch template, which all nodes of one AWS region and architecture share.
 
-Nodes with an Elastic Fabric Adapter need a separate template, because instance types without the
-adapter refuse a template that asks for it.
+Nodes with an Elastic Fabric Adapter have a separate one: types without the adapter refuse it.
 """
 
 from __future__ import annotations

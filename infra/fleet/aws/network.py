@@ -1,10 +1,9 @@
 """The EC2 nodes' network: a subnet for each zone, and a security group for the pool's ports.
 
-The group's members are the nodes, and the manager if it is an EC2 instance of the same network.
-They may connect to each other's one HTCondor port. If the fleet serves gangs (trainings over
-several nodes), all ports are open among members, because the system chooses the ports that a gang
-uses. Nodes in other networks need no open port: they connect to the manager, and the manager
-reaches them over these connections (HTCondor's CCB).
+The group's members are the nodes, and the manager if it is in the same network of EC2. They may
+connect to each other's one HTCondor port. If the fleet serves gangs (trainings over several nodes),
+all ports are open to members, because the system chooses a gang's ports. Nodes in other networks
+need no open port: they connect to the manager, which reaches them over these connections (CCB).
 """
 
 from __future__ import annotations
@@ -60,8 +59,7 @@ def places(aws: Aws, fleet: Fleet) -> dict[str, RegionNetwork]:
     """Find the subnets in each of the fleet's AWS regions; changes nothing.
 
     Raises:
-        InputError: a subnet that the fleet names is in none of its AWS regions, or the subnets of
-            one region are in several VPCs.
+        InputError: a named subnet is in none of these regions, or one region's are in several VPCs.
         FleetError: an AWS region has neither a named subnet nor a default VPC.
     """
     named = fleet.subnets
@@ -127,10 +125,7 @@ def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
 
 
 def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
-    """Delete the fleet's security groups in an AWS region once they have no members.
-
-    FleetError if members remain.
-    """
+    """Delete the fleet's security groups in an AWS region; FleetError if one keeps members."""
     with asking(f"the security group {names.resource_name(fleet.called)} in {aws_region}"):
         ec2 = aws.ec2(aws_region)
         for group in groups(aws, fleet, aws_region):

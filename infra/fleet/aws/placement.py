@@ -44,10 +44,7 @@ def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
 
 
 def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
-    """Delete the fleet's placement groups in an AWS region once they are empty.
-
-    FleetError if a node remains in one.
-    """
+    """Delete the fleet's placement groups in an AWS region; FleetError if one keeps nodes."""
     with asking(f"the placement group {names.resource_name(fleet.called)} in {aws_region}"):
         for name in groups(aws, fleet, aws_region):
             retries.delete(

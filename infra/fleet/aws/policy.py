@@ -105,8 +105,8 @@ def daily_policy(fleet: Fleet, account: str) -> Document:
     It is `caller_policy` without three permissions:
 
     - Writing the nodes' role: a user could give the role any permission, and use that on a node.
-    - Changing network interfaces: the manager's has no tag, so IAM could not limit this to the
-      fleet.
+    - Changing network interfaces: the manager's has no tag, so all of the account's would be
+      allowed.
     - Deleting the bucket, which has the record of costs.
     """
     document = caller_policy(fleet, account)
@@ -134,8 +134,7 @@ def reap_policy(fleet: Fleet, account: str) -> Document:
 def node_policy(fleet: Fleet, account: str) -> Document:
     """Return the nodes' policy: read the program and the pool's token, and write the log.
 
-    With the fleet's setting `ssm` it also allows SSM's agent, which IAM can't restrict to
-    resources.
+    With the fleet's `ssm` it also allows SSM's agent, which IAM can't restrict to resources.
     """
     within = _Arns(fleet, account)
     return {

@@ -1,7 +1,4 @@
-"""The candidates for a new node: an instance type in a zone, as spot or on-demand.
-
-They are ordered by the cost of finished work: interruptions count as lost work.
-"""
+"""The candidates for a new node (type, zone, spot or on-demand), by their cost of finished work."""
 
 from __future__ import annotations
 
@@ -77,10 +74,7 @@ def _tariffs(
 
 
 def _on_demand(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[str, float]:
-    """Return the on-demand prices in USD per hour, by instance type.
-
-    AWS is asked only for types that the price table lacks; types without an answer are left out.
-    """
+    """Return on-demand prices by type; AWS is asked for unknown ones, and may refuse."""
     wanted, known = set(types), prices.table().get(aws_region, {})
     if unknown := wanted - known.keys():
         with suppress(FleetError, OSError):

@@ -74,10 +74,7 @@ def sold(aws: Aws, aws_region: str) -> list[InstanceType]:
 
 
 def described(info: InstanceTypeInfoTypeDef) -> InstanceType:
-    """Return the instance type that AWS describes.
-
-    A type with a fraction of a GPU counts as having one GPU, with the fraction's memory.
-    """
+    """Parse AWS's description; a fraction of a GPU counts as one GPU with the fraction's memory."""
     gpus: list[Any] = _gpus(info)
     processors = info["ProcessorInfo"]["SupportedArchitectures"]
     return InstanceType(

@@ -73,10 +73,7 @@ class History:
     at: datetime | None = None
 
     def apply(self, candidates: Iterable[Candidate], lost_minutes: float) -> list[Candidate]:
-        """Return the candidates with their speed and expected interruptions.
-
-        An interruption loses `lost_minutes` of work, and the time of a new node's boot.
-        """
+        """Return candidates with speed and interruptions, each of which costs `lost_minutes`."""
         hours = lost_minutes / 60 + BOOT_HOURS
         found = with_speeds(list(candidates), self.bandwidths)
         usual = self.usual

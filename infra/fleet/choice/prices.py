@@ -1,8 +1,7 @@
 """Prices of instances: spot prices from AWS, on-demand prices from a table.
 
-trialfleet ships a table of AWS's public prices for types with NVIDIA GPUs, each with its date.
-`refresh` asks AWS's Pricing API, and keeps its answers in the user's cache. They take precedence
-over shipped prices.
+A shipped table has AWS's public prices for types with NVIDIA GPUs, each with its date. `refresh`
+asks AWS's Pricing API for prices that replace shipped ones, and keeps them in the user's cache.
 """
 
 from __future__ import annotations
@@ -70,8 +69,7 @@ def table() -> Table:
 def refresh(aws: Aws, aws_regions: Iterable[str], types: Iterable[str]) -> Path:
     """Ask AWS for on-demand prices, and add them to the user's cache; return the cache's file.
 
-    A type that an AWS region doesn't sell gets no price there. OSError if the cache can't be
-    written.
+    A type not sold in an AWS region gets no price there. OSError if the cache can't be written.
     """
     kept, today, wanted = _refreshed(), f"{datetime.now(UTC):%Y-%m-%d}", sorted(set(types))
     for aws_region in aws_regions:

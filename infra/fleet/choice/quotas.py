@@ -37,8 +37,7 @@ QUOTAS: tuple[tuple[Lifecycle, str, Quota], ...] = (
 class Limit:
     """A quota that applies to a fleet's candidates in an AWS region.
 
-    `vcpus` may run at once; None if AWS doesn't say. `smallest` is the vCPUs of the smallest
-    candidate.
+    `vcpus` may run at once, None if unknown; `smallest` is the number of the smallest candidate.
     """
 
     quota: Quota

@@ -1,7 +1,4 @@
-"""`fleet bake`: how to make a machine image whose nodes join the pool in seconds.
-
-The recipe is a shell script, or data for EC2 Image Builder.
-"""
+"""`fleet bake`: a script, or data for EC2 Image Builder, to make an image for the fleet's nodes."""
 
 from __future__ import annotations
 

@@ -47,10 +47,7 @@ class GangPrice:
 
 
 def gang_price(fleet: Fleet, gang: GangNeed, candidates: Sequence[Candidate]) -> GangPrice:
-    """Return the price of a gang on the first candidate that can hold one of its jobs.
-
-    InputError if the fleet's limits allow too few nodes for the gang to begin.
-    """
+    """Price a gang on the best candidate that holds its jobs; InputError if it can never begin."""
     slots = [room_of(one.type, fleet.shares).holds(gang.need) for one in candidates]
     if why := never_begins(gang.min, fleet.nodes.max, max(slots)):
         raise InputError(why)

@@ -23,8 +23,7 @@ class GpuType:
         type: its hardware; None if AWS could not be asked.
         on_demand: USD per hour by AWS region; regions whose price is unknown are missing.
         spot: USD per hour in `zone`, the cheapest zone; None if AWS lists no spot price.
-        aws_regions, others: of the requested AWS regions, those that offer the type and those that
-            don't.
+        aws_regions, others: requested AWS regions that offer the type, and that don't.
     """
 
     name: str

@@ -35,8 +35,7 @@ class FleetPlan:
     """What `fleet up` and the autoscaler would make, and what it would cost.
 
     Attributes:
-        candidates: capacity pools (type, zone, lifecycle) for nodes, ordered by cost of finished
-            work.
+        candidates: capacity pools (type, zone, lifecycle), ordered by the cost of finished work.
         first: number of candidates that are requested first, in one request per AWS region.
         seen: node hours and interruptions of each candidate's pool, in the order of `candidates`.
         spot_nodes: number of spot nodes if the fleet has its maximum of nodes.
@@ -79,10 +78,7 @@ class FleetPlan:
 
 
 def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetPlan:
-    """Return the plan of a fleet, with the costs of its study's `gangs`.
-
-    InputError if the fleet's limits allow too few nodes for a gang to begin.
-    """
+    """Return the plan of a fleet and its study's `gangs`; InputError if one can never begin."""
     account = aws.account(fleet.home)
     history = ledgers.known_history(aws, fleet)
     candidates = choice.ranked(choice.candidates(aws, fleet), fleet, history)

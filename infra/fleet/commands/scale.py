@@ -75,10 +75,7 @@ def _shrink(
 
 
 def _explain(aws: Aws, fleet: Fleet, whys: Mapping[str, str]) -> None:
-    """Write why nodes end to the record of costs, because no autoscaler does it here.
-
-    An unreachable record is ignored.
-    """
+    """Record why nodes end, as no autoscaler does it here; ignore an unreachable record."""
     with suppress(FleetError):
         listed = inventory.instances(aws, fleet, gone=True)
         record = ledgers.load(aws, fleet).noted(listed, datetime.now(UTC))

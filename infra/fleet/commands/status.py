@@ -89,11 +89,7 @@ class NodeStatus:
 
     @property
     def _why_ended(self) -> str:
-        """Why the instance ended; empty if unknown.
-
-        AWS's words come first if AWS interrupted it. Otherwise the record of costs is preferred to
-        AWS's words with the boot log.
-        """
+        """Why the node ended: AWS's interruption, or the recorded reason, or AWS's other words."""
         code = self.instance.ended.partition(":")[0]
         if code in _TAKEN:
             return f"AWS took the spot instance back ({self.instance.ended})"

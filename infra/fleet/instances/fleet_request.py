@@ -1,10 +1,9 @@
 """One request to EC2 Fleet, of type `instant`: AWS answers with the new instances and the failures.
 
-The request names capacity pools: an instance type in a zone, as spot or on-demand. AWS chooses
-among them by `price-capacity-optimized` (spot) or `lowest-price` (on-demand), per unit of weighted
-capacity. A capacity pool's weight is the expected finished work of its nodes, relative to the
-request's slowest pool. The target is the weight of `count` nodes of the slowest pool. So at most
-`count` nodes come, and fewer if they are faster.
+AWS chooses among the request's capacity pools (type, zone, spot or on-demand) by
+`price-capacity-optimized` (spot) or `lowest-price` (on-demand), per unit of weighted capacity. A
+pool's weight is the expected finished work of its nodes, relative to the slowest pool. The target
+is the weight of `count` nodes of the slowest pool: at most `count` nodes come, fewer if faster.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Launches of EC2 nodes: one request to EC2 Fleet per AWS region, the best capacity pools first.
 
-`fleet up` may be killed after it has sent a request, and AWS may not yet list the instances when
-the next `fleet up` runs. So a request has a name, used as its ClientToken and as a tag. The name is
-made from the request's content and the instances that AWS listed before. If AWS gets the same name
-again within ten minutes, it returns the same instances. As AWS would also repeat a refusal, the
-next request after a refusal has another number in its name (refused.py).
+A killed `fleet up` may have sent a request whose instances AWS does not list yet when `fleet up`
+runs again. So a request has a name, its ClientToken and tag, made from its content and the
+instances that AWS listed before. If AWS gets a name again within ten minutes, it returns the same
+instances. AWS would also repeat a refusal, so the next request has another number in its name
+(refused.py).
 """
 
 from __future__ import annotations
@@ -116,14 +116,13 @@ def launch(
 ) -> Launched:
     """Request `count` more nodes, in the candidates' order, within the cap on costs per hour.
 
-    AWS may start fewer nodes. `unlisted` are recently launched nodes; they count although AWS may
-    not list them yet.
+    AWS may start fewer nodes. `unlisted` are recent nodes that count even if AWS does not list
+    them.
 
     A gang (a training over several nodes) gets nodes of one zone: a placement group has only one,
     and traffic between zones is slow and costs money. While a node lives, this is the oldest node's
-    zone. If a zone has no room for `least` nodes, the next zone is tried, because a gang can't
-    begin with fewer. A gang's nodes have one lifecycle, because spot and on-demand need separate
-    requests.
+    zone. If a zone has no room for `least` nodes, the next zone is tried, because fewer would be
+    useless. Spot and on-demand need separate requests, so a gang's nodes are all of one kind.
 
     Raises:
         FleetError: no node came, for a reason that applies to every candidate.
@@ -184,10 +183,7 @@ def _by_pool(instances: Sequence[Instance]) -> list[list[Instance]]:
 def _split(
     fleet: Fleet, living: Sequence[Instance], count: int, least: int
 ) -> dict[Lifecycle, int]:
-    """Divide `count` nodes into spot and on-demand by the fleet's share of spot.
-
-    If the fleet serves gangs, each part is empty or at least `least`, so that a gang can begin.
-    """
+    """Divide `count` by the share of spot; for gangs, a part has at least `least` nodes or none."""
     have = sum(instance.lifecycle == "spot" for instance in living)
     spot = min(max(fleet.spot.nodes(len(living) + count) - have, 0), count)
     if fleet.gangs and count:
@@ -273,10 +269,7 @@ class _Order:
         return Launched(instances=instances, refusals=list(_refusals(answer, paid)))
 
     def set_prices(self, pools: Sequence[Candidate], instances: Sequence[Instance]) -> str:
-        """Correct the instances' price tags, which have the highest price of the requested `pools`.
-
-        Returns the error message; empty if all went well.
-        """
+        """Correct price tags, which have the pools' highest price; return the error, or empty."""
         highest, by_price = max(one.price for one in pools), defaultdict[float, list[str]](list)
         for one in instances:
             if one.price is not None and one.price != highest:

@@ -63,8 +63,8 @@ class Regions:
     def hear(self, launched: Sequence[Instance], renew: Renew | None) -> Heard:
         """List the instances of each AWS region and, with `renew`, renew their leases.
 
-        The leases of instances `launched` recently are renewed, too, because AWS may not list them
-        yet. For a region that does not answer, those of its last listing are renewed.
+        This includes leases of `launched` instances, which AWS may not list yet, and of instances
+        in a silent region's last listing.
         """
         silent: dict[str, FleetError] = {}
         for aws_region in self._fleet.aws_regions:

@@ -80,10 +80,7 @@ def gather_inputs(aws: Aws, fleet: Fleet) -> NodeInputs:
 
 
 def manager_address(fleet: Fleet, own: OwnInstance | None) -> str:
-    """Return the HOST:PORT at which nodes reach the manager.
-
-    InputError if the fleet has no `manager:` and this machine is not an EC2 instance.
-    """
+    """Return the manager's HOST:PORT for nodes; InputError outside of EC2 without `manager:`."""
     host = fleet.manager or (own.address if own else "")
     if not host:
         raise InputError(

@@ -37,7 +37,6 @@ class Group:
     """Trials with equal requests, or jobs of one gang (a training over several jobs).
 
     Attributes:
-        need: the resources that each job requests.
         requirements: the jobs' other requirements on a node, as a ClassAd expression.
         since: when the first job began to wait, or to run; None if HTCondor doesn't say.
         least: the smallest useful number of these jobs at once: 1, or a gang's minimum.

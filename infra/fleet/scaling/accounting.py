@@ -28,10 +28,7 @@ class CostLedger:
     def __init__(
         self, aws: Aws, fleet: Fleet, run: str, began: datetime, planned: datetime | None = None
     ) -> None:
-        """Begin without the fleet's record of costs, which the first `note` reads.
-
-        Costs count from the run's start in the record, or from `began` if the record has none.
-        """
+        """Count costs from the run's start, which `note` reads from the record, or from `began`."""
         self._aws, self._fleet, self._run, self._began = aws, fleet, run, began
         self._planned = planned
         self._ledger = Ledger()
@@ -70,10 +67,7 @@ class CostLedger:
         return self._ledger.since(self.since)
 
     def note(self, listed: Iterable[Instance], now: datetime) -> str:
-        """Update the costs by AWS's listing, and save the record of costs if it has changed.
-
-        Returns the error message, or an empty text. After an error the next call tries again.
-        """
+        """Update the costs, and save the record if changed; return the error message, or empty."""
         problem, seen = "", self._ledger
         if self._stored is None:
             self._stored, problem = ledgers.load_or_tell(self._aws, self._fleet)

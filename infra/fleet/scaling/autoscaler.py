@@ -137,8 +137,7 @@ class Autoscaler:
     ) -> None:
         """Scale for `run`, with costs since its start, or for all trials, with costs from now on.
 
-        A start before `planned`, the time of the run's plan, belongs to another run with the same
-        id.
+        A recorded start before `planned`, the run's planning, is of another run with the same id.
         """
         self._aws, self._fleet, self._connections = aws, fleet, connections
         self._run, self._progress = run, unfailing(progress)
@@ -260,10 +259,7 @@ class Autoscaler:
     # --- Looking ----------------------------------------------------------------------------------
 
     def _hear(self, now: datetime, *, renewing: bool) -> Heard:
-        """List the nodes and, with `renewing`, renew their leases.
-
-        Leases are not renewed if the run's money is spent, or a person has taken the fleet down.
-        """
+        """List nodes; with `renewing` renew leases, unless the fleet is down or its money spent."""
 
         def renew(instances: Sequence[Instance]) -> list[Instance]:
             due = lease.due(self._fleet, instances, now)
@@ -328,11 +324,7 @@ class Autoscaler:
     # --- Acting -----------------------------------------------------------------------------------
 
     def _end_trials(self, stop: Stop | None, limits: Limits) -> tuple[int, Limits, str]:
-        """Remove the run's jobs that `stop` ends.
-
-        Returns the number of removed jobs, `limits` with launches paused if jobs were removed, and
-        the error message, which may be empty.
-        """
+        """Remove the jobs that `stop` ends; return their number, the new limits and the error."""
         if stop is None or not self._run:  # without a run it is unknown whose trials to stop
             return 0, limits, ""
         try:

@@ -42,8 +42,7 @@ class Backoff:
 class UnfitNodes:
     """A count of unfit nodes since the last fit one; many may mean an image without a driver.
 
-    A node is unfit if it did not join the pool in time, ended before, or never passed the GPU
-    probe.
+    A node is unfit if it did not join in time, ended before, or never passed its GPU's probe.
     """
 
     def __init__(self) -> None:
@@ -72,8 +71,7 @@ class UnfitNodes:
 class UnmatchedTrials:
     """Trials that match no node although a node has room for them: new nodes would not help.
 
-    Trials with the same requirements leave the demand for a while, and longer each time. That ends
-    once one of them runs.
+    Each kind leaves the demand for a while, longer each time, until a trial of the kind runs.
     """
 
     def __init__(self) -> None:

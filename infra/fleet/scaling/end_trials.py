@@ -14,9 +14,8 @@ OVER = f"(JobStatus == {JobStatus.REMOVED} || JobStatus == {JobStatus.COMPLETED}
 def end(run: str, stop: Stop, folder: str = "") -> int:
     """Remove the jobs of a run's trials, with `stop.finals` also full trainings; return the number.
 
-    The jobs' logs get the reason. The DAG nodes' POST scripts find it there, and report it to the
-    optimiser's service. Without `folder` the run is the one with id `run`; PoolError if several
-    have it.
+    Their logs get the reason, and POST scripts report it to the optimiser's service. Without
+    `folder` the id `run` identifies the run; PoolError if several runs have it.
     """
     wanted = f"{TRIALS} && TrialfleetRun =?= {quoted(run)} && !{OVER}"
     if not stop.finals:

@@ -45,9 +45,6 @@ def read_report(path: Path) -> dict[str, Any] | None:
 
 
 def run_report(own: Path, fleet: str, run: str) -> dict[str, Any] | None:
-    """Return the last report about a run: from its autoscaler's file `own`, or from the fleet's.
-
-    None if both files are missing or about other runs.
-    """
+    """Return a run's last report, from its file `own` or else the fleet's; None without one."""
     reports = filter(None, map(read_report, (own, default_report(fleet))))
     return next((report for report in reports if report.get("run") in {run, ""}), None)

@@ -3,9 +3,8 @@
 Costs are an estimate of EC2's bill for the instances alone, without disks and traffic:
 
 - The price is the one at the launch; a spot price may have changed since.
-- The end is the time that AWS reports. If AWS reports none, it is the first poll without the
-  instance, or the end of its lease if that is earlier. So it is never early, and late by at most
-  the time between two polls.
+- The end is the time that AWS reports. Otherwise it is the first poll without the instance, or the
+  end of its lease if earlier: late by at most the time between two polls, never early.
 - Instances that began and ended between two polls more than an hour apart are missing.
 """
 
@@ -155,8 +154,7 @@ class Ledger:
     def begun(self, run: str, now: datetime, planned: datetime | None = None) -> Ledger:
         """Return the record with the start of `run`: as already recorded, or else `now`.
 
-        A start before `planned`, the time of the run's plan, belongs to another run with the same
-        id.
+        A recorded start before `planned`, the run's planning, is of another run with the same id.
         """
         known = self.runs.get(run)
         if known and planned and known < planned:

@@ -49,9 +49,8 @@ class Loop:
     ) -> None:
         """Keep the arguments; nothing happens before `run`.
 
-        With `graph` the autoscaler is that DAG's provisioner. With `ends_with_run` it releases
-        unneeded nodes at its end. `pause` is the time between steps in seconds; it doubles with
-        each failed step.
+        With `graph` the autoscaler is this DAG's provisioner. With `ends_with_run` it releases
+        unneeded nodes at its end. `pause`, in seconds, doubles with each failed step.
         """
         self._autoscaler, self._fleet, self._run = autoscaler, fleet, run
         self._report = report or default_report(fleet)

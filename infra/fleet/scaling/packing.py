@@ -27,9 +27,8 @@ def pack(
 ) -> Packing:
     """Place trials, the largest first, each on the first node with room.
 
-    `free` is the room left on existing and coming nodes, in the order in which they are filled.
-    `new` is the room on a new node. A gang (a training over several jobs) that could not begin with
-    at most `most` new nodes is not placed.
+    `free` is the room on existing and coming nodes, in the order of filling; `new` is a new node's.
+    A gang (a training over several jobs) is left out if it can't begin with `most` new nodes.
     """
     left = dict(free)
     fresh: list[_Alike] = []

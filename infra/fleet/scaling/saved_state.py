@@ -74,11 +74,7 @@ class Watch:
         usual: Room,
         now: datetime,
     ) -> list[Node]:
-        """Return the instances, each joined with its machine in the pool.
-
-        An instance that is not in the pool gets the room that `rooms` has for its type, or else
-        `usual`.
-        """
+        """Join instances with the pool's machines; others get their type's room, or `usual`."""
         if self._blind:
             self._seen = dict.fromkeys(self._seen, now)
             self._blind = False

@@ -1,8 +1,7 @@
 """The decision on the number of EC2 nodes, from demand, nodes and costs. Pure.
 
 The fleet grows at once for waiting trials that fit on no node. It shrinks by nodes that have been
-idle for a while; they are drained before they end. A busy node is drained only if a cap on costs is
-exceeded.
+idle for a while, which are drained first. A busy node is drained only if a cap is exceeded.
 """
 
 from __future__ import annotations
@@ -70,7 +69,6 @@ class Decision:
     """The decision of one step of the autoscaler.
 
     Attributes:
-        launch: number of nodes to request.
         least: the smallest useful number of new nodes: 1, or those with which a gang can begin.
         drain: nodes that must take no more trials; they are terminated once they are empty.
         terminate: nodes to end at once, because no job is on them.

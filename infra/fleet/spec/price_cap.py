@@ -1,9 +1,8 @@
 """The caps on a fleet's costs: whether they are reached, and how many more nodes they allow.
 
 The cap per hour is checked twice before a launch. The autoscaler's decision uses the best
-candidate's price, to exclude gangs that would get too few nodes, and to explain why trials wait.
-The launch uses each candidate's own price, and all nodes that AWS lists by then. `fleet up` has
-only the second check.
+candidate's price, to exclude too small gangs and to explain why trials wait. The launch uses each
+candidate's own price, and all nodes that AWS lists by then. `fleet up` only makes the second check.
 """
 
 from __future__ import annotations
@@ -13,10 +12,7 @@ _ROUNDING = 1e-9  # 0.3 is three times 0.1
 
 
 def nodes_within(cap: float | None, used: float, price: float) -> int:
-    """Return how many more nodes, each for `price`, a cap allows; -1 if `used` exceeds the cap.
-
-    All amounts are USD per hour.
-    """
+    """Return how many more nodes a cap per hour allows; -1 if `used` already exceeds it."""
     if cap is None:
         return UNBOUNDED
     if cap - used < -_ROUNDING:
