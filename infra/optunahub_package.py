@@ -123,7 +123,7 @@ def requirements() -> list[str]:
 
 
 def papers() -> list[str]:
-    """Return the papers named in the model's docstring, a line each."""
+    """Return the papers that the Gaussian process's docstring names, a line each."""
     text = ast.get_docstring(ast.parse(source(f"{SAMPLING}.gp.__init__").read_text("utf-8"))) or ""
     text = text.partition("\nPapers\n")[2]
     return [" ".join(entry.split()) for entry in re.split(r"\n {4}(?! )", f"\n{text}") if entry]

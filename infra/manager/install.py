@@ -159,7 +159,7 @@ def packages(target: InstallTarget) -> Iterator[Action]:
 
 
 def refuse_old(target: InstallTarget) -> None:
-    """Raise PoolError if the HTCondor that apt would install is too old."""
+    """Raise PoolError unless the HTCondor that apt has installed is new enough."""
     if target.installed() is None:
         raise PoolError(
             f"apt did not install HTCondor {LEAST} or newer: `apt-cache policy condor` shows why"

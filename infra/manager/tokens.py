@@ -29,7 +29,7 @@ MAKE = "`sudo trialfleet manager token` on the manager makes a new one"
 
 
 def command(lifetime_days: float = LIFETIME_DAYS) -> list[str]:
-    """Return the command that prints a new token."""
+    """Return the command that prints a new token for nodes."""
     seconds = round(timedelta(days=lifetime_days).total_seconds())
     rights = [word for right in RIGHTS for word in ("-authz", right)]
     limits = [*rights, "-lifetime", str(seconds)]

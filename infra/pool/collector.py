@@ -1,4 +1,4 @@
-"""Queries of HTCondor's collector; PoolError if no pool is configured or it doesn't answer."""
+"""Queries of HTCondor's collector; PoolError if it is silent, or no pool is configured."""
 
 from __future__ import annotations
 

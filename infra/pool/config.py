@@ -1,7 +1,7 @@
 """The HTCondor configuration of the embedded pool, as text.
 
-Pure: the same settings give the same bytes. Paths and knobs (settings from the user) are checked:
-none can add a line.
+Pure: the same settings give the same bytes. Paths and knobs (the user's settings) are checked: none
+can add a line to the file.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def named_configuration() -> str:
 
 
 def where_tools_work() -> str:
-    """Return a hint where HTCondor's tools work, if the user's shell doesn't know the pool."""
+    """Return a hint where HTCondor's tools work; empty if the user's shell knows the pool."""
     config = os.environ.get("CONDOR_CONFIG", "")
     is_embedded = config in _put and embedded_folder(config) is not None
     return "   (in: trialfleet pool shell)" if is_embedded else ""

@@ -60,7 +60,7 @@ def default_folder() -> Path:
 
 
 def embedded_folder(config: str) -> Path | None:
-    """Return the folder of the embedded pool that has this CONDOR_CONFIG; None if it is none."""
+    """Return the folder of the embedded pool with this CONDOR_CONFIG; None if it isn't embedded."""
     folder = Path(config).parent
     return folder if config and (folder / "pool.json").is_file() else None
 

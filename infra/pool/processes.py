@@ -79,7 +79,10 @@ def namespace_of(pid: int | str) -> str:
 
 
 def of_pool(processes: Iterable[Process], *, mark: str, config: str) -> list[Process]:
-    """Return a pool's processes and their descendants; `mark` is a variable of its daemons."""
+    """Return a pool's processes and their descendants.
+
+    `mark` names the variable that identifies a pool's daemons; `config` is the CONDOR_CONFIG.
+    """
     everyone = list(processes)
     chosen = {
         process.pid: process
@@ -91,7 +94,10 @@ def of_pool(processes: Iterable[Process], *, mark: str, config: str) -> list[Pro
 
 
 def include_relatives(everyone: list[Process], chosen: dict[int, Process]) -> list[Process]:
-    """Add descendants to `chosen`, by parent, HTCondor's ancestor or user namespace; return all."""
+    """Add the descendants of `chosen` processes to `chosen`; return all, by process number.
+
+    A descendant is known by its parent, its user namespace, or HTCondor's `_CONDOR_ANCESTOR_…`.
+    """
     own = namespace_of("self")
     while True:
         marks = frozenset().union(*(ancestors(process) for process in chosen.values()))

@@ -54,7 +54,7 @@ def edit(jobs: str, attribute: str, value: str) -> None:
 
 @contextmanager
 def reach(failed: str = "HTCondor's schedd does not answer") -> Iterator[Any]:
-    """Yield the schedd's client; turn its errors in the block into PoolError, after `failed`."""
+    """Yield the schedd's client; its errors in the block become PoolError, prefixed by `failed`."""
     use(connect())
     import htcondor2
 

@@ -54,7 +54,10 @@ class AwsEnvironment:
 
 
 def snapshot(aws_region: str, environment: Mapping[str, str] = os.environ) -> AwsEnvironment:
-    """Return a run's AWS settings from `environment`; InputError if only it has the AWS keys."""
+    """Return the AWS settings that a run's autoscaler needs, taken from `environment`.
+
+    InputError if AWS keys are only in `environment`, which the autoscaler will not see.
+    """
     account = Aws().account(aws_region)
     if secrets := _secrets(environment):
         _check_without(secrets, account, aws_region)
@@ -64,8 +67,7 @@ def snapshot(aws_region: str, environment: Mapping[str, str] = os.environ) -> Aw
 def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the variables that select AWS account, endpoint and proxy.
 
-    A proxy's URL may hold a password. Paths become absolute, as a job has its own working
-    directory.
+    A proxy's URL may hold a password. Paths become absolute: a job has its own working directory.
     """
     kept = {}
     for name, value in sorted(environment.items()):

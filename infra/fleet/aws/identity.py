@@ -22,7 +22,10 @@ Document = Mapping[str, Any]
 
 
 def ensure(aws: Aws, fleet: Fleet, policy: Document, trust: Document) -> str:
-    """Create or correct the nodes' role and profile; return their name, FleetError if taken."""
+    """Create or correct the nodes' role and instance profile; return the name of both.
+
+    FleetError if a role or a profile of this name is not the fleet's.
+    """
     name = names.resource_name(fleet.called)
     with asking(f"the role {name}"):
         _ensure_role(aws.iam(), fleet, name, trust)

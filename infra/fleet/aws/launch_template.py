@@ -1,6 +1,6 @@
 """The launch template, which all nodes of one AWS region and architecture share.
 
-Nodes with an Elastic Fabric Adapter have a separate one: types without the adapter refuse it.
+Nodes with an Elastic Fabric Adapter have their own, which other instance types would refuse.
 """
 
 from __future__ import annotations

@@ -105,8 +105,7 @@ def daily_policy(fleet: Fleet, account: str) -> Document:
     It is `caller_policy` without three permissions:
 
     - Writing the nodes' role: a user could give the role any permission, and use that on a node.
-    - Changing network interfaces: the manager's has no tag, so all of the account's would be
-      allowed.
+    - Changing network interfaces: the manager's has no tag, so this would cover the whole account.
     - Deleting the bucket, which has the record of costs.
     """
     document = caller_policy(fleet, account)
@@ -236,7 +235,7 @@ def _making(fleet: Fleet, within: _Arns) -> list[Document]:
 
 
 def _using(fleet: Fleet, within: _Arns) -> list[Document]:
-    """Allow use of resources without the fleet's tag: for launches, rules, and the manager."""
+    """Allow use of untagged resources: for launches, for rules, and to admit the manager."""
     subnets = [f"subnet/{subnet}" for subnet in fleet.subnets] or ["subnet"]
     keys = [f"key-pair/{fleet.key_pair}"] if fleet.key_pair else []
     nodes = within.ec2("network-interface", "spot-instances-request", *subnets, *keys)

@@ -11,7 +11,7 @@ MISSING = "ParameterNotFound"
 
 
 def ensure(aws: Aws, fleet: Fleet, token: str) -> str:
-    """Store the token in SSM, if it has another or none; return the parameter's name."""
+    """Store the token in SSM, unless it is already there; return the parameter's name."""
     name, ssm = names.token_parameter(fleet.called), aws.ssm(fleet.home)
     with asking(f"the token as SSM parameter {name}"):
         found = or_none(lambda: ssm.get_parameter(Name=name, WithDecryption=True), MISSING)

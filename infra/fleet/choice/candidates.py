@@ -39,7 +39,7 @@ def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
 
 
 def ranked(candidates: Iterable[Candidate], fleet: Fleet, history: History) -> list[Candidate]:
-    """Sort `candidates` by the cost of finished work, which `history` (interruptions) predicts."""
+    """Sort `candidates` by their cost of finished work, given the `history` of interruptions."""
     return sorted(history.apply(candidates, fleet.spot.lost_minutes), key=order(fleet))
 
 

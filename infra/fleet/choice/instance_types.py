@@ -93,7 +93,7 @@ def described(info: InstanceTypeInfoTypeDef) -> InstanceType:
 
 
 def _called(aws: Aws, aws_region: str, listed: list[str]) -> list[InstanceType]:
-    """Return the types in `listed`; as a filter, unknown names are left out, and don't fail."""
+    """Return those of the `listed` types that exist; asked by filter, EC2 skips unknown names."""
     infos = _infos(aws, aws_region, [{"Name": "instance-type", "Values": listed}])
     return sorted(map(described, infos), key=lambda kind: kind.name)
 

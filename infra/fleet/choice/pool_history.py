@@ -53,7 +53,7 @@ class NodeRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolHistory:
-    """A capacity pool's node hours and interruptions, weighted by age; `last`: the latest one."""
+    """A capacity pool's node hours and interruptions, weighted by age, and last interruption."""
 
     hours: float = 0.0
     interruptions: float = 0.0
@@ -73,7 +73,7 @@ class History:
     at: datetime | None = None
 
     def apply(self, candidates: Iterable[Candidate], lost_minutes: float) -> list[Candidate]:
-        """Return candidates with speed and interruptions, each of which costs `lost_minutes`."""
+        """Return candidates with speed and interruptions; an interruption loses `lost_minutes`."""
         hours = lost_minutes / 60 + BOOT_HOURS
         found = with_speeds(list(candidates), self.bandwidths)
         usual = self.usual

@@ -37,7 +37,7 @@ QUOTAS: tuple[tuple[Lifecycle, str, Quota], ...] = (
 class Limit:
     """A quota that applies to a fleet's candidates in an AWS region.
 
-    `vcpus` may run at once, None if unknown; `smallest` is the number of the smallest candidate.
+    `vcpus` may run at once, None if unknown. The smallest candidate has `smallest` vCPUs.
     """
 
     quota: Quota

@@ -24,7 +24,7 @@ OWN_LINE = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z .*")
 def last_messages(aws: Aws, fleet: Fleet, instances: Iterable[Instance]) -> dict[str, str]:
     """Return the last line of each instance's boot log or console, by id, as `its log ends: …`.
 
-    Instances are left out if AWS refuses, because these lines are only a help.
+    An instance is left out if AWS refuses: no error is raised, because the lines only explain.
     """
     wanted = list(instances)
     if not wanted:
@@ -66,7 +66,7 @@ def _console(aws: Aws, instance: Instance) -> str:
 
 
 def last_line(text: str) -> str:
-    """Return the last line by the node's bootstrap program; without one, the last of `text`."""
+    """Return the bootstrap program's last line in `text`; if it has none, the last of all lines."""
     lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
     own = [match[0] for line in lines if (match := OWN_LINE.search(line))]
     return (own or lines or [""])[-1][:LONGEST]

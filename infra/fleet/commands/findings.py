@@ -9,8 +9,7 @@ from dataclasses import dataclass
 class Finding:
     """The result of one check of `fleet doctor`.
 
-    `ok` is False if `fleet up` would fail; None if unknown, or if only a part of the fleet would
-    work.
+    `ok` is False if `fleet up` would fail, None if unknown or if it would work only in part.
     """
 
     check: str

@@ -47,7 +47,10 @@ class GangPrice:
 
 
 def gang_price(fleet: Fleet, gang: GangNeed, candidates: Sequence[Candidate]) -> GangPrice:
-    """Price a gang on the best candidate that holds its jobs; InputError if it can never begin."""
+    """Return the price of a gang's nodes on the first candidate that can hold its jobs.
+
+    InputError if the fleet's limits allow too few nodes for the gang to begin.
+    """
     slots = [room_of(one.type, fleet.shares).holds(gang.need) for one in candidates]
     if why := never_begins(gang.min, fleet.nodes.max, max(slots)):
         raise InputError(why)

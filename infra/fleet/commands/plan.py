@@ -78,7 +78,7 @@ class FleetPlan:
 
 
 def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetPlan:
-    """Return the plan of a fleet and its study's `gangs`; InputError if one can never begin."""
+    """Return the plan of a fleet and its study's `gangs`; InputError if a gang can never begin."""
     account = aws.account(fleet.home)
     history = ledgers.known_history(aws, fleet)
     candidates = choice.ranked(choice.candidates(aws, fleet), fleet, history)

@@ -89,7 +89,6 @@ class NodeStatus:
 
     @property
     def _why_ended(self) -> str:
-        """Why the node ended: AWS's interruption, or the recorded reason, or AWS's other words."""
         code = self.instance.ended.partition(":")[0]
         if code in _TAKEN:
             return f"AWS took the spot instance back ({self.instance.ended})"
@@ -213,8 +212,8 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
 def keep_record(aws: Aws, fleet: Fleet, instances: Sequence[Instance], began: datetime) -> float:
     """Keep the fleet's record of costs on this machine after `fleet down`; return the USD spent.
 
-    `instances` is AWS's last listing. Those that ended after `began`, when `fleet down` started,
-    get `fleet down` as their reason. FleetError if the record can't be read or written.
+    `instances` is AWS's last listing. Instances that ended after `began` for no recorded reason get
+    `fleet down` as the reason. FleetError if the record can't be read or written.
     """
     now = datetime.now(UTC)
     record = ledgers.load(aws, fleet).noted(instances, now)

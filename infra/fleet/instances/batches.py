@@ -44,7 +44,7 @@ def call_by_region(aws: Aws, instances: Iterable[Instance], doing: str, call: Ca
 
 
 def _refusals(call: Call, ec2: EC2Client, ids: list[str], doing: str) -> Iterator[FleetError]:
-    """Make `call` for all ids; if AWS refuses, perhaps because of one id, try each half of them."""
+    """Make `call` for all `ids`; if AWS refuses, try each half, as one bad id may be the cause."""
     try:
         with asking(f"{doing} {first_of(ids, 4)}"):
             call(ec2, ids)

@@ -33,7 +33,7 @@ STRATEGY = {"spot": "price-capacity-optimized", "on-demand": "lowest-price"}
 class Prepared:
     """The AWS resources that launches need; `make` creates the launch templates of an AWS region.
 
-    The keys of `templates` are an AWS region and a kind from `launch_template.kind_of`.
+    A key of `templates` is an AWS region and a kind from `launch_template.kind_of`.
     """
 
     places: dict[str, RegionNetwork]
@@ -95,7 +95,7 @@ class FleetRequest:
         return max(self.pools, key=lambda one: one.price)
 
     def send(self, aws: Aws, fleet: Fleet, prepared: Prepared) -> Answer:
-        """Send the request to AWS; if AWS refuses it as a whole, the one failure says why."""
+        """Send the request to AWS; if AWS refuses all of it, the answer's one failure says why."""
         ec2 = aws.ec2(self.pools[0].aws_region)
         try:
             answer = ec2.create_fleet(**self.body(fleet, prepared))
@@ -196,7 +196,7 @@ def weights_of(pools: Sequence[Candidate], heaviest: int = HEAVIEST) -> dict[Can
 
 
 def _heaviest(fleet: Fleet, lifecycle: Lifecycle) -> int:
-    """Return the largest weight for which EC2 accepts the price ceiling / weight per unit."""
+    """Return the largest weight for which EC2 still accepts ceiling / weight as maximum price."""
     if lifecycle != "spot" or fleet.spot.ceiling is None:
         return HEAVIEST
     return min(HEAVIEST, max(1, math.ceil(fleet.spot.ceiling / LEAST_MAX_PRICE) - 1))

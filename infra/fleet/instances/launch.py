@@ -79,7 +79,7 @@ class Refusal:
 
     @property
     def passes(self) -> bool:
-        """True if a later request may succeed; refusals because of limits or prices last."""
+        """True if a later request may succeed, which is not so for limits and prices."""
         if self.code in {NO_REASON, *BUSY}:
             return True
         return UNAVAILABLE.get(self.code) in FLEETING
@@ -116,8 +116,7 @@ def launch(
 ) -> Launched:
     """Request `count` more nodes, in the candidates' order, within the cap on costs per hour.
 
-    AWS may start fewer nodes. `unlisted` are recent nodes that count even if AWS does not list
-    them.
+    AWS may start fewer. `unlisted` are recent nodes that count even if AWS does not list them.
 
     A gang (a training over several nodes) gets nodes of one zone: a placement group has only one,
     and traffic between zones is slow and costs money. While a node lives, this is the oldest node's
@@ -158,7 +157,7 @@ def launch(
 
 
 def label(pools: Sequence[Candidate]) -> str:
-    """Return the display text of capacity pools that have the same type and lifecycle."""
+    """Return the display text of capacity pools of one type, all spot or all on-demand."""
     first, zones = pools[0], ", ".join(one.zone for one in pools)
     prices = sorted({f"{one.price:.3f}" for one in pools})
     price = prices[0] if len(prices) == 1 else f"{prices[0]} to {prices[-1]}"
@@ -372,7 +371,7 @@ class _Order:
         )
 
     def _check_mendable(self, answer: Answer) -> None:
-        """Raise the first failure, unless one only concerns its own capacity pool."""
+        """Raise the first failure, unless a failure concerns its own capacity pool alone."""
         if answer.failures and not any(map(_word, answer.failures)):
             one = answer.failures[0]
             error = {"Error": {"Code": one.code, "Message": one.message}}

@@ -39,7 +39,7 @@ class Heard:
     """The answers of all AWS regions to one round of listings.
 
     Attributes:
-        instances: also ended ones; for a region in `silent`, those of its last listing.
+        instances: ended ones included; for a region in `silent`, those of its last listing.
         silent: for each AWS region that did not answer, the error.
         troubles: errors of the renewals of leases.
         nothing: True if no AWS region has answered in this or an earlier round.

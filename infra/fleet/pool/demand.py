@@ -91,8 +91,8 @@ def _jobs(run: str, folder: str) -> list[Ad]:
     """Return a ClassAd for each group of waiting or running trials, and for each job of a gang.
 
     A group's first job gets a slot first, so it supplies the attributes by which HTCondor can't
-    group. Before the first node joins, HTCondor knows no differences in requirements: all jobs with
-    equal requests form one group.
+    group. Before the first node joins, HTCondor does not yet compare the jobs' requirements: all
+    jobs with equal requests form one group.
     """
     own = f"{OF_RUNS} && TrialfleetRun =?= {quoted(run)}" if run else OF_RUNS
     found = of_run(schedd.groups(own, GROUP_ATTRIBUTES), run, folder)

@@ -1,7 +1,8 @@
 """The autoscaler as the PROVISIONER node of a DAG.
 
 DAGMan starts the DAG's other nodes once the provisioner's job has `ProvisionerState = 2`. The DAG
-doesn't end before the provisioner, so this must detect that only the FINAL node is left.
+doesn't end before the provisioner. So the provisioner must detect that only the DAG's FINAL node is
+left.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class Autoscaler:
     ) -> None:
         """Scale for `run`, with costs since its start, or for all trials, with costs from now on.
 
-        A recorded start before `planned`, the run's planning, is of another run with the same id.
+        If a recorded start is earlier than `planned`, it is that of another run with the same id.
         """
         self._aws, self._fleet, self._connections = aws, fleet, connections
         self._run, self._progress = run, unfailing(progress)
@@ -232,7 +232,7 @@ class Autoscaler:
         )
 
     def _has_left_its_slots(self) -> bool:
-        """Return whether no node is busy for this run alone: a claim may outlive its job."""
+        """Return whether no node is busy only with this run, whose claims may outlive its jobs."""
         nodes = self._connections.read_all(self._fleet.called).nodes
         return not any(
             node.idle_since is None and all(trial.run == self._run for trial in node.trials)

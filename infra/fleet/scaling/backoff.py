@@ -71,7 +71,7 @@ class UnfitNodes:
 class UnmatchedTrials:
     """Trials that match no node although a node has room for them: new nodes would not help.
 
-    Each kind leaves the demand for a while, longer each time, until a trial of the kind runs.
+    Trials of equal requests leave the demand for a while, longer each time, until one runs.
     """
 
     def __init__(self) -> None:

@@ -36,9 +36,9 @@ IN_PROGRESS = "Draining already in progress"
 def drain(node: Machine, removal: Removal, program: str = "") -> str:
     """Ask a node to take no more jobs and to vacate its present jobs; return the error, or "".
 
-    A second call changes nothing. If `removal.only_idle`, a node that has a job by then does not
-    drain. The node then advertises `OURS` and the reason as `DrainReason`. PoolError without a pool
-    or without `condor_drain`, whose path is `program`.
+    A second call changes nothing. With `removal.only_idle` a node that has got a job meanwhile is
+    not drained. The node advertises the reason as `DrainReason`, after the prefix `OURS`. PoolError
+    without a pool or without `condor_drain`, whose path is `program`.
     """
     program = program or _tool()
     if node.draining:

@@ -14,8 +14,8 @@ OVER = f"(JobStatus == {JobStatus.REMOVED} || JobStatus == {JobStatus.COMPLETED}
 def end(run: str, stop: Stop, folder: str = "") -> int:
     """Remove the jobs of a run's trials, with `stop.finals` also full trainings; return the number.
 
-    Their logs get the reason, and POST scripts report it to the optimiser's service. Without
-    `folder` the id `run` identifies the run; PoolError if several runs have it.
+    The jobs' logs get the reason, and POST scripts of DAG nodes report it to the optimiser's
+    service. Without `folder` the id `run` identifies the run; PoolError if several runs have it.
     """
     wanted = f"{TRIALS} && TrialfleetRun =?= {quoted(run)} && !{OVER}"
     if not stop.finals:

@@ -116,7 +116,7 @@ class Ledger:
         return replace(self, lifetimes=recent, runs=runs)
 
     def with_kept(self, kept: Ledger) -> Ledger:
-        """Return this record combined with `kept`, which may be the only one with an end."""
+        """Return this record combined with `kept`; an instance's end may be in either of them."""
         lifetimes = {**kept.lifetimes, **self.lifetimes}
         ended = {k: v for k, v in kept.lifetimes.items() if v.ended and not lifetimes[k].ended}
         return Ledger(lifetimes=lifetimes | ended, runs={**kept.runs, **self.runs})
@@ -154,7 +154,7 @@ class Ledger:
     def begun(self, run: str, now: datetime, planned: datetime | None = None) -> Ledger:
         """Return the record with the start of `run`: as already recorded, or else `now`.
 
-        A recorded start before `planned`, the run's planning, is of another run with the same id.
+        If a recorded start is earlier than `planned`, it is that of another run with the same id.
         """
         known = self.runs.get(run)
         if known and planned and known < planned:

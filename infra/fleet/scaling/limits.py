@@ -1,7 +1,7 @@
 """The limits of a fleet: numbers, times and costs.
 
 Trials may spend a run's cap minus a reserve. Then the run's waiting and running trials end. The
-reserve pays for the full training of each region's best parameters. At the cap the whole run ends.
+reserve pays for the full trainings with the best parameters. At the cap the whole run ends.
 """
 
 from __future__ import annotations

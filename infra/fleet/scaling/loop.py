@@ -50,7 +50,8 @@ class Loop:
         """Keep the arguments; nothing happens before `run`.
 
         With `graph` the autoscaler is this DAG's provisioner. With `ends_with_run` it releases
-        unneeded nodes at its end. `pause`, in seconds, doubles with each failed step.
+        unneeded nodes at its end. The `pause` between steps, in seconds, doubles with each failed
+        step.
         """
         self._autoscaler, self._fleet, self._run = autoscaler, fleet, run
         self._report = report or default_report(fleet)

@@ -57,7 +57,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Removal:
-    """A node to drain or to terminate; with `only_idle` it stays if it has a job by then."""
+    """A node to drain or to terminate; with `only_idle` it stays if it has got a job meanwhile."""
 
     instance: str
     reason: str
@@ -291,7 +291,7 @@ def left_alone(
 
 
 def _without(fleet: _Fleet, going: Sequence[Node], reason: str) -> Decision:
-    """Return the decision to drain `going`, or end those not in the pool, and to end gone nodes."""
+    """Return the decision to drain `going`, or end them if not in the pool, and end gone nodes."""
     drain = (Removal(instance=node.id, reason=reason) for node in going if node.machine)
     coming = (Removal(instance=node.id, reason=reason) for node in going if not node.machine)
     return Decision(drain=tuple(drain), terminate=(*_ended(fleet), *coming))

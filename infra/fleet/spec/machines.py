@@ -58,7 +58,7 @@ class Candidate:
 
     @property
     def pool(self) -> Pool:
-        """The capacity pool alone: type, zone and lifecycle."""
+        """The capacity pool alone: type, zone, and lifecycle (spot or on-demand)."""
         return self.type.name, self.zone, self.lifecycle
 
     @property

@@ -1,8 +1,9 @@
 """The caps on a fleet's costs: whether they are reached, and how many more nodes they allow.
 
 The cap per hour is checked twice before a launch. The autoscaler's decision uses the best
-candidate's price, to exclude too small gangs and to explain why trials wait. The launch uses each
-candidate's own price, and all nodes that AWS lists by then. `fleet up` only makes the second check.
+candidate's price, to leave out gangs that would get too few nodes, and to explain why trials wait.
+The launch uses each candidate's own price, and all nodes that AWS lists by then. `fleet up` only
+makes the second check.
 """
 
 from __future__ import annotations
