@@ -2,9 +2,9 @@
 
     python infra/install_torch.py constraints.txt
 
-Torch is installed into the environment of that `python`, which has uv and pip. uv chooses a build
+Torch is installed into the environment of that `python`, which has uv and pip. uv takes a build
 from PyTorch's own index: for the NVIDIA driver, or without a driver for CPUs. If that index is
-unreachable, pip installs the build from pip's index: on PyPI the build for CUDA.
+unreachable, pip takes the build from pip's index: on PyPI the build for CUDA.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ANSWER_SECONDS = "5"  # an unreachable index must not delay the installation
 
 
 def main() -> None:
-    """Install torch; exit as the installer does."""
+    """Install torch; exit with the installer's exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("constraints", type=Path, help="has a line torch==VERSION")
     torch = pinned(parser.parse_args().constraints)
@@ -35,13 +35,13 @@ def main() -> None:
 
 
 def pinned(constraints: Path) -> str:
-    """Return the requirement torch==VERSION of a constraints file."""
+    """Return the requirement torch==VERSION from a file of constraints."""
     found = re.search(r"^torch==\S+$", constraints.read_text(), re.MULTILINE)
     return found[0] if found else sys.exit(f"{constraints} has no line torch==VERSION")
 
 
 def fault_of_index(by_uv: list[str]) -> str:
-    """Return the reason why uv can't install this; an empty text if it can."""
+    """Return why uv can't install by the command `by_uv`; an empty text if it can."""
     patience = {"UV_HTTP_TIMEOUT": ANSWER_SECONDS, "UV_HTTP_RETRIES": "0"}
     tried = run([*by_uv, "--dry-run", "--quiet"], stderr=subprocess.PIPE, **patience)
     lines = tried.stderr.decode(errors="replace").strip().splitlines()
@@ -51,7 +51,7 @@ def fault_of_index(by_uv: list[str]) -> str:
 def run(
     module: list[str], stderr: int | None = None, **environment: str
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run one of this Python's modules, and wait for its end."""
+    """Run a module of this Python with its arguments, and wait for its end."""
     command = [sys.executable, "-m", *module]
     variables = {**os.environ, **environment}
     return subprocess.run(command, check=False, env=variables, stderr=stderr)

@@ -1,9 +1,9 @@
-"""Write RegionSampler as a package for OptunaHub's registry, independent of trialfleet.
+"""Write RegionSampler as a package for OptunaHub's registry, which does not need trialfleet.
 
     python infra/optunahub_package.py    into build/optunahub/package/samplers/region_gp
 
-The sampler's module and its imports from trialfleet are copied. Imports among them become relative,
-and ruff formats them by the registry's rules. The other files are templates.
+The sampler's module is copied, with all trialfleet modules that it imports. Imports among the
+copies become relative, and ruff formats them by the registry's rules. Other files are templates.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def write_package(target: Path) -> None:
-    """Write the package into a folder, whose previous content is removed."""
+    """Write the package into the folder `target`, which is emptied first."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     for module in sorted(needed(SAMPLER)):
@@ -65,7 +65,7 @@ def write_package(target: Path) -> None:
 
 
 def needed(module: str) -> set[str]:
-    """Return a module and all its imports from trialfleet; packages end in `.__init__`."""
+    """Return the module and all trialfleet modules that it needs; packages end in `.__init__`."""
     found: set[str] = set()
     waiting = [module]
     while waiting:
@@ -77,7 +77,7 @@ def needed(module: str) -> set[str]:
 
 
 def imported(module: str) -> Iterator[str]:
-    """Yield a module's imports from trialfleet, and the module's package."""
+    """Yield the trialfleet modules that a module imports, and the package that contains it."""
     folder = f"{module.rpartition('.')[0]}.__init__"
     if len(place(folder)) > 1:
         yield folder
@@ -89,12 +89,12 @@ def imported(module: str) -> Iterator[str]:
 
 
 def source(module: str) -> Path:
-    """Return the file of a module."""
+    """Return the file of a trialfleet module."""
     return CODE.joinpath(*module.split(".")).with_suffix(".py")
 
 
 def place(module: str) -> list[str]:
-    """Return the path of a module in the package, as a list."""
+    """Return the parts of a module's path inside the new package."""
     for folder in FOLDERS:
         if module.startswith(folder):
             return module.removeprefix(folder).split(".")
@@ -102,7 +102,7 @@ def place(module: str) -> list[str]:
 
 
 def with_relative_imports(module: str) -> str:
-    """Return a module's text; its imports of trialfleet become relative within the package."""
+    """Return a module's text with its imports of trialfleet changed into relative ones."""
     folders = place(module)[:-1]
 
     def relative(found: re.Match[str]) -> str:
@@ -117,13 +117,13 @@ def with_relative_imports(module: str) -> str:
 
 
 def requirements() -> list[str]:
-    """Return pip requirements, from pyproject.toml, of the packages that the sampler needs."""
+    """Return the sampler's requirements for pip, as pyproject.toml has them."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return [each for each in project["dependencies"] if re.split(r"\W", each)[0] in PACKAGES]
 
 
 def papers() -> list[str]:
-    """Return the papers named in the model's docstring, a line each."""
+    """Return the papers that the Gaussian process's docstring names, a line each."""
     text = ast.get_docstring(ast.parse(source(f"{SAMPLING}.gp.__init__").read_text("utf-8"))) or ""
     text = text.partition("\nPapers\n")[2]
     return [" ".join(entry.split()) for entry in re.split(r"\n {4}(?! )", f"\n{text}") if entry]

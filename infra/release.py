@@ -3,9 +3,9 @@
     python infra/release.py            build into dist/, try the wheel outside this clone
     python infra/release.py --tag      the same, then the tag vX.Y.Z on HEAD
 
-The version is in pyproject.toml alone, and CHANGELOG.md has a section for it. Nothing is uploaded,
-and no tag is pushed. The program needs git and the extra `test`. Each step raises ReleaseError if
-it fails or finds a fault; dist/ and tags are then unchanged.
+Only pyproject.toml has the version; CHANGELOG.md has a section for it. Nothing is uploaded, and no
+tag is pushed. The program needs git and the extra `test`. If a step fails or finds a fault, it
+raises ReleaseError; dist/ and tags are then unchanged.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def release(*, demo: bool, tag: bool, borrow: bool) -> None:
-    """Build, check, try and, if asked, tag."""
+    """Build and check wheel and sdist, try the wheel, and with `tag` tag the commit."""
     version = declared_version()
     check_changelog((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version, dated=tag)
     if tag:
@@ -90,7 +90,7 @@ def declared_version() -> str:
 
 
 def check_changelog(text: str, version: str, *, dated: bool) -> None:
-    """Check that the newest section of the changelog is this version's, and isn't empty.
+    """Raise ReleaseError unless the changelog's newest section is for `version` and isn't empty.
 
     With `dated` its heading must have the day of the release: `## X.Y.Z (2026-11-22)`.
     """
@@ -111,7 +111,7 @@ def check_changelog(text: str, version: str, *, dated: bool) -> None:
 
 
 def check_tag(name: str) -> None:
-    """Check that HEAD can get this tag: it is new, and no file differs from HEAD."""
+    """Raise ReleaseError if the tag exists, or if a file differs from HEAD."""
     if _run("git", "tag", "--list", name):
         raise ReleaseError(f"the tag {name} exists already; increase version in pyproject.toml")
     if changed := _run("git", "status", "--porcelain"):
@@ -122,7 +122,7 @@ def check_tag(name: str) -> None:
 
 
 def build(out: Path) -> tuple[Path, Path]:
-    """Build the sdist from the files in git, and the wheel from the sdist; return both."""
+    """Build the sdist from the files in git, and the wheel from that sdist; return both."""
     with tempfile.TemporaryDirectory(prefix="trialfleet-build-") as copy:
         for name in tracked():
             (Path(copy) / name).parent.mkdir(parents=True, exist_ok=True)
@@ -132,14 +132,14 @@ def build(out: Path) -> tuple[Path, Path]:
 
 
 def tracked(*folders: str) -> list[str]:
-    """Return the files below folders that are in git, or new and not ignored."""
+    """Return the files below `folders` that are in git, or that are new and not ignored by git."""
     options = ("--cached", "--others", "--exclude-standard", "-z")
     names = _run("git", "ls-files", *options, "--", *folders).split("\0")
     return [name for name in dict.fromkeys(names) if name and os.path.lexists(ROOT / name)]
 
 
 def check_wheel(wheel: Path) -> None:
-    """Check that a wheel holds all files of the library, and no others such as tests."""
+    """Raise ReleaseError unless a wheel has the library's files and no others, such as tests."""
     own = {n.removeprefix("src/") for n in tracked(PACKAGE) if not (ROOT / n).is_symlink()}
     expected = own | {f"trialfleet/{name}" for name in tracked(*FOLDERS)}
     found = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
@@ -149,7 +149,7 @@ def check_wheel(wheel: Path) -> None:
 
 
 def check_sdist(sdist: Path) -> None:
-    """Check that a source archive holds no test and no benchmark."""
+    """Raise ReleaseError if an sdist has a test or a benchmark."""
     with tarfile.open(sdist) as archive:
         names = [name.partition("/")[2] for name in archive.getnames()]
     if unwanted := [name for name in names if name.startswith("tests")]:
@@ -172,8 +172,8 @@ def _into_dist(path: Path) -> Path:
 def install(wheel: Path, environment: Path, *, borrow: bool) -> Path:
     """Install a wheel into a new environment and return its Python.
 
-    With `borrow` the environment uses this Python's packages, by a .pth file. Otherwise pip and uv
-    download the versions of requirements.lock, with torch for this machine.
+    With `borrow` the environment uses the packages of this Python, by a .pth file. Otherwise pip
+    and uv download the versions in requirements.lock, with torch for this machine.
     """
     venv.create(environment, with_pip=not borrow)
     python = environment / "bin" / "python"
@@ -193,14 +193,14 @@ def install(wheel: Path, environment: Path, *, borrow: bool) -> Path:
 
 
 def scratch() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder outside the clone."""
+    """Return a temporary folder outside the clone."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trialfleet"
     cache.mkdir(parents=True, exist_ok=True)
     return tempfile.TemporaryDirectory(prefix="release-", dir=cache)
 
 
 def try_out(python: Path, version: str, folder: str) -> None:
-    """Write a study with only the installed library, and plan a run of it."""
+    """Write a study with only the installed library, and plan a run of that study."""
     where = _run(python, "-c", "import trialfleet; print(trialfleet.__file__)", folder=folder)
     if not where.startswith(str(python.parents[1])):
         raise ReleaseError(f"the environment uses {where}, not the wheel")
@@ -214,7 +214,7 @@ def try_out(python: Path, version: str, folder: str) -> None:
 
 
 def try_demo(python: Path, folder: str) -> None:
-    """Run the demo's study with the installed library on a separate pool; check its model."""
+    """Run the demo's study with the installed library on its own pool, and check its model."""
     trialfleet = python.with_name("trialfleet")
     pool = {"TRIALFLEET_POOL": f"{folder}/pool"}
     _run(trialfleet, "init", "flights", "--example", "flights", folder=folder)
@@ -229,9 +229,9 @@ def try_demo(python: Path, folder: str) -> None:
 
 
 def _run(*words: str | Path, folder: str | None = None, more: Mapping[str, str] = {}) -> str:
-    """Run a program in a folder, by default the clone, and return its output.
+    """Run a program in `folder`, by default the clone, and return its output.
 
-    The program gets this environment without PYTHONPATH, and `more`.
+    The program gets this process's environment without PYTHONPATH, and the variables `more`.
     """
     own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {**more}
     try:

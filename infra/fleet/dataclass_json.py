@@ -8,7 +8,7 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON data, recursively: dataclasses as objects, times as ISO text."""
+    """Return `value` as JSON data, nested values too: dataclasses as objects, times as ISO text."""
     if is_dataclass(value):
         return plain(vars(value))
     if isinstance(value, datetime):

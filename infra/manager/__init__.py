@@ -1,1 +1,1 @@
-"""The manager: central manager and access point of a pool of EC2 nodes."""
+"""The manager of a pool of EC2 nodes: HTCondor's central manager and access point."""

@@ -1,4 +1,4 @@
-"""Changes to a machine, each with a check whether it is done, so that a list can be repeated."""
+"""Changes to a machine; each knows whether it is done, so that a list of them can be repeated."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Action:
 
 
 def go_through(actions: Iterable[Action], progress: Progress, *, dry_run: bool) -> None:
-    """Perform the needed actions in order, or with `dry_run` only report them.
+    """Perform the actions that are not done yet, in order; with `dry_run` only report them.
 
-    PoolError if an action fails; finished actions are skipped next time.
+    PoolError if an action fails. The next call then skips the actions that are done.
     """
     for action in actions:
         if action.is_done():
@@ -45,7 +45,7 @@ def go_through(actions: Iterable[Action], progress: Progress, *, dry_run: bool) 
 
 
 def file(path: Path, content: str) -> Action:
-    """Return the action to write a file for all readers, unless content and mode are right."""
+    """Return the action to write a file for all readers; done if content and mode are right."""
 
     def is_done() -> bool:
         try:
@@ -57,14 +57,14 @@ def file(path: Path, content: str) -> Action:
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write a file that everybody may read, whatever the caller's umask."""
+    """Write a file that everybody may read, whatever this process's umask."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, content)
     path.chmod(FILE_MODE)
 
 
 def folder(path: Path, *, mode: int, group: int) -> Action:
-    """Return the action to make a folder of root with this mode and group number."""
+    """Return the action to make a folder owned by root, with this mode and group id."""
 
     def is_done() -> bool:
         return mode_of(path) == mode and path.stat().st_gid == group
@@ -87,7 +87,7 @@ def command(
 def run_command(arguments: list[str]) -> str:
     """Run a command, without questions from apt; return its output.
 
-    PoolError, with the end of the output, if the program is missing or fails.
+    PoolError if the program is missing or fails; the message has the end of its output.
     """
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     try:

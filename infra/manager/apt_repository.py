@@ -22,21 +22,21 @@ SECONDS = 60  # for the key to arrive
 
 @dataclass(frozen=True)
 class Distribution:
-    """A Linux distribution in the terms of /etc/os-release, for instance debian, bookworm."""
+    """A Linux distribution, in words of /etc/os-release such as debian and bookworm."""
 
     id: str
     codename: str
 
 
 def distribution(os_release: Path) -> Distribution:
-    """Return the distribution in `os_release`; missing fields are empty."""
+    """Return the distribution by the file `os_release`; fields missing there are empty."""
     text = os_release.read_text() if os_release.is_file() else ""
     fields = dict(re.findall(r'^([A-Z_]+)="?([^"\n]*)"?$', text, flags=re.MULTILINE))
     return Distribution(fields.get("ID", ""), fields.get("VERSION_CODENAME", ""))
 
 
 def refuse_unsupported(found: Distribution, machine: str = "") -> None:
-    """Raise PoolError unless HTCondor's repository has packages for this machine."""
+    """Raise PoolError unless HTCondor's repository supports this distribution and processor."""
     machine = machine or platform.machine()
     if found.codename not in SUPPORTED.get(found.id, ()) or machine != ARCHITECTURE:
         known = "; ".join(f"{name}: {', '.join(names)}" for name, names in SUPPORTED.items())
@@ -48,12 +48,12 @@ def refuse_unsupported(found: Distribution, machine: str = "") -> None:
 
 
 def source(found: Distribution, key: Path) -> str:
-    """Return the line of apt's sources for HTCondor's repository, signed by `key`."""
+    """Return the line of apt's sources for HTCondor's repository; `key` is the file of its key."""
     return f"deb [signed-by={key}] {SITE}/{found.id}/{CHANNEL} {found.codename} main\n"
 
 
 def fetch_key() -> bytes:
-    """Return the key that signs the repository; PoolError if it can't be fetched."""
+    """Return the public key of the repository's signatures; PoolError if it can't be fetched."""
     try:
         with urllib.request.urlopen(KEY_URL, timeout=SECONDS) as answer:  # noqa: S310  https, as above
             key: bytes = answer.read()

@@ -1,7 +1,7 @@
 """The manager's HTCondor configuration, as text.
 
 Pure: the same settings give the same bytes. Values from outside are checked here: none can add a
-line, and the user's name can't be the name in the nodes' token.
+line to the file. The user's name must differ from the name in the nodes' token.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ RESERVED_USERS = {  # with the reason why they can't run studies
 
 @dataclass(frozen=True, kw_only=True)
 class ManagerSettings:
-    """The settings of a manager's configuration; InputError if one can't be used.
+    """The settings of a manager's configuration; InputError if one is invalid.
 
     Attributes:
         user: the account that runs studies; it has all permissions in the pool.
-        address: host name or address of this machine for nodes; empty: its own address.
-        forwarded: True if `address` is only forwarded to the machine, like a public address of EC2;
-            the daemons then advertise it to the nodes.
+        address: host name or address at which nodes reach this machine; empty: its own address.
+        forwarded: True if `address` is not this machine's own, but forwarded to it, like a public
+            address of EC2. The daemons then advertise it to the nodes.
     """
 
     user: str
@@ -54,7 +54,7 @@ class ManagerSettings:
 
 
 def check_user(user: str) -> None:
-    """Raise InputError unless `user` can run studies."""
+    """Raise InputError unless the account `user` can run studies."""
     if not USER_NAME.fullmatch(user):
         raise InputError(f"{user!r} can't be the name of an account; name one with --user")
     if user in RESERVED_USERS:

@@ -63,16 +63,16 @@ class InstallTarget:
     seconds: float = ANSWER_SECONDS
 
     def place_of(self, path: str | Path) -> Path:
-        """Return the place of the target machine's `path` on this machine."""
+        """Return where this machine has the file `path` of the target machine."""
         return self.root / str(path).lstrip("/")
 
 
 def settings_for(
     user: str | None = None, address: str | None = None, port: int = PORT
 ) -> ManagerSettings:
-    """Return the settings of this machine as a manager; InputError if one can't be used.
+    """Return the settings of this machine as a manager; InputError if one is invalid.
 
-    The default user is sudo's caller. Another machine's address counts as forwarded to this one.
+    The default user is sudo's caller. An `address` not of this machine counts as forwarded to it.
     """
     chosen = user or os.environ.get("SUDO_USER") or ""
     if not chosen:
@@ -98,7 +98,7 @@ def install(
     progress: Progress = print,
     target: InstallTarget | None = None,
 ) -> None:
-    """Make this machine a manager, or with `dry_run` report the steps; safe to repeat.
+    """Make this machine a manager, or with `dry_run` only report the steps; safe to repeat.
 
     InputError if the user has no account here. PoolError if the caller isn't root, the machine
     can't be a manager, or a step fails.
@@ -118,7 +118,7 @@ def install(
 
 
 def refuse_where_impossible(target: InstallTarget) -> None:
-    """Raise PoolError, before any change, if a later step would fail."""
+    """Raise PoolError, before any change, if a later step is sure to fail."""
     if os.geteuid() != 0:
         raise PoolError("only root can install a manager: `sudo trialfleet manager install`")
     if shutil.which("systemctl") is None:
@@ -130,7 +130,7 @@ def refuse_where_impossible(target: InstallTarget) -> None:
 
 
 def actions(settings: ManagerSettings, target: InstallTarget, group: int) -> Iterator[Action]:
-    """Yield the actions that make a machine a manager, in order."""
+    """Yield all actions that make a machine a manager, in order."""
     yield from packages(target)
     yield from configuration(settings, target)
     yield from token(target, group)
@@ -139,7 +139,7 @@ def actions(settings: ManagerSettings, target: InstallTarget, group: int) -> Ite
 
 
 def packages(target: InstallTarget) -> Iterator[Action]:
-    """Yield the actions that install HTCondor from its own repository, if it is missing."""
+    """Yield the actions that install HTCondor from its own package repository, if it is missing."""
     if target.installed() is not None:
         return
     found = apt_repository.distribution(target.place_of("/etc/os-release"))
@@ -159,7 +159,7 @@ def packages(target: InstallTarget) -> Iterator[Action]:
 
 
 def refuse_old(target: InstallTarget) -> None:
-    """Raise PoolError unless the HTCondor that apt chose is new enough."""
+    """Raise PoolError unless the HTCondor that apt has installed is new enough."""
     if target.installed() is None:
         raise PoolError(
             f"apt did not install HTCondor {LEAST} or newer: `apt-cache policy condor` shows why"
@@ -185,7 +185,7 @@ def configuration(settings: ManagerSettings, target: InstallTarget) -> Iterator[
 
 
 def probes_often(target: InstallTarget) -> bool:
-    """Return whether the kernel already has the values of `KEEPALIVE`."""
+    """Return whether the kernel's keep-alive settings are already those of `KEEPALIVE`."""
     places = (
         (target.place_of("/proc/sys/net/ipv4") / name, str(n)) for name, n in KEEPALIVE.items()
     )
@@ -193,7 +193,7 @@ def probes_often(target: InstallTarget) -> bool:
 
 
 def token(target: InstallTarget, group: int) -> Iterator[Action]:
-    """Yield the actions that make the nodes' token and its weekly renewal."""
+    """Yield the actions that make the token with which nodes join, and its weekly renewal."""
     path = target.place_of(tokens.TOKEN_FILE)
     key = target.place_of("/etc/condor/passwords.d") / config.KEY
     yield folder(path.parent, mode=tokens.FOLDER_MODE, group=group)
@@ -216,7 +216,7 @@ def token(target: InstallTarget, group: int) -> Iterator[Action]:
 
 
 def supervisor(settings: ManagerSettings, target: InstallTarget) -> Action:
-    """Return the action that installs the supervisor of the user's runs in systemd."""
+    """Return the action that installs a systemd unit for the supervisor, which repairs runs."""
     program = shlex.join(programs.command("supervise"))
     values = {"user": settings.user, "command": program, "state": "trialfleet-supervisor"}
     text = render_template("manager/trialfleet-supervisor.service.j2", **values)
@@ -224,7 +224,7 @@ def supervisor(settings: ManagerSettings, target: InstallTarget) -> Action:
 
 
 def is_fresh(path: Path, key: Path, group: int) -> bool:
-    """Return whether a token was made with this key and group, and is valid for some weeks."""
+    """Return whether the token was made with this key, has this group, and is valid for weeks."""
     try:
         ends = tokens.expiry(path.read_text())
         made, signer = path.stat(), key.stat()
@@ -236,7 +236,7 @@ def is_fresh(path: Path, key: Path, group: int) -> bool:
 
 
 def services(target: InstallTarget) -> Iterator[Action]:
-    """Yield the actions that start HTCondor and the timer, now and at each boot."""
+    """Yield the actions that start HTCondor, the token's timer and the supervisor at each boot."""
     written = target.place_of("/etc/condor/config.d") / CONFIG_NAME
     steps: list[tuple[list[str], Callable[[], bool]]] = [
         (["daemon-reload"], lambda: are_loaded(target)),
@@ -250,19 +250,19 @@ def services(target: InstallTarget) -> Iterator[Action]:
 
 
 def is_enabled(target: InstallTarget, unit: str) -> bool:
-    """Return whether systemd will start the unit at boot."""
+    """Return whether systemd starts the unit at boot."""
     return output_of(target, ["systemctl", "is-enabled", unit]) == "enabled"
 
 
 def are_loaded(target: InstallTarget) -> bool:
-    """Return whether systemd has loaded our units as they are on disk."""
+    """Return whether systemd has loaded trialfleet's units in their present form."""
     units = [TIMER, RENEWAL, SUPERVISOR]
     asked = ["systemctl", "show", "--property=NeedDaemonReload", "--value", *units]
     return output_of(target, asked).split() == ["no"] * len(units)
 
 
 def runs_since(target: InstallTarget, configuration: Path) -> bool:
-    """Return whether HTCondor was started after its configuration was written."""
+    """Return whether HTCondor was started after the file `configuration` was written."""
     asked = ["systemctl", "show", SERVICE, "--property=ActiveState,ActiveEnterTimestampMonotonic"]
     lines = output_of(target, asked).splitlines()
     answers = dict(line.split("=", 1) for line in lines if "=" in line)
@@ -274,7 +274,7 @@ def runs_since(target: InstallTarget, configuration: Path) -> bool:
 
 
 def output_of(target: InstallTarget, asked: list[str]) -> str:
-    """Return the output of a command; empty if it fails."""
+    """Return the output of the command `asked`; empty if it fails."""
     try:
         return target.run(asked).strip()
     except PoolError:
@@ -282,7 +282,7 @@ def output_of(target: InstallTarget, asked: list[str]) -> str:
 
 
 def wait_for_answer(target: InstallTarget) -> None:
-    """Wait until all daemons answer; PoolError if they don't in time."""
+    """Wait until all of HTCondor's daemons answer; PoolError after `target.seconds`."""
     environment = inherited_environment()
     environment.pop("CONDOR_CONFIG", None)
     silent: set[str] = set()

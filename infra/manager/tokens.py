@@ -1,7 +1,7 @@
 """The token with which a node authenticates to the pool.
 
-HTCondor signs the token with a key that only root on the manager can read. The token names
-`node@TRUST_DOMAIN`, and permits a node to advertise itself and to query the pool. Functions raise
+HTCondor signs the token with a key that only root on the manager can read. The token is for the
+identity `node@TRUST_DOMAIN`, which may only advertise a node and query the pool. Functions raise
 PoolError if a token can't be made, read or used.
 """
 
@@ -29,7 +29,7 @@ MAKE = "`sudo trialfleet manager token` on the manager makes a new one"
 
 
 def command(lifetime_days: float = LIFETIME_DAYS) -> list[str]:
-    """Return the command that prints a new token."""
+    """Return the command that prints a new token for nodes."""
     seconds = round(timedelta(days=lifetime_days).total_seconds())
     rights = [word for right in RIGHTS for word in ("-authz", right)]
     limits = [*rights, "-lifetime", str(seconds)]
@@ -37,7 +37,7 @@ def command(lifetime_days: float = LIFETIME_DAYS) -> list[str]:
 
 
 def create(lifetime_days: float = LIFETIME_DAYS) -> str:
-    """Return a new token for nodes; only root can read the key that signs it."""
+    """Return a new token for nodes; only root may call this, as only root can read the key."""
     try:
         return signing.signed(command(lifetime_days))
     except PoolError as error:
@@ -48,7 +48,7 @@ def create(lifetime_days: float = LIFETIME_DAYS) -> str:
 
 
 def expiry(token: str) -> datetime:
-    """Return when a token expires, in UTC, without a check of its signature."""
+    """Return when a token expires, in UTC; its signature is not checked."""
     try:
         _, payload, _ = token.strip().split(".")
         padded = payload + "=" * (-len(payload) % 4)
@@ -58,7 +58,7 @@ def expiry(token: str) -> datetime:
 
 
 def read_node_token() -> str:
-    """Return the nodes' token, from the manager's file or the file in the environment."""
+    """Return the nodes' token, from the file that the environment names, or the manager's file."""
     path = Path(os.environ.get(TOKEN_VARIABLE) or TOKEN_FILE)
     try:
         token = path.read_text(encoding="ascii").strip()
@@ -78,7 +78,7 @@ def read_node_token() -> str:
 
 
 def renew() -> datetime:
-    """Replace the nodes' token on this manager, and return when the new token expires."""
+    """Replace the nodes' token on this manager; return when the new one expires."""
     if not TOKEN_FILE.parent.is_dir():
         raise PoolError(
             f"{TOKEN_FILE.parent} doesn't exist: `sudo trialfleet manager install` makes it"
@@ -92,6 +92,6 @@ def renew() -> datetime:
 
 
 def write(token: str, path: Path) -> None:
-    """Replace the nodes' token file, whose group is its folder's; OSError if not permitted."""
+    """Replace the nodes' token file, which gets its folder's group; OSError if not permitted."""
     write_atomic(path, f"{token}\n", mode=TOKEN_MODE)
     path.chmod(TOKEN_MODE)  # the caller's umask may have removed bits

@@ -1,1 +1,1 @@
-"""The embedded pool: HTCondor's packages, configuration, user namespace and status."""
+"""The embedded pool (HTCondor on this machine, in one folder), and queries of any pool."""

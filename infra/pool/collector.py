@@ -1,4 +1,4 @@
-"""Queries of the collector; PoolError if no pool is configured or the collector is silent."""
+"""Queries of HTCondor's collector; PoolError if it is silent, or no pool is configured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def slot_ads(constraint: str = "true", attributes: Collection[str] = ()) -> list[ClassAd]:
-    """Return the ads of slots that satisfy a ClassAd constraint, with all or some attributes."""
+    """Return the ClassAds of slots that satisfy a constraint; no `attributes` means all."""
     use(connect())
     import htcondor2
 
@@ -32,12 +32,12 @@ def slot_ads(constraint: str = "true", attributes: Collection[str] = ()) -> list
 def read_machines(
     constraint: str = "true", jobs: Iterable[Mapping[str, Any]] = ()
 ) -> tuple[Machine, ...]:
-    """Return the machines whose slots satisfy a constraint, by name; `jobs` name their trials."""
+    """Return the machines whose slots satisfy a ClassAd constraint; `jobs` name their trials."""
     return machines_of((plain(ad) for ad in slot_ads(constraint, ATTRIBUTES)), jobs)
 
 
 def machine_named(name: str) -> Machine | None:
-    """Return the pool's machine of this name; None if it is missing, or the pool doesn't answer."""
+    """Return the pool's machine `name`; None if it is missing, or the pool doesn't answer."""
     try:
         return next(iter(read_machines(f"Machine == {classad_string(name)}")), None)
     except PoolError:

@@ -1,6 +1,7 @@
-"""The configuration of the embedded pool, as text.
+"""The HTCondor configuration of the embedded pool, as text.
 
-Pure: the same settings give the same bytes. Paths and knobs are checked: none can add a line.
+Pure: the same settings give the same bytes. Paths and knobs (the user's settings) are checked: none
+can add a line to the file.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ class PoolSettings:
     """The settings of an embedded pool; InputError if a path or a knob can't be written.
 
     Attributes:
-        account: the pool's owner, by the account name that the daemons see.
-        root: True if the daemons run in a user namespace of root.
-        cpus: number of cpus to offer; 0: those that this process may use, at least 2.
+        account: name of the pool owner's account, as the daemons see it.
+        root: True if root owns the pool; the daemons then run in a user namespace.
+        cpus: number of cpus to offer; 0: those that this process may use, but at least 2.
         memory_mb: memory to offer in MiB; 0: all of the machine's.
         apptainer: the program that runs jobs with a container image; None if there is none.
-        knobs: HTCondor settings that come after all others.
-        extra: configuration text (several lines, `use` statements) that comes last.
+        knobs: the user's HTCondor settings, which come after all others.
+        extra: the user's configuration text (several lines, `use` statements), which comes last.
     """
 
     folder: Path
@@ -63,7 +64,7 @@ class PoolSettings:
 
 
 def check_path(what: str, path: Path) -> None:
-    """Raise InputError if HTCondor would read `path` in its configuration as a different path."""
+    """Raise InputError if HTCondor would read `path` in its configuration as another path."""
     text = str(path)
     # $ begins a macro, # and \ are special in some lists, a comma or a double quote splits.
     unusable = re.search(r"[\x00-\x1f\x7f$\\\",]", text)
@@ -73,7 +74,7 @@ def check_path(what: str, path: Path) -> None:
 
 
 def check_knob(name: str, value: str) -> None:
-    """Raise InputError unless `name = value` is a single setting on a single line."""
+    """Raise InputError unless `name = value` is one HTCondor setting on one line."""
     if not KNOB_NAME.fullmatch(name):
         raise InputError(f"{name!r} can't be the name of an HTCondor setting")
     if re.search(r"[\x00\n\r]", value) or value.rstrip().endswith("\\"):
@@ -94,6 +95,6 @@ def render(settings: PoolSettings) -> str:
 
 
 def variable(name: str, value: str) -> str:
-    """Return `name=value` as one word in HTCondor's environment syntax."""
+    """Return `name=value` as one word, in the syntax of HTCondor's environment settings."""
     quoted = value.replace("'", "''").replace('"', '""')
     return f"'{name}={quoted}'"

@@ -1,4 +1,4 @@
-"""The HTCondor that a command uses: an embedded pool, the environment's, or the machine's own."""
+"""Which HTCondor a command uses: an embedded pool, the environment's, or the machine's own."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _put: set[str] = set()  # values of CONDOR_CONFIG set by `use`, not by a person:
 def connect(folder: Path | str | None = None) -> dict[str, str]:
     """Return CONDOR_CONFIG and PATH of the HTCondor that a command uses; PoolError without one.
 
-    The order is: the embedded pool in `folder`, the HTCondor that CONDOR_CONFIG names, the default
-    embedded pool if it is up, the machine's own HTCondor if its schedd answers.
+    The first of these counts: the embedded pool in `folder`, the HTCondor that CONDOR_CONFIG names,
+    the default embedded pool if it is up, the machine's own HTCondor if its schedd answers.
     """
     if folder is not None or not _kept_seconds:
         return _search(folder)
@@ -41,7 +41,7 @@ def connect(folder: Path | str | None = None) -> dict[str, str]:
 
 
 def keep_for(seconds: float) -> None:
-    """Cache the answer of `connect()` for a while: a search reads all processes or runs a tool."""
+    """Let `connect()` reuse its result for `seconds`, because each search takes time."""
     global _kept_seconds  # noqa: PLW0603 - a process talks to one pool
     _kept_seconds = seconds
 
@@ -63,12 +63,12 @@ def _search(folder: Path | str | None) -> dict[str, str]:
 
 
 def start_command() -> str:
-    """Return the command that starts the pool of `connect()` if it is down."""
+    """Return the shell command that starts the pool of `connect()` if it is down."""
     return Pool(embedded_folder(named_configuration())).command("up")
 
 
 def what_to_export(pool: Pool) -> str:
-    """Return the shell command that lets other commands find a pool; empty if they already do."""
+    """Return the shell command by which other commands find `pool`; empty if they already do."""
     configured = named_configuration()
     if configured == str(pool.condor_config):
         return ""
@@ -80,13 +80,13 @@ def what_to_export(pool: Pool) -> str:
 
 
 def named_configuration() -> str:
-    """Return CONDOR_CONFIG; empty if it is unset, or if only htcondor2 itself has set it."""
+    """Return CONDOR_CONFIG; empty if unset, or if only the package htcondor2 has set it."""
     configured = os.environ.get("CONDOR_CONFIG", "")
     return "" if configured == os.devnull else configured
 
 
 def where_tools_work() -> str:
-    """Return a hint for HTCondor's commands if the user's shell doesn't know this pool."""
+    """Return a hint where HTCondor's tools work; empty if the user's shell knows the pool."""
     config = os.environ.get("CONDOR_CONFIG", "")
     is_embedded = config in _put and embedded_folder(config) is not None
     return "   (in: trialfleet pool shell)" if is_embedded else ""
@@ -102,7 +102,7 @@ def machines_own() -> dict[str, str] | None:
 
 
 def use(environment: Mapping[str, str]) -> None:
-    """Apply `connect()`'s answer to this process, even if htcondor2 is imported already."""
+    """Apply the result of `connect()` to this process, even if htcondor2 is already imported."""
     config = environment.get("CONDOR_CONFIG")
     if config is None:  # the machine's own: HTCondor finds its configuration
         os.environ.pop("CONDOR_CONFIG", None)
@@ -119,7 +119,7 @@ class NoAddressError(PoolError):
 
 
 def local_schedd() -> Any:
-    """Return htcondor2's client of this machine's schedd, in the pool of `use`.
+    """Return htcondor2's client of this machine's schedd, in the pool that `use` selected.
 
     NoAddressError if the schedd has no address yet; HTCondorException if there is no schedd.
     """

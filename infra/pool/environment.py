@@ -11,13 +11,13 @@ TAIL = 15  # lines of a log in an error
 
 
 def inherited_environment() -> dict[str, str]:
-    """Return this process's environment without settings of the pool that it runs in."""
+    """Return this process's environment without the HTCondor settings of a pool that it runs in."""
     names = (name for name in os.environ if not name.upper().startswith("_CONDOR_"))
     return {name: os.environ[name] for name in names if name != "CONDOR_INHERIT"}
 
 
 def extended_path(path: str, installation: Installation) -> str:
-    """Return `path` with HTCondor's folders: first for an unpacked copy, last for the machine's."""
+    """Return `path` with HTCondor's folders: an unpacked copy's first, the machine's own last."""
     folders = [str(installation.bin), str(installation.sbin)]
     before = path.split(os.pathsep) if path else []
     if installation.unpacked:
@@ -26,7 +26,7 @@ def extended_path(path: str, installation: Installation) -> str:
 
 
 def tail(log: Path) -> str:
-    """Return the path and the last lines of a log, for an error's text."""
+    """Return the path and the last lines of a log, for an error message."""
     try:
         lines = log.read_text(errors="replace").splitlines()[-TAIL:]
     except OSError:

@@ -1,7 +1,7 @@
-"""The search for HTCondor: the machine's own HTCondor, or Debian's package in the user's cache.
+"""The search for HTCondor: the machine's own, or Debian's package unpacked into the user's cache.
 
-PyPI has only HTCondor's bindings, and no package index has its relocatable tarball. Debian's
-archive is mirrored and signed, and apt resolves the daemons' dependencies.
+PyPI has only HTCondor's Python bindings, and no package index has its relocatable tarball. Debian's
+archive is mirrored and signed, and apt finds the packages that the daemons need.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def say_nothing(_line: str) -> None:
 
 @dataclass(frozen=True)
 class Installation:
-    """One HTCondor; `release` is RELEASE_DIR, and `unpacked` means a copy in the user's cache."""
+    """One HTCondor; `release` is its RELEASE_DIR, `unpacked` is True for a copy in the cache."""
 
     release: Path
     version: str
@@ -61,7 +61,7 @@ class Installation:
 
     @property
     def bin(self) -> Path:
-        """The folder of the tools (`condor_q`…)."""
+        """The folder of HTCondor's tools, such as `condor_q`."""
         return self.release / "bin"
 
     @property
@@ -84,7 +84,7 @@ class Installation:
 def find_htcondor(progress: Progress = say_nothing, *, cache: Path | None = None) -> Installation:
     """Return the machine's HTCondor if it is new enough, else a copy in the user's cache.
 
-    A missing copy is unpacked now: about 30 MB to download, 100 MB on disk, half a minute. Other
+    A missing copy is unpacked: about 30 MB to download, 100 MB on disk, half a minute. Other
     processes wait for it. PoolError if it can't be unpacked; the message says why.
     """
     cache = cache or platformdirs.user_cache_path("trialfleet") / "condor"
@@ -95,12 +95,12 @@ def find_htcondor(progress: Progress = say_nothing, *, cache: Path | None = None
 
 
 def release_number(version: str) -> tuple[int, ...]:
-    """Return the numbers of `25.14.1` for comparison."""
+    """Return the numbers of a version such as `25.14.1`, for comparisons."""
     return tuple(int(part) for part in version.split("."))
 
 
 def machine_installation() -> Installation | None:
-    """Return the HTCondor, of any version, whose `condor_master` is on PATH; None without one."""
+    """Return the HTCondor whose `condor_master` is on PATH, even if too old; None without one."""
     search = os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS])
     found = shutil.which(MASTER, path=search)
     if found is None:
@@ -128,7 +128,7 @@ def managers_version() -> str:
 
 
 def read_version(release: Path) -> str | None:
-    """Return the version printed by this release's `condor_version`; None if it can't run."""
+    """Return the version that this release's `condor_version` prints; None if it can't run."""
     environment = {**os.environ, "CONDOR_CONFIG": os.devnull}
     try:
         done = captured([release / "bin" / "condor_version"], env=environment)
@@ -139,7 +139,7 @@ def read_version(release: Path) -> str | None:
 
 
 def newest_unpacked(cache: Path) -> Installation | None:
-    """Return the newest complete copy in `cache`, if it is new enough and was not moved."""
+    """Return the newest complete copy in `cache` that is new enough and was not moved, or None."""
     copies = []
     for note in cache.glob(f"*-{platform.machine()}-r{RECIPE}/installation.json"):
         made = object_or_empty(partial(read_json, note))
@@ -153,7 +153,7 @@ def newest_unpacked(cache: Path) -> Installation | None:
 def unpack(cache: Path, progress: Progress = say_nothing) -> Installation:
     """Unpack Debian's HTCondor into `cache` and return it; other processes wait meanwhile.
 
-    PoolError if this machine has no apt, no keys or no mirror, or an unsupported processor.
+    PoolError if this machine lacks apt, Debian's keys or a mirror, or its processor is unsupported.
     """
     refuse_where_impossible()
     cache = make_cache(cache)
@@ -189,7 +189,7 @@ def make_cache(cache: Path) -> Path:
 
 @contextmanager
 def alone_in(cache: Path) -> Iterator[None]:
-    """Hold the lock on `cache`, which the kernel releases if this process dies."""
+    """Hold the lock of `cache`; the kernel releases it if this process dies."""
     with locked(cache / "lock", wait=True):
         for left_over in cache.glob(".unpacking-*"):  # of a process that was killed
             shutil.rmtree(left_over, ignore_errors=True)
@@ -197,7 +197,7 @@ def alone_in(cache: Path) -> Iterator[None]:
 
 
 def unpack_beside(beside: Path, cache: Path, progress: Progress) -> Installation:
-    """Make a complete copy in `beside`, then rename it to its place in `cache`."""
+    """Make a complete copy in the folder `beside`, then move it to its place in `cache`."""
     progress("HTCondor isn't installed here: unpacking Debian's package into the cache")
     apt, packages = plan_from_a_mirror(beside / "apt", progress)
     progress(f"fetching {len(packages)} packages from {apt.mirror}")
@@ -221,7 +221,7 @@ def unpack_beside(beside: Path, cache: Path, progress: Progress) -> Installation
 def plan_from_a_mirror(
     folder: Path, progress: Progress
 ) -> tuple[private_apt.PrivateApt, dict[str, str]]:
-    """Return an apt whose mirror answered, and the packages to fetch with their versions."""
+    """Return an apt whose mirror answered, and the versions of the packages to fetch, by name."""
     reasons: list[str] = []
     for number, mirror in enumerate(private_apt.mirrors()):
         apt = private_apt.PrivateApt(
@@ -238,7 +238,7 @@ def plan_from_a_mirror(
 
 
 def make_runnable(usr: Path, final: Path) -> None:
-    """Make the programs in `usr` use the loader and libraries at their future paths in `final`."""
+    """Make the programs in `usr` use the loader and the libraries that will be in `final`."""
     elf.relocate(
         elf.dynamic_programs([usr / "bin", usr / "sbin", usr / "libexec" / "condor"]),
         loader=final / find_loader(usr).relative_to(usr),
@@ -247,7 +247,7 @@ def make_runnable(usr: Path, final: Path) -> None:
 
 
 def find_loader(usr: Path) -> Path:
-    """Return the unpacked C library's program loader, which is in the folder of libraries."""
+    """Return the loader of the unpacked C library, which is among the libraries in `usr`."""
     found = sorted((usr / "lib").glob("*-linux-gnu/ld-linux-*.so.*"))
     if not found:
         raise PoolError(f"Debian's C library has no loader in {usr / 'lib'}")
@@ -255,14 +255,14 @@ def find_loader(usr: Path) -> Path:
 
 
 def library_folders(usr: Path) -> list[Path]:
-    """Return the library folders of an unpacked copy."""
+    """Return the folders of libraries in `usr`, an unpacked copy's folder."""
     return [find_loader(usr).parent, usr / "lib", usr / "lib" / "condor"]
 
 
 def refuse_incomplete(usr: Path, version: str) -> None:
-    """Raise PoolError unless the daemons find all their libraries and a tool runs.
+    """Raise PoolError unless the unpacked daemons find all their libraries and a tool runs.
 
-    The loader is called explicitly, because the programs contain its future path.
+    The loader is called by its present path, because the programs name its future path.
     """
     loader, folders = find_loader(usr), library_folders(usr)
     for daemon in DAEMONS:

@@ -1,4 +1,4 @@
-"""Constants that a manager and the nodes of its pool share."""
+"""Constants that a manager and the nodes of its HTCondor pool share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machines (execution points) of a pool, parsed from the ads of their slots. Pure."""
+"""The machines (execution points) of an HTCondor pool, from the ClassAds of their slots. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ State = Literal["well", "sick", "draining"]
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Room:
-    """GPUs, cpus and memory (MiB) that a job requests or a machine has."""
+    """GPUs, cpus and memory (MiB): what a job requests, or what a machine or slot has."""
 
     gpus: int = 0
     cpus: int = 0
@@ -43,7 +43,7 @@ class Room:
         return self._with(other, lambda one, another: one + another)
 
     def holds(self, need: Room) -> int:
-        """Return how many jobs of `need` fit at once; a very large number for an empty request."""
+        """Return how many jobs of `need` fit at once; a million if `need` is empty."""
         return min(
             self.gpus // need.gpus if need.gpus else 1_000_000,
             self.cpus // need.cpus if need.cpus else 1_000_000,
@@ -55,7 +55,7 @@ class Room:
         return self._with(need, lambda has, asked: has - times * asked)
 
     def within(self, other: Room) -> Room:
-        """Return the smaller amount of each resource in both rooms."""
+        """Return, for each resource, the smaller amount of both rooms."""
         return self._with(other, min)
 
     def _with(self, other: Room, combine: Callable[[int, int], int]) -> Room:
@@ -68,7 +68,7 @@ class Room:
 
 @dataclass(frozen=True, kw_only=True)
 class RunningTrial:
-    """A trial (or full training) on a machine: its run, region and DAG node."""
+    """A trial or full training that runs on a machine: its run, its region and its DAG node."""
 
     run: str
     region: str
@@ -77,7 +77,7 @@ class RunningTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """A slot; the room of a partitionable slot is only the part that no job has."""
+    """A slot; a partitionable slot's `room` is only what no job has got."""
 
     name: str
     state: str
@@ -87,28 +87,28 @@ class Slot:
 
     @property
     def is_taken(self) -> bool:
-        """True if the slot is claimed for a job; a claim can outlive its job."""
+        """True if the slot is claimed for a job; a claim can last longer than its job."""
         return self.state == "Claimed" and not self.partitionable
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A machine of the pool, from its ads.
+    """A machine of the pool, from its slots' ClassAds.
 
     Attributes:
-        slot: the name of the partitionable slot; without one, of the first slot.
+        slot: the name of its partitionable slot; if there is none, of its first slot.
         free: resources that no job has.
-        note: the node's own reason for draining or refusing jobs; may be empty.
+        note: why the machine's own agent drains it or refuses jobs; may be empty.
         trials: the trials among `jobs`.
         idle_since: when its last job ended, by the collector's clock; None while it has a job.
         instance: its EC2 instance's id; empty outside of a fleet.
         price: USD per hour; None if unknown.
-        healthy: the GPU probe's verdict; None without a probe.
-        reason: the probe's reason if it is not healthy; or which of several GPUs are sick.
-        bandwidth: GB/s of a copy on the GPU; None if not measured.
+        healthy: whether its GPUs passed the GPU probe; None without a probe.
+        reason: why `healthy` is False, or which of several GPUs failed the probe.
+        bandwidth: GB/s of a copy in the GPU's memory; None if not measured.
         launch_microseconds: time to launch an empty kernel; None if not measured.
-        driver_option: state of the NVIDIA module's option.
-        shares: the number of trials that share a GPU, which counts as that many GPUs.
+        driver_option: state of the NVIDIA kernel module's option.
+        shares: the number of trials that share a GPU; each GPU is advertised as that many.
     """
 
     name: str
@@ -142,7 +142,7 @@ class Machine:
 
     @property
     def offered(self) -> Room:
-        """Resources that jobs can get now; a drained slot and a slot in state Owner offer none."""
+        """Resources that jobs can get now: a slot that is drained or in state Owner offers none."""
         return _sum(
             slot.room
             for slot in self.slots
@@ -150,10 +150,10 @@ class Machine:
         )
 
     def is_sick(self, wants_gpus: bool | None = None) -> bool:
-        """Return whether trials need GPUs but the probe found no healthy GPU.
+        """Return whether trials need GPUs, but the GPU probe found no healthy one.
 
-        A machine outside of a fleet is not sick without a probe. The default of `wants_gpus` is
-        whether the machine has GPUs.
+        A fleet's machine is sick until it is probed; other machines may have no probe. `wants_gpus`
+        is by default whether the machine has GPUs.
         """
         wanted = self.total.gpus > 0 if wants_gpus is None else wants_gpus
         return wanted and (self.healthy is False or (self.healthy is None and self.instance != ""))
@@ -165,7 +165,7 @@ class Machine:
         return "sick" if self.is_sick(wants_gpus) else "well"
 
     def explanation(self, wants_gpus: bool | None = None) -> str:
-        """Return the reason of the state, or why some GPUs get no trials; empty if all is well."""
+        """Return the reason for `state`, or why some GPUs get no trials; empty if all is well."""
         state = self.state(wants_gpus)
         if state == "draining":
             return self.drain_explanation
@@ -175,12 +175,12 @@ class Machine:
 
     @property
     def drain_explanation(self) -> str:
-        """The reason of the drain: the request's, or else the node's own; may be empty."""
+        """Why the machine drains, by the request to drain or else by its own note; may be empty."""
         return (self.drain_reason or self.note).removeprefix(OURS)
 
     @property
     def sickness(self) -> str:
-        """The reason why the machine takes no trials that need a GPU."""
+        """Why the machine takes no trials that need a GPU, given that it takes none."""
         if self.healthy is None:
             return "its GPU has not been probed yet"
         return f"its GPU failed the probe: {self.reason or 'no reason given'}"
@@ -190,7 +190,7 @@ class Machine:
 
 
 def machines_of(ads: Iterable[Ad], jobs: Iterable[Ad] = ()) -> tuple[Machine, ...]:
-    """Return the machines of slots' ads, by name; a machine with only dynamic slots is omitted."""
+    """Return the machines of slots' ClassAds, by name, without those with only dynamic slots."""
     trials = {job["GlobalJobId"]: _trial(job) for job in jobs if "GlobalJobId" in job}
     by_machine: dict[str, list[Ad]] = defaultdict(list)
     for ad in ads:
@@ -201,12 +201,12 @@ def machines_of(ads: Iterable[Ad], jobs: Iterable[Ad] = ()) -> tuple[Machine, ..
 
 
 def machine_name(ad: Ad) -> str:
-    """Return the name of a slot's machine."""
+    """Return the name of the machine that has the slot with this ClassAd."""
     return _text(ad, "Machine") or _text(ad, "Name").rpartition("@")[2]
 
 
 def _machine(ads: list[Ad], trials: Mapping[str, RunningTrial]) -> Machine | None:
-    """Return the machine of these slots; if a partitionable slot has two ads, the later counts."""
+    """Return the machine of these slots; of two ClassAds of one slot the later counts."""
     cut = [ad for ad in ads if ad.get("SlotType") == "Dynamic"]
     uncut = sorted((ad for ad in ads if ad.get("SlotType") != "Dynamic"), key=_heard)
     own = list({ad.get("Name"): ad for ad in uncut}.values())
@@ -255,15 +255,15 @@ def _slot(ad: Ad) -> Slot:
 
 
 def slot_order(slot: Slot) -> tuple[int, str]:
-    """Return the sort key of slots by name, `slot1_2` before `slot1_10`."""
+    """Return a sort key by slot names, by which `slot1_2` comes before `slot1_10`."""
     return len(slot.name), slot.name
 
 
 def _idle_since(ad: Ad, slots: Sequence[Ad]) -> datetime | None:
-    """Return when the last dynamic slot was released; None while a slot is held (`slots.py`).
+    """Return since when no job has held a dynamic slot; None while one does (see `slots.py`).
 
-    None also if the collector doesn't know a new slot yet. The startd's idle time is subtracted
-    from the collector's time of the same ad, because their clocks may differ.
+    None also if the collector doesn't know a new dynamic slot yet. Only the duration comes from the
+    startd: it is subtracted from the collector's time, because the clocks may differ.
     """
     keep_files = sum(map(is_data_slot, slots))
     if any(map(is_held, slots)) or (number(ad, "NumDynamicSlots") or 0) > keep_files:
@@ -290,7 +290,7 @@ def _sum(rooms: Iterable[Room]) -> Room:
 
 
 def room(ad: Ad, names: str) -> Room:
-    """Return the room in an ad; the attributes' names follow a pattern such as `Request{}`."""
+    """Return the room in a ClassAd; its attributes are named by a pattern such as `Request{}`."""
     gpus, cpus, memory = (
         int(number(ad, names.format(resource)) or 0) for resource in ("GPUs", "Cpus", "Memory")
     )
@@ -298,7 +298,7 @@ def room(ad: Ad, names: str) -> Room:
 
 
 def number(ad: Ad, name: str) -> float | None:
-    """Return a number in an ad; None if it is missing."""
+    """Return a number in a ClassAd; None if it is missing or no number."""
     value = ad.get(name)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
@@ -309,5 +309,5 @@ def _text(ad: Ad, name: str) -> str:
 
 
 def moment(seconds: float) -> datetime:
-    """Return the time that an ad gives in seconds."""
+    """Return the time for a ClassAd's number of seconds (Unix time)."""
     return datetime.fromtimestamp(seconds, UTC)

@@ -1,8 +1,8 @@
-"""A package of Debian and its dependencies, unpacked into a folder.
+"""A Debian package and the packages that it needs, unpacked into a folder.
 
-This needs no root and changes nothing in the system: apt runs with separate lists, cache, sources
-and an empty record of installed packages. apt checks the archive's signatures with Debian's
-keyring. Functions raise PoolError if a step fails, or this machine lacks a program.
+This needs no root and changes nothing in the system: apt runs with its own lists, cache, sources
+and an empty record of installed packages. It checks the archive's signatures with Debian's keyring.
+Functions raise PoolError if a step fails, or this machine lacks a program.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CLEARED = ("APT::Default-Release", "APT::Update", "DPkg", "Dir::Cache", "APT::Ne
 
 @dataclass(frozen=True)
 class PrivateApt:
-    """A separate apt in an empty `folder` (100 MB) with one release of Debian on one mirror.
+    """A separate apt in an empty `folder` (100 MB) for one release of Debian on one mirror.
 
     `mirror` is the archive's URL; `architecture` is Debian's name of the processor, like `amd64`.
     """
@@ -74,13 +74,13 @@ class PrivateApt:
         self._get("update")
 
     def closure(self, package: str) -> dict[str, str]:
-        """Return name → version of `package` and its dependencies, without `NOT_NEEDED`."""
+        """Return the versions of `package` and of what it needs, by name, without `NOT_NEEDED`."""
         plan = self._get("install", "--simulate", package)
         planned = re.findall(r"^Inst (\S+) (?:\[\S+\] )?\((\S+) ", plan, flags=re.MULTILINE)
         return {name: version for name, version in planned if not NOT_NEEDED.match(name)}
 
     def download(self, packages: dict[str, str]) -> list[Path]:
-        """Fetch the packages' files, and check them against the signed list."""
+        """Fetch the packages' files, and check them against the signed list of `update`."""
         names = [f"{name}={version}" for name, version in packages.items()]
         self._get("download", *names, within=self.folder / "packages")
         return sorted((self.folder / "packages").glob("*.deb"))
@@ -95,7 +95,7 @@ class PrivateApt:
         return done.stdout
 
     def options(self) -> Iterator[str]:
-        """Yield apt's options that restrict it to this folder."""
+        """Yield the options that make apt use only this folder."""
         places = {
             "Dir::State": self.folder,
             "Dir::State::Lists": self.folder / "lists",
@@ -121,7 +121,7 @@ class PrivateApt:
 
 
 def explain(mirror: str, complaint: str) -> str:
-    """Return one line with the reason of apt's failure, from its output."""
+    """Return one line that says why apt failed, from its output `complaint`."""
     lines = [line for line in complaint.splitlines() if line.startswith(("E:", "W:", "Err:"))]
     reason = " ".join(lines[:1]) or complaint.strip()[-300:] or "apt-get failed without a message"
     if re.search(r"NO_PUBKEY|Missing key|not signed|EXPKEYSIG|signature", complaint):
@@ -141,12 +141,12 @@ def machine_architecture() -> str:
 
 
 def missing_programs() -> list[str]:
-    """Return apt's programs that this machine lacks; none on Debian and its derivatives."""
+    """Return apt's programs that this machine lacks; on Debian and its derivatives none."""
     return [name for name in PROGRAMS if shutil.which(name) is None]
 
 
 def keyring() -> Path:
-    """Return the file with the keys that sign Debian's archive."""
+    """Return the file of keys that sign Debian's archive."""
     for path in KEYRINGS:
         if path.is_file():
             return path
@@ -157,7 +157,7 @@ def keyring() -> Path:
 
 
 def mirrors() -> list[str]:
-    """Return mirrors of Debian: the environment's, then those of the machine's apt, each once."""
+    """Return the URLs of mirrors of Debian: the environment's, then those of this machine's apt."""
     found = _mirrors_of_lists() or _mirrors_of_sources()
     usable = [uri for uri in found if re.fullmatch(r"[^\s\[\]]+", uri) and "security" not in uri]
     named = os.environ.get(MIRROR_VARIABLE, "").rstrip("/")
@@ -178,7 +178,7 @@ def _mirrors_of_lists() -> list[str]:
 
 
 def _mirrors_of_sources() -> list[str]:
-    """Return repositories in apt's sources that look like Debian's, without downloaded lists."""
+    """Return the URLs in apt's sources that look like Debian's; this needs no downloaded lists."""
     asked = _apt_get("update", "--print-uris")
     return re.findall(r"^'(\S+/debian)/dists/[^']+/InRelease'", asked, re.MULTILINE)
 
@@ -188,7 +188,7 @@ def _apt_get(*words: str) -> str:
 
 
 def extract(packages: list[Path], folder: Path) -> None:
-    """Unpack the packages' files into `folder`, without running their scripts."""
+    """Unpack the package files into `folder`, without running their scripts."""
     folder.mkdir(parents=True, exist_ok=True)
     for package in packages:
         done = captured(["dpkg-deb", "--extract", package, folder])

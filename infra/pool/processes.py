@@ -1,11 +1,11 @@
-"""The processes of a pool on this machine, identified by their environment.
+"""The processes of a pool on this machine, identified by their environment variables.
 
-A pid file is wrong after a reboot, and does not list orphans of a killed master. The environment of
-a process identifies its pool:
+A pid file would be wrong after a reboot, and would not list processes that a killed condor_master
+left. A pool is identified in either of two ways:
 
-- The daemons inherit the pool's mark from their master, and the starter passes it to jobs.
-- HTCondor adds `_CONDOR_ANCESTOR_…` to all processes of its daemons (also DAGMan and its scripts).
-  Together with CONDOR_CONFIG it identifies the pool. A user's shell in the pool has no ancestor.
+- By a variable (the mark) that the daemons inherit from condor_master, and jobs from the starter.
+- By CONDOR_CONFIG, if there is also a variable `_CONDOR_ANCESTOR_…`. HTCondor gives these to all
+  processes of its daemons, DAGMan and its scripts included. A user's shell has none.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Process:
     Attributes:
         environment: its initial environment, as `NAME=VALUE`.
         namespace: identity of its user namespace, `user:[…]`.
-        handle: sends signals to this process, never to a later process with the same number.
+        handle: sends signals to this process, never to a later one with the same number.
     """
 
     pid: int
@@ -49,7 +49,7 @@ class Process:
 
 
 def living() -> list[Process]:
-    """Return all processes that this user may inspect, without zombies, by pid."""
+    """Return all processes that this user may inspect, without zombies, by process number."""
     return [process for pid in sorted(psutil.pids()) if (process := read(pid)) is not None]
 
 
@@ -74,12 +74,15 @@ def read(pid: int) -> Process | None:
 
 
 def namespace_of(pid: int | str) -> str:
-    """Return the identity of a process's user namespace; OSError if it may not be read."""
+    """Return the identity of a process's user namespace; OSError if it can't be read."""
     return str(Path(f"/proc/{pid}/ns/user").readlink())
 
 
 def of_pool(processes: Iterable[Process], *, mark: str, config: str) -> list[Process]:
-    """Return the processes of the pool with this configuration file, and their descendants."""
+    """Return a pool's processes and their descendants.
+
+    `mark` names the variable that identifies a pool's daemons; `config` is the CONDOR_CONFIG.
+    """
     everyone = list(processes)
     chosen = {
         process.pid: process
@@ -91,7 +94,10 @@ def of_pool(processes: Iterable[Process], *, mark: str, config: str) -> list[Pro
 
 
 def include_relatives(everyone: list[Process], chosen: dict[int, Process]) -> list[Process]:
-    """Add the descendants, found by parent, HTCondor's ancestor or user namespace, to `chosen`."""
+    """Add the descendants of `chosen` processes to `chosen`; return all, by process number.
+
+    A descendant is known by its parent, its user namespace, or HTCondor's `_CONDOR_ANCESTOR_…`.
+    """
     own = namespace_of("self")
     while True:
         marks = frozenset().union(*(ancestors(process) for process in chosen.values()))
@@ -113,23 +119,23 @@ def include_relatives(everyone: list[Process], chosen: dict[int, Process]) -> li
 
 
 def ancestors(process: Process) -> frozenset[str]:
-    """Return the variables with which HTCondor marks a daemon's descendants; each is unique."""
+    """Return the variables by which HTCondor marks the descendants of a daemon, each uniquely."""
     return frozenset(entry for entry in process.environment if entry.startswith(ANCESTOR))
 
 
 def send(process: Process, number: signal.Signals) -> None:
-    """Signal `process`, unless it is gone or another process has its number."""
+    """Send a signal to `process`, unless it is gone or its number belongs to another process."""
     with suppress(psutil.NoSuchProcess):
         process.handle.send_signal(number)
 
 
 def captured(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a program, and return its exit code and output."""
+    """Run a program; return its exit code and output."""
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
 def wait_until(done: Callable[[], bool], *, seconds: float, poll: float = POLL) -> bool:
-    """Return True as soon as `done()` is true; False after `seconds`."""
+    """Return True as soon as `done()` is true, or False after `seconds`."""
     deadline = time.monotonic() + seconds
     while not done():
         if time.monotonic() > deadline:

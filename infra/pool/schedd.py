@@ -1,4 +1,4 @@
-"""Queries, edits and removal of jobs by this machine's schedd; PoolError if HTCondor refuses."""
+"""Queries, changes and removal of jobs in this machine's schedd; PoolError if HTCondor refuses."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from trialfleet.infra.pool.connection import connect, local_schedd, start_comman
 def query(
     constraint: str, projection: list[str], as_text: Collection[str] = ()
 ) -> list[dict[str, Any]]:
-    """Return the ads of the queue's jobs that satisfy a ClassAd constraint.
+    """Return the ClassAds of the jobs in the queue that satisfy a ClassAd constraint.
 
-    Undefined attributes are left out. Expressions in `as_text` are not evaluated.
+    Undefined attributes are left out. Attributes in `as_text` stay expressions, unevaluated.
     """
     with reach() as schedd:
         return [plain(ad, as_text) for ad in schedd.query(constraint, projection)]
 
 
 def groups(constraint: str, attributes: list[str]) -> list[dict[str, Any]]:
-    """Return an ad for each group of jobs with equal values of these attributes.
+    """Return a ClassAd for each group of jobs with equal values of `attributes`.
 
-    JobCount is the size of a group, and JobIds begins with its first id. The constraint may only
-    use these attributes.
+    JobCount is the group's number of jobs, and JobIds begins with its first job's id. The
+    constraint may only use `attributes`.
     """
     with reach() as schedd:
         import htcondor2
@@ -37,7 +37,7 @@ def groups(constraint: str, attributes: list[str]) -> list[dict[str, Any]]:
 
 
 def act(action: str, constraint: str, reason: str) -> int:
-    """Apply a JobAction such as "Remove" to jobs, whose logs get the reason; return the number."""
+    """Apply a JobAction such as "Remove" to jobs, whose logs get `reason`; return their number."""
     reason_and_code: Any = (reason, 0)  # 25.14 drops a reason without a code
     with reach(f"HTCondor refused to {action} {constraint}") as schedd:
         import htcondor2
@@ -47,14 +47,14 @@ def act(action: str, constraint: str, reason: str) -> int:
 
 
 def edit(jobs: str, attribute: str, value: str) -> None:
-    """Set an attribute of jobs (an id or a ClassAd constraint) to a ClassAd expression."""
+    """Set an attribute of `jobs` (an id or a ClassAd constraint) to a ClassAd expression."""
     with reach(f"HTCondor refused to edit {jobs}") as schedd:
         schedd.edit(jobs, attribute, value)
 
 
 @contextmanager
 def reach(failed: str = "HTCondor's schedd does not answer") -> Iterator[Any]:
-    """Yield the schedd; its exceptions in the block become PoolError with this prefix."""
+    """Yield the schedd's client; its errors in the block become PoolError, prefixed by `failed`."""
     use(connect())
     import htcondor2
 

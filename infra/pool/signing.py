@@ -1,4 +1,4 @@
-"""HTCondor's signed tokens and their keys."""
+"""HTCondor's signed tokens, and the keys that sign them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ PROGRAM = "condor_token_create"
 
 
 def new_key() -> bytes:
-    """Return a signing key for tokens, in the form of HTCondor's folder of keys."""
+    """Return a new key that signs tokens, as HTCondor's folder of keys stores it."""
     return secrets.token_bytes(64)
 
 
 def token_command(identity: str, key: str, arguments: Sequence[str] = ()) -> list[str]:
-    """Return the command that prints a new token for the identity `NAME@DOMAIN`.
+    """Return the command that prints a new token for `identity`, which is NAME@DOMAIN.
 
-    `key` is the key's file in HTCondor's folder of keys. Arguments may limit the permissions.
+    `key` is a file's name in HTCondor's folder of keys. `arguments` may limit the permissions.
     """
     return [PROGRAM, "-identity", identity, "-key", key, *arguments]
 
 
 def signed(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """Return the token that a `token_command` prints; `environment` selects the HTCondor.
+    """Return the token that `command`, made by `token_command`, prints.
 
-    PoolError if the program or the key is missing, or this user may not read the key.
+    `environment` selects the HTCondor. PoolError if program or key is missing or not permitted.
     """
     path = environment.get("PATH") if environment else None
     program = shutil.which(command[0], path=path)

@@ -34,10 +34,10 @@ TOOL_SECONDS = 20  # time limit of a tool; one that takes longer has no daemon t
 
 @dataclass(frozen=True, kw_only=True)
 class Queue:
-    """The number of jobs in a queue; `trials` and `jobs` by state, such as idle, running, held.
+    """The numbers of jobs in a queue; `trials` and `jobs` are by state, such as idle or held.
 
-    `jobs` are all that need a slot. `runs` are DAGMans without a parent. `clocks` are jobs that
-    start studies' daily runs.
+    `jobs` counts all jobs that need a slot. `runs` counts DAGMan jobs that no other DAGMan started.
+    `clocks` counts jobs that start a study's run each day.
     """
 
     runs: int = 0
@@ -48,13 +48,13 @@ class Queue:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolStatus(Queue):
-    """A pool at one moment, with the jobs of its queue.
+    """A pool at one moment, with the numbers of jobs in its queue.
 
     Attributes:
         state: `up`: all daemons answer; `down`: the pool has no process; `failing`: it has
-            processes but doesn't answer (it is starting, or its master died).
-        version: HTCondor's version; empty when the pool was never up.
-        master: process number of condor_master; 0 when there is none.
+            processes but doesn't answer (it is starting, or its condor_master died).
+        version: HTCondor's version; empty if the pool was never up.
+        master: process number of condor_master; 0 if there is none.
         daemons: names of the daemons that answer, condor_master first.
     """
 
@@ -67,7 +67,7 @@ class PoolStatus(Queue):
     machines: tuple[Machine, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the status as plain data, each machine with its slots and resources in use."""
+        """Return the status as JSON data, with each machine's slots and its resources in use."""
         slots = [(machine, slot) for machine in self.machines for slot in machine.slots]
         slots.sort(key=lambda pair: slot_order(pair[1]))
         return vars(self) | {
@@ -103,7 +103,7 @@ class PoolStatus(Queue):
 def daemons_and_machines(
     environment: Mapping[str, str],
 ) -> tuple[tuple[str, ...], tuple[Machine, ...]]:
-    """Return the names of advertised daemons, and the machines; none if the collector is silent."""
+    """Return the daemons that answer, and the machines; both empty if the collector is silent."""
     attributes = ",".join(("MyType", *ATTRIBUTES))
     ads = ads_of(["condor_status", "-any", "-json", "-attributes", attributes], environment) or []
     kinds = {ad.get("MyType") for ad in ads}
@@ -112,13 +112,13 @@ def daemons_and_machines(
 
 
 def look_at_queue(environment: Mapping[str, str]) -> Queue | None:
-    """Return the jobs in the queue; None when the schedd doesn't answer."""
+    """Return the numbers of jobs in the queue; None if the schedd doesn't answer."""
     ads = ads_of(["condor_q", "-allusers", "-json", "-attributes", JOB_ATTRIBUTES], environment)
     return None if ads is None else queue_of(ads)
 
 
 def queue_of(ads: Iterable[Mapping[str, Any]]) -> Queue:
-    """Return the queue's figures from the ads of its jobs."""
+    """Return the numbers of jobs from the queue's ClassAds."""
     everything, own = list(ads), {Universe.SCHEDULER, Universe.LOCAL}
     jobs = [ad for ad in everything if ad.get("JobUniverse") not in own]
     dags = [ad for ad in everything if ad.get("JobUniverse") == Universe.SCHEDULER]
@@ -136,7 +136,7 @@ def _by_state(ads: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def ads_of(command: list[str], environment: Mapping[str, str]) -> list[dict[str, Any]] | None:
-    """Return the ads that a tool prints as JSON; None if it is missing, fails or is too slow."""
+    """Return the ClassAds that a tool prints as JSON; None if it is missing, slow or fails."""
     try:
         done = captured(command, env=environment, timeout=TOOL_SECONDS)
     except (FileNotFoundError, subprocess.TimeoutExpired):

@@ -1,9 +1,9 @@
 """The daemons' account: the user's own, or for root an ordinary account in a user namespace.
 
-HTCondor refuses root's jobs. In a user namespace root's processes appear as a plain account, while
-their files outside belong to root. The account must not be the kernel's overflow uid (`nobody`),
-which represents all unmapped users: any other user could then act as the pool's owner, and run jobs
-as root. Functions raise PoolError without such an account, a name of the user, or user namespaces.
+HTCondor refuses root's jobs. In a user namespace root's processes appear as an ordinary account,
+while their files outside belong to root. The account must not be the kernel's overflow uid
+(`nobody`), which represents all unmapped users: any other user could then act as the pool's owner,
+and run jobs as root. PoolError without such an account, a name of the user, or user namespaces.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ PREFERRED = ("condor", "daemon")
 
 @dataclass(frozen=True)
 class Identity:
-    """The account's name as the daemons see it, and words before a daemon's command line."""
+    """The account's name as the daemons see it; `prefix` comes before a daemon's command line."""
 
     account: str
     prefix: tuple[str, ...] = ()
 
     @property
     def root(self) -> bool:
-        """True if root's daemons run in a user namespace."""
+        """True if root owns the pool, and the daemons run in a user namespace."""
         return bool(self.prefix)
 
 
 def identity() -> Identity:
-    """Return the identity of this user's daemons."""
+    """Return the account with which this user's daemons run."""
     if os.geteuid() != 0:
         return Identity(user_name(os.geteuid()))
     account = mapped_account()
@@ -46,7 +46,7 @@ def identity() -> Identity:
 
 
 def user_name(uid: int) -> str:
-    """Return the name of the account `uid`, by which HTCondor knows the pool's owner."""
+    """Return the name of the account `uid`; HTCondor knows the pool's owner by it."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -56,7 +56,7 @@ def user_name(uid: int) -> str:
 
 
 def mapped_account() -> pwd.struct_passwd:
-    """Return an ordinary account of this machine, not the overflow account."""
+    """Return an ordinary account of this machine, which is not the kernel's overflow account."""
     try:
         overflow = int(OVERFLOW_UID.read_text())
     except (OSError, ValueError):
@@ -71,7 +71,7 @@ def mapped_account() -> pwd.struct_passwd:
 
 
 def refuse_where_forbidden(chosen: Identity) -> None:
-    """Raise PoolError if root can't have a user namespace on this machine."""
+    """Raise PoolError if root can't use the namespace of `chosen` on this machine."""
     advice = "HTCondor refuses root's jobs; run trialfleet as a plain user"
     if shutil.which("unshare") is None:
         raise PoolError(f"`unshare` (package util-linux) is missing, and {advice}")

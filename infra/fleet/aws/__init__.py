@@ -1,1 +1,1 @@
-"""boto3's clients, and a module per kind of resource that a fleet makes with them."""
+"""boto3's clients, and one module for each kind of AWS resource that a fleet creates."""

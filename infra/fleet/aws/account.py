@@ -1,8 +1,8 @@
 """The AWS settings with which a run's autoscaler reaches the run's AWS account.
 
-The autoscaler is a job: it sees the user's home, but not the shell's environment. So the run stores
-the variables that select account, endpoint and proxy, and the account's number. Secrets are never
-stored: the keys must be in ~/.aws or come from the machine's role.
+The autoscaler is a job in HTCondor: it sees the user's home, but not the shell's environment. So
+the run's folder stores the account's number, and the variables that select account, endpoint and
+proxy. AWS keys are never stored: they must be in ~/.aws or come from the machine's role.
 """
 
 from __future__ import annotations
@@ -38,23 +38,26 @@ _PROVIDERS = ("env", "container-role")  # botocore's names for credentials of an
 
 @dataclass(frozen=True, kw_only=True)
 class AwsEnvironment:
-    """An AWS account, and the environment variables with which to reach it."""
+    """An AWS account's number, and the environment variables with which to reach the account."""
 
     account: str
     variables: Mapping[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        """Return account and variables as plain data, which may contain a proxy's password."""
+        """Return the account and the variables as JSON data; a proxy's URL may hold a password."""
         return {"schema": 1, **asdict(self)}
 
     def enter(self) -> Aws:
-        """Set the variables in this process; return clients that refuse any other account."""
+        """Set the variables in this process; return clients that refuse other AWS accounts."""
         os.environ.update(self.variables)
         return Aws(account=self.account)
 
 
 def snapshot(aws_region: str, environment: Mapping[str, str] = os.environ) -> AwsEnvironment:
-    """Return the AWS settings for a run's autoscaler; InputError if only the shell has the keys."""
+    """Return the AWS settings that a run's autoscaler needs, taken from `environment`.
+
+    InputError if AWS keys are only in `environment`, which the autoscaler will not see.
+    """
     account = Aws().account(aws_region)
     if secrets := _secrets(environment):
         _check_without(secrets, account, aws_region)
@@ -62,9 +65,9 @@ def snapshot(aws_region: str, environment: Mapping[str, str] = os.environ) -> Aw
 
 
 def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables that select account, endpoint and proxy; one may hold a password.
+    """Return the variables that select AWS account, endpoint and proxy.
 
-    Paths become absolute, because a job has its own working directory.
+    A proxy's URL may hold a password. Paths become absolute: a job has its own working directory.
     """
     kept = {}
     for name, value in sorted(environment.items()):
@@ -77,7 +80,7 @@ def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 def check_found_by_jobs(whose: str, environment: Mapping[str, str] = os.environ) -> None:
     """Raise InputError if AWS keys are only in `environment`; makes no call to AWS.
 
-    `whose` is the error's subject: the program that needs the keys.
+    `whose` names the program that needs the keys; the error message begins with it.
     """
     secrets = _secrets(environment)
     if secrets and _session_of_a_job().get_credentials() is None:
@@ -108,7 +111,7 @@ def _check_without(secrets: str, account: str, aws_region: str) -> None:
 
 
 def _session_of_a_job() -> boto3.Session:
-    """Return a session with the credentials that a job has: from files or the machine's role."""
+    """Return a session with the AWS keys that a job finds: in files or from the machine's role."""
     session = botocore.session.Session()
     chain = session.get_component("credential_provider")
     for name in _PROVIDERS:
@@ -118,7 +121,7 @@ def _session_of_a_job() -> boto3.Session:
 
 
 def read(path: Path) -> AwsEnvironment:
-    """Return the AWS settings stored with a run; InputError if missing or damaged."""
+    """Return the AWS settings that a run stored in `path`; InputError if missing or damaged."""
     try:
         value = read_json(path)
         return AwsEnvironment(account=str(value["account"]), variables=dict(value["variables"]))

@@ -1,9 +1,9 @@
 """The fleet's S3 bucket: the nodes' program, the record of costs, the logs of failed nodes.
 
 A bucket that the user names must exist. The fleet doesn't change its settings, and writes and
-deletes only objects under the fleet's prefix. Otherwise the fleet makes its own bucket, and
-recognises it by the name alone, which contains the account's number. A tag would not suffice: AWS
-can't make and tag a bucket in one step, and a crash may leave a bucket untagged.
+deletes only objects under the fleet's prefix. Otherwise the fleet creates its own bucket, and
+recognises it by the name, which contains the account's number. A tag would not do: AWS can't create
+and tag a bucket in one step, so a crash may leave it untagged.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _ENCRYPTED: ServerSideEncryptionConfigurationTypeDef = {
 
 
 def name_of(fleet: Fleet, account: str) -> str:
-    """Return the name of the fleet's bucket."""
+    """Return the name of the bucket that the fleet uses: the user's or its own."""
     return fleet.bucket or names.bucket_name(fleet.called, account)
 
 
 def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
-    """Make the fleet's bucket, encrypted and not public, or check the user's; return the name."""
+    """Create the fleet's encrypted, private bucket, or check the user's; return its name."""
     name = name_of(fleet, account)
     with asking(f"the bucket {name}"):
         s3 = aws.s3(fleet.home)
@@ -68,7 +68,7 @@ def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
 
 
 def put(aws: Aws, fleet: Fleet, bucket: str, key: str, data: bytes) -> None:
-    """Store an object, unless its key exists; the key must identify the content."""
+    """Store `data` unless `key` exists: a key must always stand for the same content."""
     s3 = aws.s3(fleet.home)
     with asking(f"s3://{bucket}/{key}"):
         if not or_none(lambda: s3.head_object(Bucket=bucket, Key=key), *MISSING):
@@ -79,7 +79,7 @@ def put(aws: Aws, fleet: Fleet, bucket: str, key: str, data: bytes) -> None:
 
 
 def exists(s3: S3Client, name: str, account: str) -> bool:
-    """Return whether this account has the bucket; FleetError if another account has it."""
+    """Return whether `account` has the bucket `name`; FleetError if another account has it."""
     try:
         found = or_none(lambda: s3.head_bucket(Bucket=name, ExpectedBucketOwner=account), *MISSING)
     except ClientError as error:
@@ -93,13 +93,13 @@ def exists(s3: S3Client, name: str, account: str) -> bool:
 
 
 def objects(s3: S3Client, name: str, prefix: str) -> list[str]:
-    """List the keys under a prefix."""
+    """List the keys in the bucket `name` that begin with `prefix`."""
     pages = s3.get_paginator("list_objects_v2").paginate(Bucket=name, Prefix=prefix)
     return [entry["Key"] for page in pages for entry in page.get("Contents", [])]
 
 
 def left(aws: Aws, fleet: Fleet, account: str) -> list[str]:
-    """List the fleet's own bucket, and the fleet's objects in the user's bucket."""
+    """List what is left to delete: the fleet's own bucket, and its objects in the user's bucket."""
     s3, own = aws.s3(fleet.home), names.bucket_name(fleet.called, account)
     found = [f"s3://{own}"] if exists(s3, own, account) else []
     if fleet.bucket and exists(s3, fleet.bucket, account):
@@ -109,7 +109,7 @@ def left(aws: Aws, fleet: Fleet, account: str) -> list[str]:
 
 
 def remove(aws: Aws, fleet: Fleet, account: str) -> None:
-    """Delete the fleet's objects and its own bucket; FleetError if the bucket has other objects."""
+    """Delete the fleet's objects and its own bucket; FleetError if that has other objects."""
     s3, own = aws.s3(fleet.home), names.bucket_name(fleet.called, account)
     for name in dict.fromkeys((fleet.bucket or own, own)):
         with asking(f"the bucket {name}"):
@@ -146,7 +146,7 @@ def _make(s3: S3Client, name: str, aws_region: str) -> None:
 
 
 def _settle(s3: S3Client, fleet: Fleet, name: str, *, is_new: bool) -> None:
-    """Set the settings that differ; a new bucket's settings are not read first."""
+    """Set the bucket's settings that are not as they should be; a new bucket has none to read."""
 
     def setting(get: Callable[..., Any], key: str) -> Any:
         return None if is_new else or_none(lambda: get(Bucket=name)[key], *UNSET)

@@ -1,4 +1,4 @@
-"""boto3's clients, and AWS's refusals as errors that say what to do."""
+"""boto3's clients, and errors that explain AWS's refusals and say what to do."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ DENIED = {
 
 
 class Aws:
-    """The boto3 clients of one account, each made when it is first needed."""
+    """The boto3 clients of one AWS account, each made when it is first needed."""
 
     def __init__(self, session: boto3.Session | None = None, *, account: str = "") -> None:
-        """Keep the credentials, without a call to AWS; `account` is the only account allowed."""
+        """Make no call to AWS yet; if `account` is given, only this AWS account is allowed."""
         self._only = account
         with asking("the AWS credentials"):
             self._session = session or boto3.Session()
@@ -62,46 +62,46 @@ class Aws:
         self._account = ""
 
     def ec2(self, aws_region: str) -> EC2Client:
-        """Return the client of EC2 in a region."""
+        """Return the client of EC2 in an AWS region."""
         return cast("EC2Client", self._client("ec2", aws_region))
 
     def iam(self) -> IAMClient:
-        """Return the client of IAM, which has no regions."""
+        """Return the client of IAM, a service without regions."""
         return cast("IAMClient", self._client("iam", "us-east-1"))
 
     def s3(self, aws_region: str) -> S3Client:
-        """Return the client of S3 in a region."""
+        """Return the client of S3 in an AWS region."""
         return cast("S3Client", self._client("s3", aws_region))
 
     def ssm(self, aws_region: str) -> SSMClient:
-        """Return the client of Systems Manager (for parameters) in a region."""
+        """Return the client of Systems Manager, which stores parameters, in an AWS region."""
         return cast("SSMClient", self._client("ssm", aws_region))
 
     def sts(self, aws_region: str) -> STSClient:
-        """Return the client of STS in a region."""
+        """Return the client of STS in an AWS region."""
         return cast("STSClient", self._client("sts", aws_region))
 
     def quotas(self, aws_region: str) -> ServiceQuotasClient:
-        """Return the client of Service Quotas in a region."""
+        """Return the client of Service Quotas in an AWS region."""
         return cast("ServiceQuotasClient", self._client("service-quotas", aws_region))
 
     def pricing(self) -> PricingClient:
-        """Return the client of the Pricing API; us-east-1 has the prices of all regions."""
+        """Return the client of the Pricing API; us-east-1 has the prices of all AWS regions."""
         return cast("PricingClient", self._client("pricing", "us-east-1"))
 
     def account(self, aws_region: str) -> str:
-        """Return the account's number; ask AWS only once."""
+        """Return the number of the AWS account; AWS is asked at the first call only."""
         return self._account or self.caller(aws_region)["Account"]
 
     def caller(self, aws_region: str) -> GetCallerIdentityResponseTypeDef:
-        """Return AWS's description of the caller; FleetError without valid credentials."""
+        """Return AWS's description of the credentials' owner; FleetError if they are invalid."""
         with asking("the caller's identity (sts:GetCallerIdentity)"):
             who = self.sts(aws_region).get_caller_identity()
         self._account = who["Account"]
         return who
 
     def endpoint(self, aws_region: str) -> str:
-        """Return the endpoint that the user's settings name; empty for AWS's own."""
+        """Return the endpoint's URL from the user's AWS settings; empty for AWS's own endpoint."""
         url = self.ssm(aws_region).meta.endpoint_url
         host = (urlsplit(url).hostname or "").removesuffix(".cn")
         return "" if host.endswith(".amazonaws.com") else url
@@ -133,7 +133,7 @@ def message_of(error: ClientError) -> str:
 
 
 def or_none(ask: Callable[[], T], *codes: str) -> T | None:
-    """Return AWS's answer; None if AWS refuses with one of these error codes."""
+    """Return the answer of `ask`; None if AWS refuses with one of the error codes `codes`."""
     try:
         return ask()
     except ClientError as error:
@@ -144,7 +144,7 @@ def or_none(ask: Callable[[], T], *codes: str) -> T | None:
 
 @contextmanager
 def asking(what: str) -> Iterator[None]:
-    """Turn botocore's errors into a FleetError that begins with `what`."""
+    """Turn botocore's errors in the block into a FleetError whose message begins with `what`."""
     try:
         yield
     except ClientError as error:
@@ -168,7 +168,7 @@ def asking(what: str) -> Iterator[None]:
 
 
 def explained(error: ClientError, what: str) -> str:
-    """Return one line: the request, AWS's reason, and what to do about a missing permission."""
+    """Return one line: the request `what`, AWS's reason, and advice if a permission is missing."""
     code, reason = code_of(error), " ".join(message_of(error).split())[:LONGEST_REASON]
     if code in DENIED:
         return (
@@ -179,6 +179,6 @@ def explained(error: ClientError, what: str) -> str:
 
 
 def permission(error: ClientError) -> str:
-    """Return the missing permission, such as `ec2:RunInstances`."""
+    """Return the permission that AWS says is missing, such as `ec2:RunInstances`."""
     named = re.search(r"perform: ([a-z0-9-]+:[A-Za-z0-9]+)", message_of(error))
     return named[1] if named else f"to call {error.operation_name}"

@@ -1,4 +1,4 @@
-"""Detection of answers that come not from AWS but from a proxy, a portal or a mistyped host."""
+"""Detection of answers that come from a proxy, a portal or a mistyped host instead of AWS."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNPARSED = 502  # with this status botocore's parsers ignore an empty body
 
 
 def watch(client: Any) -> None:
-    """Make a client raise FleetError for answers that are not from AWS, after its usual retries."""
+    """Make a client raise FleetError, after its usual retries, for answers that are not AWS's."""
     client.meta.events.register("before-parse", _before_parse)
     client.meta.events.register("after-call", _after_call)
 

@@ -1,4 +1,4 @@
-"""The nodes' AWS identity: a role with a least-privilege policy, in an instance profile."""
+"""The EC2 nodes' AWS identity: a least-privilege role, in an instance profile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ Document = Mapping[str, Any]
 
 
 def ensure(aws: Aws, fleet: Fleet, policy: Document, trust: Document) -> str:
-    """Make or correct the nodes' role and profile; return their name, FleetError if it is taken."""
+    """Create or correct the nodes' role and instance profile; return the name of both.
+
+    FleetError if a role or a profile of this name is not the fleet's.
+    """
     name = names.resource_name(fleet.called)
     with asking(f"the role {name}"):
         _ensure_role(aws.iam(), fleet, name, trust)
@@ -33,19 +36,19 @@ def ensure(aws: Aws, fleet: Fleet, policy: Document, trust: Document) -> str:
 
 
 def role(aws: Aws, fleet: Fleet) -> RoleTypeDef | None:
-    """Return the fleet's role, if there is one."""
+    """Return the fleet's role; None if there is none."""
     found = _role(aws.iam(), names.resource_name(fleet.called))
     return found if found and tags.ours(fleet, found.get("Tags")) else None
 
 
 def profile(aws: Aws, fleet: Fleet) -> InstanceProfileTypeDef | None:
-    """Return the fleet's instance profile, if there is one."""
+    """Return the fleet's instance profile; None if there is none."""
     found = _profile(aws.iam(), names.resource_name(fleet.called))
     return found if found and tags.ours(fleet, found.get("Tags")) else None
 
 
 def remove(aws: Aws, fleet: Fleet) -> None:
-    """Delete the profile, then the role with its policies."""
+    """Delete the fleet's instance profile, then its role with the role's policies."""
     iam, name = aws.iam(), names.resource_name(fleet.called)
     with asking("the instance profile"):
         if found := profile(aws, fleet):

@@ -1,4 +1,4 @@
-"""Machine images: a fleet's own image, or the newest image that an SSM parameter names."""
+"""Machine images: the one that the fleet names, or the newest that an SSM parameter names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_IMAGE = {"InvalidAMIID.NotFound", "InvalidAMIID.Malformed", "InvalidAMIID.Una
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """A machine image; `root` names the root device, `root_gib` is the root disk's size in GiB."""
+    """A machine image; `root` names its root device, `root_gib` is the root disk's size in GiB."""
 
     id: str
     root: str
@@ -24,7 +24,7 @@ class Image:
 
 
 def find(aws: Aws, fleet: Fleet, aws_region: str, architecture: str) -> Image:
-    """Find the fleet's image for a region and an architecture."""
+    """Find the fleet's machine image for an AWS region and a processor architecture."""
     named = fleet.ami if isinstance(fleet.ami, str) else fleet.ami[aws_region]
     wanted = named.replace("{architecture}", architecture)
     image = _behind(aws, aws_region, wanted)

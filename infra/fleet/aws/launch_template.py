@@ -1,6 +1,6 @@
-"""The launch template: all nodes of one region and architecture share it.
+"""The launch template, which all nodes of one AWS region and architecture share.
 
-Nodes with an Elastic Fabric Adapter have a separate template: types without the adapter refuse it.
+Nodes with an Elastic Fabric Adapter have their own, which other instance types would refuse.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ EFA = "-efa"  # suffix of the name of a template for nodes with an Elastic Fabri
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """One version of a launch template."""
+    """One version of an EC2 launch template."""
 
     id: str
     version: str
 
 
 def kind_of(fleet: Fleet, architecture: str, *, efa: bool) -> str:
-    """Return the suffix of a template's name, from the nodes' architecture and adapter."""
+    """Return the suffix of a launch template's name; with `efa` for nodes with that adapter."""
     return architecture + (EFA if fleet.efa and efa else "")
 
 
 def definition(
     fleet: Fleet, image: Image, group: str, profile: str, user_data: str, *, efa: bool = False
 ) -> dict[str, Any]:
-    """Return the template's content; `group` is an id, `profile` a name.
+    """Return a launch template's content; `group` is a security group's id, `profile` a name.
 
-    `user_data` must hold no secret. With `efa` nodes get an Elastic Fabric Adapter.
+    `user_data` must not contain a secret. With `efa` the nodes get an Elastic Fabric Adapter.
     """
     asked = math.ceil(bytes_of(fleet.disk) / 2**30)  # disks are sold by the GiB
     disk = {
@@ -86,7 +86,7 @@ def _adapter(group: str) -> dict[str, Any]:
 def ensure(
     aws: Aws, fleet: Fleet, aws_region: str, kind: str, wanted: Mapping[str, Any]
 ) -> Template:
-    """Make the launch template, or a new version if its newest version differs."""
+    """Create the launch template, or a new version if its newest one differs from `wanted`."""
     name = f"{names.resource_name(fleet.called)}-{kind}"
     content: Any = {"VersionDescription": digest(wanted), "LaunchTemplateData": dict(wanted)}
     with asking(f"the launch template {name} in {aws_region}"):
@@ -111,20 +111,20 @@ def ensure(
 
 
 def digest(wanted: Mapping[str, Any]) -> str:
-    """Return a digest by which to compare definitions, because AWS returns them in another form."""
+    """Return a hash by which contents are compared, because AWS returns them in another form."""
     text = json.dumps(wanted, sort_keys=True)
     return "sha256 " + hashlib.sha256(text.encode()).hexdigest()
 
 
 def templates(aws: Aws, fleet: Fleet, aws_region: str) -> list[LaunchTemplateTypeDef]:
-    """List the fleet's launch templates in a region."""
+    """List the fleet's launch templates in an AWS region."""
     paginator = aws.ec2(aws_region).get_paginator("describe_launch_templates")
     pages = paginator.paginate(Filters=[tags.fleet_filter(fleet)])
     return [template for page in pages for template in page["LaunchTemplates"]]
 
 
 def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
-    """Delete the fleet's launch templates in a region."""
+    """Delete the fleet's launch templates in an AWS region."""
     ec2 = aws.ec2(aws_region)
     with asking(f"the launch templates in {aws_region}"):
         for template in templates(aws, fleet, aws_region):

@@ -1,9 +1,9 @@
-"""The nodes' network: a subnet for each zone, and the security group with the pool's ports.
+"""The EC2 nodes' network: a subnet for each zone, and a security group for the pool's ports.
 
-The group admits HTCondor's one shared port, from its members alone. If the nodes serve gangs, the
-group admits every port, because the system chooses the ranks' ports. The manager becomes a member
-if it is an instance of the same network. Nodes in other networks need no open port: they connect to
-the manager, which reaches them over these connections (CCB).
+The group's members are the nodes, and the manager if it is in the same network of EC2. They may
+connect to each other's one HTCondor port. If the fleet serves gangs (trainings over several nodes),
+all ports are open to members, because the system chooses a gang's ports. Nodes in other networks
+need no open port: they connect to the manager, which reaches them over these connections (CCB).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SSH = 22  # inside the group too, where the fleet has a key pair
 
 
 class Rule(NamedTuple):
-    """Traffic allowed between the group's members, in EC2's terms; -1 means all."""
+    """Traffic allowed among a security group's members, in EC2's terms; -1 means all."""
 
     protocol: str
     first: int
@@ -49,7 +49,7 @@ ALL_IN, ALL_OUT = Rule("-1", -1, -1), Rule("-1", -1, -1, is_egress=True)
 
 @dataclass(frozen=True, kw_only=True)
 class RegionNetwork:
-    """The network in one AWS region: a VPC, and a subnet for each zone that has one."""
+    """The network in one AWS region: a VPC, and its subnet in each zone that has one."""
 
     vpc: str
     subnets: dict[str, str]
@@ -59,8 +59,8 @@ def places(aws: Aws, fleet: Fleet) -> dict[str, RegionNetwork]:
     """Find the subnets in each of the fleet's AWS regions; changes nothing.
 
     Raises:
-        InputError: a named subnet is in no region, or a region's subnets are in several VPCs.
-        FleetError: a region has neither a named subnet nor a default VPC.
+        InputError: a named subnet is in none of these regions, or one region's are in several VPCs.
+        FleetError: an AWS region has neither a named subnet nor a default VPC.
     """
     named = fleet.subnets
     listed = {
@@ -78,7 +78,7 @@ def places(aws: Aws, fleet: Fleet) -> dict[str, RegionNetwork]:
 
 
 def ensure(aws: Aws, fleet: Fleet, aws_region: str, vpc: str) -> str:
-    """Make or correct the fleet's security group; return its id."""
+    """Create or correct the fleet's security group in `vpc`; return the group's id."""
     name = names.resource_name(fleet.called)
     with asking(f"the security group {name} in {aws_region}"):
         ec2 = aws.ec2(aws_region)
@@ -103,7 +103,7 @@ def ensure(aws: Aws, fleet: Fleet, aws_region: str, vpc: str) -> str:
 
 
 def admit(aws: Aws, own: OwnInstance, vpc: str, group: str) -> None:
-    """Make the manager's instance a member of the group, if it is in the same network."""
+    """Make the manager's instance a member of `group`, if it is in the network `vpc`."""
     with asking(f"the manager {own.id} as a member of {group}"):
         ec2 = aws.ec2(own.aws_region)
         found = ec2.describe_network_interfaces(
@@ -116,7 +116,7 @@ def admit(aws: Aws, own: OwnInstance, vpc: str, group: str) -> None:
 
 
 def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
-    """List the fleet's security groups in a region."""
+    """List the fleet's security groups in an AWS region."""
     ec2 = aws.ec2(aws_region)
     pages = ec2.get_paginator("describe_security_groups").paginate(
         Filters=[tags.fleet_filter(fleet)]
@@ -125,7 +125,7 @@ def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
 
 
 def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
-    """Delete the region's security groups once they have no members; FleetError if members stay."""
+    """Delete the fleet's security groups in an AWS region; FleetError if one keeps members."""
     with asking(f"the security group {names.resource_name(fleet.called)} in {aws_region}"):
         ec2 = aws.ec2(aws_region)
         for group in groups(aws, fleet, aws_region):
@@ -175,7 +175,7 @@ def _rules(fleet: Fleet) -> set[Rule]:
 def _open(
     ec2: EC2Client, group: str, rules: Sequence[SecurityGroupRuleTypeDef], wanted: set[Rule]
 ) -> None:
-    """Admit only `wanted` traffic among members; outgoing traffic needs a rule only for an EFA."""
+    """Allow incoming traffic only if `wanted`, and only from members of the group."""
     there = {_as_rule(rule) for rule in rules if _inside(rule, group)}
     strange = [rule for rule in rules if _is_strange(rule, group, wanted)]
     for rule in sorted(wanted - there):
@@ -234,9 +234,9 @@ def _regroup(ec2: EC2Client, card: NetworkInterfaceTypeDef, members_of: list[str
 
 
 def _dismiss(ec2: EC2Client, group: str) -> None:
-    """Remove the manager's network interface, which has another group too, from this group.
+    """Take the manager's network interface, which also has another group, out of `group`.
 
-    Nodes' interfaces have only this group, and disappear with the nodes.
+    Other interfaces are the nodes'. They have only this group, and disappear with the nodes.
     """
     pages = ec2.get_paginator("describe_network_interfaces").paginate(
         Filters=[{"Name": "group-id", "Values": [group]}]

@@ -20,9 +20,9 @@ class OwnInstance:
 
 
 def find(base: str = "") -> OwnInstance | None:
-    """Return this machine's description from EC2's metadata (IMDSv2); None outside of EC2.
+    """Return this machine's description from EC2's metadata service (IMDSv2); None outside of EC2.
 
-    The environment variables of the AWS tools name the service's URL, unless `base` does.
+    `base` is the service's URL. By default the environment variables of AWS's tools name it.
     """
     if not base and os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return None

@@ -1,4 +1,4 @@
-"""The cluster placement group of each AWS region: a gang's nodes are close together in one zone."""
+"""Cluster placement groups, one for each AWS region: they keep a gang's nodes close together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
 def ensure(aws: Aws, fleet: Fleet, aws_region: str) -> None:
-    """Make a region's placement group if it is missing; FleetError if its name is taken."""
+    """Create an AWS region's placement group if missing; FleetError if its name is taken."""
     name = names.resource_name(fleet.called)
     with asking(f"the placement group {name} in {aws_region}"):
         if groups(aws, fleet, aws_region):
@@ -34,7 +34,7 @@ def ensure(aws: Aws, fleet: Fleet, aws_region: str) -> None:
 
 
 def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
-    """List the names of the fleet's placement groups in a region; empty without gangs."""
+    """List the names of the fleet's placement groups in an AWS region; empty without gangs."""
     if fleet.gangs is None:
         return []
     found = aws.ec2(aws_region).describe_placement_groups(
@@ -44,7 +44,7 @@ def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
 
 
 def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
-    """Delete the region's placement groups once they are empty; FleetError if a node stays."""
+    """Delete the fleet's placement groups in an AWS region; FleetError if one keeps nodes."""
     with asking(f"the placement group {names.resource_name(fleet.called)} in {aws_region}"):
         for name in groups(aws, fleet, aws_region):
             retries.delete(

@@ -1,8 +1,8 @@
-"""The least-privilege IAM policies of the fleet's caller and of its nodes.
+"""The least-privilege IAM policies: for the user of a fleet, and for its nodes.
 
-IAM can't restrict EC2's resources by name. So EC2's resources must be created with the fleet's tag,
-and only tagged resources may be changed or deleted. Resources of IAM, SSM and S3 are restricted by
-name.
+IAM can't restrict EC2's resources by name. So the policies require that new EC2 resources get the
+fleet's tag, and allow changes only to resources with this tag. Resources of IAM, SSM and S3 are
+restricted by name.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ PATTERNS = {
 
 
 def shortened(document: Document) -> Document:
-    """Return an equivalent policy in fewer characters: AWS allows a managed policy only 6,144."""
+    """Return the policy in fewer characters, because AWS allows a managed policy only 6,144."""
     statements = [dict(one) for one in document["Statement"]]
     for one in statements:
         for pattern, actions in PATTERNS.items():
@@ -93,7 +93,7 @@ def shortened(document: Document) -> Document:
 
 
 def caller_policy(fleet: Fleet, account: str) -> Document:
-    """Return the policy to plan, make, watch, scale, check and remove a fleet."""
+    """Return the policy for all commands on a fleet, from its plan to its removal."""
     within = _Arns(fleet, account)
     parts = (_looking, _making, _using, _owning, _identity, _storage, _secrets, _shells)
     return {"Version": VERSION, "Statement": [one for part in parts for one in part(fleet, within)]}
@@ -102,10 +102,10 @@ def caller_policy(fleet: Fleet, account: str) -> Document:
 def daily_policy(fleet: Fleet, account: str) -> Document:
     """Return the policy for users of a fleet that an administrator has made on the manager.
 
-    It is the caller's policy without three rights:
+    It is `caller_policy` without three permissions:
 
-    - Writing the nodes' role: a user could give the role any right, and use that right on a node.
-    - Changing network interfaces: the manager's has no tag, so the right covers the whole account.
+    - Writing the nodes' role: a user could give the role any permission, and use that on a node.
+    - Changing network interfaces: the manager's has no tag, so this would cover the whole account.
     - Deleting the bucket, which has the record of costs.
     """
     document = caller_policy(fleet, account)
@@ -119,7 +119,7 @@ def daily_policy(fleet: Fleet, account: str) -> Document:
 
 
 def reap_policy(fleet: Fleet, account: str) -> Document:
-    """Return the policy for `reap`, which terminates nodes of any fleet of the account."""
+    """Return the policy for `fleet reap`, which terminates nodes of any fleet of the account."""
     nodes = _Arns(fleet, account).ec2("instance")
     return {
         "Version": VERSION,
@@ -131,9 +131,9 @@ def reap_policy(fleet: Fleet, account: str) -> Document:
 
 
 def node_policy(fleet: Fleet, account: str) -> Document:
-    """Return the nodes' policy: read the program and the pool's token, write the log.
+    """Return the nodes' policy: read the program and the pool's token, and write the log.
 
-    With `ssm` the policy also allows SSM's agent, which AWS can't restrict to resources.
+    With the fleet's `ssm` it also allows SSM's agent, which IAM can't restrict to resources.
     """
     within = _Arns(fleet, account)
     return {
@@ -159,14 +159,14 @@ class _Arns:
         self.profile = self._iam("instance-profile")
 
     def ec2(self, *kinds: str) -> list[str]:
-        """Return the ARNs of EC2 resources in every region; each kind is `kind` or `kind/id`."""
+        """Return ARNs in all AWS regions; `kinds` are types of EC2 resources, or TYPE/ID."""
         return [
             f"arn:{self._partition}:ec2:*:{self._account}:{kind if '/' in kind else f'{kind}/*'}"
             for kind in kinds
         ]
 
     def images(self) -> list[str]:
-        """Return the ARNs of the nodes' images; of all images if an SSM parameter names one."""
+        """Return the nodes' images as ARNs; all images if an SSM parameter names the image."""
         named = [ami for ami in _amis(self._fleet) if not ami.startswith(BY_PARAMETER)]
         known = named if len(named) == len(_amis(self._fleet)) else ["*"]
         return [f"arn:{self._partition}:ec2:*::image/{ami}" for ami in known]
@@ -204,7 +204,7 @@ def _allow(
 
 
 def _looking(fleet: Fleet, _: _Arns) -> list[Document]:
-    """Allow actions that only read; AWS can't restrict them to resources."""
+    """Allow actions that only read, on all resources, because AWS can't restrict them."""
     described = [*DESCRIBED, *(["PlacementGroups"] if fleet.gangs else [])]
     others = [
         *("ec2:GetSpotPlacementScores", "pricing:GetProducts", "servicequotas:GetServiceQuota"),
@@ -235,7 +235,7 @@ def _making(fleet: Fleet, within: _Arns) -> list[Document]:
 
 
 def _using(fleet: Fleet, within: _Arns) -> list[Document]:
-    """Allow use of resources without the fleet's tag: for launches, rules, and the manager."""
+    """Allow use of untagged resources: for launches, for rules, and to admit the manager."""
     subnets = [f"subnet/{subnet}" for subnet in fleet.subnets] or ["subnet"]
     keys = [f"key-pair/{fleet.key_pair}"] if fleet.key_pair else []
     nodes = within.ec2("network-interface", "spot-instances-request", *subnets, *keys)

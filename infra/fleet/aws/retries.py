@@ -1,4 +1,4 @@
-"""Retries of calls that AWS refuses, and botocore does not retry, until AWS knows a change."""
+"""Retries of calls that AWS refuses until all of its servers know a recent change."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LATER = (2.0, 4.0, 8.0, *[15.0] * 8)  # two minutes; for waits until other resou
 
 
 def sleep(seconds: float) -> None:
-    """Sleep; every wait between the fleet's calls uses this function."""
+    """Sleep; the only function by which code of the fleet waits between calls."""
     time.sleep(seconds)
 
 
 def on(*codes: str) -> Callable[[ClientError], bool]:
-    """Return a test whether an error has one of these codes."""
+    """Return a function that says whether an error has one of the AWS error codes `codes`."""
     return lambda error: code_of(error) in codes
 
 
@@ -30,7 +30,7 @@ def patiently(
     again: Callable[[ClientError], bool],
     pauses: Sequence[float] = SOON,
 ) -> T:
-    """Repeat a call while `again` is true for AWS's refusal; the call must be safe to repeat."""
+    """Repeat `call` while `again` is true for AWS's refusal; `call` must be safe to repeat."""
     for pause in pauses:
         try:
             return call()
@@ -47,7 +47,7 @@ def delete(call: Callable[[], object], *, in_use: str, gone: str) -> None:
 
 
 def until(holds: Callable[[], bool], pauses: Sequence[float] = SOON) -> bool:
-    """Wait until a condition holds; return whether it does."""
+    """Wait until `holds()` is true, at most for the sum of `pauses`; return whether it is."""
     for pause in pauses:
         if holds():
             return True

@@ -12,17 +12,17 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
 def own(fleet: Fleet) -> Any:
-    """Return the tags that each resource of the fleet has: the user's and the fleet's own."""
+    """Return the tags that each resource of the fleet has: the user's tags and the fleet's own."""
     return _listed({**fleet.tags, names.FLEET_TAG: fleet.called})
 
 
 def specification(fleet: Fleet, kind: str, more: Mapping[str, str] = {}) -> Any:
-    """Return EC2's TagSpecification for a new resource of a kind such as `instance`."""
+    """Return EC2's TagSpecification for a new resource; `kind` is EC2's word, like `instance`."""
     return {"ResourceType": kind, "Tags": [*own(fleet), *_listed(more)]}
 
 
 def fleet_filter(fleet: Fleet) -> Any:
-    """Return EC2's filter for the fleet's resources."""
+    """Return EC2's filter that selects the fleet's resources."""
     return {"Name": f"tag:{names.FLEET_TAG}", "Values": [fleet.called]}
 
 

@@ -1,4 +1,4 @@
-"""The nodes' token in SSM: encrypted, and readable by the nodes' role alone."""
+"""The pool's token for nodes, in SSM: encrypted, and readable by the nodes' role alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MISSING = "ParameterNotFound"
 
 
 def ensure(aws: Aws, fleet: Fleet, token: str) -> str:
-    """Store the token in SSM, unless SSM has the same token; return the parameter's name."""
+    """Store the token in SSM, unless it is already there; return the parameter's name."""
     name, ssm = names.token_parameter(fleet.called), aws.ssm(fleet.home)
     with asking(f"the token as SSM parameter {name}"):
         found = or_none(lambda: ssm.get_parameter(Name=name, WithDecryption=True), MISSING)
@@ -23,7 +23,7 @@ def ensure(aws: Aws, fleet: Fleet, token: str) -> str:
 
 
 def exists(aws: Aws, fleet: Fleet) -> bool:
-    """Return whether the parameter exists, without reading its value."""
+    """Return whether the token's parameter exists in SSM, without reading its value."""
     found = aws.ssm(fleet.home).describe_parameters(
         ParameterFilters=[{"Key": "Name", "Values": [names.token_parameter(fleet.called)]}]
     )
@@ -31,7 +31,7 @@ def exists(aws: Aws, fleet: Fleet) -> bool:
 
 
 def remove(aws: Aws, fleet: Fleet) -> None:
-    """Delete the parameter."""
+    """Delete the token's parameter from SSM."""
     name = names.token_parameter(fleet.called)
     with asking(f"the SSM parameter {name}"):
         or_none(lambda: aws.ssm(fleet.home).delete_parameter(Name=name), MISSING)

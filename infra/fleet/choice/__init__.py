@@ -1,1 +1,1 @@
-"""The choice of instances by their types, prices, quotas and history."""
+"""The choice of instance types, AWS regions and zones, by price, quota and interruptions."""

@@ -1,4 +1,4 @@
-"""The candidates for a node: type, zone, spot or on-demand; ordered by cost of finished work."""
+"""The candidates for a new node (type, zone, spot or on-demand), by their cost of finished work."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
 
 
 def ranked(candidates: Iterable[Candidate], fleet: Fleet, history: History) -> list[Candidate]:
-    """Sort candidates by the cost of finished work, estimated from the capacity pools' history."""
+    """Sort `candidates` by their cost of finished work, given the `history` of interruptions."""
     return sorted(history.apply(candidates, fleet.spot.lost_minutes), key=order(fleet))
 
 
 def _offers(aws: Aws, fleet: Fleet, aws_region: str) -> Iterator[Candidate]:
-    """Yield each type in each zone; an unknown price is NaN."""
+    """Yield each instance type in each zone of an AWS region; an unknown price is NaN."""
     types = {kind.name: kind for kind in instance_types.resolve(aws, fleet, aws_region)}
     places = instance_types.zones(aws, aws_region, types, fleet.zones)
     for lifecycle, price_of in _tariffs(aws, fleet, aws_region, types).items():
@@ -74,7 +74,7 @@ def _tariffs(
 
 
 def _on_demand(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[str, float]:
-    """Return known prices; ask AWS for unknown ones, and ignore its refusal."""
+    """Return on-demand prices by type; AWS is asked for unknown ones, and may refuse."""
     wanted, known = set(types), prices.table().get(aws_region, {})
     if unknown := wanted - known.keys():
         with suppress(FleetError, OSError):
@@ -84,7 +84,7 @@ def _on_demand(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[str, flo
 
 
 def _against(offer: Candidate, fleet: Fleet) -> str | None:
-    """Return the reason to drop an offer; None if it is to be kept."""
+    """Return the reason why `offer` is no candidate; None if it is one."""
     ceiling, cap = fleet.spot.ceiling, fleet.price_cap.hour
     if math.isnan(offer.price):
         return "AWS lists no spot price" if offer.lifecycle == "spot" else PRICELESS
@@ -96,7 +96,7 @@ def _against(offer: Candidate, fleet: Fleet) -> str | None:
 
 
 def order(fleet: Fleet) -> Callable[[Candidate], tuple[object, ...]]:
-    """Return the sort key of candidates, the best first; it is unique within a fleet."""
+    """Return the sort key of candidates, the best first; no two of a fleet have equal keys."""
     return lambda one: (
         one.cost,
         one.price,

@@ -1,4 +1,4 @@
-"""The suitable instance types: those that a fleet lists, or all that meet its needs."""
+"""The instance types for a fleet: those that it lists, or else all that meet its `needs`."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _SOLD: Any = [
 
 
 def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
-    """List the fleet's instance types that an AWS region has, by name; perhaps none.
+    """List the fleet's instance types that an AWS region has, by name; may be empty.
 
     Raises:
-        InputError: a listed type is in none of the fleet's regions, or its GPU is too old for AWS's
-            image; or no type is listed and `needs.gpus` is 0.
+        InputError: a type that the fleet lists is in none of its AWS regions, or its GPU is too old
+            for AWS's image; or no type is listed and `needs.gpus` is 0.
     """
     # The driver of AWS's image does not support older GPUs; the user's own image may.
     too_old = OLD if fleet.ami == DEFAULT_AMI else frozenset()
@@ -57,7 +57,7 @@ def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
 def zones(
     aws: Aws, aws_region: str, types: Iterable[str], allowed: Collection[str] = ()
 ) -> dict[str, list[str]]:
-    """Return the zones that offer each type, sorted; only zones in `allowed`, if it has any."""
+    """Return the zones that offer each type, sorted; if `allowed` isn't empty, only zones in it."""
     offered: dict[str, list[str]] = {name: [] for name in sorted(set(types))}
     wanted = [{"Name": "instance-type", "Values": list(offered)}]
     for found in _offerings(aws, aws_region, "availability-zone", wanted) if offered else ():
@@ -69,7 +69,7 @@ def zones(
 
 
 def sold(aws: Aws, aws_region: str) -> list[InstanceType]:
-    """List all instance types of a region that are sold on-demand or as spot."""
+    """List all instance types of an AWS region that are sold on-demand or as spot."""
     return [described(info) for info in _infos(aws, aws_region, _SOLD)]
 
 
@@ -93,7 +93,7 @@ def described(info: InstanceTypeInfoTypeDef) -> InstanceType:
 
 
 def _called(aws: Aws, aws_region: str, listed: list[str]) -> list[InstanceType]:
-    """Describe types by a filter for names: EC2 then omits unknown names instead of failing."""
+    """Return those of the `listed` types that exist; asked by filter, EC2 skips unknown names."""
     infos = _infos(aws, aws_region, [{"Name": "instance-type", "Values": listed}])
     return sorted(map(described, infos), key=lambda kind: kind.name)
 
@@ -119,7 +119,7 @@ def _meeting(aws: Aws, needs: Needs, aws_region: str) -> list[InstanceType]:
 
 
 def mebibytes(size: str) -> int:
-    """Return a size such as `24GB` in MiB; GB is a power of ten, as for GPU makers."""
+    """Return a size such as `24GB` in MiB; 1 GB is 10^9 bytes, as for makers of GPUs."""
     return int(bytes_of(size, kilo=1000.0) / 2**20)
 
 
@@ -156,5 +156,5 @@ def _gpus(info: InstanceTypeInfoTypeDef) -> list[GpuDeviceInfoTypeDef]:
 
 
 def _whole(info: InstanceTypeInfoTypeDef) -> bool:
-    """Return False for a fraction of a GPU, which needs a driver that images don't have."""
+    """Return whether all GPUs are whole: a fraction needs a driver that the images don't have."""
     return bool(_gpus(info)) and all(gpu.get("Count", 0) >= 1 for gpu in _gpus(info))

@@ -1,4 +1,4 @@
-"""The AWS regions of a fleet in which its instance types are offered."""
+"""Which of a fleet's AWS regions offer each of its instance types."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """The fleet's AWS regions that offer an instance type in the fleet's zones, and the others."""
+    """The fleet's AWS regions that offer an instance type in the fleet's zones, and its others."""
 
     type: str
     aws_regions: list[str]
@@ -19,7 +19,7 @@ class Offer:
 
 
 def offers(aws: Aws, fleet: Fleet) -> list[Offer]:
-    """List the regions that offer each of the fleet's instance types, by name."""
+    """List, for each instance type of the fleet, the AWS regions that offer it; sorted by type."""
     by_region = {aws_region: _offered(aws, fleet, aws_region) for aws_region in fleet.aws_regions}
     known = {*fleet.instance_types}.union(*by_region.values())
     return [

@@ -1,4 +1,4 @@
-"""AWS's spot placement scores: a region's chance of room for spot nodes, from 1 to 10."""
+"""AWS's spot placement scores, 1 to 10: the chance that an AWS region has room for spot nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FEW = 3  # by AWS's documentation fewer types always get a low score
 def scores(aws: Aws, fleet: Fleet, candidates: Iterable[Candidate], nodes: int) -> dict[str, int]:
     """Return AWS's score of each AWS region for `nodes` spot nodes of the candidates' types.
 
-    Empty for fewer than three types, which AWS always scores low, and if AWS refuses.
+    Empty if AWS refuses, or for fewer than three types, because AWS always gives these low scores.
     """
     types = sorted({one.type.name for one in candidates if one.lifecycle == "spot"})
     if len(types) < FEW or nodes < 1:

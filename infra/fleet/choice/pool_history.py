@@ -1,13 +1,14 @@
 """The history of capacity pools: the speed of their nodes, and their interruptions.
 
-An interruption costs the work since the last checkpoint, and the boot of another node. So pools are
-compared by the work that their nodes finish:
+A capacity pool is one instance type in one zone, as spot or on-demand. An interruption costs the
+work since the last checkpoint, and the boot of another node. So capacity pools are compared by the
+share of their nodes' hours that remains for finished work:
 
     efficiency = 1 / (1 + interruptions per node hour x hours that each costs)
 
-A rate is the posterior mean with a gamma prior: (prior x weight + interruptions) / (weight + node
-hours). The prior is the rate of all spot pools together. An observation's weight halves every
-HALF_LIFE.
+A capacity pool's rate of interruptions is a posterior mean with a gamma prior: (prior x weight +
+interruptions) / (weight + node hours). The prior is the rate of all spot capacity pools together.
+An observation's weight halves every HALF_LIFE.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ FIRST_RATE, FIRST_HOURS, OWN_HOURS = 0.02, 10.0, 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRecord:
-    """The life of one node of a capacity pool.
+    """The life of one node.
 
     Attributes:
-        ended: its end; while it lives, the time of observation.
+        ended: when the node ended; while it lives, the time of observation.
         interrupted: True if AWS reclaimed the node, or gave notice that it will.
-        bandwidth: GB/s of a copy in its GPU's memory, by its probe; None if not measured.
+        bandwidth: GB/s of a copy in the memory of its GPU, by the GPU probe; None if not measured.
     """
 
     pool: Pool
@@ -52,20 +53,20 @@ class NodeRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolHistory:
-    """The hours and interruptions of a pool's nodes, weighted by age, and the last interruption."""
+    """A capacity pool's node hours and interruptions, weighted by age, and last interruption."""
 
     hours: float = 0.0
     interruptions: float = 0.0
     last: datetime | None = None
 
     def rate(self, usual: float) -> float:
-        """Return the expected interruptions per node hour; `usual` is the rate of all pools."""
+        """Return the expected interruptions per node hour; the prior `usual` is all pools' rate."""
         return (usual * OWN_HOURS + self.interruptions) / (OWN_HOURS + self.hours)
 
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """The observations of all pools until `at`; bandwidths are medians in GB/s by instance type."""
+    """All capacity pools' histories up to `at`; `bandwidths` are median GB/s by instance type."""
 
     pools: Mapping[Pool, PoolHistory] = field(default_factory=dict)
     bandwidths: Mapping[str, float] = field(default_factory=dict)
@@ -84,7 +85,7 @@ class History:
 
     @property
     def usual(self) -> float:
-        """Interruptions per node hour of all spot pools together."""
+        """Interruptions per node hour of all spot capacity pools together."""
         spot = [known for pool, known in self.pools.items() if pool[2] == "spot"]
         seen = sum(known.interruptions for known in spot)
         return (FIRST_RATE * FIRST_HOURS + seen) / (
@@ -100,7 +101,7 @@ class History:
 
 
 def learned(records: Iterable[NodeRecord], now: datetime) -> History:
-    """Return the history from nodes' records; times after `now` (a fast clock's) count as `now`."""
+    """Return the history from nodes' records; a later time than `now` counts as `now`."""
     hours: dict[Pool, float] = defaultdict(float)
     interruptions: dict[Pool, float] = defaultdict(float)
     last: dict[Pool, datetime] = {}
@@ -127,10 +128,10 @@ def learned(records: Iterable[NodeRecord], now: datetime) -> History:
 
 
 def with_speeds(candidates: Sequence[Candidate], measured: Mapping[str, float]) -> list[Candidate]:
-    """Return candidates with their speed: as measured on their type, or else by the data sheet.
+    """Return the candidates with their speed: as `measured` for their type, else by the data sheet.
 
-    A copy reaches only a part of the data sheet's bandwidth: the median part of measured types is
-    assumed for all. A GPU without a data sheet counts as the slowest.
+    A measured bandwidth is only a part of the data sheet's. So data sheets are multiplied by the
+    median part among the measured types. A GPU without a data sheet counts as the slowest GPU.
     """
     types = {one.type.name: one.type for one in candidates}
     sheets = {name: by_ec2_name(kind.gpu, kind.gpu_memory_mb) for name, kind in types.items()}

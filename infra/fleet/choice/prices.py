@@ -1,7 +1,7 @@
 """Prices of instances: spot prices from AWS, on-demand prices from a table.
 
-The shipped table holds AWS's public prices for types with NVIDIA GPUs, each with its date.
-`refresh` asks AWS's Pricing API. Its answers, in the user's cache, replace shipped prices.
+A shipped table has AWS's public prices for types with NVIDIA GPUs, each with its date. `refresh`
+asks AWS's Pricing API for prices that replace shipped ones, and keeps them in the user's cache.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _TABLE = TypeAdapter(Table)
 
 
 def spot_prices(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[tuple[str, str], float]:
-    """Return the present spot prices in USD per hour, by instance type and zone."""
+    """Return the present spot prices in USD per hour, by (instance type, zone)."""
     newest: dict[tuple[str, str], tuple[datetime, float]] = {}
     for found in _history(aws, aws_region, sorted(set(types))):
         pair = found["InstanceType"], found["AvailabilityZone"]
@@ -58,7 +58,7 @@ def spot_prices(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[tuple[s
 
 
 def table() -> Table:
-    """Return all known on-demand prices; refreshed prices replace shipped prices."""
+    """Return all known on-demand prices; refreshed prices take precedence over shipped ones."""
     shipped, refreshed = _shipped(), _refreshed()
     return {
         aws_region: shipped.get(aws_region, {}) | refreshed.get(aws_region, {})
@@ -69,7 +69,7 @@ def table() -> Table:
 def refresh(aws: Aws, aws_regions: Iterable[str], types: Iterable[str]) -> Path:
     """Ask AWS for on-demand prices, and add them to the user's cache; return the cache's file.
 
-    Types that a region doesn't sell are left out. OSError if the cache can't be written.
+    A type not sold in an AWS region gets no price there. OSError if the cache can't be written.
     """
     kept, today, wanted = _refreshed(), f"{datetime.now(UTC):%Y-%m-%d}", sorted(set(types))
     for aws_region in aws_regions:
@@ -84,7 +84,7 @@ def refresh(aws: Aws, aws_regions: Iterable[str], types: Iterable[str]) -> Path:
 
 
 def ask(aws: Aws, aws_region: str, instance_type: str) -> float | None:
-    """Ask AWS for the on-demand price of a type in USD per hour; None if it isn't sold."""
+    """Ask AWS for a type's on-demand price in USD per hour; None if not sold in `aws_region`."""
     fields = {**PLAIN, "regionCode": aws_region, "instanceType": instance_type}
     filters: list[FilterTypeDef] = [
         {"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in fields.items()
@@ -97,7 +97,7 @@ def ask(aws: Aws, aws_region: str, instance_type: str) -> float | None:
 
 
 def cache_file() -> Path:
-    """Return the file that `refresh` writes."""
+    """Return the file in the user's cache to which `refresh` writes prices."""
     return platformdirs.user_cache_path("trialfleet") / "on-demand-prices.json"
 
 
@@ -113,7 +113,7 @@ def _refreshed() -> Table:
 
 
 def _history(aws: Aws, aws_region: str, types: list[Any]) -> list[SpotPriceTypeDef]:
-    """Return the present spot price of each type and zone, from AWS's price history."""
+    """Return AWS's present entries of its spot price history, for each of `types` and each zone."""
     if not types:
         return []
     with asking(f"the spot prices of {aws_region}"):

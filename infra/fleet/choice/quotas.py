@@ -1,4 +1,4 @@
-"""The account's quotas of running vCPUs, which are 0 for GPU instances in a new account."""
+"""The AWS account's quotas of running vCPUs; a new account's quotas for GPU instances are 0."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONSOLE = "https://console.aws.amazon.com/servicequotas/home/services/ec2/quotas
 
 
 class Quota(NamedTuple):
-    """A quota of vCPUs that run at once in a region: Service Quotas' code, and AWS's name."""
+    """A quota of vCPUs that run at once in an AWS region: Service Quotas' code, and AWS's name."""
 
     code: str
     name: str
@@ -35,9 +35,9 @@ QUOTAS: tuple[tuple[Lifecycle, str, Quota], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """A quota that applies to a fleet's candidates in a region.
+    """A quota that applies to a fleet's candidates in an AWS region.
 
-    `vcpus` may run at once, None if AWS doesn't say; `smallest` is the smallest candidate's number.
+    `vcpus` may run at once, None if unknown. The smallest candidate has `smallest` vCPUs.
     """
 
     quota: Quota
@@ -48,7 +48,7 @@ class Limit:
 
 
 def quota_of(instance_type: str, lifecycle: Lifecycle) -> Quota | None:
-    """Return the quota that instances of a type count against; None if unknown."""
+    """Return the quota that running instances of a type count against; None if unknown."""
     fitting = (
         quota
         for its, beginning, quota in QUOTAS
@@ -58,7 +58,7 @@ def quota_of(instance_type: str, lifecycle: Lifecycle) -> Quota | None:
 
 
 def limits(aws: Aws, candidates: Iterable[Candidate]) -> list[Limit]:
-    """Look up the quotas that apply to candidates."""
+    """Ask AWS for the quotas that apply to `candidates`."""
     smallest: dict[tuple[Quota, str, Lifecycle], int] = {}
     for one in candidates:
         if quota := quota_of(one.type.name, one.lifecycle):

@@ -1,1 +1,1 @@
-"""The commands on a fleet: plan, status, scale, doctor, bake and others."""
+"""The actions behind the `trialfleet fleet` commands: plan, status, scale, doctor and others."""

@@ -1,4 +1,4 @@
-"""The recipe of an image whose nodes join in seconds: a script, or data for EC2 Image Builder."""
+"""`fleet bake`: a script, or data for EC2 Image Builder, to make an image for the fleet's nodes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ BUILD_MINUTES = 120  # after this time a machine ends itself, unless an image wa
 
 
 def script(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
-    """Return a shell script with which root prepares a machine for an image of nodes.
+    """Return a shell script that root runs on a machine before an image is made of it.
 
-    The script installs what all nodes need: NVIDIA's driver, with its option, and the manager's
-    version of HTCondor.
+    It installs what all nodes need: NVIDIA's driver, and HTCondor in the manager's version.
     """
     name = names.resource_name(fleet.called)
     return (
@@ -79,7 +78,7 @@ def image_builder(aws: Aws, fleet: Fleet, inputs: NodeInputs, architecture: str)
 
 
 def _program(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
-    """Return lines of shell that run the user data on a machine that becomes an image."""
+    """Return shell lines that run the nodes' user data on a machine that becomes an image."""
     settings = up.node_settings(fleet, inputs, bucket.name_of(fleet, aws.account(fleet.home)))
     text = user_data.render({**settings, "run": "", "image": True, "boot_minutes": BUILD_MINUTES})
     packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()

@@ -1,4 +1,4 @@
-"""The last line of a node's boot log, from the fleet's bucket or else from its console."""
+"""The last line of an EC2 node's boot log, from the fleet's bucket or else from its console."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OWN_LINE = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z .*")
 def last_messages(aws: Aws, fleet: Fleet, instances: Iterable[Instance]) -> dict[str, str]:
     """Return the last line of each instance's boot log or console, by id, as `its log ends: …`.
 
-    AWS's refusals are ignored, because these lines only explain.
+    An instance is left out if AWS refuses: no error is raised, because the lines only explain.
     """
     wanted = list(instances)
     if not wanted:
@@ -52,7 +52,7 @@ def _log(aws: Aws, fleet: Fleet, place: str, instance: Instance) -> str:
 
 
 def _console(aws: Aws, instance: Instance) -> str:
-    """Ask for the current console output; machines that aren't Nitro only have an older output."""
+    """Ask for the present console output; EC2 machines before Nitro only give an older output."""
     for latest in (True, False):
         try:
             answer = aws.ec2(instance.aws_region).get_console_output(
@@ -66,7 +66,7 @@ def _console(aws: Aws, instance: Instance) -> str:
 
 
 def last_line(text: str) -> str:
-    """Return the bootstrap's last line in a text; if it has none, the text's last line."""
+    """Return the bootstrap program's last line in `text`; if it has none, the last of all lines."""
     lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
     own = [match[0] for line in lines if (match := OWN_LINE.search(line))]
     return (own or lines or [""])[-1][:LONGEST]

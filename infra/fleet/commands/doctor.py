@@ -1,7 +1,7 @@
 """`fleet doctor`: checks for problems that would make `fleet up` fail.
 
-The checks change nothing. Writes to IAM, S3 and SSM are listed as unknown, because AWS offers no
-test of them.
+The checks change nothing. So permissions to write to IAM, S3 and SSM are reported as unknown: AWS
+offers no way to test them without writing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SKEW = timedelta(minutes=1)  # AWS takes 5, and tokens that begin in the future 
 
 
 def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
-    """Check a fleet's needs in AWS and on this machine; a problem is a finding, no exception."""
+    """Check what a fleet needs in AWS and on this machine; a problem is a finding, no exception."""
     credentials, answer = _credentials(aws, fleet)
     found = [credentials, _clock(answer)]
     if credentials.ok:
@@ -38,7 +38,7 @@ def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
 
 
 def _credentials(aws: Aws, fleet: Fleet) -> tuple[Finding, Any]:
-    """Return the finding about the caller, and AWS's answer, which may be a refusal."""
+    """Return the finding about the AWS credentials, and AWS's answer, which may be a refusal."""
     check = "credentials"
     try:
         who = aws.caller(fleet.home)
@@ -61,7 +61,7 @@ def _clock(answer: Any) -> Finding:
 
 
 def time_of(answer: Any) -> datetime | None:
-    """Return the time in AWS's answer, which may be a refusal; None if it has no time."""
+    """Return the time in the header of AWS's answer, which may be a refusal; None without one."""
     date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     return parsedate_to_datetime(date) if date else None
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """The result of one check.
+    """The result of one check of `fleet doctor`.
 
-    `ok` is False if the fleet would not come up; None if that is unknown, or if only a part of the
-    fleet would come up.
+    `ok` is False if `fleet up` would fail, None if unknown or if it would work only in part.
     """
 
     check: str

@@ -1,4 +1,4 @@
-"""The number and price of the nodes for a gang, and whether the fleet can hold the gang."""
+"""The number and price of the nodes that a gang needs, and whether the fleet allows them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trialfleet.infra.pool.machines import Room
 
 @dataclass(frozen=True, kw_only=True)
 class GangNeed:
-    """A gang: the number of its jobs, and the resources that each job requests."""
+    """A gang (a training over several jobs): the number of its jobs, and what each job requests."""
 
     min: int
     max: int
@@ -27,8 +27,8 @@ class GangNeed:
 class GangPrice:
     """The nodes for the `min` jobs with which a gang begins, and for `max` jobs, with USD per hour.
 
-    `type` is the instance type of these figures, and is requested first. `max_nodes` is within the
-    fleet's limits.
+    `type` is the instance type that these figures are for; it is requested first. `max_nodes` is at
+    most what the fleet's limits allow.
     """
 
     min: int
@@ -47,7 +47,10 @@ class GangPrice:
 
 
 def gang_price(fleet: Fleet, gang: GangNeed, candidates: Sequence[Candidate]) -> GangPrice:
-    """Price a gang on the first candidate that holds its jobs; InputError if it can never begin."""
+    """Return the price of a gang's nodes on the first candidate that can hold its jobs.
+
+    InputError if the fleet's limits allow too few nodes for the gang to begin.
+    """
     slots = [room_of(one.type, fleet.shares).holds(gang.need) for one in candidates]
     if why := never_begins(gang.min, fleet.nodes.max, max(slots)):
         raise InputError(why)

@@ -21,9 +21,9 @@ class GpuType:
 
     Attributes:
         type: its hardware; None if AWS could not be asked.
-        on_demand: USD per hour by AWS region, if the price tables have it.
-        spot: USD per hour in the cheapest zone, `zone`; None if AWS lists none.
-        aws_regions, others: requested AWS regions that offer it, and those that don't.
+        on_demand: USD per hour by AWS region; regions whose price is unknown are missing.
+        spot: USD per hour in `zone`, the cheapest zone; None if AWS lists no spot price.
+        aws_regions, others: requested AWS regions that offer the type, and that don't.
     """
 
     name: str
@@ -36,14 +36,14 @@ class GpuType:
 
     @property
     def price_per_gpu(self) -> float:
-        """Lowest USD per GPU and hour; per instance if the number of GPUs is unknown."""
+        """The lowest USD per hour of one GPU; of the instance if its number of GPUs is unknown."""
         known = [*self.on_demand.values(), *([] if self.spot is None else [self.spot])]
         return min(known, default=math.inf) / (self.type.gpus or 1 if self.type else 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuTypes:
-    """Types with GPUs, the cheapest GPU first; `note` says why the list is incomplete."""
+    """Instance types, the cheapest GPU first; `note` says why the list is incomplete, if it is."""
 
     types: Sequence[GpuType]
     note: str = ""
@@ -51,7 +51,7 @@ class GpuTypes:
 
 
 def gpu_types(aws: Aws, aws_regions: Sequence[str], fleet: Fleet | None = None) -> GpuTypes:
-    """List the types with GPUs of some AWS regions: those that a fleet allows, or all.
+    """List the instance types with GPUs in some AWS regions: those that `fleet` allows, or all.
 
     Without AWS credentials the list comes from the price table.
     """

@@ -1,4 +1,4 @@
-"""Checks that this machine is a manager that nodes can join."""
+"""Checks for `fleet doctor` that this machine is a manager whose pool EC2 nodes can join."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INSTALL = "`sudo trialfleet manager install` makes this machine a manager"
 
 
 def examine(fleet: Fleet) -> list[Finding]:
-    """Check the manager's port, the versions and the token; raises nothing."""
+    """Check the manager's port, its versions and its token for nodes; raises nothing."""
     program = f"{version('trialfleet')}, with Python {platform.python_version()}"
     own = own_instance.find()
     return [
@@ -41,7 +41,7 @@ def examine(fleet: Fleet) -> list[Finding]:
 
 
 def unreached(fleet: Fleet, own: OwnInstance | None) -> str:
-    """Return which nodes can't reach the manager; empty if all can."""
+    """Return the error message for nodes that can't reach the manager; empty if all can."""
     if fleet.manager:
         return ""
     if own is None and len(fleet.aws_regions) > 1:
@@ -69,7 +69,7 @@ def _reach(fleet: Fleet, own: OwnInstance | None) -> list[Finding]:
 
 
 def _shells() -> Finding:
-    """Check the programs that `fleet ssh` calls; a fleet comes up without them."""
+    """Check the programs that `fleet ssh` calls; `fleet up` works without them."""
     missing = shell.missing_programs()
     found = missing or f"{' and '.join(shell.GUIDES)} are here"
     return Finding(check="programs for fleet ssh", ok=None if missing else True, found=found)

@@ -1,4 +1,4 @@
-"""Checks of the caller's permissions for a fleet: EC2's by dry runs, other services' by reads."""
+"""Checks of the user's AWS permissions: for EC2 by dry runs, for other services by reads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Places = Callable[[], dict[str, RegionNetwork]]
 
 
 def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
-    """Test the permissions; denied permissions are findings, never exceptions."""
+    """Test the user's AWS permissions; a denied one is a finding, never an exception."""
     probes, places = _reading(aws, fleet), cache(partial(network.places, aws, fleet))
     for aws_region in fleet.aws_regions:
         probes += _dry_runs(aws, fleet, aws_region, places)
@@ -81,10 +81,10 @@ def _dry_runs(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> list[P
 
 
 def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
-    """Test a launch from the fleet's template; the policy allows no other launch.
+    """Test the permission to launch from the fleet's template: the policy allows no other launch.
 
-    The caller needs CreateFleet and RunInstances, because EC2 Fleet launches in the caller's name.
-    AWS answers a dry run by a ClientError in any case. FleetError if there is no template yet.
+    The user needs CreateFleet and also RunInstances, because EC2 Fleet launches in the user's name.
+    AWS answers every dry run with a ClientError. FleetError if `fleet up` has made no template yet.
     """
     made = launch_template.templates(aws, fleet, aws_region)
     if not made:

@@ -1,4 +1,4 @@
-"""The plan of a fleet: its resources, costs and permissions, without any change in AWS."""
+"""`fleet plan`: the resources, costs and permissions of a fleet; changes nothing in AWS."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ POLICIES: Mapping[str, Callable[[Fleet, str], policy.Document]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class FleetPlan:
-    """A fleet before it is made.
+    """What `fleet up` and the autoscaler would make, and what it would cost.
 
     Attributes:
-        candidates: capacity pools for nodes, ordered by the cost of finished work.
+        candidates: capacity pools (type, zone, lifecycle), ordered by the cost of finished work.
         first: number of candidates that are requested first, in one request per AWS region.
-        seen: node hours and interruptions of each candidate's pool, in the candidates' order.
+        seen: node hours and interruptions of each candidate's pool, in the order of `candidates`.
         spot_nodes: number of spot nodes if the fleet has its maximum of nodes.
-        placement_scores: AWS's scores of AWS regions for `spot_nodes`, 1 to 10; empty if unknown.
-        makes: resources that `up` makes, besides the nodes.
-        living: number of existing nodes.
-        most_per_hour: USD of the largest fleet with the most expensive candidate, within the cap.
-        on_demand: USD per hour of the candidates' types, by AWS region, where known.
+        placement_scores: AWS's scores (1 to 10) of AWS regions for `spot_nodes`; empty if unknown.
+        makes: resources that `fleet up` makes, besides the nodes.
+        living: number of nodes that exist already.
+        most_per_hour: USD of the largest fleet of the most expensive candidate, at most the cap.
+        on_demand: USD per hour by AWS region and candidates' type; unknown prices are missing.
         offers: empty for fleets in a single AWS region.
-        problems: reasons why `up` would fail.
+        problems: reasons why `fleet up` would fail.
         warnings: settings of the fleet's file that can't be met in full.
     """
 
@@ -78,7 +78,7 @@ class FleetPlan:
 
 
 def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetPlan:
-    """Return the plan of a fleet, with its study's gangs; InputError if a gang can never begin."""
+    """Return the plan of a fleet and its study's `gangs`; InputError if a gang can never begin."""
     account = aws.account(fleet.home)
     history = ledgers.known_history(aws, fleet)
     candidates = choice.ranked(choice.candidates(aws, fleet), fleet, history)
@@ -113,7 +113,7 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
 
 
 def refresh_prices(aws: Aws, fleet: Fleet) -> Path:
-    """Ask AWS for the on-demand prices of the fleet's types; return the file that keeps them."""
+    """Ask AWS for on-demand prices of the fleet's types; return the cache file that keeps them."""
     types = {
         kind.name
         for aws_region in fleet.aws_regions
@@ -123,7 +123,7 @@ def refresh_prices(aws: Aws, fleet: Fleet) -> Path:
 
 
 def policies(fleet: Fleet, account: str) -> dict[str, Any]:
-    """Return the IAM policies, by the names in POLICIES."""
+    """Return the IAM policies of the fleet, by their names in POLICIES."""
     found = {name: policy_of(fleet, account) for name, policy_of in POLICIES.items()}
     return {name: policy.shortened(document) for name, document in found.items()}
 

@@ -1,4 +1,4 @@
-"""Checks of a fleet before it is made: problems that would make `up` fail, and warnings."""
+"""Checks of a fleet before it is made: problems that would make `fleet up` fail, and warnings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trialfleet.infra.fleet.spec.price_cap import nodes_within
 
 
 def problems(aws: Aws, fleet: Fleet, candidates: Sequence[Candidate]) -> list[str]:
-    """Return the reasons why `up` would fail: images that can't be found."""
+    """Return the reasons why `fleet up` would fail: machine images that can't be found."""
     found = []
     for kind in sorted({(one.aws_region, one.type.architecture) for one in candidates}):
         try:

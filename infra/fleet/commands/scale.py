@@ -25,7 +25,7 @@ from trialfleet.infra.pool.machines import Room
 
 
 def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Progress) -> Launched:
-    """Make the fleet with this manager's inputs for the nodes; see `up.up`."""
+    """Make the fleet with the manager's inputs for nodes; `up.up` explains arguments and result."""
     given = fleet_up.gather_inputs(aws, fleet)
     down_note.lift(fleet.called)
     history = ledgers.known_history(aws, fleet)
@@ -34,7 +34,7 @@ def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Prog
 
 
 def scale(aws: Aws, fleet: Fleet, count: int, progress: Progress) -> list[str]:
-    """Bring the fleet to `count` nodes; return refusals by AWS and nodes that can't be drained."""
+    """Bring the fleet to `count` nodes; return AWS's refusals, and nodes that can't be drained."""
     fleet_up.count_for(fleet, count)
     living = inventory.instances(aws, fleet)
     if count >= len(living):
@@ -75,7 +75,7 @@ def _shrink(
 
 
 def _explain(aws: Aws, fleet: Fleet, whys: Mapping[str, str]) -> None:
-    """Record why nodes end, because no autoscaler records it; ignore an unreachable record."""
+    """Record why nodes end, as no autoscaler does it here; ignore an unreachable record."""
     with suppress(FleetError):
         listed = inventory.instances(aws, fleet, gone=True)
         record = ledgers.load(aws, fleet).noted(listed, datetime.now(UTC))

@@ -1,4 +1,4 @@
-"""`fleet ssh`: a shell on a node by SSM's session manager, which needs no open port or key."""
+"""`fleet ssh`: a shell on an EC2 node by SSM's session manager, without an open port or a key."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ GUIDES = {
 
 
 def session(aws: Aws, fleet: Fleet, word: str) -> list[str]:
-    """Return the command line that opens a shell on a node; `word` as for `node_called`.
+    """Return the command line that opens a shell on the node that `word` names.
 
     Raises:
-        InputError: the fleet has no `ssm: true`, or no node has this name.
-        TrialfleetError: a program is missing here, or the node doesn't run.
+        InputError: the fleet has no `ssm: true`, or `word` names no node or several.
+        TrialfleetError: a program is missing on this machine, or the node doesn't run.
     """
     if not fleet.ssm:
         raise InputError(
@@ -46,19 +46,19 @@ def session(aws: Aws, fleet: Fleet, word: str) -> list[str]:
 
 
 def missing_programs() -> str:
-    """Return the missing programs for a session, and where to get them; empty if all exist."""
+    """Return which programs for a session are missing, with advice; empty if none is."""
     absent = [name for name in GUIDES if shutil.which(name) is None]
     return "; ".join(f"{name} isn't on PATH: {GUIDES[name]} says how to get it" for name in absent)
 
 
 def node_called(word: str, nodes: Sequence[Instance], machines: Mapping[str, str]) -> Instance:
-    """Return the node that a person means.
+    """Return the node that a person means by `word`.
 
-    `word` is an instance id, its beginning, or the machine's name in the pool, a key of `machines`.
+    `word` is an instance id, its beginning, or a key of `machines`: the node's name in the pool.
     `nodes` include ended ones.
 
     Raises:
-        InputError: no node has this name, or several begin with it.
+        InputError: no node has this name, or several ids begin with it.
         TrialfleetError: the node has ended, or doesn't run yet.
     """
     own = machines.get(word, word)

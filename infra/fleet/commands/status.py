@@ -1,4 +1,4 @@
-"""The status of a fleet from AWS and the pool, with reasons why nodes are not in the pool."""
+"""`fleet status`: a fleet's nodes by AWS and the pool, and why some are not in the pool."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _OF_INSTANCE = (
 
 @dataclass(frozen=True, kw_only=True)
 class NodeStatus:
-    """One instance, joined with its machine in the pool.
+    """One EC2 instance, joined with its machine in the pool.
 
     Attributes:
         machine: None before the node has joined, or if the pool does not answer.
-        wants_gpus: True if trials of the fleet need GPUs.
-        boot_message: its last log line, if the pool doesn't know the node; empty: none.
-        cost: USD so far.
-        ended_by: why it has ended, by the fleet's record; empty if unknown.
+        wants_gpus: True if the fleet's trials need GPUs.
+        boot_message: the last line of its boot log, if the pool doesn't know the node; else empty.
+        cost: USD from its launch to `at`.
+        ended_by: why it has ended, by the fleet's record of costs; empty if unknown.
     """
 
     instance: Instance
@@ -58,7 +58,7 @@ class NodeStatus:
 
     @property
     def stage(self) -> Stage:
-        """The node's present stage between launch and end."""
+        """Where the node is between its launch and its end."""
         if not self.instance.alive:
             return "ended" if self.instance.state == "terminated" else "ending"
         if self.instance.state != "running" or self.machine is None:
@@ -68,7 +68,7 @@ class NodeStatus:
 
     @property
     def why(self) -> str:
-        """The reason why some or all of the node's GPUs take no trials; may be empty."""
+        """Why the node, or some of its GPUs, takes no trials; may be empty."""
         stage, state, logged = self.stage, self.instance.state, self.boot_message
         if self.machine is not None and stage in {"draining", "sick", "joined"}:
             why = self.machine.explanation(self.wants_gpus)
@@ -89,7 +89,6 @@ class NodeStatus:
 
     @property
     def _why_ended(self) -> str:
-        """AWS's reason for an interruption, else the record's, else AWS's and the boot log."""
         code = self.instance.ended.partition(":")[0]
         if code in _TAKEN:
             return f"AWS took the spot instance back ({self.instance.ended})"
@@ -104,16 +103,16 @@ class NodeStatus:
 
     @property
     def is_late(self) -> bool:
-        """True if the time limit for joining the pool is over."""
+        """True if the node is older than the time that it may take to join the pool."""
         return self.age_minutes >= up.BOOT_MINUTES
 
     @property
     def gpus(self) -> int | None:
-        """The number of GPUs in the node's ad; None before the node has joined."""
+        """The number of GPUs that the node advertises; None before it has joined the pool."""
         return self.machine.total.gpus // self.machine.shares if self.machine else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the status as plain data, with the machine's figures if the node has joined."""
+        """Return the status as JSON data; the machine's figures are empty until the node joins."""
         instance, machine = self.instance, self.machine
         idle_since = machine.idle_since if machine else None
         found = {
@@ -141,12 +140,12 @@ class FleetStatus:
 
     Attributes:
         nodes: oldest first, including those that ended within about an hour.
-        demand: the trials' requests; None while the pool does not answer.
+        demand: what the trials in the queue request; None if the pool does not answer.
         price_per_hour: USD of all living nodes.
         spent: USD of all nodes since `since`, including ended ones.
-        since: when the run began; None: costs count since the fleet's record began.
+        since: when the run began; None: all costs in the fleet's record count.
         unpriced: number of instances with an unknown price, which count as 0 in `spent`.
-        notices: important limits of this status, such as an unreachable pool.
+        notices: what this status could not read, such as an unreachable pool.
     """
 
     fleet: str
@@ -165,13 +164,13 @@ class FleetStatus:
     notices: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the status as plain data."""
+        """Return the status as JSON data."""
         nodes = [node.to_json() for node in self.nodes]
         return {"schema": 1, **plain(vars(self) | {"nodes": nodes})}
 
 
 def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None) -> FleetStatus:
-    """Return a fleet's status, with cost and demand of `run` or of all runs; changes nothing."""
+    """Return a fleet's status, with cost and demand of `run`, or of all runs; changes nothing."""
     now = now or datetime.now(UTC)
     instances = inventory.instances(aws, fleet, gone=True)
     record, cost_notice = _record(aws, fleet, instances, now)
@@ -211,10 +210,10 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
 
 
 def keep_record(aws: Aws, fleet: Fleet, instances: Sequence[Instance], began: datetime) -> float:
-    """Keep a fleet's record of costs on this machine after `fleet down`; return the USD spent.
+    """Keep the fleet's record of costs on this machine after `fleet down`; return the USD spent.
 
-    The instances of AWS's last listing that ended after `began` were ended by `fleet down`.
-    FleetError if the record can't be read or written.
+    `instances` is AWS's last listing. Instances that ended after `began` for no recorded reason get
+    `fleet down` as the reason. FleetError if the record can't be read or written.
     """
     now = datetime.now(UTC)
     record = ledgers.load(aws, fleet).noted(instances, now)
@@ -225,7 +224,7 @@ def keep_record(aws: Aws, fleet: Fleet, instances: Sequence[Instance], began: da
 
 
 def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> Ledger:
-    """Return a fleet's record of costs, updated by AWS's present listing."""
+    """Return the fleet's record of costs, updated by what AWS lists now."""
     listed = inventory.instances(aws, fleet, gone=True)
     return _record(aws, fleet, listed, now or datetime.now(UTC))[0]
 

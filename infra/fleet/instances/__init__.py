@@ -1,1 +1,1 @@
-"""A fleet's instances: launches, listings, leases, and calls for many instances at once."""
+"""A fleet's EC2 instances: launches, listings, leases, and calls for many instances at once."""

@@ -1,4 +1,4 @@
-"""Calls for all instances of a region; a missing or refused instance does not affect the others."""
+"""AWS calls for many instances; a missing or refused instance does not affect the others."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Call = Callable[["EC2Client", list[str]], object]
 
 
 def call_by_region(aws: Aws, instances: Iterable[Instance], doing: str, call: Call) -> None:
-    """Make a call for instances, region by region; skip instances that are gone.
+    """Make a call for all instances of each AWS region; skip instances that no longer exist.
 
-    `doing` describes the call in errors. The call must be safe to repeat. FleetError if AWS refuses
+    `doing` describes the call in errors. `call` must be safe to repeat. FleetError if AWS refuses
     for some instances, after the calls for all others.
     """
     by_region: dict[str, list[str]] = {}
@@ -44,7 +44,7 @@ def call_by_region(aws: Aws, instances: Iterable[Instance], doing: str, call: Ca
 
 
 def _refusals(call: Call, ec2: EC2Client, ids: list[str], doing: str) -> Iterator[FleetError]:
-    """Call for all at once; if AWS refuses, perhaps for one bad id, call for each half."""
+    """Make `call` for all `ids`; if AWS refuses, try each half, as one bad id may be the cause."""
     try:
         with asking(f"{doing} {first_of(ids, 4)}"):
             call(ec2, ids)

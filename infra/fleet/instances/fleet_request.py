@@ -1,9 +1,9 @@
-"""One request to EC2 Fleet, of type `instant`: it takes pools and returns instances and failures.
+"""One request to EC2 Fleet, of type `instant`: AWS answers with the new instances and the failures.
 
-AWS chooses among the capacity pools by `price-capacity-optimized` (spot) or `lowest-price`
-(on-demand), per unit of weighted capacity. A pool's weight is the expected finished work of its
-nodes, relative to the slowest pool of the request. The target is the weight of `count` nodes of the
-slowest pool. So at most `count` nodes come, and fewer if they are faster.
+AWS chooses among the request's capacity pools (type, zone, spot or on-demand) by
+`price-capacity-optimized` (spot) or `lowest-price` (on-demand), per unit of weighted capacity. A
+pool's weight is the expected finished work of its nodes, relative to the slowest pool. The target
+is the weight of `count` nodes of the slowest pool: at most `count` nodes come, fewer if faster.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ STRATEGY = {"spot": "price-capacity-optimized", "on-demand": "lowest-price"}
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """The AWS resources for launches; `make` makes a region's missing templates.
+    """The AWS resources that launches need; `make` creates the launch templates of an AWS region.
 
-    Templates are listed by AWS region and `launch_template.kind_of`.
+    A key of `templates` is an AWS region and a kind from `launch_template.kind_of`.
     """
 
     places: dict[str, RegionNetwork]
@@ -41,20 +41,20 @@ class Prepared:
     make: Callable[[str], Mapping[tuple[str, str], Template]] = lambda _: {}
 
     def template(self, fleet: Fleet, pool: Candidate) -> Template:
-        """Return the launch template of a pool's nodes; make it if it is missing."""
+        """Return the launch template for nodes of a capacity pool; create it if it is missing."""
         kind = launch_template.kind_of(fleet, pool.type.architecture, efa=pool.type.efa)
         if (pool.aws_region, kind) not in self.templates:
             self.templates.update(self.make(pool.aws_region))
         return self.templates[pool.aws_region, kind]
 
     def subnet(self, pool: Candidate) -> str | None:
-        """Return the subnet of a pool's nodes; None if the pool's zone has no subnet."""
+        """Return the subnet for nodes of a capacity pool; None if the pool's zone has no subnet."""
         return self.places[pool.aws_region].subnets.get(pool.zone)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """A reason why AWS did not launch nodes of a pool, or any node if `pool` is None."""
+    """Why AWS launched no node of the capacity pool `pool`; of all requested pools if None."""
 
     pool: Candidate | None
     code: str
@@ -63,7 +63,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The result of a request: the pool of each new instance by its id, and the failures."""
+    """The result of a request: each new instance's id with its capacity pool, and the failures."""
 
     made: Mapping[str, Candidate]
     failures: Sequence[Failure]
@@ -71,15 +71,15 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class FleetRequest:
-    """A request for nodes of one AWS region and lifecycle.
+    """A request for nodes of one AWS region and lifecycle (spot or on-demand).
 
     Attributes:
-        name: ClientToken and tag; a repeated request has the same.
-        pools: AWS chooses among these; each has a subnet.
-        least: AWS starts at least this number of nodes, or none. Only for nodes that serve gangs;
-            they are in one zone and have no weights.
+        name: ClientToken and tag; a repeated request has the same name.
+        pools: the capacity pools among which AWS chooses; each has a subnet.
+        least: AWS starts at least this number of nodes, or none. AWS gets it only for nodes that
+            serve gangs (trainings over several nodes). These are in one zone and have no weights.
         expires: the end of the nodes' first lease.
-        run: the run that gets their costs; may be empty.
+        run: the run to which the nodes' costs belong; may be empty.
     """
 
     name: str
@@ -91,11 +91,11 @@ class FleetRequest:
 
     @property
     def dearest(self) -> Candidate:
-        """The most expensive pool, whose price is in nodes' tags until their pool is known."""
+        """The most expensive capacity pool; nodes' tags have its price until theirs is known."""
         return max(self.pools, key=lambda one: one.price)
 
     def send(self, aws: Aws, fleet: Fleet, prepared: Prepared) -> Answer:
-        """Send the request to AWS; a refusal of the whole request is one of the failures."""
+        """Send the request to AWS; if AWS refuses all of it, the answer's one failure says why."""
         ec2 = aws.ec2(self.pools[0].aws_region)
         try:
             answer = ec2.create_fleet(**self.body(fleet, prepared))
@@ -105,7 +105,7 @@ class FleetRequest:
         return self.understood(answer, prepared)
 
     def understood(self, answer: Mapping[str, Any], prepared: Prepared) -> Answer:
-        """Parse AWS's answer; a node of an unknown pool counts as one of the most expensive."""
+        """Parse AWS's answer; a node whose capacity pool is unknown counts as one of `dearest`."""
 
         def pool(found: Mapping[str, Any]) -> Candidate | None:
             override = found.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
@@ -179,7 +179,7 @@ class FleetRequest:
             }
 
     def _tags(self, fleet: Fleet) -> dict[str, str]:
-        """Return an instance's tags; the price is corrected once the node's pool is known."""
+        """Return a new instance's tags; its price is corrected once its capacity pool is known."""
         return {
             "Name": names.resource_name(fleet.called),
             names.EXPIRES_TAG: self.expires,
@@ -190,13 +190,13 @@ class FleetRequest:
 
 
 def weights_of(pools: Sequence[Candidate], heaviest: int = HEAVIEST) -> dict[Candidate, int]:
-    """Return each pool's weighted capacity: `SLOWEST` for the slowest pool, at most `heaviest`."""
+    """Return weighted capacities: `SLOWEST` for the slowest pool, for others at most `heaviest`."""
     slowest = min(one.throughput for one in pools)
     return {one: min(heaviest, round(SLOWEST * one.throughput / slowest)) for one in pools}
 
 
 def _heaviest(fleet: Fleet, lifecycle: Lifecycle) -> int:
-    """Return the largest weight for which EC2 accepts ceiling / weight as the maximum price."""
+    """Return the largest weight for which EC2 still accepts ceiling / weight as maximum price."""
     if lifecycle != "spot" or fleet.spot.ceiling is None:
         return HEAVIEST
     return min(HEAVIEST, max(1, math.ceil(fleet.spot.ceiling / LEAST_MAX_PRICE) - 1))

@@ -30,13 +30,13 @@ PAGE = 1_000  # instances in an answer of AWS, its maximum
 
 
 def instances(aws: Aws, fleet: Fleet, *, gone: bool = False) -> list[Instance]:
-    """List the fleet's instances, oldest first; `gone` adds those that ended within an hour."""
+    """List the fleet's instances, oldest first; `gone` adds those that ended in the last hour."""
     found = tagged(aws, fleet.aws_regions, [tags.fleet_filter(fleet)])
     return [instance for instance in found if gone or instance.alive]
 
 
 def tagged(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -> list[Instance]:
-    """List the instances that match filters, in any state, oldest first."""
+    """List the instances that match EC2's `filters`, in any state, oldest first."""
     found = []
     for aws_region in aws_regions:
         with asking(f"the instances in {aws_region}"):
@@ -51,7 +51,7 @@ def tagged(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -> list
 
 
 def described(instance: InstanceTypeDef, aws_region: str) -> Instance:
-    """Return an instance from AWS's description of it."""
+    """Parse AWS's description of an instance."""
     tagged_with = tags.table(instance.get("Tags"))
     reason = instance.get("StateReason", {})
     code, words = reason.get("Code", ""), reason.get("Message", "")
@@ -76,7 +76,7 @@ def described(instance: InstanceTypeDef, aws_region: str) -> Instance:
 
 
 def everything(aws: Aws, fleet: Fleet) -> list[str]:
-    """List all of the fleet's resources in AWS, a line each, living instances first."""
+    """List all of the fleet's resources in AWS, a line each, beginning with living instances."""
     found = [
         f"instance {instance.id} in {instance.aws_region}"
         for instance in instances(aws, fleet, gone=True)
@@ -103,7 +103,7 @@ def everything(aws: Aws, fleet: Fleet) -> list[str]:
 
 
 def _end(instance: InstanceTypeDef) -> datetime | None:
-    """Return when an instance ended, from AWS's reason: `User initiated (2026-11-27 …)`."""
+    """Return when an instance ended, from text like `User initiated (2026-11-27 …)`, or None."""
     found = _WHEN.search(instance.get("StateTransitionReason", ""))
     if found is None or instance["State"]["Name"] not in {"shutting-down", "terminated"}:
         return None
@@ -118,7 +118,7 @@ def _moment(text: str | None) -> datetime | None:
 
 
 def _price(text: str | None) -> float | None:
-    """Return the price in a tag, which anybody may change; None if it is not a number."""
+    """Return the price from a tag's text; None if invalid, because anybody may change a tag."""
     try:
         price = float(text or "")
     except ValueError:

@@ -1,9 +1,10 @@
-"""Launches of nodes: one request to EC2 Fleet per AWS region, the best pools first.
+"""Launches of EC2 nodes: one request to EC2 Fleet per AWS region, the best capacity pools first.
 
-A killed `up` may have sent its request, and AWS may not list the instance yet when the next `up`
-runs. So a request has a name, its ClientToken and tag, made from its content and the instances that
-AWS listed before. If a name is repeated within ten minutes, AWS returns the first instances. AWS
-would also repeat a refusal, so the next request then has another number in its name (refused.py).
+A killed `fleet up` may have sent a request whose instances AWS does not list yet when `fleet up`
+runs again. So a request has a name, its ClientToken and tag, made from its content and the
+instances that AWS listed before. If AWS gets a name again within ten minutes, it returns the same
+instances. AWS would also repeat a refusal, so the next request has another number in its name
+(refused.py).
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ JUST_MADE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """Pools that gave no node, and the reason."""
+    """Capacity pools of which AWS gave no node, and the reason."""
 
     pools: str
     code: str
@@ -78,7 +79,7 @@ class Refusal:
 
     @property
     def passes(self) -> bool:
-        """True if a later request may succeed; refusals for limits and prices last."""
+        """True if a later request may succeed, which is not so for limits and prices."""
         if self.code in {NO_REASON, *BUSY}:
             return True
         return UNAVAILABLE.get(self.code) in FLEETING
@@ -89,13 +90,13 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """The result of a launch."""
+    """The result of a launch: new instances, and AWS's refusals."""
 
     instances: list[Instance] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
 
     def add(self, other: Launched) -> None:
-        """Add the result of another launch."""
+        """Add another launch's instances and refusals to this one's."""
         self.instances.extend(other.instances)
         self.refusals.extend(other.refusals)
 
@@ -113,18 +114,17 @@ def launch(
     least: int = 1,
     unlisted: Sequence[Instance] = (),
 ) -> Launched:
-    """Request `count` more nodes, in the candidates' order, within the cap per hour.
+    """Request `count` more nodes, in the candidates' order, within the cap on costs per hour.
 
-    AWS may start fewer nodes. `unlisted` are recently launched nodes, which count although AWS may
-    not list them.
+    AWS may start fewer. `unlisted` are recent nodes that count even if AWS does not list them.
 
-    Nodes for gangs are in one zone: a placement group has only one, and traffic between zones is
-    slow and costs money. While a node lives, the zone is the oldest node's. If a zone has no room
-    for `least` nodes, the next zone is tried, because fewer nodes would be useless. Nodes for gangs
-    have one lifecycle, because each lifecycle needs a separate request.
+    A gang (a training over several nodes) gets nodes of one zone: a placement group has only one,
+    and traffic between zones is slow and costs money. While a node lives, this is the oldest node's
+    zone. If a zone has no room for `least` nodes, the next zone is tried, because fewer would be
+    useless. Spot and on-demand need separate requests, so a gang's nodes are all of one kind.
 
     Raises:
-        FleetError: no node came, and AWS's reason applies to every candidate.
+        FleetError: no node came, for a reason that applies to every candidate.
     """
     known = inventory.instances(aws, fleet, gone=True)
     listed = {one.id for one in known}
@@ -157,7 +157,7 @@ def launch(
 
 
 def label(pools: Sequence[Candidate]) -> str:
-    """Return the display text of pools of one type and lifecycle."""
+    """Return the display text of capacity pools of one type, all spot or all on-demand."""
     first, zones = pools[0], ", ".join(one.zone for one in pools)
     prices = sorted({f"{one.price:.3f}" for one in pools})
     price = prices[0] if len(prices) == 1 else f"{prices[0]} to {prices[-1]}"
@@ -182,7 +182,7 @@ def _by_pool(instances: Sequence[Instance]) -> list[list[Instance]]:
 def _split(
     fleet: Fleet, living: Sequence[Instance], count: int, least: int
 ) -> dict[Lifecycle, int]:
-    """Divide new nodes by the share of spot; for gangs, each part is empty or lets a gang begin."""
+    """Divide `count` by the share of spot; for gangs, a part has at least `least` nodes or none."""
     have = sum(instance.lifecycle == "spot" for instance in living)
     spot = min(max(fleet.spot.nodes(len(living) + count) - have, 0), count)
     if fleet.gangs and count:
@@ -193,7 +193,7 @@ def _split(
 
 
 def requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Candidate]]:
-    """Yield the pools of each request: each region's best pools, then all others.
+    """Yield the capacity pools of each request: each AWS region's best pools, then all others.
 
     With `one_type` a request has one instance type: a gang is as fast as its slowest node.
     """
@@ -206,14 +206,14 @@ def requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Can
 
 
 def worth_most(pools: Sequence[Candidate]) -> list[Candidate]:
-    """Return the pools to request first: their work costs little more than the cheapest pool's."""
+    """Return the pools to request first: their work costs at most `GOOD` times the cheapest's."""
     best = min((one.cost for one in pools), default=0.0)
     return [one for one in pools if one.cost <= GOOD * best]
 
 
 @dataclass
 class _Order:
-    """One launch; `known` are all instances that existed before it or come from it."""
+    """The state of one launch; `known` are all instances, those that it has launched included."""
 
     aws: Aws
     fleet: Fleet
@@ -229,7 +229,7 @@ class _Order:
 
     @property
     def zone(self) -> str | None:
-        """The zone for gangs' nodes, which is the oldest node's; None without nodes or gangs."""
+        """The zone for gangs' nodes: the oldest node's. None without nodes, or without gangs."""
         running = [one for one in self.known if one.state in {"pending", "running"}]
         return running[0].zone if running and self.fleet.gangs else None
 
@@ -245,7 +245,7 @@ class _Order:
         return Refusal(pools=lifecycle, code="none", reason=reason)
 
     def ask(self, pools: Sequence[Candidate], wanted: int, least: int) -> Launched:
-        """Request at most `wanted` nodes from some pools; AWS gives at least `least`, or none."""
+        """Request at most `wanted` nodes of `pools`; AWS gives at least `least`, or none."""
         usable = [one for one in pools if self.prepared.subnet(one)]
         if not usable:
             reason = "no subnet in this zone" if len(pools) == 1 else "no subnet in these zones"
@@ -268,7 +268,7 @@ class _Order:
         return Launched(instances=instances, refusals=list(_refusals(answer, paid)))
 
     def set_prices(self, pools: Sequence[Candidate], instances: Sequence[Instance]) -> str:
-        """Correct price tags, which have the request's highest price; return the error, if any."""
+        """Correct price tags, which have the pools' highest price; return the error, or empty."""
         highest, by_price = max(one.price for one in pools), defaultdict[float, list[str]](list)
         for one in instances:
             if one.price is not None and one.price != highest:
@@ -289,7 +289,7 @@ class _Order:
         return nodes_within(self.fleet.price_cap.hour, used, candidate.price)
 
     def _patiently(self, pools: Sequence[Candidate], count: int, least: int) -> tuple[str, Answer]:
-        """Send a request until AWS knows the nodes' new resources everywhere."""
+        """Send a request again until AWS knows the nodes' new resources everywhere."""
         for pause in (*retries.LATER, None):
             name = self._name(pools)
             request = FleetRequest(
@@ -310,7 +310,7 @@ class _Order:
         return name, answer
 
     def _answer(self, request: FleetRequest) -> Answer:
-        """Send a request; the answer includes instances of an earlier request of the same name."""
+        """Send a request; the answer includes the instances of an earlier request of this name."""
         answer = request.send(self.aws, self.fleet, self.prepared)
         earlier = any(one.code == TWICE for one in answer.failures)
         if earlier or not (answer.made or answer.failures):
@@ -322,7 +322,7 @@ class _Order:
 
     @property
     def _expires(self) -> str:
-        """Return the end of the first lease, the same for each request of a window."""
+        """Return the end of new nodes' first lease, which is the same for ten minutes."""
         end = datetime.fromtimestamp((self._window + 1) * WINDOW.total_seconds(), UTC)
         return names.time_text(end + timedelta(minutes=self.fleet.lease_minutes))
 
@@ -331,7 +331,7 @@ class _Order:
         return int(self.now.timestamp() // WINDOW.total_seconds())
 
     def _name(self, pools: Sequence[Candidate]) -> str:
-        """Return the name of a request, with the first number that AWS has not refused."""
+        """Return a request's name; its number is the first with which AWS has not refused it."""
         before = sorted(instance.id for instance in self.known)
         kinds = [
             f"{self.prepared.template(self.fleet, one)} {one.pool} {one.price:.6f}" for one in pools
@@ -343,7 +343,7 @@ class _Order:
         return next(name for name in names if name not in vain)
 
     def _listed(self, request: FleetRequest) -> list[Instance]:
-        """Wait for instances of an earlier request of this name; AWS lists them within seconds."""
+        """Wait for the instances of an earlier request of this name; AWS lists them in seconds."""
         made: dict[str, Instance] = {}
 
         def there() -> bool:
@@ -371,7 +371,7 @@ class _Order:
         )
 
     def _check_mendable(self, answer: Answer) -> None:
-        """Raise the first failure, unless a pool failed for a reason of this pool alone."""
+        """Raise the first failure, unless a failure concerns its own capacity pool alone."""
         if answer.failures and not any(map(_word, answer.failures)):
             one = answer.failures[0]
             error = {"Error": {"Code": one.code, "Message": one.message}}
@@ -391,7 +391,7 @@ def _word(failure: Failure) -> str:
 
 
 def _refusals(answer: Answer, pools: Sequence[Candidate]) -> Iterator[Refusal]:
-    """Yield the refusals of pools; the zones of a type with the same reason share one refusal."""
+    """Yield the refusals; zones of the same instance type with the same reason are one refusal."""
     if not (answer.made or answer.failures):
         reason = "AWS launched no node, and gave no reason"
         yield Refusal(pools=label(pools[:1]), code=NO_REASON, reason=reason)
@@ -406,12 +406,12 @@ def _refusals(answer: Answer, pools: Sequence[Candidate]) -> Iterator[Refusal]:
 
 
 def _is_unanswered(failure: Failure) -> bool:
-    """Return whether AWS may have launched despite this failure; the request keeps its name."""
+    """Return whether AWS may have launched despite `failure`; the request then keeps its name."""
     return failure.pool is None and failure.code in BUSY
 
 
 def _is_new(failure: Failure) -> bool:
-    """Return whether a failure means that AWS does not know a new resource everywhere yet."""
+    """Return whether AWS failed because it does not yet know a new resource everywhere."""
     if failure.code == "InvalidParameterValue":
         return "IAM Instance Profile" in failure.message
     return failure.code in JUST_MADE

@@ -1,7 +1,7 @@
-"""The names of requests that AWS has wholly refused, kept on this machine.
+"""The names of requests that AWS has refused entirely, kept on this machine.
 
-AWS repeats its answer for the same name, also to a new process. So after a refusal the next request
-has another name. If a process was killed before the answer, the name stays.
+AWS repeats its answer to a request of the same name. So after a refusal the next request has
+another name. If a process was killed before it got the answer, the name stays the same.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ def file_of(fleet: str) -> Path:
 
 
 def known(fleet: str, window: int) -> list[str]:
-    """Return the refused requests of a window; AWS has forgotten those of other windows."""
+    """Return the names refused in a ten-minute `window`; AWS has forgotten older ones."""
     kept = object_or_empty(lambda: read_json(file_of(fleet)))
     return list(kept.get("names", ())) if kept.get("window") == window else []
 
 
 def note(fleet: str, window: int, name: str) -> None:
-    """Record a refused request; if the disk is full, AWS repeats its refusal for a window."""
+    """Record a refused name; if the disk is full, AWS repeats its refusal until the window ends."""
     file = file_of(fleet)
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)

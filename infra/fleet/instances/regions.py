@@ -1,7 +1,7 @@
 """Parallel calls to a fleet's AWS regions: a slow or throttled region does not delay the others.
 
-EC2 limits an account's calls in each region by token buckets. Their sizes and refills per second
-are from "Request throttling for the Amazon EC2 API" (docs.aws.amazon.com/ec2/latest/devguide):
+For each account and region EC2 limits calls by token buckets. Size and refill per second, from
+"Request throttling for the Amazon EC2 API" (docs.aws.amazon.com/ec2/latest/devguide):
 
     DescribeInstances, with a filter     100, 20
     CreateTags                           100, 10
@@ -36,13 +36,13 @@ class _Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Heard:
-    """The answers of all regions.
+    """The answers of all AWS regions to one round of listings.
 
     Attributes:
-        instances: also ended ones; of a silent region, its last listing.
-        silent: errors of regions that did not answer.
-        troubles: errors of the leases' renewal.
-        nothing: True if no region has ever answered.
+        instances: ended ones included; for a region in `silent`, those of its last listing.
+        silent: for each AWS region that did not answer, the error.
+        troubles: errors of the renewals of leases.
+        nothing: True if no AWS region has answered in this or an earlier round.
     """
 
     instances: list[Instance]
@@ -52,7 +52,7 @@ class Heard:
 
 
 class Regions:
-    """The last listing of a fleet's instances from each AWS region."""
+    """A fleet's instances by AWS region, as each region listed them last."""
 
     def __init__(self, aws: Aws, fleet: Fleet) -> None:
         self._aws, self._fleet = aws, fleet
@@ -61,9 +61,10 @@ class Regions:
         self._asked: dict[str, Future[_Answer]] = {}
 
     def hear(self, launched: Sequence[Instance], renew: Renew | None) -> Heard:
-        """List the instances of each region and, with `renew`, renew their leases.
+        """List the instances of each AWS region and, with `renew`, renew their leases.
 
-        AWS may not list `launched` yet. A silent region's last listing is renewed, too.
+        This includes leases of `launched` instances, which AWS may not list yet, and of instances
+        in a silent region's last listing.
         """
         silent: dict[str, FleetError] = {}
         for aws_region in self._fleet.aws_regions:

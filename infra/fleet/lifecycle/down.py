@@ -1,4 +1,4 @@
-"""`fleet down`: remove the nodes, then the resources made for them, in the order AWS requires."""
+"""`fleet down`: remove the nodes, then their resources, in the order that AWS requires."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def down(
     """Remove the fleet; return errors and resources that are left, a line each.
 
     Nodes are terminated even if `drain` fails. Before the bucket is deleted, `keep` gets AWS's last
-    listing and saves the record of costs. If `keep` raises FleetError, the bucket stays.
+    listing, to save the record of costs. If `keep` raises FleetError, the bucket is not deleted.
     """
     nodes = inventory.instances(aws, fleet)
     if nodes:
@@ -60,7 +60,7 @@ def down(
 
 
 def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
-    """Terminate instances; skip instances that are gone already."""
+    """Terminate instances; skip instances that no longer exist."""
     call_by_region(
         aws, instances, "terminating", lambda ec2, ids: ec2.terminate_instances(InstanceIds=ids)
     )
@@ -69,7 +69,7 @@ def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
 def _delete(
     aws: Aws, fleet: Fleet, keep: Callable[[list[Instance]], object], progress: Progress
 ) -> list[str]:
-    """Delete all resources except instances; continue after a failure."""
+    """Delete all of the fleet's resources except instances; return errors, and go on after one."""
     account = aws.account(fleet.home)
 
     def remove_bucket() -> None:

@@ -1,4 +1,4 @@
-"""Termination of instances with expired leases, of any fleet of the account."""
+"""`fleet reap`: termination of instances with expired leases, of all fleets of the AWS account."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST = timedelta(minutes=10_080)  # the longest lease, assumed for an instanc
 
 
 def expired(aws: Aws, aws_regions: Sequence[str], *, now: datetime | None = None) -> list[Instance]:
-    """List the living instances of any fleet whose lease has expired."""
+    """List the living instances of all fleets of the AWS account whose lease has expired."""
     moment = now or datetime.now(UTC)
     anybodys: Any = [{"Name": "tag-key", "Values": [names.FLEET_TAG]}]
     found = inventory.tagged(aws, aws_regions, anybodys)
@@ -31,7 +31,7 @@ def reap(
     *,
     now: datetime | None = None,
 ) -> list[Instance]:
-    """Terminate the living instances whose lease has expired; return them."""
+    """Terminate the instances that `expired` lists; return them."""
     over = expired(aws, aws_regions, now=now)
     for instance in over:
         fleet = instance.tags.get(names.FLEET_TAG, "")

@@ -1,4 +1,4 @@
-"""`fleet up`: make the nodes' resources, then the nodes; the next call completes a killed one."""
+"""`fleet up`: make the nodes' resources, then the nodes; if killed, the next call completes it."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ PAUSES = (15.0, 30.0, 60.0)  # seconds between rounds over candidates that had n
 
 @dataclass(frozen=True, kw_only=True)
 class NodeInputs:
-    """The inputs of the nodes, all made on the manager.
+    """What the nodes' launch needs from the manager.
 
     Attributes:
         manager: HOST:PORT at which nodes find the pool.
-        own: the manager as an EC2 instance, if it is one.
-        token: the pool's token for nodes; it is stored in SSM only.
+        own: the manager as an EC2 instance; None if it is none.
+        token: the pool's token for nodes; it is stored only in SSM.
         bundle: the program that turns a machine into a node.
-        user_data: renders the first boot's script from its settings.
-        endpoint_url: endpoint of AWS, also for nodes; empty: AWS's own.
+        user_data: makes the script of a node's first boot from settings.
+        endpoint_url: AWS's endpoint, also for nodes; empty for AWS's own.
     """
 
     manager: str
@@ -62,9 +62,9 @@ class NodeInputs:
 
 
 def gather_inputs(aws: Aws, fleet: Fleet) -> NodeInputs:
-    """Return the nodes' inputs from this machine, the manager.
+    """Return what the nodes' launch needs from this machine, the manager.
 
-    PoolError if it has no HTCondor or no token for nodes; InputError as for `manager_address`.
+    PoolError if it has no HTCondor or no token for nodes. InputError as for `manager_address`.
     """
     own = own_instance.find()
     manager = manager_address(fleet, own)
@@ -80,7 +80,7 @@ def gather_inputs(aws: Aws, fleet: Fleet) -> NodeInputs:
 
 
 def manager_address(fleet: Fleet, own: OwnInstance | None) -> str:
-    """Return the manager's HOST:PORT for nodes; InputError without `manager:` outside of EC2."""
+    """Return the manager's HOST:PORT for nodes; InputError outside of EC2 without `manager:`."""
     host = fleet.manager or (own.address if own else "")
     if not host:
         raise InputError(
@@ -100,10 +100,10 @@ def prepare(
     *,
     everywhere: bool = True,
 ) -> Prepared:
-    """Make or correct the resources for nodes of `run`, or of no run.
+    """Create or correct the AWS resources for nodes, whose costs belong to `run` if it isn't empty.
 
-    Only regions with a candidate get resources. Without `everywhere`, a region gets its resources
-    when its first node is requested.
+    Only AWS regions with a candidate get resources. Without `everywhere`, a region gets them when
+    its first node is requested.
     """
     account = aws.account(fleet.home)
     places = network.places(aws, fleet)
@@ -154,7 +154,7 @@ def up(
 ) -> Launched:
     """Make the nodes' resources, then launch until `count` nodes live; return all living nodes.
 
-    By default `count` is the fleet's minimum, and at least one. FleetError if no node comes.
+    `count` is by default the fleet's minimum, and at least one. FleetError if no node comes.
     """
     wanted = count_for(fleet, count)
     prepared = prepare(aws, fleet, inputs, candidates, run, progress)
@@ -196,7 +196,7 @@ def count_for(fleet: Fleet, count: int | None) -> int:
 
 
 def node_settings(fleet: Fleet, inputs: NodeInputs, bucket_name: str) -> dict[str, Any]:
-    """Return the settings in a node's user data, without the run; they hold no secret."""
+    """Return the settings for a node's user data, except the run's name; none is a secret."""
     return {
         "schema": 1,
         "fleet": fleet.called,

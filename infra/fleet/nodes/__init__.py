@@ -1,1 +1,1 @@
-"""The inputs of an instance's boot: user data, the bundle of `nodes/`, its configuration."""
+"""What an EC2 instance gets for its boot: user data, HTCondor's configuration, and the bundle."""

@@ -1,4 +1,4 @@
-"""The bundle: the part of trialfleet that nodes need, as one reproducible archive."""
+"""The bundle: the part of trialfleet that an EC2 node needs, as one reproducible archive."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ CONFIGURATION = "node.conf"
 
 @dataclass(frozen=True)
 class Bundle:
-    """An archive (tar, gzip) and its hash."""
+    """The bundle's archive (tar, gzip) and its SHA-256."""
 
     data: bytes
     sha256: str
 
     def key(self, fleet: str) -> str:
-        """Return the bundle's key in the fleet's bucket, which depends on its content."""
+        """Return the bundle's S3 key in the fleet's bucket; another content has another key."""
         return f"{names.prefix(fleet)}bundle-{self.sha256}.tar.gz"
 
 
 def build(node_conf: str) -> Bundle:
-    """Return the bundle; the same code and HTCondor configuration give the same bytes."""
+    """Return the bundle; it has the same bytes for the same code and HTCondor configuration."""
     packed = io.BytesIO()
     # Neither the archive nor its gzip wrapper may contain the time.
     with (
@@ -55,7 +55,7 @@ def build(node_conf: str) -> Bundle:
 
 
 def code() -> Iterator[tuple[str, Path]]:
-    """Yield the name inside the package and the path of each file that a node needs."""
+    """Yield each file that a node needs: its name inside the package, and its path here."""
     for name in MODULES:
         yield name, PACKAGE / name
     folder = PACKAGE / FOLDER
@@ -66,7 +66,7 @@ def code() -> Iterator[tuple[str, Path]]:
 
 
 def add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    """Add a file to the archive: readable by all, without owner and time."""
+    """Add a file to the archive, readable by all, and without owner and time."""
     member = tarfile.TarInfo(name)
     member.size, member.mode = len(content), 0o644
     archive.addfile(member, io.BytesIO(content))

@@ -1,4 +1,4 @@
-"""The HTCondor configuration of a fleet's nodes, as text; it holds no secret."""
+"""The HTCondor configuration of a fleet's nodes, as text; it contains no secret."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ATTRIBUTES = tuple(attribute.name for attribute in INSTANCE)
 
 
 def render(fleet: Fleet, manager: str) -> str:
-    """Return all nodes' configuration; `manager` is HOST or HOST:PORT, InputError if invalid."""
+    """Return the nodes' configuration; InputError unless `manager` is HOST or HOST:PORT."""
     host, port = split(manager)
     return render_template(
         "condor/node.conf.j2",
@@ -36,7 +36,7 @@ def render(fleet: Fleet, manager: str) -> str:
 
 
 def split(manager: str) -> tuple[str, int]:
-    """Return host and port of the manager's address; the default port is HTCondor's."""
+    """Return host and port of the manager's address; without a port, HTCondor's default port."""
     found = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9.-]*)(?::([0-9]{1,5}))?", manager)
     port = int(found[2] or PORT) if found else 0
     if found is None or not 0 < port < 65_536:

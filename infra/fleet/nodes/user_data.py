@@ -1,4 +1,4 @@
-"""The user data of a fleet's instances: a Python script that fetches the bundle and starts it."""
+"""The user data of a fleet's instances: a Python script that fetches and starts the bundle."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ AWS_MODULE = Path(instance_aws.__file__)
 
 
 def render(settings: Mapping[str, Any]) -> str:
-    """Return the script with the settings of `nodes/bootstrap/settings.py`.
+    """Return the user data with `settings`, the fields of `nodes/bootstrap/settings.py`.
 
-    FleetError if it is longer than EC2 allows. The settings must hold no secret.
+    FleetError if it is longer than EC2 allows. The settings must not contain a secret.
     """
     text = render_template(
         "node/user_data.py.j2",
@@ -37,7 +37,7 @@ def render(settings: Mapping[str, Any]) -> str:
 
 
 def without_docstrings(source: str) -> str:
-    """Return a module's text without docstrings, to fit into EC2's 16 KiB."""
+    """Return a Python module without docstrings, so that it fits into EC2's limit of 16 KiB."""
     lines = source.splitlines(keepends=True)
     owners = (ast.Module, ast.ClassDef, ast.FunctionDef)
     for node in ast.walk(ast.parse(source)):

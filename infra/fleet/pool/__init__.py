@@ -1,1 +1,1 @@
-"""The pool's view of a fleet: its nodes' ads and the demand in the job queue."""
+"""HTCondor's side of a fleet: its nodes in the pool, and the jobs in the queue."""

@@ -1,4 +1,4 @@
-"""The pool's view of a fleet: its nodes' ads and the demand in the job queue."""
+"""A fleet as HTCondor sees it: its nodes' ClassAds, and what jobs in the queue request."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ Ad = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Trials with equal requests, or jobs of one gang.
+    """Trials with equal requests, or jobs of one gang (a training over several jobs).
 
     Attributes:
         requirements: the jobs' other requirements on a node, as a ClassAd expression.
         since: when the first job began to wait, or to run; None if HTCondor doesn't say.
-        least: the smallest useful number of these jobs at once: a gang's min.
+        least: the smallest useful number of these jobs at once: 1, or a gang's minimum.
     """
 
     need: Room
@@ -51,7 +51,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """The groups of trials that wait for a slot, or run; the largest request first."""
+    """The trials that wait for a slot (`idle`) or run (`active`), the largest request first."""
 
     idle: tuple[Group, ...] = ()
     active: tuple[Group, ...] = ()
@@ -69,7 +69,7 @@ class Demand:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolView:
-    """The pool at one moment."""
+    """A fleet's nodes in the pool, and the demand of trials in the queue, at one moment."""
 
     nodes: tuple[Machine, ...]
     demand: Demand
@@ -78,21 +78,21 @@ class PoolView:
 def read_pool(
     fleet: str | None = None, run: str = "", folder: str = "", *, named: bool = True
 ) -> PoolView:
-    """Return the nodes of a fleet (or of all), and the demand of trials of a run (or of all).
+    """Return the nodes of one or all fleets, and the demand of the trials of one or all runs.
 
-    A run is identified by its folder, or else by its id; PoolError if several runs have the id.
-    Only with `named` the slots that run jobs are read, with their trials' names.
+    A run is identified by its `folder`, or else by its id `run`; PoolError if several runs have
+    this id. Slots that run jobs, and the trials in them, are read only with `named`.
     """
     demand = read_demand(_jobs(run, folder))
     return PoolView(nodes=fleet_machines(fleet, named=named, whole=named), demand=demand)
 
 
 def _jobs(run: str, folder: str) -> list[Ad]:
-    """Return an ad for each group of waiting or running trials, and for each job of a gang.
+    """Return a ClassAd for each group of waiting or running trials, and for each job of a gang.
 
-    Attributes that HTCondor doesn't group by come from a group's first job, which gets a slot
-    first. Before the first node joins there are no autoclusters: all jobs with equal requests form
-    one group.
+    A group's first job gets a slot first, so it supplies the attributes by which HTCondor can't
+    group. Before the first node joins, HTCondor does not yet compare the jobs' requirements: all
+    jobs with equal requests form one group.
     """
     own = f"{OF_RUNS} && TrialfleetRun =?= {quoted(run)}" if run else OF_RUNS
     found = of_run(schedd.groups(own, GROUP_ATTRIBUTES), run, folder)
@@ -115,7 +115,7 @@ def _first(group: Ad) -> str:
 
 
 def _one_of(ids: Iterable[str]) -> str:
-    """Return a constraint that these jobs satisfy; other jobs of their clusters may, too."""
+    """Return a constraint that holds for these jobs, and perhaps for others of their clusters."""
     parts = [id_.split(".") for id_ in ids]
     clusters, procs = (",".join(sorted({part[i] for part in parts})) for i in (0, 1))
     return f"member(ClusterId, {{{clusters}}}) && member(ProcId, {{{procs}}})"
@@ -126,8 +126,8 @@ def fleet_machines(
 ) -> tuple[Machine, ...]:
     """Return the machines of a fleet, or of every fleet, that have joined the pool.
 
-    With `named` the schedd gives the names of their trials. Without `whole` dynamic slots and the
-    jobs' ids are left out.
+    With `named` the schedd is asked which trials they run. Without `whole`, dynamic slots (those
+    that run jobs) are left out, and so are the jobs' ids.
     """
     own = f" && TrialfleetFleet =?= {quoted(fleet)}" if fleet is not None else ""
     uncut = "" if whole else ' && SlotType =!= "Dynamic"'
@@ -137,7 +137,10 @@ def fleet_machines(
 
 
 def of_run(jobs: Iterable[Ad], run: str, folder: str = "") -> list[Ad]:
-    """Return a run's jobs, by folder or else id (or all); PoolError if several runs have the id."""
+    """Return the jobs of the run with this `folder`, or else this id `run`; without both, all jobs.
+
+    PoolError if several runs have the id.
+    """
     if folder:
         return [job for job in jobs if job.get("TrialfleetFolder") == folder]
     own = [job for job in jobs if not run or job.get("TrialfleetRun") == run]
@@ -150,18 +153,18 @@ def of_run(jobs: Iterable[Ad], run: str, folder: str = "") -> list[Ad]:
 
 
 def quoted(text: str) -> str:
-    """Return `text` as a ClassAd string."""
+    """Return `text` as a quoted string in ClassAd syntax."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def read_demand(jobs: Iterable[Mapping[str, Any]]) -> Demand:
-    """Return the demand in jobs' ads, each for `JobCount` jobs; held and ended jobs don't count."""
+    """Return the demand by jobs' ClassAds, each for `JobCount` jobs; held jobs don't count."""
     jobs = list(jobs)
     return Demand(idle=_groups(jobs, {JobStatus.IDLE}), active=_groups(jobs, ACTIVE))
 
 
 def _groups(jobs: Sequence[Mapping[str, Any]], statuses: Collection[int]) -> tuple[Group, ...]:
-    """Group jobs by request, the largest first; of equal gangs the oldest comes first."""
+    """Group the jobs by request, the largest first; among equal gangs, the oldest comes first."""
     of: dict[tuple[Room, str, int], list[Mapping[str, Any]]] = defaultdict(list)
     for job in jobs:
         if job.get("JobStatus") in statuses:
@@ -183,7 +186,7 @@ def _groups(jobs: Sequence[Mapping[str, Any]], statuses: Collection[int]) -> tup
 
 
 def _gang(job: Mapping[str, Any]) -> int:
-    """Return the cluster of a gang's job, which identifies the gang; 0 if not in a gang."""
+    """Return the cluster number of a gang's job, which identifies the gang; 0 for other jobs."""
     return int(number(job, "ClusterId") or 0) if _is_of_gang(job) else 0
 
 
@@ -192,7 +195,7 @@ def _is_of_gang(job: Mapping[str, Any]) -> bool:
 
 
 def _least(job: Mapping[str, Any], begun: Mapping[int, int]) -> int:
-    """Return how many more of a gang's jobs need slots before the gang trains; 1 once it trains."""
+    """Return how many more of a gang's jobs need slots until it trains; 1 once it trains."""
     if not (gang := _gang(job)):
         return 1
     return max(1, int(number(job, "TrialfleetGangMin") or 1) - begun[gang])

@@ -1,7 +1,8 @@
 """The autoscaler as the PROVISIONER node of a DAG.
 
-DAGMan starts the graph when the provisioner's job has `ProvisionerState = 2`. DAGMan does not end
-before the provisioner. So the provisioner must detect that only the FINAL node is left.
+DAGMan starts the DAG's other nodes once the provisioner's job has `ProvisionerState = 2`. The DAG
+doesn't end before the provisioner. So the provisioner must detect that only the DAG's FINAL node is
+left.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ _COUNTS = ("Total", "Done", "Failed", "Futile", "Ready", "Prerun", "Queued", "Po
 
 
 class Graph:
-    """The graph whose provisioner is this process, a job in HTCondor's queue."""
+    """The DAG whose provisioner is this process, a job in HTCondor's queue."""
 
     def __init__(self, job: str | None = None) -> None:
-        """Set the job's id, by default this process's; InputError if this process is no job."""
+        """Store the job's id, by default this process's; InputError if this process is no job."""
         self.job = job or os.environ.get("CONDOR_ID", "")
         if not self.job.replace(".", "", 1).isdigit():
             raise InputError(
@@ -33,16 +34,16 @@ class Graph:
         self._quiet = 0
 
     def start(self) -> None:
-        """Let DAGMan start the graph's nodes."""
+        """Let DAGMan start the DAG's nodes."""
         schedd.edit(self.job, "ProvisionerState", str(PROVISIONED))
 
     def is_started(self) -> bool:
-        """Return whether a previous execution of this job has let DAGMan start."""
+        """Return whether a previous execution of this job has let DAGMan start the DAG's nodes."""
         own = _ad(self.job, ["ProvisionerState"]) or {}
         return own.get("ProvisionerState") == PROVISIONED
 
     def over(self) -> bool:
-        """Return whether this poll and the ones just before it found nothing left to do."""
+        """Return whether nothing was left to do in `LOOKS` calls in a row, including this one."""
         own = _ad(self.job, ["DAGManJobId"]) or {}
         parent = own.get("DAGManJobId")
         dagman = parent and _ad(f"{parent}.0", [f"DAG_Nodes{count}" for count in _COUNTS])
@@ -51,7 +52,7 @@ class Graph:
 
 
 def nothing_left(dagman: Mapping[str, Any]) -> bool:
-    """Return whether all DAG nodes except provisioner and FINAL have ended, by DAGMan's ad."""
+    """Return whether, by DAGMan's ClassAd, all DAG nodes but provisioner and FINAL have ended."""
     nodes = {count: int(dagman.get(f"DAG_Nodes{count}", 0)) for count in _COUNTS}
     ended = nodes["Done"] + nodes["Failed"] + nodes["Futile"]
     moving = nodes["Ready"] + nodes["Prerun"] + nodes["Postrun"] + nodes["Holdrun"]

@@ -1,1 +1,1 @@
-"""The autoscaler: its decision, limits, costs, back-off and draining, and its process."""
+"""The autoscaler, which starts and ends EC2 nodes: its decisions, costs, draining and process."""

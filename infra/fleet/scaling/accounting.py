@@ -1,7 +1,7 @@
-"""An autoscaler's ledger: the run's costs, from the fleet's record and own observations.
+"""An autoscaler's costs: from the fleet's record in S3, and from what it has seen itself.
 
-No node ends because the record in S3 is unreachable or damaged. The autoscaler then counts its own
-observations, and updates the record when S3 works again.
+No node ends because the record is unreachable or damaged. The autoscaler then uses only what it has
+seen, and updates the record when S3 works again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from trialfleet.infra.pool.machines import Machine
 
 
 class CostLedger:
-    """The costs of one fleet, as known to one autoscaler."""
+    """The costs of one fleet, as far as one autoscaler knows them."""
 
     def __init__(
         self, aws: Aws, fleet: Fleet, run: str, began: datetime, planned: datetime | None = None
     ) -> None:
-        """Start without the record; costs count from the run's recorded start, or from `began`."""
+        """Count costs from the run's start, which `note` reads from the record, or from `began`."""
         self._aws, self._fleet, self._run, self._began = aws, fleet, run, began
         self._planned = planned
         self._ledger = Ledger()
@@ -36,7 +36,7 @@ class CostLedger:
 
     @property
     def known(self) -> bool:
-        """True if the fleet's record was read; else only this process's observations count."""
+        """True if the record of costs was read; else only what this process has seen counts."""
         return self._stored is not None
 
     @property
@@ -49,25 +49,25 @@ class CostLedger:
         return self._ledger.cost(now, self.since)
 
     def seen(self, pool: Iterable[Machine], now: datetime) -> None:
-        """Record the pool's nodes and their figures; the next `note` saves the record."""
+        """Note the fleet's nodes in the pool, with their figures; the next `note` saves them."""
         self._ledger = self._ledger.seen(pool, now)
 
     def history(self, now: datetime) -> History:
-        """Return the history of capacity pools."""
+        """Return the history of capacity pools: their nodes' hours and interruptions."""
         return self._ledger.history(now)
 
     def explained(self, pool: Iterable[Machine], ending: Iterable[Removal]) -> None:
-        """Record why nodes drain or end; the next `note` saves the record."""
+        """Note why nodes drain or end; the next `note` saves it."""
         whys = {node.instance: drain_text(node) for node in pool}
         ended = {one.instance: whys.get(one.instance) or one.reason for one in ending}
         self._ledger = self._ledger.explained(whys | ended)
 
     def lifetimes(self) -> Mapping[str, Lifetime]:
-        """Return the instances that have lived since the run began."""
+        """Return the instances that have lived since `since`, by id."""
         return self._ledger.since(self.since)
 
     def note(self, listed: Iterable[Instance], now: datetime) -> str:
-        """Update the costs and save a changed record; return the error: the next call retries."""
+        """Update the costs, and save the record if changed; return the error message, or empty."""
         problem, seen = "", self._ledger
         if self._stored is None:
             self._stored, problem = ledgers.load_or_tell(self._aws, self._fleet)

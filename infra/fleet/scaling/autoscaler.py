@@ -1,8 +1,8 @@
 """The autoscaler on the manager: each step reads AWS and the pool, decides, and acts.
 
-A step may fail or be killed at any point, because the next one reads the state again. A step first
-renews the nodes' leases. A failed call only affects actions that depend on the call: no unrelated
-failure ends or keeps a node.
+A step may fail or be killed at any point, because the next one reads everything again. A step first
+renews the nodes' leases. A failed call only affects actions that need its result: no other node
+ends or stays because of it.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ def unfailing(progress: Progress) -> Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """The observations and actions of one step.
+    """What one step has seen and done.
 
     Attributes:
-        nodes: number of nodes by phase.
-        price_per_hour: USD of all nodes.
+        nodes: number of nodes by phase, such as idle.
+        price_per_hour: USD of all living nodes.
         spent: USD since `since`.
         since: start of the run; without a run, of this autoscaler.
-        stopped: why the run's trials, or the whole run, end at the cap; empty if they don't.
+        stopped: why the run's trials, or the whole run, must end at the cap on costs; else empty.
         ended: number of jobs that were removed from the queue because of `stopped`.
-        instances: those alive at or after `since`, from the fleet's record.
+        instances: those alive at or after `since`, from the record of costs.
     """
 
     at: datetime
@@ -93,19 +93,19 @@ class Step:
 
     @property
     def joined(self) -> int:
-        """The number of nodes in the pool that are fit for trials."""
+        """The number of nodes that have joined the pool and are fit for trials."""
         return self.nodes.get("idle", 0) + self.nodes.get("busy", 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Connections:
-    """The functions by which an autoscaler reaches AWS, the pool and the clocks.
+    """The functions by which an autoscaler reaches AWS, the HTCondor pool and the clocks.
 
     Attributes:
         choose: lists the candidates for new nodes, the best first.
-        read_run: asks the pool for a fleet's nodes and a run's demand.
-        read_all: asks the pool for a fleet's nodes and the demand of all runs.
-        end: removes a run's jobs that are to stop; returns their number.
+        read_run: reads from the pool a fleet's nodes and one run's demand.
+        read_all: reads from the pool a fleet's nodes and the demand of all runs.
+        end: removes the jobs of a run that have to stop; returns their number.
         drain: asks a node to drain; returns the error, or an empty text.
         ticks: seconds of a monotonic clock.
     """
@@ -137,7 +137,7 @@ class Autoscaler:
     ) -> None:
         """Scale for `run`, with costs since its start, or for all trials, with costs from now on.
 
-        If the record has a start before `planned`, that start is of another run with the same id.
+        If a recorded start is earlier than `planned`, it is that of another run with the same id.
         """
         self._aws, self._fleet, self._connections = aws, fleet, connections
         self._run, self._progress = run, unfailing(progress)
@@ -154,7 +154,7 @@ class Autoscaler:
         self._unmatched = UnmatchedTrials()
 
     def step(self, *, least: int = 0) -> Step:
-        """Read, decide and act once; keep at least `least` nodes, whatever the demand."""
+        """Read, decide and act once; at least `least` nodes are kept, even without any demand."""
         now = self._clock.now()
         heard = self._hear(now, renewing=True)
         listed, unheard = heard.instances, list(heard.silent.values())
@@ -203,8 +203,8 @@ class Autoscaler:
     def leave(self) -> Step:
         """Release unneeded nodes at the end of this autoscaler's run; return the step.
 
-        Busy nodes stay, and nodes for which other runs' trials wait. The fleet's next autoscaler
-        releases these nodes, or they shut themselves down after some idle time.
+        Busy nodes stay, and so do nodes for which other runs' trials wait. The fleet's next
+        autoscaler releases them later, or they shut themselves down after some idle time.
         """
         retries.until(self._has_left_its_slots, LEAVING)
         now = self._clock.now()
@@ -232,7 +232,7 @@ class Autoscaler:
         )
 
     def _has_left_its_slots(self) -> bool:
-        """Return whether no node has a job of this run any more; a claim may outlive its job."""
+        """Return whether no node is busy only with this run, whose claims may outlive its jobs."""
         nodes = self._connections.read_all(self._fleet.called).nodes
         return not any(
             node.idle_since is None and all(trial.run == self._run for trial in node.trials)
@@ -240,7 +240,7 @@ class Autoscaler:
         )
 
     def _only_waited(self, living: Sequence[Instance], troubles: list[str], now: datetime) -> Step:
-        """Return a step without a decision, because the clock was just set."""
+        """Return a step without a decision, because the system's clock was just set."""
         self._watch.blinded()
         note = f"the clock was set: the fleet is not scaled for {SETTLED_SECONDS:.0f} s"
         return replace(self._seen(self._look(), living, now), notes=(*troubles, note))
@@ -259,7 +259,7 @@ class Autoscaler:
     # --- Looking ----------------------------------------------------------------------------------
 
     def _hear(self, now: datetime, *, renewing: bool) -> Heard:
-        """List nodes; renew leases, unless the run's money is spent or the fleet is taken down."""
+        """List nodes; with `renewing` renew leases, unless the fleet is down or its money spent."""
 
         def renew(instances: Sequence[Instance]) -> list[Instance]:
             due = lease.due(self._fleet, instances, now)
@@ -324,7 +324,7 @@ class Autoscaler:
     # --- Acting -----------------------------------------------------------------------------------
 
     def _end_trials(self, stop: Stop | None, limits: Limits) -> tuple[int, Limits, str]:
-        """Stop the run's trials; return the number of removed jobs, the limits and the error."""
+        """Remove the jobs that `stop` ends; return their number, the new limits and the error."""
         if stop is None or not self._run:  # without a run it is unknown whose trials to stop
             return 0, limits, ""
         try:
@@ -339,7 +339,7 @@ class Autoscaler:
     def _drain(
         self, decision: Decision, nodes: Sequence[Node]
     ) -> tuple[tuple[Removal, ...], list[str]]:
-        """Ask nodes to drain; return those that were asked, and errors for the others."""
+        """Ask nodes to drain; return those that agreed, and the error messages of the others."""
         going = decision.drain[: draining.IN_A_STEP]
         machines = {node.id: node.machine for node in nodes if node.machine}
 
@@ -370,7 +370,7 @@ class Autoscaler:
         return ""
 
     def _prepare(self, candidates: Sequence[Candidate]) -> Prepared:
-        """Find or make the resources for launches, by about 20 calls."""
+        """Find or create the resources that launches need, by about 20 calls to AWS."""
         aws, fleet = self._aws, self._fleet
         given = self._connections.inputs(aws, fleet)
         return up.prepare(aws, fleet, given, candidates, self._run, everywhere=False)

@@ -1,4 +1,4 @@
-"""Back-off of launches: pauses that grow with each failure in a row."""
+"""Pauses between launches of nodes, which become longer with each failure in a row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNFIT_IN_A_ROW = 3  # number of unfit nodes in a row at which launches slow down
 
 
 class Backoff:
-    """A pause of launches; each further pause in a row is twice as long."""
+    """Pauses of launches; each pause is twice as long as the one before, until `reset`."""
 
     def __init__(self, first: timedelta, longest: timedelta) -> None:
         self._first, self._longest = first, longest
@@ -24,25 +24,25 @@ class Backoff:
         self._reason = ""
 
     def hold(self, now: datetime, reason: str) -> None:
-        """Begin a pause, with its reason."""
+        """Begin a pause for this reason."""
         self._until, self._reason = now + self._length, reason
         self._length = min(self._length * 2, self._longest)
 
     def reset(self) -> None:
-        """End the pause; the next pause has the first length again."""
+        """End the pause; the next one has the first length again."""
         self._until, self._length = None, self._first
 
     def reason(self, now: datetime) -> str:
-        """Return the reason and end of the pause; empty if there is none."""
+        """Return why and until when launches pause; empty without a pause."""
         if self._until is None or now >= self._until:
             return ""
         return f"{self._reason}; retried at {self._until:%H:%M:%S} UTC"
 
 
 class UnfitNodes:
-    """A count of unfit nodes since the last fit one, such as those of an image without a driver.
+    """A count of unfit nodes since the last fit one; many may mean an image without a driver.
 
-    An unfit node did not join in time, ended before joining, or never passed its GPU's probe.
+    A node is unfit if it did not join in time, ended before, or never passed its GPU's probe.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class UnfitNodes:
         self._unfit: set[str] = set()
 
     def reason(self, phases: Mapping[str, Phase], now: datetime) -> str:
-        """Update the count by the nodes' phases; return why launches pause, empty if they don't."""
+        """Update the count by each node's phase; return why launches pause, empty if they don't."""
         fit = {name for name, where in phases.items() if where in {"idle", "busy"}}
         bad = {name for name, where in phases.items() if where in {"late", "sick"}}
         gone = self._coming - set(phases)
@@ -69,9 +69,9 @@ class UnfitNodes:
 
 
 class UnmatchedTrials:
-    """Trials that match no node of the fleet despite enough room: new nodes would not help.
+    """Trials that match no node although a node has room for them: new nodes would not help.
 
-    Each kind leaves the demand for a while, longer each time, until a trial of the kind runs.
+    Trials of equal requests leave the demand for a while, longer each time, until one runs.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class UnmatchedTrials:
     def without(
         self, demand: Demand, found: Iterable[tuple[Group, Node]], now: datetime
     ) -> tuple[Demand, list[str]]:
-        """Return the demand without unmatched trials, and a note for each kind of them.
+        """Return the demand without unmatched trials, and a line for each kind of them.
 
         `found` has groups of waiting trials, each with a free node that does not match them.
         """

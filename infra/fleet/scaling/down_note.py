@@ -1,8 +1,8 @@
 """The note on this machine that a person has taken a fleet down.
 
-While the note exists, no autoscaler here starts a node of the fleet or renews a lease. Otherwise a
-run in progress would launch a new node within seconds. A person's next request for the fleet
-removes the note, such as `fleet up` or the submission of a run with it.
+While the note exists, no autoscaler on this machine starts a node of the fleet or renews a lease.
+Otherwise a run in progress would launch a new node within seconds. The note is removed by a
+person's next command that needs the fleet, such as `fleet up` or the submission of a run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STEP_SECONDS = 120.0  # longest duration of a step that has begun
 
 
 def note_down(fleet: str, seconds: float = STEP_SECONDS) -> None:
-    """Note that a fleet is down, and wait for present steps of autoscalers here to end.
+    """Write the note, and wait until autoscalers on this machine have ended the steps that run now.
 
     FleetError if the note can't be written, or a step does not end within `seconds`.
     """
@@ -39,12 +39,12 @@ def note_down(fleet: str, seconds: float = STEP_SECONDS) -> None:
 
 
 def lift(fleet: str) -> None:
-    """Remove the note, because a person asks for the fleet again."""
+    """Remove the note, because a person needs the fleet again."""
     _file(fleet).unlink(missing_ok=True)
 
 
 def reason_no_nodes(fleet: str) -> str:
-    """Return a message if the fleet was taken down; else an empty text."""
+    """Return why no node may start, if a person has taken the fleet down; else an empty text."""
     noted = object_or_empty(lambda: read_json(_file(fleet)))
     if not noted:
         return ""
@@ -53,7 +53,7 @@ def reason_no_nodes(fleet: str) -> str:
 
 @contextmanager
 def step_of(lock: Path) -> Iterator[None]:
-    """Hold the lock that `note_down` waits for; run the block even if the lock can't be made."""
+    """Hold `lock`, for which `note_down` waits; if it can't be made, run the block without it."""
     with ExitStack() as stack:
         with suppress(OSError):
             stack.enter_context(locked(lock, wait=True))
@@ -61,7 +61,7 @@ def step_of(lock: Path) -> Iterator[None]:
 
 
 def step_lock(report: Path) -> Path:
-    """Return the lock file for the steps of an autoscaler with this report."""
+    """Return the lock that an autoscaler holds during a step; `report` is its report's file."""
     return report.with_suffix(".step")
 
 

@@ -1,7 +1,7 @@
-"""Draining: a node takes no more jobs, and its jobs leave with their checkpoints.
+"""Draining: an EC2 node takes no more jobs, and its jobs leave with their checkpoints.
 
-The collector gives the pool's administrator a permission to administer each node. This module calls
-`condor_drain`, because HTCondor's Python bindings don't use that permission.
+HTCondor's collector gives the pool's administrator the permission to administer each node.
+`condor_drain` uses it, but HTCondor's Python bindings don't.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ IN_PROGRESS = "Draining already in progress"
 
 
 def drain(node: Machine, removal: Removal, program: str = "") -> str:
-    """Ask a node to take no more jobs and to vacate its present jobs; return the error, if any.
+    """Ask a node to take no more jobs and to vacate its present jobs; return the error, or "".
 
-    A second call changes nothing. With `only_idle` a node that runs a job by then is not drained.
-    The node's ad has the reason as `DrainReason`, after `OURS`. PoolError without a pool or
-    `condor_drain`, whose path is `program`.
+    A second call changes nothing. With `removal.only_idle` a node that has got a job meanwhile is
+    not drained. The node advertises the reason as `DrainReason`, after the prefix `OURS`. PoolError
+    without a pool or without `condor_drain`, whose path is `program`.
     """
     program = program or _tool()
     if node.draining:
@@ -66,8 +66,8 @@ def _tool() -> str:
 def drain_instances(instances: Sequence[Instance], reason: str, progress: Progress) -> list[str]:
     """Drain instances' nodes and wait until their trials have left; return errors, a line each.
 
-    Instances outside of the pool are skipped. An unreachable pool is reported, not raised, because
-    the nodes cost money until they are terminated.
+    Instances that are not in the pool are skipped. An unreachable pool is one of the errors, not an
+    exception: the caller must go on, because nodes cost money until they are terminated.
     """
     wanted = {instance.id for instance in instances}
     try:
@@ -107,12 +107,12 @@ def _wait(asked: set[str], progress: Progress) -> None:
 
 
 def described(node: Machine) -> str:
-    """Return the names of a node's trials, or the number of its jobs."""
+    """Return the names of the trials that a node runs; without names, the number of its jobs."""
     return ", ".join(trial.node for trial in node.trials) or f"{len(node.jobs)} job(s)"
 
 
 def drain_text(node: Machine) -> str:
-    """Return why a node drains, and who requested it; empty if it doesn't drain."""
+    """Return why a node drains, and who asked it to; empty if it doesn't drain."""
     if not node.draining:
         return ""
     who = "the manager" if node.drain_reason.startswith(OURS) else "the node itself"
@@ -120,7 +120,7 @@ def drain_text(node: Machine) -> str:
 
 
 def undrained(instances: set[str], known: Iterable[Machine]) -> list[Machine]:
-    """Return the nodes of these instances that run a job or may still start one."""
+    """Return those nodes of `instances` that run a job or may still start one."""
     return [
         node
         for node in known

@@ -1,4 +1,4 @@
-"""Removal of trials' jobs from the queue, with a reason, when no money is left."""
+"""Removal of trials' jobs from HTCondor's queue when no money is left."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ OVER = f"(JobStatus == {JobStatus.REMOVED} || JobStatus == {JobStatus.COMPLETED}
 
 
 def end(run: str, stop: Stop, folder: str = "") -> int:
-    """Remove the jobs of a run's trials, with `stop.finals` also full trainings; return the count.
+    """Remove the jobs of a run's trials, with `stop.finals` also full trainings; return the number.
 
-    POST scripts find the reason in the jobs' logs, and report it to the optimiser's service.
-    Without `folder` the id identifies the run; PoolError if several runs have the id.
+    The jobs' logs get the reason, and POST scripts of DAG nodes report it to the optimiser's
+    service. Without `folder` the id `run` identifies the run; PoolError if several runs have it.
     """
     wanted = f"{TRIALS} && TrialfleetRun =?= {quoted(run)} && !{OVER}"
     if not stop.finals:

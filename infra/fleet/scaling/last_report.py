@@ -1,4 +1,4 @@
-"""The files of an autoscaler's last report and of a fleet's costs on this machine."""
+"""Files on this machine: an autoscaler's last report, and the costs that `fleet down` kept."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from trialfleet.infra.fleet.scaling.lifetimes import Lifetime, parse_lines
 
 
 def default_report(fleet: str) -> Path:
-    """Return the report file of a fleet's autoscaler on this machine."""
+    """Return the file to which a fleet's autoscaler writes its reports on this machine."""
     return platformdirs.user_state_path("trialfleet") / "fleet" / f"{fleet}.json"
 
 
 def kept_ledger(fleet: str, account: str) -> Path:
-    """Return the file with the costs of a fleet of an AWS account, kept by `fleet down`."""
+    """Return the file in which `fleet down` keeps the costs of a fleet of an AWS account."""
     return default_report(fleet).with_name(f"{fleet}.{account}.ledger.json")
 
 
 def kept_lifetimes(fleet: str) -> dict[str, Lifetime]:
-    """Return the instances of a fleet from the files that `fleet down` kept, for all accounts."""
+    """Return a fleet's instances from the files that `fleet down` kept, of all AWS accounts."""
     found: dict[str, Lifetime] = {}
     for file in default_report(fleet).parent.glob(f"{glob.escape(fleet)}.*.ledger.json"):
         found |= lines_in(object_or_empty(partial(read_json, file)).get("instances"))
@@ -32,7 +32,7 @@ def kept_lifetimes(fleet: str) -> dict[str, Lifetime]:
 
 
 def lines_in(value: Any) -> dict[str, Lifetime]:
-    """Return the instances in a file's data from an autoscaler or `fleet down`; none if damaged."""
+    """Return the instances in the data of a report or of a kept file; none if it is damaged."""
     try:
         return parse_lines(value or {})
     except ValueError:
@@ -40,11 +40,11 @@ def lines_in(value: Any) -> dict[str, Lifetime]:
 
 
 def read_report(path: Path) -> dict[str, Any] | None:
-    """Return the autoscaler's last report; None if there is none."""
+    """Return the last report in an autoscaler's file `path`; None if there is none."""
     return object_or_empty(lambda: read_json(path)) or None
 
 
 def run_report(own: Path, fleet: str, run: str) -> dict[str, Any] | None:
-    """Return the last report of a run's `own` autoscaler, or of the autoscaler for all trials."""
+    """Return a run's last report, from its file `own` or else the fleet's; None without one."""
     reports = filter(None, map(read_report, (own, default_report(fleet))))
     return next((report for report in reports if report.get("run") in {run, ""}), None)

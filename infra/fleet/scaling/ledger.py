@@ -1,7 +1,7 @@
 """A fleet's record of its instances' costs, needed because AWS forgets ended instances.
 
-The record is in the fleet's bucket. `fleet down` copies it to this machine before it deletes the
-bucket. When the fleet comes up again, the copy and the new bucket's record are read together.
+The record is a file in the fleet's bucket. `fleet down` copies it to this machine before it deletes
+the bucket. When the fleet comes up again, that copy and the record in the new bucket are combined.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
 def load(aws: Aws, fleet: Fleet) -> Ledger:
-    """Return the bucket's record joined with the kept one, if any; FleetError if invalid."""
+    """Return the bucket's record combined with this machine's copy; FleetError if invalid."""
     s3 = aws.s3(fleet.home)
     name, key = _place(aws, fleet)
     url = f"s3://{name}/{key}"
@@ -35,13 +35,13 @@ def load(aws: Aws, fleet: Fleet) -> Ledger:
 
 
 def known_history(aws: Aws, fleet: Fleet, now: datetime | None = None) -> History:
-    """Return the history of capacity pools from the record; empty if it can't be read."""
+    """Return the history of capacity pools by the record of costs; empty if it can't be read."""
     record, _ = load_or_tell(aws, fleet)
     return (record or Ledger()).history(now or datetime.now(UTC))
 
 
 def load_or_tell(aws: Aws, fleet: Fleet) -> tuple[Ledger | None, str]:
-    """Return the fleet's record; if it can't be read, None and a notice."""
+    """Return the record of costs and an empty notice; if it can't be read, None and why."""
     try:
         return load(aws, fleet), ""
     except FleetError as error:
@@ -49,7 +49,7 @@ def load_or_tell(aws: Aws, fleet: Fleet) -> tuple[Ledger | None, str]:
 
 
 def save(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
-    """Replace the fleet's record."""
+    """Replace the record of costs in the fleet's bucket."""
     name, key = _place(aws, fleet)
     text = as_json(_data(ledger)).encode()
     with asking(f"the record of costs s3://{name}/{key}"):
@@ -57,7 +57,7 @@ def save(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
 
 
 def keep(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
-    """Keep the record on this machine before the bucket is deleted; FleetError if that fails."""
+    """Copy the record to this machine before the bucket is deleted; FleetError if that fails."""
     file = _kept(aws, fleet)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ def keep(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
 
 
 def load_kept(file: Path) -> Ledger:
-    """Return the record that `keep` wrote, or an empty one; FleetError if it is invalid."""
+    """Return the copy that `keep` wrote, or an empty record; FleetError if it is invalid."""
     return _parse(file.read_bytes() if file.exists() else None, str(file))
 
 

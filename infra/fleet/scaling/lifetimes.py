@@ -4,8 +4,8 @@ Costs are an estimate of EC2's bill for the instances alone, without disks and t
 
 - The price is the one at the launch; a spot price may have changed since.
 - The end is the time that AWS reports. Otherwise it is the first poll without the instance, or the
-  end of the lease if earlier: late by at most the time between two polls, never early.
-- Instances that lived only between two polls more than an hour apart are missing.
+  end of its lease if earlier: late by at most the time between two polls, never early.
+- Instances that began and ended between two polls more than an hour apart are missing.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ KEPT = timedelta(days=90)  # period for which ended instances and their runs sta
 
 @dataclass(frozen=True, kw_only=True)
 class Lifetime:
-    """The life of an instance.
+    """The life of one instance.
 
     Attributes:
         price: USD per hour; None if unknown.
-        expires: the end of its lease when it was last seen.
+        expires: the end of its lease when AWS last listed it.
         ended: when it ended, or was found to be gone; None while it lives.
         joined: when it was first seen in the pool.
         why: why it drains or has ended, and who requested that; empty if unknown.
         zone, lifecycle: empty in old records.
         taken_back: when AWS reclaimed it, or gave notice that it may; None if neither.
-        bandwidth: GB/s of a GPU's memory, measured by its probe; None if not measured.
+        bandwidth: GB/s of a GPU's memory, measured by the GPU probe; None if not measured.
     """
 
     type: str
@@ -55,15 +55,15 @@ class Lifetime:
     bandwidth: float | None = None
 
     def until(self, now: datetime) -> datetime:
-        """Return the instance's end; if unknown, the earlier of `now` and the end of its lease."""
+        """Return its end; if unknown, `now`, or the end of its lease if that is earlier."""
         return self.ended or min(now, self.expires or now)
 
     def spent(self, now: datetime, since: datetime | None = None) -> float:
-        """Return the instance's cost in USD, counted to `until(now)`."""
+        """Return the cost in USD until `until(now)`, from its launch or `since` if later."""
         return self.cost(self.until(now), since)
 
     def cost(self, now: datetime, since: datetime | None = None) -> float:
-        """Return the cost until `now` in USD, from the later of launch and `since`."""
+        """Return the cost in USD until `now` or its end, from its launch or `since` if later."""
         end = max(self.ended or now, self.launched + LEAST)
         begin = max(self.launched, since or self.launched)
         return (self.price or 0.0) * max(0.0, (end - begin) / timedelta(hours=1))
@@ -71,9 +71,9 @@ class Lifetime:
 
 @dataclass(frozen=True, kw_only=True)
 class NodesLeft:
-    """Nodes that live although their fleet has no autoscaler.
+    """The instances that still live although their fleet has no autoscaler.
 
-    `until` is when the last lease ends, None if a node has no lease; `per_hour` is in USD.
+    `until` is when the last of their leases ends, None if one has no lease. `per_hour` is in USD.
     """
 
     nodes: tuple[str, ...]
@@ -82,7 +82,7 @@ class NodesLeft:
 
 
 def nodes_left(lifetimes: Mapping[str, Lifetime], now: datetime) -> NodesLeft | None:
-    """Return the instances that are still alive, as far as known; None if there are none."""
+    """Return the instances that are still alive by their records; None if there are none."""
     living = {k: v for k, v in lifetimes.items() if v.ended is None and v.until(now) == now}
     if not living:
         return None
@@ -96,13 +96,13 @@ def nodes_left(lifetimes: Mapping[str, Lifetime], now: datetime) -> NodesLeft | 
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """The lifetimes of a fleet's instances, by id, and the start times of its runs."""
+    """A fleet's record of costs: its instances' lifetimes by id, and its runs' start times."""
 
     lifetimes: Mapping[str, Lifetime] = field(default_factory=dict)
     runs: Mapping[str, datetime] = field(default_factory=dict)
 
     def noted(self, listed: Iterable[Instance], now: datetime) -> Ledger:
-        """Return the record updated by AWS's listing, which includes ended instances."""
+        """Return the record updated by AWS's listing, which must include ended instances."""
         listed = list(listed)
         living = {instance.id for instance in listed if instance.alive}
         lifetimes = {**self.lifetimes, **{one.id: self._lifetime(one) for one in listed}}
@@ -116,13 +116,13 @@ class Ledger:
         return replace(self, lifetimes=recent, runs=runs)
 
     def with_kept(self, kept: Ledger) -> Ledger:
-        """Return this record joined with `kept`, which alone may have the end of an instance."""
+        """Return this record combined with `kept`; an instance's end may be in either of them."""
         lifetimes = {**kept.lifetimes, **self.lifetimes}
         ended = {k: v for k, v in kept.lifetimes.items() if v.ended and not lifetimes[k].ended}
         return Ledger(lifetimes=lifetimes | ended, runs={**kept.runs, **self.runs})
 
     def seen(self, pool: Iterable[Machine], now: datetime) -> Ledger:
-        """Return the record updated by the nodes in the pool."""
+        """Return the record updated by the fleet's machines in the pool."""
         new = {
             node.instance: known
             for node in pool
@@ -133,13 +133,13 @@ class Ledger:
         return replace(self, lifetimes={**self.lifetimes, **new}) if new else self
 
     def history(self, now: datetime) -> History:
-        """Return the history of capacity pools from the record."""
+        """Return the history of capacity pools: their nodes' hours and interruptions."""
         lives = self.lifetimes.values()
         recent = (one for one in lives if one.ended is None or now - one.ended < TOLD)
         return learned((_record(one, now) for one in recent if one.zone), now)
 
     def explained(self, whys: Mapping[str, str]) -> Ledger:
-        """Return the record with reasons why instances end; ended instances keep their reasons."""
+        """Return the record with reasons `whys` by id; an ended instance keeps its old reason."""
         new = {
             name: replace(life, why=whys[name])
             for name, life in self.lifetimes.items()
@@ -148,13 +148,13 @@ class Ledger:
         return replace(self, lifetimes={**self.lifetimes, **new}) if new else self
 
     def since(self, moment: datetime) -> Mapping[str, Lifetime]:
-        """Return the instances that lived at this time or later."""
+        """Return the instances that lived at this moment or later, by id."""
         return {k: v for k, v in self.lifetimes.items() if v.ended is None or v.ended > moment}
 
     def begun(self, run: str, now: datetime, planned: datetime | None = None) -> Ledger:
-        """Return the record with this run added; a new run begins now.
+        """Return the record with the start of `run`: as already recorded, or else `now`.
 
-        A recorded run that began before this run was planned is a different run with the same id.
+        If a recorded start is earlier than `planned`, it is that of another run with the same id.
         """
         known = self.runs.get(run)
         if known and planned and known < planned:
@@ -209,7 +209,7 @@ def _ended(lifetime: Lifetime, now: datetime) -> Lifetime:
 
 
 def parse(value: Any) -> Ledger:
-    """Return the record from JSON data of `plain`; ValueError if it is invalid."""
+    """Return the record from JSON data that `plain` made; ValueError if it is invalid."""
     try:
         runs = {str(run): datetime.fromisoformat(began) for run, began in value["runs"].items()}
         return Ledger(lifetimes=parse_lines(value["instances"]), runs=runs)
@@ -218,7 +218,7 @@ def parse(value: Any) -> Ledger:
 
 
 def parse_lines(value: Any) -> dict[str, Lifetime]:
-    """Return the instances from JSON data of `plain`, by id; ValueError if it is invalid."""
+    """Return instances by id, from JSON data that `plain` made; ValueError if it is invalid."""
     try:
         return {str(name): _parse_line(line) for name, line in value.items()}
     except (LookupError, TypeError, AttributeError) as error:

@@ -1,7 +1,7 @@
 """The limits of a fleet: numbers, times and costs.
 
-Trials may spend a run's cap minus a reserve. Then the run's waiting and running trials end, and the
-reserve pays for the full training of each region's best parameters. At the cap the whole run ends.
+Trials may spend a run's cap minus a reserve. Then the run's waiting and running trials end. The
+reserve pays for the full trainings with the best parameters. At the cap the whole run ends.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ NO_MONEY = "no money is left: "  # prefix of the reason for which a trial's job 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits of a fleet.
+    """The limits that a fleet must keep, and what is known of its costs.
 
     Attributes:
-        max_nodes: maximum number of instances, including those that are leaving.
+        max_nodes: maximum number of instances, those that are leaving included.
         idle_minutes: idle time after which a node is drained.
-        boot_minutes: time that a node may take to join.
-        room, price: resources and USD per hour of a new node.
-        hour_cap: USD per hour of all nodes.
-        run_cap, spent: USD of all nodes since the run began.
-        reserve: the share of run_cap that is kept for the full trainings.
-        paused: why launches are paused; empty if they are not.
+        boot_minutes: time that a node may take to join the pool.
+        room, price: a new node's resources, and its USD per hour.
+        hour_cap: maximum USD per hour of all nodes.
+        run_cap, spent: maximum and present USD of all nodes since the run began.
+        reserve: the share of `run_cap` that is kept for the full trainings.
+        paused: why no node may be launched; empty if nodes may be.
     """
 
     min_nodes: int
@@ -42,7 +42,7 @@ class Limits:
     paused: str = ""
 
     def run_pays_for(self, rate: float) -> int:
-        """Return how many new nodes the rest of the cap pays during a boot.
+        """Return how many new nodes the rest of `run_cap` pays for until they have booted.
 
         Existing nodes cost `rate` USD per hour.
         """
@@ -54,16 +54,16 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """The end of a run's trials because its money is spent; `finals`: full trainings end, too."""
+    """A run's trials must end because its money is spent; with `finals` also its full trainings."""
 
     reason: str
     finals: bool
 
 
 def required_stop(limits: Limits, nodes: int, wanted: bool) -> Stop | None:
-    """Return which jobs of a run have to end; None if all may continue.
+    """Return which jobs of a run must end; None if none must.
 
-    `nodes` instances cost money; `wanted` is True if a job waits for a node.
+    `nodes` is the number of instances that cost money; `wanted` is True if a job waits for a node.
     """
     cap, spent = limits.run_cap, limits.spent
     if cap is None:

@@ -1,8 +1,8 @@
-"""The autoscaler's process: it makes steps until it is asked to end, or its graph is done.
+"""The autoscaler's process: it makes steps until it is asked to end, or its DAG is done.
 
-It is a SERVICE node of a graph, its PROVISIONER, or a command on the manager. One autoscaler at a
-time scales a fleet on a machine; others wait for its lock. No failure ends the process, because the
-nodes' leases would then expire, and the run would wait for ever.
+It runs as a SERVICE node or as the PROVISIONER node of a DAG, or as a command on the manager. Only
+one autoscaler at a time scales a fleet on a machine; others wait for its lock. No failure ends the
+process. If one did, the nodes' leases would expire, and the run would wait for ever.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ class Loop:
     ) -> None:
         """Keep the arguments; nothing happens before `run`.
 
-        With `graph` the autoscaler is the graph's provisioner. With `ends_with_run` the autoscaler
-        releases unneeded nodes at its end. `pause`, in seconds, doubles with each failed step.
+        With `graph` the autoscaler is this DAG's provisioner. With `ends_with_run` it releases
+        unneeded nodes at its end. The `pause` between steps, in seconds, doubles with each failed
+        step.
         """
         self._autoscaler, self._fleet, self._run = autoscaler, fleet, run
         self._report = report or default_report(fleet)
@@ -65,11 +66,11 @@ class Loop:
         self._unwritten = ""
 
     def stop(self) -> None:
-        """End after the present step."""
+        """End the loop after the present step."""
         self._stop.set()
 
     def run(self) -> None:
-        """Make steps until SIGTERM, SIGINT, `stop`, or the end of the graph, despite errors."""
+        """Make steps, despite errors, until SIGTERM, SIGINT, `stop`, or the end of the DAG."""
         with taken_by(lambda *_: self.stop()):
             last = ""
             while not self._stop.is_set():
@@ -123,7 +124,7 @@ class Loop:
         return over
 
     def _was_provisioned(self) -> bool:
-        """Return whether a previous autoscaler, which was killed, has started the graph."""
+        """Return whether an earlier process of this autoscaler has already let the DAG start."""
         try:
             return self._graph is not None and self._graph.is_started()
         except PoolError as error:
@@ -131,11 +132,11 @@ class Loop:
             return False
 
     def _least(self) -> int:
-        """Return the least number of nodes: 1 before the graph starts, when no trial waits yet."""
+        """Return the number of nodes to keep: 1 until the DAG starts, as no trial waits yet."""
         return 1 if self._graph and not self._provisioned else 0
 
     def _look_at_the_graph(self, step: Step) -> bool:
-        """Start the graph if a node has joined or trials must stop; return whether it ended."""
+        """Start the DAG once a node has joined or trials must stop; return whether it has ended."""
         if self._graph is None:
             return False
         if not self._provisioned and (step.joined or step.stopped):

@@ -1,4 +1,4 @@
-"""The packing of waiting trials onto existing and new nodes."""
+"""The packing of waiting trials onto existing and new EC2 nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trialfleet.infra.pool.machines import Room
 
 @dataclass(frozen=True, kw_only=True)
 class Packing:
-    """The nodes that waiting trials use, the number of new ones, and trials that fit on no node."""
+    """The nodes that waiting trials use, the number of `new` ones, and trials that fit on none."""
 
     used: frozenset[str]
     new: int
@@ -28,7 +28,7 @@ def pack(
     """Place trials, the largest first, each on the first node with room.
 
     `free` is the room on existing and coming nodes, in the order of filling; `new` is a new node's.
-    A gang that could not begin within `most` new nodes gets no node.
+    A gang (a training over several jobs) is left out if it can't begin with `most` new nodes.
     """
     left = dict(free)
     fresh: list[_Alike] = []
@@ -50,14 +50,14 @@ def pack(
 
 
 def least_new(waiting: Iterable[Group], free: Mapping[str, Room], new: Room, most: int) -> int:
-    """Return the smallest useful number of new nodes; 0 if none is useful."""
+    """Return the smallest number of new nodes on which a job can begin; 0 if above `most`."""
     waiting = list(waiting)
     of_use = bisect_left(range(most), 1, key=lambda more: pack(waiting, free, new, more + 1).new)
     return pack(waiting, free, new, of_use + 1).new if of_use < most else 0
 
 
 def never_begins(least: int, nodes: int, slots: int) -> str:
-    """Return why a gang that needs `least` jobs can never begin; empty if it can.
+    """Return why a gang that begins with `least` jobs can never begin; empty if it can.
 
     The fleet has at most `nodes` nodes, each with room for `slots` of the gang's jobs.
     """
@@ -70,7 +70,7 @@ def never_begins(least: int, nodes: int, slots: int) -> str:
 
 
 class _Alike(NamedTuple):
-    """New nodes with the same room left."""
+    """A number of new nodes that all have the same `room` left."""
 
     room: Room
     nodes: int
@@ -81,7 +81,7 @@ def _count(fresh: Iterable[_Alike]) -> int:
 
 
 def _fill(rooms: dict[str, Room], need: Room, jobs: int) -> int:
-    """Place as many of `jobs` jobs as there is room for; return the number of the others."""
+    """Place as many of `jobs` equal jobs as there is room for; return how many are left."""
     for name, room in rooms.items():
         if not jobs:
             break
@@ -92,7 +92,7 @@ def _fill(rooms: dict[str, Room], need: Room, jobs: int) -> int:
 
 
 def _fill_alike(fresh: Iterable[_Alike], need: Room, jobs: int) -> tuple[int, list[_Alike]]:
-    """Place jobs on new nodes; return the number without room, and the nodes' room left."""
+    """Place jobs on new nodes; return how many jobs are left, and the nodes with the room left."""
     left = []
     for room, nodes in fresh:
         each = room.holds(need)

@@ -1,8 +1,8 @@
-"""The autoscaler's memory between steps, in one process.
+"""What an autoscaler's process remembers between steps.
 
-The memory has facts that neither AWS nor the collector has: when the pool last knew a node, and
-which new instances AWS does not list yet. Time before the memory began, or while the pool did not
-answer, never counts against a node. After a restart of the manager, nodes need a while to connect
+This is what neither AWS nor HTCondor's collector knows: when the pool last knew a node, and which
+new instances AWS does not list yet. Time before the process began, or while the pool did not
+answer, never counts against a node: after a restart of the manager, nodes need a while to connect
 again.
 """
 
@@ -22,13 +22,13 @@ USABLE_MEMORY = 0.95
 
 
 def room_of(kind: InstanceType, shares: int) -> Room:
-    """Return the room on a node of this type if `shares` trials share a GPU."""
+    """Return the room for jobs on a node of this type; each GPU counts as `shares` GPUs."""
     memory = int(kind.memory_mb * USABLE_MEMORY)
     return Room(gpus=kind.gpus * shares, cpus=kind.vcpus, memory_mb=memory)
 
 
 class Watch:
-    """The memory of one autoscaler."""
+    """The memory of one autoscaler's process."""
 
     def __init__(self, now: datetime) -> None:
         self._began = now
@@ -37,12 +37,12 @@ class Watch:
         self._blind = False
 
     def launched(self, instances: Iterable[Instance]) -> None:
-        """Record instances that AWS has just started."""
+        """Remember instances that AWS has just started."""
         self._fresh.update({instance.id: instance for instance in instances})
 
     @property
     def unlisted(self) -> list[Instance]:
-        """Return the new instances that the last listing did not contain."""
+        """Return the new instances that AWS's last listing did not contain."""
         return list(self._fresh.values())
 
     def living(
@@ -50,7 +50,7 @@ class Watch:
     ) -> list[Instance]:
         """Return the living instances: listed ones, and new ones that AWS does not list yet.
 
-        In `silent` AWS regions new instances count as alive until the region answers.
+        A new instance counts as alive for two minutes, or as long as its AWS region is `silent`.
         """
         listed = list(listed)
         known = {instance.id for instance in listed}
@@ -63,7 +63,7 @@ class Watch:
         return [*(i for i in listed if i.alive), *self._fresh.values()]
 
     def blinded(self) -> None:
-        """Record that the pool did not answer."""
+        """Remember that the pool did not answer."""
         self._blind = True
 
     def nodes(
@@ -74,7 +74,7 @@ class Watch:
         usual: Room,
         now: datetime,
     ) -> list[Node]:
-        """Join instances with the pool's machines; others get the room in `rooms`, or `usual`."""
+        """Join instances with the pool's machines; others get their type's room, or `usual`."""
         if self._blind:
             self._seen = dict.fromkeys(self._seen, now)
             self._blind = False
@@ -94,7 +94,7 @@ class Watch:
 
 
 def usual_room(room: Room, kind: str, nodes: Iterable[Node]) -> Room:
-    """Return the room of a new node of a type: at most the room of nodes that have joined."""
+    """Return the room of a new node of type `kind`: `room`, but no more than joined nodes have."""
     for node in nodes:
         if node.machine and node.instance.type == kind:
             room = room.within(node.machine.total)

@@ -1,4 +1,4 @@
-"""The decision on the number of nodes, from demand, nodes and costs. Pure.
+"""The decision on the number of EC2 nodes, from demand, nodes and costs. Pure.
 
 The fleet grows at once for waiting trials that fit on no node. It shrinks by nodes that have been
 idle for a while, which are drained first. A busy node is drained only if a cap is exceeded.
@@ -41,7 +41,7 @@ LEAVING: frozenset[Phase] = GONE | {"draining", "withdrawn"}
 class Node:
     """An instance that costs money, joined with its machine in the pool.
 
-    `machine` is None while the collector doesn't know the node; `seen` is when it last did.
+    `machine` is None while HTCondor's collector doesn't know the node; `seen` is when it last did.
     """
 
     instance: Instance
@@ -57,7 +57,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Removal:
-    """A node to drain or to terminate; with `only_idle` it stays if a job has started meanwhile."""
+    """A node to drain or to terminate; with `only_idle` it stays if it has got a job meanwhile."""
 
     instance: str
     reason: str
@@ -66,12 +66,12 @@ class Removal:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """The decision of one step.
+    """The decision of one step of the autoscaler.
 
     Attributes:
-        least: the smallest useful number of new nodes, with which a gang can begin.
-        drain: nodes that are to take no more trials; they are terminated when empty.
-        terminate: nodes to end at once, because they are empty.
+        least: the smallest useful number of new nodes: 1, or those with which a gang can begin.
+        drain: nodes that must take no more trials; they are terminated once they are empty.
+        terminate: nodes to end at once, because no job is on them.
     """
 
     launch: int = 0
@@ -108,8 +108,8 @@ def unmatched_trials(
 ) -> list[tuple[Group, Node]]:
     """Return trials that wait although a node has been free for a while, each with that node.
 
-    HTCondor matches within seconds. So the trials' requirements exclude this node, and would
-    exclude a new node of its kind.
+    HTCondor matches within seconds. So the trials' requirements exclude this node, and would also
+    exclude a new node of the same type.
     """
     fleet = _Fleet(nodes, limits, now)
     free = [n for n in fleet.among({"idle"}) if fleet.idle_minutes(n) >= MATCH_MINUTES]
@@ -123,7 +123,7 @@ def unmatched_trials(
 
 
 def phase(node: Node, limits: Limits, now: datetime) -> Phase:
-    """Return the phase of a node."""
+    """Return the node's phase, such as coming, idle, busy or lost."""
     if node.instance.state in {"stopping", "stopped"}:
         return "lost"
     if node.machine is not None:
@@ -157,7 +157,7 @@ class _Fleet:
         return [node for node in self.nodes if self.phase(node) not in phases]
 
     def free(self) -> Mapping[str, Room]:
-        """Return the room for trials, busy nodes first; a silent node has none."""
+        """Return each usable node's room for trials, by id, in the order in which it is filled."""
         order: tuple[Phase, ...] = ("busy", "idle", "coming")
         wants_gpus = bool(self.limits.room.gpus)
         usable = self.among(order)
@@ -169,7 +169,7 @@ class _Fleet:
         }
 
     def by_use(self) -> list[Node]:
-        """Return nodes to release, the least useful first; silent nodes can't be drained."""
+        """Return the nodes that can be released, the least useful first."""
         order: tuple[Phase, ...] = ("sick", "coming", "idle", "busy")
         return sorted(
             self.among(order), key=lambda n: (order.index(self.phase(n)), -self.price(n), n.id)
@@ -190,14 +190,14 @@ class _Fleet:
 
 
 class _Allowance(NamedTuple):
-    """The allowed number of new nodes, and the limit that excludes more."""
+    """How many new nodes are allowed, and the limit that excludes more."""
 
     nodes: int
     bound: str
 
 
 def _allowance(fleet: _Fleet) -> _Allowance:
-    """Allow only nodes that the money can keep at least until they are useful."""
+    """Return how many new nodes all limits allow; money must last until a node is useful."""
     limits, rate = fleet.limits, fleet.rate(fleet.besides(GONE))
     bounds = {
         f"the fleet has at most {limits.max_nodes} nodes": limits.max_nodes - len(fleet.nodes)
@@ -216,9 +216,9 @@ def _allowance(fleet: _Fleet) -> _Allowance:
 
 
 def _launch(fleet: _Fleet, useful: int, wanted: int, allowance: _Allowance) -> tuple[int, str]:
-    """Return how many nodes to request, and the reason if fewer than `wanted`.
+    """Return how many nodes to request, and why fewer than `wanted` if so, else an empty text.
 
-    `useful` nodes have work within the limits, `wanted` nodes without limits.
+    `useful` nodes would have work within the limits, `wanted` nodes if there were no limits.
     """
     lacking = fleet.limits.min_nodes - len(fleet.among(OPEN))
     wanted = max(wanted, lacking)
@@ -232,7 +232,7 @@ def _launch(fleet: _Fleet, useful: int, wanted: int, allowance: _Allowance) -> t
 
 
 def _idle_too_long(fleet: _Fleet, used: frozenset[str], over: Sequence[Node]) -> list[Node]:
-    """Return the nodes to drain: sick nodes, and idle nodes beyond `min_nodes`."""
+    """Return the nodes to drain because they are sick or, beyond `min_nodes`, idle for too long."""
     going = {node.id for node in over}
     staying = [node for node in fleet.nodes if node.id not in going]
     rested = [
@@ -263,7 +263,7 @@ def _over_the_hour_cap(fleet: _Fleet) -> list[Node]:
 
 
 def down_to(count: int, nodes: Sequence[Node], limits: Limits, now: datetime) -> Decision:
-    """Return what to drain and terminate so that `count` nodes stay, on a person's request.
+    """Return what to drain and terminate so that `count` nodes stay, as a person has asked.
 
     Sick nodes go first, then coming, idle and busy ones; of each kind the most expensive first.
     """
@@ -277,8 +277,8 @@ def left_alone(
 ) -> Decision:
     """Return the nodes to release when the fleet loses its autoscaler; `min_nodes` stay.
 
-    Idle, sick and coming nodes go, unless trials of `demand`, of all runs, wait for them. Busy
-    nodes stay, and later shut themselves down.
+    Idle, sick and coming nodes go, unless trials of `demand`, which is that of all runs, wait for
+    them. Busy nodes stay, and shut themselves down when idle later.
     """
     fleet = _Fleet(nodes, limits, now)
     used = pack(demand.idle, fleet.free(), limits.room, 0).used
@@ -291,7 +291,7 @@ def left_alone(
 
 
 def _without(fleet: _Fleet, going: Sequence[Node], reason: str) -> Decision:
-    """Return the decision to drain `going`; end useless nodes and those not in the pool."""
+    """Return the decision to drain `going`, or end them if not in the pool, and end gone nodes."""
     drain = (Removal(instance=node.id, reason=reason) for node in going if node.machine)
     coming = (Removal(instance=node.id, reason=reason) for node in going if not node.machine)
     return Decision(drain=tuple(drain), terminate=(*_ended(fleet), *coming))

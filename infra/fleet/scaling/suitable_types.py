@@ -1,4 +1,4 @@
-"""The instance types of a fleet that can hold a job, known before any node exists."""
+"""Which instance types of a fleet can hold a job, known before any node exists."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trialfleet.infra.pool.machines import Room
 
 @dataclass(frozen=True, kw_only=True)
 class SuitableTypes:
-    """The room for a job on a fleet's nodes; a gang needs `least` such jobs at once."""
+    """For each instance type, the room for a job `need`; a gang begins with `least` such jobs."""
 
     need: Room
     rooms: dict[str, Room]
@@ -24,7 +24,7 @@ class SuitableTypes:
 
     @property
     def types(self) -> list[str]:
-        """Return the types whose nodes can hold the job, or enough jobs for a gang to begin."""
+        """Return the types whose nodes can hold the job, or enough jobs for its gang to begin."""
         return [
             name
             for name, room in sorted(self.rooms.items())
@@ -45,7 +45,7 @@ class SuitableTypes:
 
 
 def suitable_types(aws: Aws, fleet: Fleet, need: Room, least: int = 1) -> SuitableTypes | None:
-    """Return the room of a fleet's nodes for a job; None if AWS knows none of their types."""
+    """Return which of a fleet's types can hold a job; None if AWS knows none of its types."""
     kinds = [k for region in fleet.aws_regions for k in instance_types.resolve(aws, fleet, region)]
     rooms = {kind.name: room_of(kind, fleet.shares) for kind in kinds}
     if not rooms:

@@ -97,12 +97,12 @@ class Spot(Section):
     )
 
     def nodes(self, total: int) -> int:
-        """Return how many of `total` nodes are spot: the share beyond the base, rounded up."""
+        """Return how many of `total` nodes are spot: `share` of those beyond `base`, rounded up."""
         return math.ceil(self.share * max(0, total - self.base) - 1e-9)
 
     @property
     def has_on_demand(self) -> bool:
-        """True if some nodes may be on-demand."""
+        """True if some of the fleet's nodes may be on-demand."""
         return self.share < 1 or self.base > 0
 
 
@@ -170,7 +170,7 @@ class Probe(Section):
     )
 
     def options(self) -> str:
-        """Return the thresholds that are set, as options of the probe."""
+        """Return the thresholds that are set, as the GPU probe's command-line options."""
         given = self.model_dump(exclude_none=True)
         return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in given.items())
 
@@ -246,12 +246,12 @@ class Fleet(Section):
 
     @property
     def home(self) -> str:
-        """The AWS region of the bucket and of the pool's token."""
+        """The AWS region that has the fleet's bucket and the pool's token."""
         return self.aws_regions[0]
 
     @property
     def called(self) -> str:
-        """The fleet's name; a study's fleet without a name gets the study's name."""
+        """The fleet's name; the fleet of a study is named like the study by default."""
         assert self.name is not None, "the fleet was not given a name"
         return self.name
 
@@ -262,19 +262,19 @@ class Fleet(Section):
 
     @property
     def brings_gpus(self) -> bool:
-        """True if the fleet's nodes have GPUs, by `needs` or the names of the listed types."""
+        """True if the fleet's nodes have GPUs, by the listed types' names or else by `needs`."""
         if self.instance_types:
             return any(re.match(_GPU_FAMILY, name) for name in self.instance_types)
         return self.needs.gpus > 0
 
     @property
     def clusters(self) -> bool:
-        """True if nodes whose type allows it go into a cluster placement group."""
+        """True if nodes go into a cluster placement group, as far as their type allows."""
         return self.gangs is not None and self.gangs.placement_group
 
     @property
     def efa(self) -> bool:
-        """True if nodes whose type has an Elastic Fabric Adapter get it."""
+        """True if nodes get an Elastic Fabric Adapter, as far as their type has one."""
         return self.gangs is not None and self.gangs.efa
 
     @model_validator(mode="after")

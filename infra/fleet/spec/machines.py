@@ -1,4 +1,4 @@
-"""Instance types, the choices among them, and instances, as plain data."""
+"""Instance types, candidates for new nodes, and instances, as plain data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Pool = tuple[str, str, Lifecycle]  # an instance type in a zone
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceType:
-    """An instance type, from AWS's description.
+    """An instance type, as AWS describes it.
 
     Attributes:
         memory_mb, gpu_memory_mb: MiB of the machine, and of one GPU.
@@ -37,7 +37,7 @@ class InstanceType:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A capacity pool of EC2 for a node: a type in a zone, spot or on-demand.
+    """A capacity pool of EC2 as a choice for a new node: a type in a zone, spot or on-demand.
 
     Attributes:
         price: USD per hour.
@@ -58,12 +58,12 @@ class Candidate:
 
     @property
     def pool(self) -> Pool:
-        """The capacity pool, without the price."""
+        """The capacity pool alone: type, zone, and lifecycle (spot or on-demand)."""
         return self.type.name, self.zone, self.lifecycle
 
     @property
     def price_per_gpu(self) -> float:
-        """USD per GPU and hour; per instance without GPUs."""
+        """USD per GPU and hour; per instance if it has no GPU."""
         return self.price / max(1, self.type.gpus)
 
     @property
@@ -82,11 +82,11 @@ class Instance:
     """One instance of a fleet, as AWS describes it.
 
     Attributes:
-        state: AWS's own word: pending, running, shutting-down, stopping, stopped, terminated.
-        address: the private IP address; empty if AWS has none, or no longer.
+        state: AWS's word: pending, running, shutting-down, stopping, stopped or terminated.
+        address: the private IP address; empty if AWS reports none.
         expires: end of its lease; None if the tag is missing or can't be read.
         price: USD per hour when it was requested; None if the tag is missing.
-        run: the run that it was requested for; empty without one.
+        run: the run for which it was requested; may be empty.
         ended: AWS's code and message for its end; empty while it lives, or if AWS doesn't say.
     """
 
@@ -112,7 +112,7 @@ class Instance:
         return self.type, self.zone, self.lifecycle
 
     def price_or(self, new: float) -> float:
-        """Return USD per hour; if unknown, the price of a new node."""
+        """Return its price in USD per hour; if unknown, `new`, the price of a new node."""
         return new if self.price is None else self.price
 
     @property

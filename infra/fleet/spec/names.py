@@ -1,6 +1,6 @@
-"""The names and tags of a fleet's resources.
+"""The names and tags of a fleet's resources in AWS.
 
-AWS is the only record of the resources: all commands find them by `FLEET_TAG`.
+Only AWS records which resources a fleet has: all commands find them by `FLEET_TAG`.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ def resource_name(fleet: str) -> str:
 
 
 def bucket_name(fleet: str, account: str) -> str:
-    """Return the name of the fleet's own bucket, for studies that name no bucket."""
+    """Return the name of the fleet's own bucket, used if the user names no bucket."""
     return f"trialfleet-{fleet}-{account}"
 
 
 def prefix(fleet: str) -> str:
-    """Return the prefix of the keys of the fleet's objects."""
+    """Return the prefix of the S3 keys of the fleet's objects."""
     return f"fleet/{fleet}/"
 
 
 def log_prefix(fleet: str) -> str:
-    """Return the prefix of the keys of the nodes' logs."""
+    """Return the prefix of the S3 keys of the nodes' logs."""
     return f"{prefix(fleet)}log/"
 
 
 def log_key(fleet: str, instance: str) -> str:
-    """Return the key of a node's bootstrap log."""
+    """Return the S3 key of the boot log of the node with this instance id."""
     return f"{log_prefix(fleet)}{instance}.log"
 
 
 def token_parameter(fleet: str) -> str:
-    """Return the name of the SSM parameter that holds the nodes' token."""
+    """Return the name of the SSM parameter that holds the pool's token for nodes."""
     return f"/trialfleet/{fleet}/node-token"
 
 
 def time_text(moment: datetime) -> str:
-    """Return a time in the form of `EXPIRES_TAG`."""
+    """Return `moment` as the value of a tag `EXPIRES_TAG`."""
     return moment.astimezone(UTC).strftime(TIME_FORMAT)
 
 
 def moment(text: str) -> datetime:
-    """Return the time from a text of `EXPIRES_TAG`; ValueError if it is invalid."""
+    """Return the time from the value of a tag `EXPIRES_TAG`; ValueError if it is invalid."""
     return datetime.strptime(text, TIME_FORMAT).replace(tzinfo=UTC)
 
 
 def price(usd: float) -> str:
-    """Return USD per hour in the form of `PRICE_TAG`."""
+    """Return `usd` (per hour) as the value of a tag `PRICE_TAG`."""
     return f"{usd:.6f}".rstrip("0").rstrip(".")

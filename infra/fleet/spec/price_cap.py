@@ -1,8 +1,9 @@
 """The caps on a fleet's costs: whether they are reached, and how many more nodes they allow.
 
-The cap per hour is checked twice before a launch. The scaling decision uses the best pool's price,
-to exclude gangs that would get too few nodes, and to explain why trials wait. The launch uses each
-pool's own price, and all nodes that AWS lists by then. `fleet up` has only the second check.
+The cap per hour is checked twice before a launch. The autoscaler's decision uses the best
+candidate's price, to leave out gangs that would get too few nodes, and to explain why trials wait.
+The launch uses each candidate's own price, and all nodes that AWS lists by then. `fleet up` only
+makes the second check.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ _ROUNDING = 1e-9  # 0.3 is three times 0.1
 
 
 def nodes_within(cap: float | None, used: float, price: float) -> int:
-    """Return how many more nodes of `price` a cap allows, in USD per hour; -1 if it is exceeded."""
+    """Return how many more nodes a cap per hour allows; -1 if `used` already exceeds it."""
     if cap is None:
         return UNBOUNDED
     if cap - used < -_ROUNDING:
@@ -21,7 +22,7 @@ def nodes_within(cap: float | None, used: float, price: float) -> int:
 
 
 def run_cap_reached(cap: float | None, spent: float) -> str:
-    """Return a message if a run has spent its cap; else, or without a cap, an empty text."""
+    """Return why a run must end if it has spent its cap; else, or without a cap, an empty text."""
     if cap is None or spent < cap:
         return ""
     return f"the run's cap of ${cap:.2f} is reached: ${spent:.2f} is spent"
