@@ -1,1 +1,1 @@
-"""One training over several machines: the agent of each job of a gang."""
+"""A gang is one training over several HTCondor jobs; this is the agent of each of these jobs."""
