@@ -95,7 +95,7 @@ class Condor:
     def bandwidths(self) -> dict[str, tuple[float, ...]]:
         """Return the memory bandwidths of other machines' GPUs in GB/s, by the GPU's name.
 
-        If the manager doesn't answer, these are the last known values.
+        If the manager can't be reached, these are the last known values.
         """
         with suppress(StepError):
             self._bandwidths = privileged_readings.bandwidths(

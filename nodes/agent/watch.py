@@ -90,10 +90,7 @@ class Agent:
         )
 
     def _look_at_fence(self) -> str:
-        """Keep jobs from the instance's metadata; return why that fails, or "".
-
-        The rule that does this is checked every FENCE seconds.
-        """
+        """Keep jobs from the metadata, by a check every FENCE s; return why that fails, or ""."""
         if self._uptime() - self._fenced < FENCE:
             return self._unfenced
         self._fenced = self._uptime()

@@ -1,1 +1,1 @@
-"""A gang is one training over several HTCondor jobs; this is the agent of each of these jobs."""
+"""The agent of each job of a gang, which is one training over several HTCondor jobs."""

@@ -40,10 +40,7 @@ class Carrier:
             local.unlink(missing_ok=True)
 
     def bring(self, package: Package, names: Iterable[str], folder: Path) -> bool:
-        """Pack the files `names` and send them; return whether they arrived.
-
-        TooLargeError if they exceed `most_bytes`.
-        """
+        """Pack and send files; return whether they arrived. TooLargeError over `most_bytes`."""
         local = self._sandbox / f".{package.name}"
         try:
             with local.open("wb") as file:
@@ -59,9 +56,9 @@ class Carrier:
         return True
 
     def _send_by_s3(self, package: Package, local: Path) -> None:
-        """Upload the package `local` to S3, and replace it by a pointer to S3.
+        """Upload the package `local` to S3, and replace it by a pointer.
 
-        It stays as it is if it has no presigned URL, or if S3 fails.
+        Without a presigned URL, or if S3 fails, leave the package as it is.
         """
         address = self._links().put.get(package.name)
         if address is None:

@@ -73,10 +73,7 @@ def _interface(host: str) -> str:
 
 
 class SaveSocket:
-    """The agent's Unix socket, on which workers report that they have saved a checkpoint.
-
-    `folder` is a descriptor of the socket's folder.
-    """
+    """The agent's Unix socket for workers that saved a checkpoint; `folder` is its descriptor."""
 
     def __init__(self, folder: Path) -> None:
         (folder / _SOCKET).unlink(missing_ok=True)
