@@ -122,7 +122,7 @@ def decide(memory: Memory, seen: Seen, rules: Rules) -> Decision:
 
 
 def noted(memory: Memory, seen: Seen) -> Memory:
-    """Return `memory`, updated by the lease, the join and whether a slot is in use."""
+    """Return `memory`, updated by the lease's end, the joining, and whether a slot is in use."""
     joined = memory.joined or (seen.startd is not None and seen.in_collector)
     idle_since = memory.idle_since if memory.idle_since is not None else seen.uptime
     return replace(

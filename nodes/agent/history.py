@@ -66,7 +66,7 @@ def failed(ad: Mapping[str, Any]) -> str | None:
 def burst(
     found: tuple[Failure, ...], number: int, seconds: float, since: float = 0
 ) -> tuple[Failure, ...] | None:
-    """Return the latest `number` failures within `seconds` of each other; None without any.
+    """Return the latest `number` failures within `seconds` of each other; None without them.
 
     Only failures after the time `since` count.
     """

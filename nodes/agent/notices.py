@@ -49,7 +49,7 @@ def read(metadata: Imds) -> Notices:
 
 
 def formatted(notice: str, words: str) -> str:
-    """Return a notice in JSON as the text `words`; unchanged if it is no such JSON."""
+    """Fill the text `words` from a notice in JSON; any other notice is returned unchanged."""
     try:
         return words.format_map(json.loads(notice))
     except (ValueError, LookupError, TypeError):

@@ -111,7 +111,7 @@ class Agent:
             log.info("the startd %s", "answers" if self._answers else "does not answer")
 
     def _cancel(self, decision: Decision) -> Decision:
-        """Cancel the scheduled shutdown; if that fails, forget the join, so that it is retried."""
+        """Cancel the scheduled shutdown; if that fails, note no join, so the next step retries."""
         if not decision.cancel_switch:
             return decision
         try:

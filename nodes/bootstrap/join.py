@@ -1,4 +1,4 @@
-"""Joining the pool: start HTCondor with its configuration, and wait until the pool lists it."""
+"""Joining the pool: start HTCondor, and wait until the pool's manager lists this machine."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ class Agent:
             self._set_phase(member.FAILED, roster.generation, code=1, ended=time.time())
 
     def _is_alone(self, roster: Roster | None) -> bool:
-        """Return whether to release this slot: too few of the jobs had slots for too long."""
+        """Return whether to release this slot: for too long, too few of the jobs had one."""
         is_short = roster is None or (roster.state == "form" and roster.short)
         if not is_short or self._is_busy():
             self._alone_since = None
@@ -333,7 +333,7 @@ class Agent:
         return True
 
     def _serve(self) -> None:
-        """Wait TICK seconds; meanwhile answer workers that saved a checkpoint; send rank 0's."""
+        """Wait TICK seconds; meanwhile send the checkpoints that rank 0's worker saves."""
         until = time.monotonic() + TICK
         while (left := until - time.monotonic()) > 0:
             self._events.wait(left, self._save_socket.listener)

@@ -22,7 +22,7 @@ class Roster:
 
     @staticmethod
     def from_json(text: bytes | None, cluster: int) -> Roster | None:
-        """Return the roster in a file's text; None if it is invalid, or for another `cluster`."""
+        """Return the roster in a file's text; None if it is invalid or of another submission."""
         try:
             plain = json.loads(text or b"null")
             if not plain or plain["cluster"] != cluster:

@@ -118,7 +118,7 @@ class Chirp:
         self._ask(f"rename {_word(remote)} {_word(to)}")
 
     def set_attribute(self, name: str, value: str) -> None:
-        """Set the job's attribute Chirp… to an expression without blanks, within some seconds."""
+        """Set the job's attribute Chirp… to an expression without blanks; the queue lags behind."""
         self._ask(f"set_job_attr_delayed {name} {_word(value)}")
 
     # Inside

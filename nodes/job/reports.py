@@ -46,7 +46,7 @@ class Reports:
             self._send_new(progress)
 
     def send_printed(self) -> None:
-        """Send the trial's new output; the files it goes to begin with the trial's name."""
+        """Send the trial's new output; the receiving files begin with the trial's name."""
         for printed in self._printed:
             printed.send()
 

@@ -140,7 +140,7 @@ class Words:
             self._unsaid = None
 
     def say_last(self, **more: object) -> None:
-        """Report the end of the job's last trial; if that fails, `deliver` can repeat it."""
+        """Report the end of the job's last trial; if that fails, `deliver` can send it later."""
         self._turn += 1
         self.say("told", **more)
 

@@ -75,7 +75,7 @@ class Recipe:
 
     @property
     def key(self) -> str:
-        """A hash of all dependencies except the architectures, of which a library may have more."""
+        """A hash of the dependencies that must be equal: all but the architectures."""
         parts = {**asdict(self), "architectures": None}
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
@@ -189,7 +189,7 @@ def load(library: Path) -> None:
 
 
 def find_usable(recipe: Recipe) -> Path | None:
-    """Return an existing library or None; BuildError if one failed or TRIALFLEET_PLAIN is set."""
+    """Return a library or None; BuildError if a recent build failed or TRIALFLEET_PLAIN is set."""
     if os.environ.get("TRIALFLEET_PLAIN"):
         raise toolchain.BuildError("TRIALFLEET_PLAIN is set")
     found = find(recipe, places())

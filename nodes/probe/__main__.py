@@ -1,6 +1,6 @@
 """`python3 -m trialfleet.nodes.probe [--json|--classad]`: measure, judge, print.
 
-The probe takes at most a minute: after a boot torch and CUDA are read from a cold disk.
+The probe takes up to a minute, because after a boot torch and CUDA are read from a cold disk.
 
 TRIALFLEET_PROBE_READINGS names a JSON file of readings (as `--json` prints them under "readings").
 The probe then judges these readings and measures nothing: a test of sick GPUs needs no GPU.

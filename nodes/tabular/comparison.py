@@ -158,7 +158,7 @@ def column_of(source: table.Table, name: str) -> tuple[npt.NDArray[np.int32], li
 def recoded(
     codes: npt.NDArray[np.int32], words: list[str], vocabulary: list[str]
 ) -> npt.NDArray[np.int32]:
-    """Return codes [n] of one vocabulary as codes of another; 0 for words that are not in that."""
+    """Return codes [n] of one vocabulary as codes of another; 0 for words that the other lacks."""
     known = table.codes_of(vocabulary)
     return np.array([0, *(known.get(table.category(word), 0) for word in words)], np.int32)[codes]
 

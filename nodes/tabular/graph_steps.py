@@ -2,7 +2,7 @@
 
 All inputs of a step are on the device. The tensor `clock` has the batch's position in `order`, the
 row of `schedule` with the learning rate, and the position in dropout's random numbers. So a
-captured step is replayed without arguments, and the host needn't wait for its end.
+captured step is replayed without arguments, and the host needn't wait for the step's end.
 
 The weights are float32. With bfloat16 or float16 each hidden layer's weight has a shadow: a copy in
 that type, for the matrix products. The optimiser's kernel writes both. Sums, biases, embeddings,
@@ -11,9 +11,9 @@ multiplied by SCALE. ε and SGD's rate and decay are scaled, too, so weights cha
 
 With several ranks each rank has its part of the batch, and drops the units that a single rank would
 drop in these rows. So a step is the same for any number of ranks, except for the order of sums.
-After the backward pass one all_reduce for each type sums the gradients and losses. The graph also
-captures this call, once warm-up steps have connected the ranks. The end of the process group waits
-for the graphs, so `close` drops them first.
+After the backward pass one all_reduce for each data type sums the gradients and losses. The graph
+also captures this call, once warm-up steps have connected the ranks. Ending the process group would
+wait for the graphs, so `close` drops them first.
 
 Everything except the capture also works on a CPU, where tests run it.
 """

@@ -131,7 +131,7 @@ class Settings:
         """Return the part of a sharded network in main memory, as a value of `offload`.
 
         `weights` and `embeddings` count parameters. `memory` is the smallest memory of a rank in
-        bytes, or infinity if ranks use main memory.
+        bytes, or infinity if the ranks train on CPUs.
         """
         if self.offload != "auto":
             return self.offload

@@ -92,7 +92,7 @@ def check(chosen: settings.Settings, t: trial.Trial) -> None:
 
 
 def require_gpus(t: trial.Trial) -> None:
-    """Exit unless the trial's GPUs are usable; the trial is never trained on CPUs instead."""
+    """Exit unless the trial's GPUs are usable, because a trial for GPUs never trains on CPUs."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count < t.gpus:
         sys.exit(

@@ -171,7 +171,7 @@ class MissedSteps:
         w.mul_(kept).sub_(m / root * of_mean)
 
     def _left_of(self, places: Tensor) -> list[Tensor]:
-        """Return the factors [n] of missed steps on weights, means and means of squares."""
+        """Return the missed steps' decay [n] of weights, of means and of means of squares."""
         missed = self._count_of(places)
         return [self._kept(places), self._fall**missed, self._fall_2**missed]
 

@@ -43,8 +43,8 @@ _MOVED = "embedding.moved"  # among its parameters
 class ShardedSteps(PlainSteps):
     """See the module, and `steps.Steps`.
 
-    `network` is a whole network in main memory, which is replaced by this rank's parts of it.
-    `offload` is the part of the model in main memory: "none", "embeddings" or "all".
+    `network` is a whole network in main memory; afterwards it only has this rank's parts. `offload`
+    is the part of the model in main memory: "none", "embeddings" or "all".
     """
 
     is_sharded = True
@@ -116,7 +116,7 @@ class ShardedSteps(PlainSteps):
         self._next += 1
 
     def _outputs(self, index: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        """Return target [b] and outputs [b, o] of rows `index` [b], a batch's from row `first` on."""
+        """Return target [b] and outputs [b, o] of a batch's rows `index`, from row `first` on."""
         source, device = self._data.train, self._device
         route = self._embedding.route(self._categorical[index] + self._first_code)
         there = send(index, source.target.device)
