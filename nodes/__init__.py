@@ -1,7 +1,7 @@
-"""The code on GPU nodes: bootstrap, agent, probe, trial helper, kernels, reference trainer.
+"""The programs that run on the pool's machines (nodes): bootstrap, agents, probe, kernels, trainer.
 
-Nodes have only the standard library; trials also have torch and numpy. So the code reads /proc
-instead of using psutil, and `trialfleet.instance_aws` replaces boto3.
+A node's own programs only use the standard library; trainers also use torch and numpy. So the code
+reads /proc instead of using psutil, and `trialfleet.instance_aws` replaces boto3.
 """
 
 # Files with every trial: modules for its trainer, and its job's first process.

@@ -38,7 +38,7 @@ This trainer continues from its checkpoint on any machine, and the study can sto
             t.yield_node()
     t.complete(loss=model.loss)
 
-This trainer evaluates published models on today's data, for the study's gate::
+This trainer evaluates published models on today's data, for the study's gate, which compares them::
 
     if t.mode == "evaluate":
         for name, folder in t.models.items():
@@ -109,10 +109,10 @@ def run(train: Callable[[Trial], object]) -> NoReturn:
     other end, such as an exception, the process ends, and the next trial gets a new process. For a
     single trial, also by hand, this is the same as `train(start())`.
 
-    Each trial has its own working directory, stdout and stderr. SIGTERM ends the process until the
-    trial calls `restore`. Everything else is kept: imports, caches, a GPU's context, random state.
-    So seed all random numbers, and keep nothing that belongs to one trial. If a trial changes
-    something that can't be restored, set `stays` to False.
+    Each trial has its own working directory, stdout and stderr. Until the trial calls `restore`,
+    SIGTERM ends the process. Everything else is kept: imports, caches, a GPU's context, random
+    state. So seed all random numbers, and keep nothing that belongs to one trial. If a trial
+    changes something that can't be restored, set `stays` to False.
 
     Call `run` in the main thread.
 
@@ -270,7 +270,7 @@ class Trial:
         self._saved_at = time.monotonic()
 
     def yield_node(self) -> NoReturn:
-        """Exit with EXIT_CHECKPOINTED, so that HTCondor starts the trial again."""
+        """Exit with EXIT_CHECKPOINTED, so that HTCondor restarts the trial from its checkpoint."""
         sys.exit(EXIT_CHECKPOINTED)
 
     # Early stopping
@@ -344,7 +344,7 @@ class Trial:
         sys.exit(0)
 
     def reject(self, why: str) -> NoReturn:
-        """Report that these parameters can't be trained, and exit with the code for "no retry"."""
+        """Report that these parameters can't be trained; exit with EXIT_REJECTED: no retry."""
         self._write_result("failed", metrics={}, error=why)
         print(f"rejected: {why}", file=sys.stderr)
         sys.exit(EXIT_REJECTED)
@@ -363,7 +363,7 @@ class Trial:
         self._has_result = True
 
     def _read_manifest(self) -> dict[str, Any]:
-        """Return the last checkpoint's manifest, although another process may save meanwhile."""
+        """Return the last checkpoint's manifest, even if another process saves one meanwhile."""
         while True:
             text = _read(self._checkpoints / "complete.json")
             manifest, problem = self._check(text)
@@ -413,7 +413,7 @@ def _hand_over() -> None:
 
 
 def _agent() -> socket.socket | None:
-    """Return the socket to the agent if it may have further trials; only once per process."""
+    """Return the socket to the job's agent, for further trials; None without one, or if taken."""
     number = os.environ.pop(
         "TRIALFLEET_STAYS", ""
     )  # programs that the trainer starts don't inherit it

@@ -1,6 +1,6 @@
-"""The node's resident program: it drains and shuts down the node in time, and says why.
+"""The resident program of an EC2 node, which drains and shuts down the machine in time.
 
-Each second the agent reads the node's state (`watch.py`), decides (`decisions.py`, pure) and acts
-(`condor.py`, `machine.py`). The agent also takes sick GPUs offline, and saves readings for the
-probe that only root can take.
+Each second the agent (this program) reads the machine's state (`watch.py`), decides
+(`decisions.py`, pure) and acts (`condor.py`, `machine.py`). It logs why the machine leaves the
+pool. It also takes sick GPUs offline, and saves readings for the GPU probe that need root.
 """

@@ -22,7 +22,7 @@ IMDS_TIMEOUT = 2.0  # seconds; it answers within milliseconds or never
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the settings and watch the node."""
+    """Watch the node until it shuts down; return 0, or 2 if the settings can't be used."""
     parser = argparse.ArgumentParser(prog="trialfleet.nodes.agent", description=__doc__)
     parser.add_argument("--settings", type=Path, default=SETTINGS, help="default: %(default)s")
     parser.add_argument("--state", type=Path, default=STATE, help="default: %(default)s")
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def log_with_times() -> None:
-    """Log to standard output, in UTC with milliseconds."""
+    """Log to standard output, with times in UTC and milliseconds."""
     logging.Formatter.converter = time.gmtime
     form = "%(asctime)s.%(msecs)03dZ agent: %(message)s"
     logging.basicConfig(

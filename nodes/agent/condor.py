@@ -1,7 +1,8 @@
-"""The node's own HTCondor by its tools: the startd's state, draining, jobs that ended here.
+"""This machine's HTCondor by its command-line tools: its state, draining, failed jobs.
 
-Only `in_collector` and `bandwidths` need the manager. All other functions use the startd's address
-file, so that a node can always drain. The tools run as root, authenticated by FS.
+Only `in_collector` and `bandwidths` need the pool's manager. All other functions find the startd
+(HTCondor's daemon on this machine) by its address file, so that the machine can always drain. The
+tools run as root, authenticated by FS (file ownership).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ LOOKED_AT = ("Name", "Draining", "DrainReason", "DaemonStartTime", HEALTHY, SICK
 
 
 class Condor:
-    """HTCondor on this machine, with the configuration of CONDOR_CONFIG or else the system's."""
+    """This machine's HTCondor, configured by the file in $CONDOR_CONFIG or else the usual one."""
 
     def __init__(self) -> None:
         self._history_read = 0
@@ -38,7 +39,7 @@ class Condor:
         self._name = self._instance = ""
 
     def read_startd(self) -> Startd | None:
-        """Return the startd's state; None if it doesn't answer."""
+        """Return the state of this machine's startd; None if the startd doesn't answer."""
         wanted = ",".join((*LOOKED_AT, *slots.ATTRIBUTES, privileged_readings.INSTANCE))
         try:
             ads = query([*STATUS, "-direct", self._address(), "-attributes", wanted])
@@ -57,7 +58,7 @@ class Condor:
         )
 
     def in_collector(self) -> bool:
-        """Return whether the manager's collector has the ad of this startd."""
+        """Return whether the manager's collector lists this machine; False if it doesn't answer."""
         wanted = ["-constraint", f'Name == "{self._name}"', "-attributes", "Name"]
         try:
             return bool(self._name and query([*STATUS, *wanted]))
@@ -65,10 +66,10 @@ class Condor:
             return False
 
     def drain(self, reason: str, *, only_idle: bool = False) -> None:
-        """Ask the startd to take no more jobs, and to vacate its jobs with their checkpoints.
+        """Ask the startd to take no more jobs and to evict its jobs, which may save checkpoints.
 
-        With `only_idle`, a running job raises StepError instead. The startd's ad has Draining and
-        DrainReason until the startd ends.
+        The startd's ClassAd then shows `reason` as DrainReason. StepError if that fails, and with
+        `only_idle` also if a job holds a slot.
         """
         condition = ["-check", slots.IS_FREE] if only_idle else []
         try:
@@ -78,7 +79,7 @@ class Condor:
         run("condor_drain", "-graceful", "-reason", reason, *condition, address)
 
     def take_offline(self, gpus: Sequence[str]) -> None:
-        """Take these GPUs, and no others, offline for jobs. StepError if that fails."""
+        """Keep jobs off these GPUs, and allow all other GPUs again; StepError if that fails."""
         # If packages have a folder, the machine's own is the last of the list.
         folders = self._value("LOCAL_CONFIG_DIR").replace(",", " ").split()
         if not folders:
@@ -92,7 +93,10 @@ class Condor:
             raise StepError(f"{file}: {error}") from error
 
     def bandwidths(self) -> dict[str, tuple[float, ...]]:
-        """Return the other nodes' last known bandwidths in GB/s, by the name of their GPUs."""
+        """Return the memory bandwidths of other machines' GPUs in GB/s, by the GPU's name.
+
+        If the manager can't be reached, these are the last known values.
+        """
         with suppress(StepError):
             self._bandwidths = privileged_readings.bandwidths(
                 query(privileged_readings.QUERY), besides=self._instance
@@ -100,7 +104,7 @@ class Condor:
         return self._bandwidths
 
     def failures(self) -> tuple[Failure, ...]:
-        """Return the failures among the latest jobs; on a read error, the last known failures."""
+        """Return which of the latest jobs failed here; on a read error, the last known ones."""
         try:
             written = Path(self._value("STARTD_HISTORY")).stat().st_mtime_ns
             if written != self._history_read:
@@ -112,7 +116,7 @@ class Condor:
         return self._failures
 
     def starter_lives(self) -> bool:
-        """Return whether a job's starter runs here, without asking the startd."""
+        """Return whether a job runs here, by HTCondor's processes in /proc, not by the startd."""
         return any(process_name(path) == "condor_starter" for path in PROC.glob("[0-9]*/comm"))
 
     def _address(self) -> str:
@@ -128,14 +132,14 @@ class Condor:
 
 
 def sick_gpus(slot: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the sick GPUs from a slot's ad; None if no GPU is healthy."""
+    """Return the sick GPUs in a slot's ClassAd; None without a healthy GPU or without a verdict."""
     if slot.get(HEALTHY) is not True:
         return None
     return tuple(filter(None, str(slot.get(SICK, "")).split(",")))
 
 
 def query(command: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the ads that a tool prints in JSON."""
+    """Return the ClassAds that a tool prints in JSON; StepError without JSON."""
     text = run(*command).strip()
     try:
         return from_json(text)
@@ -144,12 +148,12 @@ def query(command: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def run(*command: str) -> str:
-    """Return a tool's output; StepError if it fails or takes too long."""
+    """Run an HTCondor tool and return its output; StepError if it fails or takes too long."""
     return Host().run(*command, seconds=TIMEOUT)
 
 
 def process_name(path: Path) -> str:
-    """Return the name in a process's `comm`; "" if it has ended meanwhile."""
+    """Return the process name in /proc/PID/comm (`path`); "" if the process has ended."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

@@ -1,6 +1,7 @@
-"""The agent's decisions. Pure: no clock, no files, no processes.
+"""The decisions of an EC2 node's agent. Pure: no clock, no files, no processes.
 
-A node leaves for one of these causes, the strongest first:
+The machine leaves the pool for one of these causes, the strongest first. "Drain" evicts its jobs
+and takes no new ones; "off" shuts the machine down.
 
 cause         when                                        then
 interruption  AWS reclaims the spot instance              drain; AWS ends it two minutes later
@@ -8,10 +9,10 @@ lease         the manager hasn't renewed the lease        drain; off when empty,
 rebalance     AWS expects to reclaim it soon              drain; off when empty
 fence         jobs could reach the metadata               drain; stays for inspection, then idle
 failures      several jobs in a row fail here             drain; stays for inspection, then idle
-idle          no slot held for the settings' minutes      drain if still idle; off when empty
+idle          no job in a slot for `idle_minutes`         drain if still idle; off when empty
 
-Sick GPUs are offline while other GPUs are healthy. Each step requests a drain until the startd
-reports that it drains, so that a restarted startd drains again.
+While another GPU is healthy, sick GPUs only go offline. Each step (a call of `decide`) requests the
+drain until HTCondor's startd reports that it drains. So a startd that was restarted drains, too.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LASTING = ("interruption", "lease", "rebalance")  # still apply after a person c
 
 @dataclass(frozen=True)
 class Rules:
-    """Limits and waiting times of the decisions."""
+    """The limits and waiting times by which `decide` decides."""
 
     idle_minutes: float = 10  # minutes without a held slot until the node leaves; 0: never
     lease_grace: float = 300  # seconds for jobs to leave after the lease has expired
@@ -37,7 +38,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Startd:
-    """The state of the node's own startd."""
+    """The state of this machine's startd, the HTCondor daemon that runs its jobs."""
 
     held: int  # number of held slots, by slots.py
     draining: str | None  # the reason why it drains ("" if none was given); None if it doesn't
@@ -49,7 +50,7 @@ class Startd:
 
 @dataclass(frozen=True)
 class Seen:
-    """The agent's observations in one step."""
+    """What the agent observed in one step."""
 
     now: float  # UNIX seconds, to compare with other programs' times
     uptime: float  # seconds since boot, for durations: a monotonic clock
@@ -67,7 +68,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Leaving:
-    """The cause for which the node leaves."""
+    """Why, and since when, the machine is leaving the pool."""
 
     cause: str  # one of CAUSES
     reason: str  # for the startd's ad
@@ -77,7 +78,7 @@ class Leaving:
 
 @dataclass(frozen=True)
 class Memory:
-    """The agent's state between steps, which survives a crash."""
+    """What the agent remembers from step to step; it is saved, so it survives a crash."""
 
     joined: bool = False  # the node has been in the collector; the dead man's switch is cancelled
     expires: float | None = None  # the last known end of the lease, UNIX seconds
@@ -90,7 +91,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision of one step."""
+    """What the agent is to do after one step."""
 
     memory: Memory  # the new state
     drain: str | None = None  # ask the startd to drain, for this reason; None: don't
@@ -102,7 +103,7 @@ class Decision:
 
 
 def decide(memory: Memory, seen: Seen, rules: Rules) -> Decision:
-    """Return the decision from the observations."""
+    """Return what to do, from the memory before this step and the observations in it."""
     after = after_drain_cancelled(noted(memory, seen), seen)
     after = replace(after, leaving=stronger(after.leaving, cause(after, seen, rules)))
     leaving = after.leaving
@@ -121,7 +122,7 @@ def decide(memory: Memory, seen: Seen, rules: Rules) -> Decision:
 
 
 def noted(memory: Memory, seen: Seen) -> Memory:
-    """Return the memory, updated by the lease and by whether the node has joined and is idle."""
+    """Return `memory`, updated by the lease's end, the joining, and whether a slot is in use."""
     joined = memory.joined or (seen.startd is not None and seen.in_collector)
     idle_since = memory.idle_since if memory.idle_since is not None else seen.uptime
     return replace(
@@ -133,10 +134,10 @@ def noted(memory: Memory, seen: Seen) -> Memory:
 
 
 def after_drain_cancelled(memory: Memory, seen: Seen) -> Memory:
-    """Return the memory, updated by whether the startd drains.
+    """Return `memory`, updated by whether the startd drains.
 
-    If a person cancels the drain (`condor_drain -cancel`), only LASTING causes stay. The cause
-    `idle` also ends if a job started before the drain.
+    If a person cancels the drain (`condor_drain -cancel`), the machine only goes on leaving for a
+    cause in LASTING. If a job started before the drain, the machine no longer leaves for `idle`.
     """
     leaving, startd = memory.leaving, seen.startd
     if leaving is None or startd is None:
@@ -151,13 +152,13 @@ def after_drain_cancelled(memory: Memory, seen: Seen) -> Memory:
 
 
 def stronger(former: Leaving | None, found: Leaving | None) -> Leaving | None:
-    """Return the stronger of two causes; of equally strong causes the first."""
+    """Return the stronger of two causes to leave, the first if they are equal; None without any."""
     both = [one for one in (former, found) if one is not None]
     return min(both, key=lambda one: CAUSES.index(one.cause)) if both else None
 
 
 def cause(memory: Memory, seen: Seen, rules: Rules) -> Leaving | None:
-    """Return the strongest present cause to leave."""
+    """Return the strongest cause to leave the pool that applies now; None if none applies."""
     failed = burst(seen.failures, rules.failures, rules.failure_seconds, memory.forgiven)
     reasons = {
         "interruption": seen.interruption and f"spot interruption: {seen.interruption}",
@@ -172,20 +173,20 @@ def cause(memory: Memory, seen: Seen, rules: Rules) -> Leaving | None:
 
 
 def lease_reason(memory: Memory, seen: Seen) -> str | None:
-    """Return the reason if the lease has expired."""
+    """Return why the node must stop if its lease has expired, else None."""
     if memory.expires is None or seen.now < memory.expires:
         return None
     return f"lease expired at {utc_text(memory.expires)}: the manager has not renewed it"
 
 
 def failure_reason(failed: tuple[Failure, ...], rules: Rules) -> str:
-    """Return a text with the failed jobs and their ends."""
+    """Return why the node leaves after these failures: a text with each job and how it ended."""
     listed = ", ".join(f"{one.job} {one.how}" for one in failed)
     return f"{len(failed)} jobs failed here within {rules.failure_seconds:.0f} s: {listed}"
 
 
 def idle_reason(memory: Memory, seen: Seen, rules: Rules) -> str | None:
-    """Return the reason if no slot has been held for the settings' minutes."""
+    """Return why the node leaves if no job held a slot for `rules.idle_minutes`, else None."""
     if memory.idle_since is None or not rules.idle_minutes:
         return None
     is_long = seen.uptime - memory.idle_since >= 60 * rules.idle_minutes
@@ -193,7 +194,7 @@ def idle_reason(memory: Memory, seen: Seen, rules: Rules) -> str | None:
 
 
 def power_off(memory: Memory, seen: Seen, rules: Rules) -> str | None:
-    """Return why the machine must be shut down now; otherwise None."""
+    """Return why the machine must be shut down now, else None."""
     leaving = memory.leaving
     if leaving is None:
         return None
@@ -211,7 +212,7 @@ def power_off(memory: Memory, seen: Seen, rules: Rules) -> str | None:
 
 
 def changes(before: Memory, after: Memory) -> list[str]:
-    """Return the lines for the log."""
+    """Return lines for the log about what changed in the agent's memory."""
     lines = []
     if after.joined and not before.joined:
         lines.append("joined: the startd answers and is in the collector")
@@ -227,6 +228,6 @@ def changes(before: Memory, after: Memory) -> list[str]:
 
 
 def utc_text(moment: float) -> str:
-    """Return UNIX seconds as readable UTC time."""
+    """Return UNIX seconds as UTC text, such as 2026-11-20T12:00:00Z."""
     then = datetime.fromtimestamp(moment, timezone.utc)  # noqa: UP017  a node may have Python 3.10
     return then.strftime("%Y-%m-%dT%H:%M:%SZ")

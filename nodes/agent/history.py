@@ -1,7 +1,8 @@
-"""The failed jobs of this machine, from the startd's own history.
+"""The failed jobs of this machine, from the history that HTCondor's startd keeps.
 
-The startd adds an ad to STARTD_HISTORY when a job has left the machine for any reason. A job that
-checkpoints (exit code 85) and is started again at once gets no ad. HTCondor 25.14 shows:
+The startd (HTCondor's daemon on this machine) adds a ClassAd to the file STARTD_HISTORY when a job
+leaves the machine. A job that saves a checkpoint (exit code 85) and restarts at once gets none.
+HTCondor 25.14 writes these attributes:
 
 what happened                              ExitCode   ExitBySignal  VacateReasonCode
 exits by itself                            its code   false         -
@@ -13,8 +14,8 @@ vacated, removed, held, over its time,
 its schedd gone                            whatever   whatever      1009, 1017
 the startd drains / is shut down           whatever   whatever      1014 / 1013
 
-So an ad with VacateReasonCode is no failure. JobStatus is 4 in all of these ads. ExitSignal may be
-left over from an earlier attempt.
+A job with VacateReasonCode was ended from outside, so it is no failure. JobStatus is always 4.
+ExitSignal may be left over from an earlier attempt of the job.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ INNOCENT_CODES = (0, 64, 85)
 
 @dataclass(frozen=True)
 class Failure:
-    """A job that failed here."""
+    """A job that failed on this machine."""
 
     job: str  # its number in the schedd, such as `12.0`
     at: float  # when it left the machine, UNIX seconds
@@ -41,7 +42,7 @@ class Failure:
 
 
 def failures(ads: Iterable[Mapping[str, Any]]) -> tuple[Failure, ...]:
-    """Return the failures among the ads of a startd's history, the earliest first."""
+    """Return the failed jobs among `ads`, ClassAds of a startd's history, the earliest first."""
     found = []
     for ad in ads:
         if how := failed(ad):
@@ -51,7 +52,7 @@ def failures(ads: Iterable[Mapping[str, Any]]) -> tuple[Failure, ...]:
 
 
 def failed(ad: Mapping[str, Any]) -> str | None:
-    """Return how an ad's job failed; None if the job did not fail, or was ended from outside."""
+    """Return how the job of this ClassAd failed; None if it didn't, or was ended from outside."""
     if ad.get("VacateReasonCode") is not None:
         return None
     if ad.get("ExitBySignal"):
@@ -65,7 +66,10 @@ def failed(ad: Mapping[str, Any]) -> str | None:
 def burst(
     found: tuple[Failure, ...], number: int, seconds: float, since: float = 0
 ) -> tuple[Failure, ...] | None:
-    """Return the latest `number` failures after `since` in a period of `seconds`, or None."""
+    """Return the latest `number` failures within `seconds` of each other; None without them.
+
+    Only failures after the time `since` count.
+    """
     counted = [one for one in found if one.at > since]
     for end in range(len(counted), number - 1, -1):
         window = counted[end - number : end]

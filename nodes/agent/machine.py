@@ -1,4 +1,4 @@
-"""Shutdown of the machine, the scheduled shutdown of its boot, and readings for the probe."""
+"""Acts on the machine itself: shutdown, the shutdown scheduled at boot, readings for the probe."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ SECONDS = 30  # for one of the system's programs
 
 
 def tell_probe(readings: PrivilegedReadings) -> None:
-    """Save readings for the probe that only root can take; OSError if that fails."""
+    """Save readings that need root, for the GPU probe; OSError if that fails."""
     Host().write(FILE, readings.text())
 
 
 def cancel_switch() -> None:
-    """Cancel the shutdown that is scheduled in case the node doesn't join; StepError on failure."""
+    """Cancel the shutdown scheduled in case the machine never joins; StepError on failure."""
     Host().run("shutdown", "-c", seconds=SECONDS)
 
 
 def power_off(reason: str) -> None:
-    """Shut the machine down now, which terminates the instance; StepError on failure."""
+    """Shut the machine down now, which terminates the EC2 instance; StepError on failure."""
     host = Host()
     try:
         host.run("shutdown", "-P", "now", f"trialfleet: {reason}", seconds=SECONDS)

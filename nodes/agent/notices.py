@@ -1,4 +1,4 @@
-"""AWS's notices in the instance's metadata: spot notices, and the lease in a tag."""
+"""AWS's notices in the EC2 instance's metadata: spot notices, and the lease's end in a tag."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXPIRES = "meta-data/tags/instance/trialfleet:expires"  # 2026-…Z
 
 @dataclass(frozen=True)
 class Notices:
-    """The notices in the metadata; each is None if it is missing or can't be read."""
+    """The notices found in the metadata; a notice that is missing or can't be read is None."""
 
     interruption: str | None = None  # what AWS will do, and when
     rebalance: str | None = None  # when AWS recommended to leave
@@ -24,7 +24,7 @@ class Notices:
 
 
 def read(metadata: Imds) -> Notices:
-    """Return the notices in the metadata; an unreadable notice does not affect the others."""
+    """Return the notices in the metadata; after a failed request the rest is not requested."""
     problems: list[str] = []
 
     def ask(path: str) -> str | None:
@@ -49,7 +49,7 @@ def read(metadata: Imds) -> Notices:
 
 
 def formatted(notice: str, words: str) -> str:
-    """Return a notice as text; a notice that can't be parsed is returned unchanged."""
+    """Fill the text `words` from a notice in JSON; any other notice is returned unchanged."""
     try:
         return words.format_map(json.loads(notice))
     except (ValueError, LookupError, TypeError):
@@ -57,7 +57,7 @@ def formatted(notice: str, words: str) -> str:
 
 
 def moment(text: str) -> float | None:
-    """Return the UNIX seconds of `2026-11-20T12:00:00Z`; None for anything else."""
+    """Return a time such as `2026-11-20T12:00:00Z` in UNIX seconds; None for any other text."""
     try:
         then = datetime.strptime(text.strip(), "%Y-%m-%dT%H:%M:%SZ")
     except ValueError:

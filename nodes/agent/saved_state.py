@@ -1,4 +1,4 @@
-"""The agent's saved state, which survives a crash of the agent but not a reboot."""
+"""The agent's saved memory, which survives a crash of the agent but not a reboot."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def load(path: Path) -> Memory:
 
 
 def save(path: Path, memory: Memory) -> None:
-    """Replace the file atomically; OSError if that fails."""
+    """Write the memory to `path` atomically; OSError if that fails."""
     Host(Path("/")).write(str(path), json.dumps(asdict(memory)) + "\n")

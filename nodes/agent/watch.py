@@ -1,4 +1,4 @@
-"""The agent's loop: observe, decide and act each second."""
+"""The loop of an EC2 node's agent: observe, decide and act each second."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class Agent:
-    """The agent that watches one node; `step` is one round."""
+    """The agent that watches one EC2 node."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Agent:
         raise_fence: Callable[[Host], bool] = metadata_fence.raise_fence,
         tell_probe: Callable[[PrivilegedReadings], None] = machine.tell_probe,
     ) -> None:
-        """Load the saved state. Unlike `clock`, `uptime` (seconds since boot) can't be set."""
+        """Load the memory saved in `state`; `uptime` (seconds since boot) never jumps."""
         self._metadata, self._condor, self._rules, self._state = metadata, condor, rules, state
         self._uptime = uptime
         self._clock = WallClock(clock, uptime)  # a jump ahead ends no lease
@@ -55,13 +55,13 @@ class Agent:
         self._answers, self._problem, self._offline_problem = True, "", ""
 
     def run(self) -> None:
-        """Make steps until the machine is shut down."""
+        """Make steps until the machine has been asked to shut down."""
         log.info("watching; remembered: %s", self._memory)
         while not self.step():
             time.sleep(STEP)
 
     def step(self) -> bool:
-        """Observe, decide and act once; True if the machine has been asked to shut down."""
+        """Observe, decide and act once; return whether the machine has been asked to shut down."""
         decision = decide(self._memory, self._look(), self._rules)
         decision = self._take_offline(self._cancel(decision))
         for line in changes(self._memory, decision.memory):
@@ -90,7 +90,7 @@ class Agent:
         )
 
     def _look_at_fence(self) -> str:
-        """Check at intervals that jobs can't reach the metadata; return why if they can."""
+        """Keep jobs from the metadata, by a check every FENCE s; return why that fails, or ""."""
         if self._uptime() - self._fenced < FENCE:
             return self._unfenced
         self._fenced = self._uptime()
@@ -111,7 +111,7 @@ class Agent:
             log.info("the startd %s", "answers" if self._answers else "does not answer")
 
     def _cancel(self, decision: Decision) -> Decision:
-        """Cancel the dead man's switch; after a failure the node counts as not joined yet."""
+        """Cancel the scheduled shutdown; if that fails, note no join, so the next step retries."""
         if not decision.cancel_switch:
             return decision
         try:

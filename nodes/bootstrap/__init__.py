@@ -1,1 +1,1 @@
-"""The bootstrap of a bare EC2 instance to an execution point of the pool; standard library only."""
+"""Makes a bare EC2 instance an execution point of the HTCondor pool; standard library only."""

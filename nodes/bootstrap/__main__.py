@@ -1,8 +1,8 @@
 """`python3 -m trialfleet.nodes.bootstrap`: make this instance a node of its pool, as root.
 
-The user data must have written the bundle and `settings.json`, and scheduled the shutdown of a node
-that doesn't join in time. Until then systemd repeats a failed bootstrap. Each failure is written to
-the log and to the fleet's bucket.
+The instance's user data must have written the bundle (trialfleet's code) and `settings.json`, and
+scheduled a shutdown in case the node doesn't join in time. Until that shutdown systemd repeats a
+failed bootstrap. Each failure is written to the log here and in the fleet's S3 bucket.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ AGAIN, OVER = 1, 3  # exit codes: systemd retries after the first only
 
 
 def main() -> int:
-    """Run the bootstrap; return 0 if the node has joined, or reboots for its driver."""
+    """Run the bootstrap; return 0 if it succeeded or reboots the machine, else AGAIN or OVER."""
     log = Log(Host().place(FILE))
     host = Host(say=log.say)
     try:
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def take_steps(node: steps.Node) -> int:
-    """Take the steps, and log the end; return the exit code."""
+    """Take the bootstrap's steps, and log how they ended; return the exit code."""
     try:
         steps.run(node)
     except driver.RebootError:
@@ -58,7 +58,7 @@ def take_steps(node: steps.Node) -> int:
 
 
 def reboot(node: steps.Node) -> int:
-    """Reboot the machine for its driver; if the reboot fails, the next attempt does not reboot."""
+    """Reboot so that the driver's option takes effect, or log why not; return the exit code."""
     node.tell(f"driver: {driver.STILL}; rebooting once")
     try:
         node.host.run("systemctl", "reboot")
@@ -68,7 +68,7 @@ def reboot(node: steps.Node) -> int:
 
 
 def failed(node: steps.Node, why: str) -> int:
-    """Log the failure now, and again at each step of the next attempt; return the exit code."""
+    """Log why this attempt failed, also for the next; return AGAIN, or OVER if no time is left."""
     node.tell(f"failed: {why}")
     if steps.time_left(node) <= 0:
         return OVER

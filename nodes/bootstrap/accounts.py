@@ -1,8 +1,8 @@
-"""The accounts of jobs: one for each slot, so that jobs can't reach jobs of other slots.
+"""The Unix accounts of jobs: one for each HTCondor slot, so that jobs can't reach each other.
 
-An account has no password and no shell. Its home holds caches, such as compiled code, for the
-slot's next job. Slot numbers exceed the number of cores, because some slots only hold files. A slot
-beyond the last account runs its job as `nobody`.
+An account has no password and no shell. Its home folder keeps caches, such as compiled code, for
+the slot's next job. There are more slots than cores, because some slots only hold shared files. In
+a slot whose number has no account, a job runs as `nobody`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NUMBERS = {FILES: FIRST_ID} | {name(slot): FIRST_ID + slot for slot in range(1, 
 
 
 def make(host: Host) -> None:
-    """Make all accounts and their homes; StepError if an account exists with another number."""
+    """Make all accounts and their home folders; StepError if one exists with another user id."""
     lines = (f"u {name} {uid}:{NOBODY_ID} - {_home(name)}\n" for name, uid in NUMBERS.items())
     host.write(LIST, "".join(lines))
     host.run("systemd-sysusers", f"--root={host.root}", str(host.place(LIST)))
@@ -44,7 +44,7 @@ def make(host: Host) -> None:
 
 
 def settings() -> str:
-    """Return HTCondor's settings of the accounts; `SLOT1_USER` is for slots with only files."""
+    """Return HTCondor's settings for these accounts; `SLOT1_USER` is for slots with only files."""
     slots = (f"SLOT1_{slot}_USER = {name(slot)}\n" for slot in range(1, SLOTS + 1))
     return f"SLOT1_USER = {FILES}\n" + "".join(slots)
 

@@ -1,4 +1,4 @@
-"""HTCondor's configuration on this node, and the kernel settings that it needs."""
+"""HTCondor's configuration on this machine, and the kernel's network settings that it needs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HAS_TORCH = (
 
 
 def write_token(host: Host, token: str) -> None:
-    """Write the pool's token, readable by root alone."""
+    """Write the pool's token, the node's credential, to a file that only root can read."""
     folder = host.place(TOKENS)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
@@ -38,7 +38,7 @@ def write_token(host: Host, token: str) -> None:
 
 
 def write(host: Host, instance: Instance, driver: str, execute: str) -> None:
-    """Write all files except the probe's verdict; StepError if the bundle lacks the shared part."""
+    """Write all files except the GPU probe's verdict; StepError if the bundle lacks node.conf."""
     shared = host.read(f"{HOME}/node.conf")
     if not shared:
         raise StepError(f"the bundle lacks {HOME}/node.conf: run `trialfleet fleet up` again")
@@ -51,7 +51,7 @@ def write(host: Host, instance: Instance, driver: str, execute: str) -> None:
 
 
 def text(instance: Instance, driver: str, execute: str, python: str) -> str:
-    """Return the part of the configuration that is specific to this instance."""
+    """Return the configuration that only this instance has; `execute` is the folder for jobs."""
     price = "undefined" if instance.price is None else repr(instance.price)
     return f"""\
 # What this instance is; its bootstrap writes this file at each boot.
@@ -68,7 +68,7 @@ TrialfleetDriverOption = "{driver}"
 
 
 def jobs_python(host: Host) -> str:
-    """Return the Python with torch for jobs; if there is none, this Python."""
+    """Return the path of a Python with torch, for jobs; if there is none, of this Python."""
     for folder in JOB_PATH:
         python = str(host.place(f"{folder}/python3"))
         if host.ask(python, "-c", _HAS_TORCH) is not None:
@@ -77,13 +77,13 @@ def jobs_python(host: Host) -> str:
 
 
 def probe_options(host: Host) -> list[str]:
-    """Return the fleet's options of the probe, from the shared configuration."""
+    """Return the GPU probe's options, from the configuration that the fleet's nodes share."""
     found = re.search(r"^TRIALFLEET_PROBE_OPTIONS *= *(.*)$", host.read(SHARED), re.MULTILINE)
     return found[1].split() if found else []
 
 
 def write_verdict(host: Host, ad: str) -> None:
-    """Write the probe's verdict, which the startd advertises until it has run the probe itself."""
+    """Write the GPU probe's verdict `ad`, advertised until HTCondor has run the probe itself."""
     found = re.findall(r"^(Trialfleet\w+) *= *(.*)$", ad, re.MULTILINE)
     lines = [f"{name} = {value.replace('$', '$(DOLLAR)')}" for name, value in found]
     names = " ".join(name for name, _ in found)

@@ -1,4 +1,4 @@
-"""Compilation of trialfleet's CUDA kernels before the first trial needs them."""
+"""Compiles trialfleet's CUDA kernels before the first trial needs them."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ StandardOutput=journal+console
 
 
 def python(host: Host) -> str | None:
-    """Return the jobs' Python if its torch has CUDA; None if nothing needs to be compiled."""
+    """Return the path of the jobs' Python if its torch has CUDA, or None: nothing to compile."""
     found = configuration.jobs_python(host)
     return found if host.ask(found, "-c", _HAS_CUDA_TORCH) is not None else None
 
 
 def build(host: Host, jobs_python: str) -> bool:
-    """Compile now, and return whether it succeeded; if not, log the error."""
+    """Compile the kernels now; return whether that succeeded, and log the error if not."""
     into = str(host.place(PLACE))
     return host.succeeds(jobs_python, "-m", "trialfleet.nodes.kernels", "build", "--into", into)
 
 
 def build_in_background(host: Host, jobs_python: str) -> None:
-    """Compile in the background at the lowest priority; the journal has the result."""
+    """Start compiling in the background, at the lowest priority, with output to systemd's log."""
     home, place = host.place(HOME), host.place(PLACE)
     text = _SERVICE.format(home=home, python=jobs_python, place=place)
     host.write(f"/etc/systemd/system/{UNIT}", text)

@@ -1,8 +1,8 @@
 """NVIDIA's driver: its installation, and its option for checks of the PCI configuration space.
 
-By default, drivers up to 418 check PCI registers in every call. On a virtual machine each check
-traps into the hypervisor, and trainings with many small kernels became ten times slower. Newer
-drivers log the unknown option and continue, so the bootstrap always writes the option.
+By default, drivers up to version 418 check PCI registers in every call. On a virtual machine each
+check traps into the hypervisor, which made trainings with many small kernels ten times slower. The
+option ends these checks. Newer drivers ignore it, so the bootstrap always writes it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ NONE = "no driver"
 
 
 class RebootError(Exception):
-    """The machine must reboot once for the option to take effect."""
+    """The machine must reboot once for the driver's option to take effect."""
 
 
 def prepare(host: Host) -> str:
-    """Prepare the driver; return the state of its option: SET, ALREADY, STILL and so on.
+    """Install the driver if needed, and set its option; return the option's state, such as SET.
 
-    RebootError if the option needs a reboot, for the first time. StepError if the driver of an
-    NVIDIA GPU can't be installed.
+    RebootError if the option needs a reboot and the machine has not rebooted for it yet. StepError
+    if the driver of an NVIDIA GPU can't be installed.
     """
     module = find_module(host)
     if module is None and has_device(host.root):
@@ -58,7 +58,7 @@ def prepare(host: Host) -> str:
 
 
 def find_module(host: Host) -> str | None:
-    """Return the module's file name, to which modprobe's options apply; None without a driver.
+    """Return the name of the driver's module file, for modprobe's options; None without a driver.
 
     On Debian the name depends on the package: nvidia-current, nvidia-tesla-535 and so on.
     """
@@ -74,7 +74,7 @@ def find_module(host: Host) -> str | None:
 
 
 def install(host: Host) -> None:
-    """Install the distribution's driver; StepError if that fails."""
+    """Install the driver of this Linux distribution; StepError if that fails."""
     host.say("there is no NVIDIA driver: installing the distribution's")
     kernel = os.uname().release
     if not packages.uses_apt(host):
@@ -89,7 +89,7 @@ def install(host: Host) -> None:
 
 
 def install_debians(host: Host, kernel: str) -> None:
-    """Install Debian's driver, which is compiled here; StepError if apt's sources lack it."""
+    """Install Debian's driver, which apt compiles; StepError if apt's sources lack it."""
     found = packages.components(host)
     if not set(DEBIANS) <= set(found):
         raise StepError(
@@ -101,7 +101,7 @@ def install_debians(host: Host, kernel: str) -> None:
 
 
 def install_ubuntus(host: Host, kernel: str) -> None:
-    """Install Ubuntu's newest server driver for this kernel; else compile a driver."""
+    """Install Ubuntu's newest driver built for this kernel; if there is none, compile a driver."""
     for branch in UBUNTU_BRANCHES:
         names = (f"nvidia-headless-no-dkms-{branch}", f"nvidia-utils-{branch}")
         if packages.installs(host, f"linux-modules-nvidia-{branch}-{kernel}", *names):
@@ -112,7 +112,7 @@ def install_ubuntus(host: Host, kernel: str) -> None:
 
 
 def set_option(host: Host, module: str) -> str:
-    """Write the option, apply it now if possible, and return its state."""
+    """Write the driver's option, apply it now if possible, and return its state."""
     found = value(host)
     fresh = host.write(FILE, f"options {module} {OPTION}=0\n")
     if found is None:
@@ -129,14 +129,14 @@ def set_option(host: Host, module: str) -> str:
 
 
 def value(host: Host) -> int | None:
-    """Return the option's value in the loaded driver; None without a driver or option."""
+    """Return the option's value in the loaded driver; None if no driver with it is loaded."""
     name = OPTION.partition("_")[2]
     found = re.search(rf"^{name}: *(\d+)", host.read(PARAMS), re.M)
     return int(found[1]) if found else None
 
 
 def reload(host: Host) -> None:
-    """Reload the driver, unless it is in use."""
+    """Reload the driver, so that it reads its options; a driver in use stays loaded."""
     loaded = {line.split()[0] for line in host.read("/proc/modules").splitlines() if line}
     kept = [name for name in USERS if name in loaded]
     if host.has("nvidia-persistenced"):
@@ -150,7 +150,7 @@ def reload(host: Host) -> None:
 
 
 def update_initramfs(host: Host) -> None:
-    """Add the option to the kernel's initramfs, which may contain the driver."""
+    """Add the option to the kernel's initramfs, because the driver may be loaded from there."""
     if host.has("update-initramfs"):
         host.succeeds("update-initramfs", "-u")
     elif host.has("dracut"):

@@ -1,4 +1,4 @@
-"""The machine that is bootstrapped: its files below a root folder, and its programs by name."""
+"""The machine that is being bootstrapped: its files below a root folder, its programs by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KILLED = 5.0  # seconds to wait for the end of a killed program
 
 
 class StepError(Exception):
-    """A step failed; the message says why, for the node's log."""
+    """A step, or a program that it ran, failed; the message says why, for the node's log."""
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,18 @@ class Host:
     say: Callable[[str], None] = lambda _line: None  # writes a line to the node's log
 
     def place(self, path: str) -> Path:
-        """Return the place of an absolute path below the root."""
+        """Return where the absolute `path` is on disk: below `root`."""
         return self.root / path.lstrip("/")
 
     def read(self, path: str) -> str:
-        """Return a file's text; empty if it is missing."""
+        """Return a file's text; "" if it can't be read."""
         try:
             return self.place(path).read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""
 
     def write(self, path: str, text: str, mode: int = 0o644) -> bool:
-        """Write a file's text and mode, atomically; return whether it changed."""
+        """Replace a file's text and mode atomically; return whether one of them has changed."""
         file = self.place(path)
         if self.read(path) == text and file.exists() and file.stat().st_mode & 0o777 == mode:
             return False
@@ -116,7 +116,7 @@ class Host:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a program and its children; leave a process that hangs inside a driver."""
+    """Kill a program and its children; don't wait for one that hangs inside a driver."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""The identity of this instance, from its metadata."""
+"""What an EC2 instance advertises about itself, from its metadata."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PRICE_TAG = "meta-data/tags/instance/trialfleet:price"
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """The facts about an instance that it advertises in the pool."""
+    """The facts about an EC2 instance that it advertises in the pool."""
 
     id: str  # for instance `i-0123456789abcdef0`
     type: str  # for instance `g5.xlarge`
@@ -23,7 +23,7 @@ class Instance:
 
 
 def identify(imds: Imds) -> Instance:
-    """Return this instance; StepError or AwsError if its metadata lack something."""
+    """Return the facts about this instance; StepError or AwsError if its metadata lack one."""
     return Instance(
         id=_text(imds, "meta-data/instance-id"),
         type=_text(imds, "meta-data/instance-type"),

@@ -1,4 +1,4 @@
-"""Joining the pool: start HTCondor with its configuration, and wait for this node's ad."""
+"""Joining the pool: start HTCondor, and wait until the pool's manager lists this machine."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ INTERVAL = 1
 
 
 def was_started(host: Host) -> bool:
-    """Return whether the bootstrap has started HTCondor since the boot."""
+    """Return whether the bootstrap has started HTCondor since the machine booted."""
     return host.read(STARTED) != ""
 
 
 def start(host: Host) -> str:
-    """Start the agent and HTCondor; if they run and nothing has changed, leave them running."""
+    """Start the node's agent, and HTCondor unless it runs with the present configuration."""
     host.run("systemctl", "start", services.AGENT)  # first: no job runs without its watch
     digest = written(host)
     runs = host.ask("systemctl", "is-active", "--quiet", services.CONDOR) is not None
@@ -36,7 +36,7 @@ def start(host: Host) -> str:
 
 
 def written(host: Host) -> str:
-    """Return a hash of the written configuration and token."""
+    """Return a hash of the configuration and token that were written for HTCondor."""
     files = (configuration.SHARED, configuration.INSTANCE, configuration.TOKEN)
     return hashlib.sha256("\0".join(host.read(file) for file in files).encode()).hexdigest()
 
@@ -44,10 +44,10 @@ def written(host: Host) -> str:
 def wait(
     host: Host, instance: str, manager: str, seconds: float, tell: Callable[[str], None]
 ) -> str:
-    """Return the name of this instance's slot once the pool's collector (HOST:PORT) has its ad.
+    """Wait until the pool's collector lists this instance; return the name of the instance's slot.
 
-    After PATIENCE seconds `tell` gets the likely reason once. After `seconds` StepError has the
-    reason.
+    `manager` is the collector's HOST:PORT. After PATIENCE seconds `tell` is called once, with the
+    likely reason for the delay. After `seconds`, StepError with this reason.
     """
     asked, explained = time.monotonic(), False
     while True:
@@ -64,7 +64,7 @@ def wait(
 
 
 def in_pool(host: Host, instance: str) -> tuple[str, str]:
-    """Return the name of the instance's slot in the collector, and the error, if any."""
+    """Return the name of the instance's slot, and the collector's error; each is "" without one."""
     condition = f'TrialfleetInstance == "{instance}"'
     try:
         names = host.run("condor_status", "-constraint", condition, "-af", "Name", seconds=30)
@@ -74,7 +74,7 @@ def in_pool(host: Host, instance: str) -> tuple[str, str]:
 
 
 def explained(error: str) -> str:
-    """Return the collector's error, with an explanation if it rejects the token."""
+    """Return the collector's error text, with an explanation if it rejects the node's token."""
     if UNPROVEN not in error:
         return error
     return (
@@ -84,7 +84,7 @@ def explained(error: str) -> str:
 
 
 def reachable(manager: str) -> str:
-    """Return a text on whether the manager can be reached."""
+    """Return a text on whether `manager` (HOST:PORT) answers, and what to check."""
     host, _, port = manager.partition(":")
     try:
         socket.create_connection((host, int(port)), timeout=5).close()

@@ -1,4 +1,4 @@
-"""The node's log: on the console, in a file, and in the fleet's bucket."""
+"""The log of a node's bootstrap: on the console, in a file, and in the fleet's S3 bucket."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FILE = "/var/log/trialfleet-bootstrap.log"  # the user data also writes to it
 
 
 class Log:
-    """The log; each line has its time."""
+    """The log; each line begins with its time in UTC."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -1,8 +1,9 @@
-"""The fence that keeps jobs from the instance's metadata, which have the keys of the node's role.
+"""The fence: a routing rule that keeps jobs from the EC2 instance's metadata.
 
-With these keys a job could read the pool's token. The metadata's hop limit stops containers, but
-not jobs. The fence is a routing rule by account, because HTCondor's jobs are not always in the
-systemd unit's cgroup. HTCondor only starts if this module's `main` has raised the fence.
+The metadata have the keys of the node's AWS role, with which a job could read the pool's token. The
+metadata's hop limit only stops containers. The rule applies to the jobs' accounts, because jobs are
+not always in the cgroup of HTCondor's systemd unit. HTCondor only starts if this module's `main`
+succeeds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SECONDS = 5  # time limit of `ip`, which takes some milliseconds
 
 
 def raise_fence(host: Host) -> bool:
-    """Raise the fence; return whether it was missing; StepError if that fails."""
+    """Add the routing rule unless it has effect; return whether it was missing, or StepError."""
     if stands(host):
         return False
     try:
@@ -39,7 +40,7 @@ def raise_fence(host: Host) -> bool:
 
 
 def stands(host: Host) -> bool:
-    """Return whether the kernel gives the jobs' accounts no route to the metadata."""
+    """Return whether the kernel gives the jobs' accounts no route to the metadata's address."""
     return all(_is_refused(host, account) for account in JOBS)
 
 
@@ -52,7 +53,7 @@ def _is_refused(host: Host, account: int) -> bool:
 
 
 def main() -> int:
-    """Raise the fence; return 0 on success."""
+    """Add the routing rule unless it has effect; return 0 on success, else 1."""
     try:
         raise_fence(Host())
     except StepError as error:

@@ -42,7 +42,7 @@ def refresh(host: Host) -> None:
 
 
 def components(host: Host) -> list[str]:
-    """Return the components of apt's repositories, such as main and non-free, in their order."""
+    """Return the components of apt's repositories, such as main and non-free."""
     printed = host.run(
         "apt-get", "indextargets", "--format", "$(COMPONENT)", "Created-By: Packages"
     )
@@ -50,7 +50,7 @@ def components(host: Host) -> list[str]:
 
 
 def install(host: Host, *packages: str) -> None:
-    """Install packages without recommended ones; keep configuration files; StepError on failure."""
+    """Install packages, and keep configuration files that were changed; StepError on failure."""
     if uses_apt(host):
         _apt(host, *_KEEP, "install", "--no-install-recommends", *packages)
     else:
@@ -68,7 +68,7 @@ def installs(host: Host, *packages: str) -> bool:
 
 
 def _apt(host: Host, *arguments: str) -> None:
-    """Run apt-get; wait while another apt-get is running."""
+    """Run apt-get; wait for another apt-get, and complete an installation that was interrupted."""
     end, mended = time.monotonic() + PATIENCE, False
     while True:
         try:

@@ -14,7 +14,7 @@ OWNER = "condor"
 
 
 def prepare(host: Host) -> str:
-    """Return the folder for jobs, on the first free local disk; StepError if it is unusable."""
+    """Mount the first free local disk, if any; return the folder for jobs, or StepError."""
     disk = local_disk(host)
     if mounted(host, DEEP_LEARNING_AMI):
         return f"{DEEP_LEARNING_AMI}/trialfleet"
@@ -37,12 +37,12 @@ def local_disk(host: Host) -> str | None:
 
 
 def mounted(host: Host, place: str) -> bool:
-    """Return whether a device is mounted, or anything is mounted at a folder."""
+    """Return whether `place` is a mounted device, or a folder at which something is mounted."""
     return any(place in line.split()[:2] for line in host.read("/proc/mounts").splitlines())
 
 
 def mount(host: Host, device: str) -> None:
-    """Mount a local disk, which is empty after a start but keeps its data over a reboot."""
+    """Mount a local disk; format it if needed, because EC2 empties it when the instance stops."""
     host.place(MOUNT).mkdir(parents=True, exist_ok=True)
     command = ("mount", "-o", "noatime,discard", device, MOUNT)
     if host.ask(*command) is None:
@@ -51,7 +51,7 @@ def mount(host: Host, device: str) -> None:
 
 
 def make_folder(host: Host, path: str) -> None:
-    """Make the folder for jobs with HTCondor's owner; StepError if that fails."""
+    """Make the folder for jobs, and give it to HTCondor's account; StepError if that fails."""
     folder = host.place(path)
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""systemd's units: the agent, and HTCondor behind its fence."""
+"""systemd's units: the node's agent, and the fence without which HTCondor doesn't start."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ExecStartPre=+/usr/bin/env PYTHONPATH={home}/lib {python} -m {fence}
 
 
 def write(host: Host) -> None:
-    """Write the units of the agent and the fence; systemd starts neither unit at a boot."""
+    """Write both units; they don't start at boot, but when the bootstrap starts HTCondor."""
     fill = {
         "home": host.place(HOME),
         "python": sys.executable,

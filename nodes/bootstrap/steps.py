@@ -1,4 +1,7 @@
-"""The steps from a bare instance to a node of the pool: in order, timed, and safe to repeat."""
+"""The steps from a bare instance to a node of the pool: in order, timed, and safe to repeat.
+
+Each step returns what it did, as text for the node's log.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ LAST_WORDS = 15  # seconds before its shutdown in which a node that hasn't joine
 
 @dataclass
 class Node:
-    """A node during its bootstrap."""
+    """An EC2 node during its bootstrap."""
 
     host: Host
     settings: Settings
@@ -50,20 +53,20 @@ class Node:
 
 
 def write_services(node: Node) -> str:
-    """Write systemd's units of the agent, and of HTCondor behind its fence."""
+    """Write systemd's units of the agent, and of the fence without which HTCondor doesn't start."""
     services.write(node.host)
     return f"{services.AGENT}, {services.FENCE}"
 
 
 def time_left(node: Node) -> float:
-    """Return the seconds left until `LAST_WORDS` seconds before the machine shuts itself down."""
+    """Return the seconds until LAST_WORDS seconds before the scheduled shutdown of the machine."""
     recorded = node.host.read(ENDS)
     ends = float(recorded) if recorded else node.began + 60 * node.settings.boot_minutes
     return ends - time.monotonic() - LAST_WORDS
 
 
 def prepare_driver(node: Node) -> str:
-    """Prepare NVIDIA's driver."""
+    """Install NVIDIA's driver and set its option; RebootError if that needs a reboot."""
     try:
         node.driver = driver.prepare(node.host)
     except driver.RebootError:
@@ -80,20 +83,20 @@ def prepare_htcondor(node: Node) -> str:
 
 
 def prepare_scratch(node: Node) -> str:
-    """Find the disk for jobs."""
+    """Prepare the disk and the folder for jobs."""
     node.execute = scratch.prepare(node.host)
     scratch.make_folder(node.host, node.execute)
     return node.execute
 
 
 def fetch_token(node: Node) -> str:
-    """Fetch the pool's token from SSM; never log the token."""
+    """Fetch the pool's token from AWS SSM; it is never logged."""
     configuration.write_token(node.host, node.aws.parameter(node.settings.token_parameter))
     return f"from {node.settings.token_parameter}"
 
 
 def probe(node: Node) -> str:
-    """Run the GPU probe; the node advertises this verdict until the startd has probed."""
+    """Run the GPU probe before HTCondor starts; write its verdict, or its failure, for HTCondor."""
     if join.was_started(node.host):
         return "left to the startd, which may have jobs"
     python = configuration.jobs_python(node.host)
@@ -109,7 +112,7 @@ def probe(node: Node) -> str:
 
 
 def tell_probe(node: Node) -> None:
-    """Save root's readings for the probe; ignore an unreachable manager until `join_pool`."""
+    """Save readings that need root, for the GPU probe; the manager may be unreachable."""
     if node.driver == driver.NONE:
         return
     try:
@@ -130,18 +133,18 @@ def configure(node: Node) -> str:
 
 
 def raise_fence(node: Node) -> str:
-    """Fence jobs off from the instance's metadata; a node takes no jobs if that fails."""
+    """Keep jobs from the instance's metadata; if that fails, HTCondor doesn't start."""
     raised = metadata_fence.raise_fence(node.host)
     return "raised" if raised else "stands"
 
 
 def start(node: Node) -> str:
-    """Start HTCondor and the agent."""
+    """Start the node's agent and HTCondor."""
     return join.start(node.host)
 
 
 def build_kernels(node: Node) -> str:
-    """Compile the CUDA kernels: now for an image, otherwise in the background."""
+    """Compile the CUDA kernels: at once if an image is being prepared, else in the background."""
     python = None if node.driver == driver.NONE else cuda_kernels.python(node.host)
     if python is None:
         return "no GPU, or no torch with CUDA: nothing to compile for"
@@ -152,14 +155,14 @@ def build_kernels(node: Node) -> str:
 
 
 def join_pool(node: Node) -> str:
-    """Wait for this node's ad in the collector, until shortly before the machine shuts down."""
+    """Wait until the pool lists this node; StepError shortly before the scheduled shutdown."""
     instance, manager = node.instance.id, node.settings.manager
     name = join.wait(node.host, instance, manager, time_left(node), node.tell)
     return f"joined as {name}"
 
 
 def seal(node: Node) -> str:
-    """Remove everything that is specific to this machine, before an image is made from it."""
+    """Remove everything that is specific to this machine, before an AMI is made from it."""
     host = node.host
     host.succeeds("systemctl", "disable", "--now", services.CONDOR)
     host.succeeds("shutdown", "-c")
@@ -172,10 +175,10 @@ def seal(node: Node) -> str:
 
 
 def forget_machine_id(host: Host) -> None:
-    """Empty the file with the machine's id, so that machines of the image get their own id.
+    """Empty the file with the machine's id, so that each machine made from the image gets its own.
 
-    The empty file must stay. Without the file, or after `cloud-init clean --machine-id`, systemd
-    would enable preset units, and HTCondor would start before its configuration.
+    The empty file must stay. Without it (also after `cloud-init clean --machine-id`) systemd would
+    enable preset units, and HTCondor would start before its configuration is written.
     """
     host.write("/etc/machine-id", "", mode=0o444)
     copy = host.place("/var/lib/dbus/machine-id")
@@ -206,7 +209,7 @@ STEPS: Steps = (
 
 
 def run(node: Node) -> None:
-    """Take all steps, and log the time of each; StepError, AwsError or RebootError if one fails."""
+    """Take all steps, and log each one's time; StepError, AwsError or RebootError if one fails."""
     before = node.host.read(FAILED)
     again = f" (again; failed: {before})" if before else ""  # for readers of the last line
     for name, step in IMAGE_STEPS if node.settings.image else STEPS:
@@ -217,5 +220,5 @@ def run(node: Node) -> None:
 
 
 def version() -> str:
-    """Return version and path of this Python, for the log."""
+    """Return the version and path of this Python, for the log."""
     return f"Python {sys.version_info.major}.{sys.version_info.minor} at {sys.executable}"

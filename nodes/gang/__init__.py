@@ -1,1 +1,1 @@
-"""One training over several machines: the agent of each job of a gang."""
+"""The agent of each job of a gang, which is one training over several HTCondor jobs."""

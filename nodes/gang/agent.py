@@ -1,8 +1,9 @@
-"""The agent of one job of a gang: the job's first process, in its sandbox.
+"""The agent of one job of a gang (several jobs that train one model): the job's first process.
 
-The agent writes its state to a file on the access point, and follows the keeper's decisions there
-(`roster.json`). In each generation the agent starts the trainer's command as new workers. The agent
-lives through generations and trials, and exits with
+The keeper, a process on the access point, decides which jobs take part, and writes that to
+`roster.json`. The agent follows this roster, and writes its own state to a file there. When the
+jobs that take part change, a new generation begins: the agent starts the trainer's command as new
+workers. The agent lives through generations and trials, and exits with
 
     0, 1, …    nothing is left to train: the code in the roster
     85         its machine is being vacated: HTCondor starts the job again elsewhere
@@ -97,7 +98,7 @@ class Agent:
         self._server = workers.Server(command, self._save_socket.folder)
 
     def live(self) -> int:
-        """Run until the gang is over; return the exit code."""
+        """Run until the gang is done or this job must leave its slot; return the exit code."""
         while True:
             roster = self._read_roster()
             code = self._turn(roster)
@@ -198,7 +199,7 @@ class Agent:
             self._set_phase(member.FAILED, roster.generation, code=1, ended=time.time())
 
     def _is_alone(self, roster: Roster | None) -> bool:
-        """Return whether too few jobs have had slots for so long that this slot is released."""
+        """Return whether to release this slot: for too long, too few of the jobs had one."""
         is_short = roster is None or (roster.state == "form" and roster.short)
         if not is_short or self._is_busy():
             self._alone_since = None
@@ -210,7 +211,10 @@ class Agent:
         return now - self._alone_since > patience
 
     def _leave(self, roster: Roster | None) -> int | None:
-        """Return code 85 once the generation has saved or time is up; else None."""
+        """Leave the machine that is being vacated: end the workers, and send their files.
+
+        Return 85 once nothing is left to send, or time is up; until then None.
+        """
         self._leave_at = by = self._leave_at or time.monotonic() + LEAVE_SECONDS
         if self._me.phase not in {member.FINISHED, member.LEAVING}:
             self._set_phase(member.LEAVING, self._me.generation)
@@ -272,7 +276,7 @@ class Agent:
         self._alone_since = None if phase == member.RUNNING else self._alone_since
 
     def _report_state(self) -> None:
-        """Write a changed state and, at intervals, a heartbeat; also called during transfers."""
+        """Write this agent's state if it has changed, else a heartbeat every BEAT seconds."""
         self._peers.update()
         self._me = replace(self._me, busy=int(self._is_busy()), lost=",".join(self._peers.lost))
         now = time.monotonic()
@@ -329,7 +333,7 @@ class Agent:
         return True
 
     def _serve(self) -> None:
-        """Wait for the next turn; meanwhile handle a worker that has saved a checkpoint."""
+        """Wait TICK seconds; meanwhile send the checkpoints that rank 0's worker saves."""
         until = time.monotonic() + TICK
         while (left := until - time.monotonic()) > 0:
             self._events.wait(left, self._save_socket.listener)
@@ -344,7 +348,7 @@ class Agent:
 
 
 def main(job: str, command: list[str]) -> NoReturn:
-    """Run the agent of a gang's job, identified by its cluster and proc."""
+    """Run the agent of the gang's job `job`, such as 12.0; exit with the agent's code."""
     cluster, proc = map(int, job.split("."))
     per_job = int(os.environ.get(WORKERS, "1"))
 

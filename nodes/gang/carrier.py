@@ -1,4 +1,4 @@
-"""Transfer of a gang's checkpoints and results to and from the access point, or S3."""
+"""Transfer of a gang's checkpoints and results between a job and the access point, or S3."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REMOTE = f"{WORDS}/{GANG}"  # the folder on the access point
 
 
 class Carrier:
-    """Transfers packages of at most `most_bytes`; `meanwhile` is called between blocks."""
+    """Transfers packages (tar files) of at most `most_bytes`; calls `meanwhile` between blocks."""
 
     def __init__(
         self, chirp: Chirp, sandbox: Path, most_bytes: float, meanwhile: Callable[[], None]
@@ -29,7 +29,7 @@ class Carrier:
         self._most_bytes, self._meanwhile = most_bytes, meanwhile
 
     def fetch(self, name: str, folder: Path) -> None:
-        """Unpack a package into a trial's folder; OSError if it can't be fetched."""
+        """Fetch the package `name` and unpack it into a trial's folder; OSError if that fails."""
         local = self._sandbox / f".{name}"
         try:
             self._chirp.fetch(f"{REMOTE}/{name}", local, self._meanwhile)
@@ -40,7 +40,7 @@ class Carrier:
             local.unlink(missing_ok=True)
 
     def bring(self, package: Package, names: Iterable[str], folder: Path) -> bool:
-        """Pack and send files; return whether they arrived; TooLargeError over `most_bytes`."""
+        """Pack and send files; return whether they arrived. TooLargeError over `most_bytes`."""
         local = self._sandbox / f".{package.name}"
         try:
             with local.open("wb") as file:
@@ -56,7 +56,10 @@ class Carrier:
         return True
 
     def _send_by_s3(self, package: Package, local: Path) -> None:
-        """Replace a package by a pointer to S3, unless it has no presigned URL or S3 refuses it."""
+        """Upload the package `local` to S3, and replace it by a pointer.
+
+        Without a presigned URL, or if S3 fails, leave the package as it is.
+        """
         address = self._links().put.get(package.name)
         if address is None:
             return

@@ -1,7 +1,7 @@
-"""The state of one agent of a gang: a line in a file on the access point.
+"""The state of one agent (first process of a job) of a gang, written to the access point.
 
-The state changes every 3 s, for days. So it is no attribute of the job's ad, because each change of
-an attribute is an event in the job's log.
+The state changes every 3 s, for days. So it is a line in a file, not an attribute of the job's
+ClassAd: each change of an attribute adds an event to the job's log.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class Member:
     beat: int = 0  # heartbeat: grows while nothing else changes
 
     def as_text(self) -> str:
-        """Return the state as a line."""
+        """Return the state as one line of text."""
         return " ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
 
 
 def name_of(proc: int) -> str:
-    """Return the name of a job's file in the folder `gang`."""
+    """Return the name of the file with the state of the gang's job `proc`."""
     return f"agent.{proc}"
 
 
 def parsed(text: object) -> Member | None:
-    """Return the member from a line; None if it is invalid."""
+    """Return the state in a line of text; None if the line is invalid."""
     words = dict(word.partition("=")[::2] for word in str(text).split())
     kinds: dict[str, Any] = {"str": str, "int": int, "float": float}
     try:

@@ -17,7 +17,7 @@ _OUTSIDE = ("192.0.2.1", 9)  # an unused address; the route lookup sends nothing
 
 
 def own_address() -> str:
-    """Return the address that HTCondor advertises for this machine; others can reach it."""
+    """Return this machine's address in HTCondor's ClassAds, by which other machines reach it."""
     ad = job_ad.text("_CONDOR_MACHINE_AD")
     found = re.search(r'^MyAddress\s*=\s*"<([0-9.]+):\d+', ad, re.MULTILINE)
     return found[1] if found else _outgoing_address()
@@ -33,14 +33,14 @@ def _outgoing_address() -> str:
 
 
 def free_port(host: str) -> int:
-    """Return a free port, which should stay free for a while."""
+    """Return a port of `host` that is free now; nothing reserves it."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
 
 
 def variables(host: str) -> dict[str, str]:
-    """Return variables that make gloo and NCCL use the address's interface, not the loopback."""
+    """Return environment variables that make gloo and NCCL use the interface of address `host`."""
     if not (name := _interface(host)):
         return {}
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -48,7 +48,7 @@ def variables(host: str) -> dict[str, str]:
 
 
 def world_of_one() -> dict[str, str]:
-    """Return the environment variables of the only rank of a world."""
+    """Return the environment variables of a distributed training with one rank."""
     return variables("127.0.0.1") | {
         "RANK": "0",
         "WORLD_SIZE": "1",
@@ -73,7 +73,7 @@ def _interface(host: str) -> str:
 
 
 class SaveSocket:
-    """The socket by which workers report a checkpoint; `folder` is a descriptor of its folder."""
+    """The agent's Unix socket for workers that saved a checkpoint, in the open folder `folder`."""
 
     def __init__(self, folder: Path) -> None:
         (folder / _SOCKET).unlink(missing_ok=True)
@@ -84,9 +84,10 @@ class SaveSocket:
         self.listener.settimeout(0)
 
     def address(self, holder: int) -> str:
-        """Return the address to which a worker connects: a path through a descriptor of `holder`.
+        """Return the socket's path for workers, through a descriptor of the process `holder`.
 
-        An address is limited to 107 bytes, and workers can't use this process's descriptors.
+        A Unix socket's path is limited to 107 bytes, so it can't be the real path. Workers can't
+        use this process's descriptors.
         """
         return f"/proc/{holder}/fd/{self.folder}/{_SOCKET}"
 

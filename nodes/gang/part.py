@@ -1,4 +1,4 @@
-"""This machine's part of a gang's trial: its workers, and the resources that they use."""
+"""One machine's part of a gang's trial: its workers (training processes) and their resources."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ STOPPED_SECONDS = 10.0  # a worker that was stopped (SIGSTOP) for this time is e
 
 
 class Part:
-    """The workers of one trial on this machine, in all generations.
+    """The workers of one trial on this machine, in all generations (periods with the same ranks).
 
     Attributes:
-        folder: the present generation's folder.
+        folder: the trial's folder in the present generation.
         over: the exceeded limit for which the workers were ended: "memory", "time" or "disk".
         code: the exit code of the last generation's workers.
     """
@@ -52,26 +52,26 @@ class Part:
 
     @property
     def cpu_seconds(self) -> float:
-        """Processor time of the workers that have ended."""
+        """Processor seconds of the workers that have ended."""
         return self._processes.cpu_seconds(self._server.pid) - self._cpu_before
 
     @property
     def memory_mb(self) -> float:
-        """The largest observed total memory of the workers."""
+        """The largest total memory of the workers that was observed, in MB."""
         return self._bounds.peak_mb or self._processes.largest_mb
 
     def prepare(self, folder: Path, chirp: Chirp) -> None:
-        """Set the folder of the next generation."""
+        """Set the trial's folder for the next generation of workers."""
         self.folder, self._is_asked_to_save, self._stopped_since = folder, False, None
         self.reports = Reports(folder, chirp, self.order.name)
 
     def start(self, variables: Mapping[str, str]) -> None:
-        """Start a worker; OSError if that fails."""
+        """Start a worker with more environment `variables`; OSError if that fails."""
         self._workers.append(self._server.start(self.folder, variables))
         self._processes.began(self._workers[-1])
 
     def ask_to_save(self) -> None:
-        """Ask the first worker, once, to save and end."""
+        """Ask the first worker, once, to save a checkpoint and end."""
         if self._workers and not self._is_asked_to_save:
             self._is_asked_to_save = True
             if not self._processes.has_reaped(self._workers[0]):
@@ -83,7 +83,7 @@ class Part:
         self._workers = []
 
     def has_ended(self) -> bool:
-        """Return whether all workers have succeeded, or one failed and the others were killed."""
+        """Return whether the workers have ended just now; if one failed, kill the others."""
         statuses = [self._processes.status_of(worker) for worker in self._workers]
         codes = [None if each is None else os.waitstatus_to_exitcode(each) for each in statuses]
         failed = [code for code in codes if code]
@@ -97,7 +97,7 @@ class Part:
         return bool(codes)
 
     def _is_to_end(self) -> bool:
-        """Return whether a limit is exceeded, or a worker was stopped and blocks the others."""
+        """Return whether to end the workers: one is suspended (SIGSTOP), or a limit is exceeded."""
         now = time.monotonic()
         self._bounds.check(now)
         self.over = self._bounds.over or ""

@@ -1,9 +1,9 @@
-"""TCP probes between the machines of a gang.
+"""TCP probes between the machines of a gang (one training over several jobs).
 
-A broken network or a firewall may separate two agents that both reach the access point. Their
-workers would wait for each other until torch's timeout of half an hour. So each agent probes the
-lower ranks: it opens a connection and closes it at once. A refused connection also shows that the
-machine is reachable.
+A broken network or a firewall may separate two agents (the jobs' first processes) that both reach
+the access point. Their workers would wait for each other until torch's timeout of half an hour. So
+each agent probes the agents of lower ranks: it opens a connection and closes it at once. A refused
+connection also shows that the machine is reachable.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UNREACHED = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOS
 
 
 class Peer(NamedTuple):
-    """Another agent, with its address for probes."""
+    """Another agent of the gang, with its address for probes."""
 
     token: str
     host: str
@@ -87,7 +87,7 @@ class _Known:
 
 
 class Peers:
-    """The listener on port `door` for other agents' probes, and this agent's own probes."""
+    """The listener on port `door` for other agents' probes, and this agent's probes of others."""
 
     def __init__(self, host: str) -> None:
         self._listener = socket.socket()
@@ -99,11 +99,11 @@ class Peers:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """The tokens of unreachable agents."""
+        """The tokens (names) of the probed agents that can't be reached."""
         return tuple(peer.token for peer, known in self._known.items() if known.is_lost)
 
     def watch(self, peers: Iterable[Peer]) -> None:
-        """Probe these agents from now on; forget the results of all other agents."""
+        """Probe these agents from now on, and no others; forget all previous results."""
         for known in self._known.values():
             known.close_probe()
         self._known = {peer: _Known(next=time.monotonic()) for peer in peers if peer.door}
@@ -114,7 +114,7 @@ class Peers:
         self._listener.close()
 
     def update(self) -> None:
-        """Accept other agents' probes, and update this agent's own probes."""
+        """Accept other agents' probes, and start or finish this agent's own; never wait."""
         with suppress(OSError):
             while True:
                 self._listener.accept()[0].close()

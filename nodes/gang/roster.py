@@ -1,4 +1,4 @@
-"""The part of the keeper's roster that the agents of a gang need."""
+"""The roster of a gang (one training over several jobs), as far as the jobs' agents need it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Roster:
-    """The keeper's decision; `trialfleet.workflows.control.gang` explains it."""
+    """Which jobs take part, as decided by the keeper in `trialfleet.workflows.control.gang`."""
 
     generation: int
     state: str
@@ -22,7 +22,7 @@ class Roster:
 
     @staticmethod
     def from_json(text: bytes | None, cluster: int) -> Roster | None:
-        """Return the roster in a file; None unless it is for this submission of the job."""
+        """Return the roster in a file's text; None if it is invalid or of another submission."""
         try:
             plain = json.loads(text or b"null")
             if not plain or plain["cluster"] != cluster:

@@ -1,7 +1,7 @@
-"""Transfer of checkpoints by S3, with a pointer instead of the package on the access point.
+"""Transfer of a gang's checkpoints by S3; the access point only gets a pointer to S3.
 
-The keeper writes presigned URLs next to the roster, so nodes need neither keys nor boto3. Without a
-URL, or if S3 refuses, the package is sent to the access point.
+The gang's keeper on the access point writes presigned URLs, so nodes need neither AWS keys nor
+boto3. Without a URL, or if S3 refuses, the package itself is sent to the access point.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Meanwhile = Callable[[], None]  # called between blocks
 
 
 class StoreError(OSError):
-    """S3 refused, is unreachable, or has other content than was uploaded."""
+    """S3 refused, is unreachable, or returned other content than was uploaded."""
 
 
 @dataclass(frozen=True)
 class Links:
-    """Presigned URLs, valid for some hours."""
+    """Presigned URLs of packages in S3, valid for some hours."""
 
     # URLs for uploads, by the packages' names.
     put: Mapping[str, str] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Links:
 
     @staticmethod
     def from_json(text: bytes | None) -> Links:
-        """Return the links in the keeper's file; empty if it can't be read."""
+        """Return the URLs in the keeper's file; none if the file can't be read."""
         try:
             plain = json.loads(text or b"{}")
             return Links(dict(plain.get("put", {})), dict(plain.get("get", {})))
@@ -48,13 +48,13 @@ class Links:
 
 
 class Pointer(NamedTuple):
-    """The expected content of a package in S3."""
+    """The size and the hash that a package in S3 must have."""
 
     size: int
     sha256: str
 
     def as_bytes(self) -> bytes:
-        """Return the file's content."""
+        """Return the content of the pointer's file."""
         return json.dumps({"s3": True, **self._asdict()}).encode()
 
 
@@ -76,7 +76,7 @@ def pointer_in(text: bytes) -> Pointer | None:
 
 
 def upload(local: Path, address: str, meanwhile: Meanwhile) -> Pointer:
-    """Upload a file; return its pointer. StoreError if S3 refuses or is unreachable."""
+    """Upload a file to the presigned URL `address`; return its pointer. StoreError if S3 fails."""
     size, digest = local.stat().st_size, hashlib.sha256()
 
     def blocks() -> Iterator[bytes]:
@@ -104,7 +104,7 @@ def _refused(error: Exception) -> StoreError:
 
 
 def download(pointer: Pointer, address: str | None, local: Path, meanwhile: Meanwhile) -> None:
-    """Download and check a pointer's package; StoreError if S3 fails, OSError if the disk does."""
+    """Download and check a pointer's package; StoreError if S3 fails, OSError if the disk fails."""
     if address is None:
         raise StoreError("S3: there is no presigned URL for it yet")
     size, digest = 0, hashlib.sha256()

@@ -1,11 +1,11 @@
-"""The server that starts the workers (training processes) of one machine.
+"""The server that starts the workers (training processes) of one machine of a gang.
 
     python3 agent.pyz workers DESCRIPTOR COMMAND…
 
-Neither the server nor its forks have access to the job's channel to the access point. The server
-imports torch once, which takes seconds, and never uses CUDA. So a worker that is a Python script is
-forked within some tenths of a second. Other commands are executed. The agent adopts the workers as
-its children.
+The server is a child of the job's agent. Unlike the agent, neither the server nor the workers can
+access the job's files on the access point. The server imports torch once, which takes seconds, and
+never uses CUDA. So it can fork a worker within tenths of a second if the worker is a Python script.
+Any other command is executed as a new program. The workers become children of the agent.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _LONGEST = 1 << 16  # bytes of a message between the agent and the server
 
 
 class Server:
-    """The agent's end of the server with process `pid`, which is ready once torch is imported.
+    """The agent's connection to the server, whose process is `pid`.
 
-    Methods raise OSError if the server can't be started, or has ended. The server keeps the
-    descriptor `folder` open for its workers.
+    The constructor waits until the server has imported torch. Methods raise OSError if the server
+    can't be started, or has ended. The server keeps the descriptor `folder` open for its workers.
     """
 
     def __init__(self, command: Sequence[str], folder: int) -> None:
@@ -52,7 +52,7 @@ class Server:
         self._connection.settimeout(START_SECONDS)
 
     def start(self, folder: Path, variables: Mapping[str, str]) -> int:
-        """Start a worker in a trial's folder with additional variables; return its pid."""
+        """Start a worker in the trial's `folder` with more variables; return the worker's pid."""
         message = {"folder": str(folder), "variables": variables}
         self._connection.send(json.dumps(message).encode())
         return self._number()
@@ -64,14 +64,14 @@ class Server:
 
 
 def script_of(words: Sequence[str]) -> list[str]:
-    """Return a command's script and arguments; empty if this Python can't run it."""
+    """Return a command's Python script and arguments; [] if it needs another program."""
     if len(words) < 2 or words[1].startswith("-") or not words[1].endswith(".py"):
         return []
     return [*words[1:]] if _is_own_python(words[0]) else []
 
 
 def _is_own_python(word: str) -> bool:
-    """Return whether a program is exactly this Python, not one of another virtual environment."""
+    """Return whether the program `word` is this Python, not that of another virtual environment."""
     found = shutil.which(word)
     if found is None or Path(found).parent.absolute() != Path(sys.executable).parent:
         return False
@@ -79,7 +79,7 @@ def _is_own_python(word: str) -> bool:
 
 
 def main(words: Sequence[str]) -> None:
-    """Start the agent's workers until the agent ends; each worker runs the command in `words`."""
+    """Run the server until the agent ends; `words` are a descriptor and the workers' command."""
     connection, command = socket.socket(fileno=int(words[0])), [*words[1:]]
     connection.set_inheritable(False)
     _die_with_parent()
@@ -105,7 +105,7 @@ def _preload() -> None:
 
 
 def _serve(connection: socket.socket) -> dict[str, Any] | None:
-    """Fork a worker per message; return the message in the worker, None after the agent's end."""
+    """Fork a worker per message; return the message in the worker, and None in the server."""
     connection.send(str(os.getpid()).encode())
     while message := connection.recv(_LONGEST):
         if between := os.fork():

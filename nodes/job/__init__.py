@@ -1,1 +1,1 @@
-"""The agent of a trial's job, the job's first process; docs/trial-jobs.md has its protocol."""
+"""The agent is the first process of a trial's job; docs/trial-jobs.md has its protocol."""

@@ -1,4 +1,4 @@
-"""A job's first process: runs the trainer's command for trials from the access point."""
+"""A job's first process, its agent: runs the trainer for trials that the access point orders."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Agent:
         self._asks_until = time.monotonic() + float(os.environ.get(JOB_SECONDS) or "inf")
 
     def live(self) -> int:
-        """Train trial after trial; return the exit status for this process, as from waitpid."""
+        """Train trial after trial; return the wait status (of waitpid) for this process's end."""
         try:
             order = self._first()
             if isinstance(order, int):
@@ -68,7 +68,7 @@ class Agent:
         return (order.code & 0xFF) << 8
 
     def _first(self) -> Order | int:
-        """Return the first order, or the exit status if a previous agent has completed it."""
+        """Return the first order, or the wait status if a previous agent has trained its trial."""
         order = until_done(self._words.first_order, self._events, self._events.is_free)
         if order is None:
             return self._words.ask("ask", self._events.is_free)
@@ -92,7 +92,11 @@ def main(command: Sequence[str]) -> NoReturn:
 
 
 def run(live: Callable[[Channel], int], *, if_broken: int) -> NoReturn:
-    """Exit with the waitpid status from `live`, or `if_broken` for this machine's fault."""
+    """Run `live` with the job's channel to the access point, and end this process.
+
+    The process ends with the wait status from `live`, or with the exit code `if_broken` if this
+    machine is at fault (OSError).
+    """
     try:
         channel = Channel.take()
     except OSError as error:
@@ -110,7 +114,7 @@ def run(live: Callable[[Channel], int], *, if_broken: int) -> NoReturn:
 
 
 def leave(status: int) -> NoReturn:
-    """End like a process with this status, as from waitpid."""
+    """End this process as a child with this wait status ended: by its exit code or its signal."""
     code = os.waitstatus_to_exitcode(status)
     sys.stdout.flush()
     sys.stderr.flush()

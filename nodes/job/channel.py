@@ -5,8 +5,9 @@ $_CONDOR_CHIRP_CONFIG. A program with this file can read and write the job owner
 access point. So the first process removes the file before it starts any program. The kernel
 protects that process's memory, environment and open files from programs of the same account.
 
-After exit code 85 HTCondor starts the job again in the same sandbox, without writing the file. So
-`Channel.give_back` restores the file, and the agent's program, which the trainer may have changed.
+After exit code 85 HTCondor starts the job again in the same sandbox, but does not write the file
+again. So `Channel.give_back` restores the file, and the agent's program, which the trainer may have
+changed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _SET_DUMPABLE, _SET_CHILD_SUBREAPER = 4, 36  # prctl's PR_…
 
 
 class Channel:
-    """The channel of this process; ValueError unless `text` is host, port and cookie."""
+    """The job's channel, from the `text` of its chirp file; ValueError if the text is invalid."""
 
     def __init__(self, file: Path, text: str) -> None:
         self._file, self._text = file, text
@@ -39,7 +40,7 @@ class Channel:
 
     @staticmethod
     def take() -> Channel:
-        """Take the job's channel, so that programs started by this process can't take it.
+        """Take the job's channel, so that programs started by this process can't use it.
 
         OSError outside of an HTCondor job, without want_io_proxy = true, or if the kernel does not
         protect this process.
@@ -62,7 +63,7 @@ class Channel:
         return Chirp(self._host, self._port, self._cookie)
 
     def give_back(self) -> None:
-        """Before exit code 85, kill all descendants and restore the files; OSError on failure."""
+        """Kill all descendants, and restore the files for the job's restart; OSError on failure."""
         ProcessTree().end()
         for program, content in self._programs.items():
             _replace(program, content, 0o755)

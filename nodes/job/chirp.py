@@ -1,7 +1,7 @@
-"""A client of HTCondor's chirp, a job's protocol to its access point; needs no packages.
+"""A client of chirp, HTCondor's protocol by which a job reaches files of its access point.
 
-Paths are relative to the job's folder on the access point. htcondor2.htchirp needs HTCondor's
-package on the node, and hangs if a connection ends in the middle of a file.
+Paths are relative to the job's folder on the access point. `htcondor2.htchirp` is not used: it
+needs HTCondor's package on the node, and hangs if a connection ends in the middle of a file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BLOCK = 1 << 20  # bytes of an exchange, at most
 
 
 class ChirpError(OSError):
-    """The access point refused, with a negative `code` of HTCondor's chirp_protocol.h."""
+    """The access point refused a request; `code` is negative, as in HTCondor's chirp_protocol.h."""
 
     def __init__(self, request: str, code: int) -> None:
         super().__init__(f"chirp: {request.split(' ', maxsplit=1)[0]} was answered {code}")
@@ -31,7 +31,7 @@ class ChirpError(OSError):
 
 
 class Chirp:
-    """A connection to the job's access point, which reconnects after each failure. For one thread.
+    """A connection to the job's access point, for one thread; it reconnects after a failure.
 
     Methods raise OSError if a file is missing, or the access point refuses or is unreachable.
     """
@@ -42,7 +42,7 @@ class Chirp:
         self._received = b""
 
     def close(self) -> None:
-        """Close the connection; the next exchange connects again."""
+        """Close the connection; the next request connects again."""
         if self._socket is not None:
             self._socket.close()
         self._socket, self._received = None, b""
@@ -60,7 +60,7 @@ class Chirp:
         return b"".join(self._data(length))
 
     def fetch(self, remote: str, local: Path, meanwhile: Callable[[], None] | None = None) -> None:
-        """Copy a file from the access point to `local`; `meanwhile` as for `put`."""
+        """Copy a file from the access point to `local`; call `meanwhile` between blocks."""
         with local.open("wb") as file:
             for block in self.blocks(remote):
                 file.write(block)
@@ -74,7 +74,7 @@ class Chirp:
                 yield block
 
     def put(self, local: Path, remote: str, meanwhile: Callable[[], None] | None = None) -> None:
-        """Copy a local file to the access point, over any file of that name.
+        """Copy a local file to the access point, and replace any file of that name.
 
         Readers may see an incomplete file: use a temporary name and `rename`. `meanwhile` is called
         between blocks, and may use this connection.
@@ -87,7 +87,7 @@ class Chirp:
 
     @contextmanager
     def sending(self, remote: str) -> Iterator[Callable[[bytes], None]]:
-        """Give a function that appends to a new file on the access point; sync it at the end."""
+        """Give a function that appends to a new file on the access point; at the end, sync it."""
         with self._opened(remote, "wct") as opened:
             connection = self._socket
 
@@ -100,7 +100,7 @@ class Chirp:
             self._ask(f"fsync {opened}")
 
     def write(self, remote: str, content: bytes) -> None:
-        """Replace a small file on the access point, atomically for readers."""
+        """Replace a small file on the access point; its readers never see an incomplete one."""
         part = f"{remote}.part"
         with self._opened(part, "wct") as opened:
             self._write(opened, content)
@@ -118,7 +118,7 @@ class Chirp:
         self._ask(f"rename {_word(remote)} {_word(to)}")
 
     def set_attribute(self, name: str, value: str) -> None:
-        """Set the job's attribute Chirp… to an expression without blanks; this takes seconds."""
+        """Set the job's attribute Chirp… to an expression without blanks; the queue lags behind."""
         self._ask(f"set_job_attr_delayed {name} {_word(value)}")
 
     # Inside
@@ -144,9 +144,8 @@ class Chirp:
     def _send(self, request: str, opened: int, content: bytes, where: str = "") -> int:
         """Write to an open remote file; return the number of bytes written.
 
-        A write of 0 bytes would kill the starter, so it is not sent. `putfile` is never used,
-        because a refused `putfile` breaks the starter's connection to the shadow
-        (docs/htcondor-findings.md).
+        A write of 0 bytes would kill HTCondor's starter, so it is not sent. Nor is `putfile`: if it
+        is refused, the starter loses its connection to the shadow (docs/htcondor-findings.md).
         """
         if not content:
             return 0

@@ -1,4 +1,4 @@
-"""The agent's events: signals (also forwarded), ends of processes, a trainer's messages."""
+"""What a job's agent waits for: signals, ends of processes, messages of the trainer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class WantedBackError(Exception):
 
 
 class Events:
-    """The signals to this process; `pass_on` gets those for the trainer. Made once per process."""
+    """The signals to this process, passed on to the trainer by `pass_on`. Made once per process."""
 
     def __init__(self) -> None:
         self._wanted_back_at: float | None = None
@@ -49,12 +49,12 @@ class Events:
         return not self.is_wanted_back
 
     def has_time(self) -> bool:
-        """Return whether the job has time left before it must end."""
+        """Return False once LEAVE_SECONDS have passed since the machine began to be vacated."""
         at = self._wanted_back_at
         return at is None or time.monotonic() <= at + LEAVE_SECONDS
 
     def check(self) -> None:
-        """Raise WantedBackError once there is no time left."""
+        """Raise WantedBackError once `has_time` returns False."""
         if not self.has_time():
             raise WantedBackError
 
@@ -68,7 +68,7 @@ class Events:
             signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
     def wait(self, seconds: float, other: socket.socket | None = None) -> None:
-        """Wait for some seconds, or until a signal or data on another socket arrives."""
+        """Wait for some seconds, or until a signal arrives, or data on the socket `other`."""
         ends = [self._woken, other] if other else [self._woken]
         if self._woken in select.select(ends, [], [], max(0.0, seconds))[0]:
             with suppress(BlockingIOError):
@@ -83,7 +83,7 @@ class Events:
 
 
 def until_done(action: Callable[[], T], events: Events, may_retry: Callable[[], bool]) -> T:
-    """Repeat `action` after each OSError; WantedBackError once `may_retry` returns False."""
+    """Call `action` until it raises no OSError; WantedBackError once `may_retry` returns False."""
     pause, is_printed = AGAIN, False
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The folders of a job's trials in the sandbox, and their input files."""
+"""The folders of a job's trials in the job's sandbox, with links to the job's input files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BEGIN = (
 
 
 class Folders:
-    """The folders of a job's trials, with links to its input files; OSError on a full disk."""
+    """The folders of a job's trials; methods raise OSError on a full disk."""
 
     def __init__(self, sandbox: Path) -> None:
         names = sorted({path.name for path in sandbox.iterdir()} - _OURS)
@@ -44,11 +44,11 @@ class Folders:
         self._trials.mkdir()
 
     def changed(self) -> str | None:
-        """Return an input file of the job that has changed; None if no file has."""
+        """Return the path of an input file of the job that has changed; None if none has."""
         return next((file for file, was in self._states.items() if _state(file) != was), None)
 
     def make(self, order: Order) -> Path:
-        """Return a new folder for a trial that is to begin."""
+        """Return a new folder for the trial of `order`, with its `trial.json`."""
         folder = self._trials / order.name
         _remove(folder)
         (self._next() or self._prepare()).rename(folder)
@@ -59,7 +59,7 @@ class Folders:
         return folder
 
     def tidy(self, *kept: Path) -> None:
-        """Remove previous trials' folders except these, and prepare the next trial's folder."""
+        """Remove previous trials' folders except `kept`, and prepare the next trial's folder."""
         for path in self._trials.iterdir():
             if path not in kept:
                 _remove(path)
@@ -105,7 +105,7 @@ def _remove(path: Path) -> None:
 
 
 def has_order_to_stop(folder: Path) -> bool:
-    """Return whether there is an order to stop the trial."""
+    """Return whether the trial's folder has an order to stop the trial."""
     with suppress(OSError):
         return (folder / STOP).stat().st_size > 0
     return False

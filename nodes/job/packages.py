@@ -1,6 +1,7 @@
 """Packages: a trial's files as one tar file for transfers between a node and the access point.
 
-Readers treat a package as hostile, so `tarfile` only reads and writes single headers here.
+Readers treat a package as hostile, so they don't let `tarfile` extract files: it only parses
+headers here.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ def pack(
     most: float = math.inf,
     first: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Make a package from files in a folder, without missing or unreadable ones; follow links.
+    """Pack the files and folders `names` of a folder, without those that are missing or unreadable.
 
-    `write` takes the package in blocks of at most 1 MiB. `first` has contents of small files for
-    the beginning. TooLargeError if the files exceed `most` bytes; OSError if `write` fails or a
-    file becomes shorter.
+    Links are followed. `write` is called with blocks of at most 1 MiB. The package begins with the
+    small files in `first`, by name. TooLargeError if the files exceed `most` bytes; OSError if
+    `write` fails or a file becomes shorter.
     """
     gathered = bytearray()
 
@@ -63,7 +64,7 @@ def pack(
 
 
 def listed(names: Iterable[str], folder: Path) -> list[str]:
-    """Return the names that files of a folder get in a package."""
+    """Return the names that `pack` would give to files of a folder."""
     return [name for _, name in _found(names, folder)]
 
 
@@ -120,13 +121,13 @@ def _leave_out(name: str, error: OSError) -> None:
 
 
 def unpack(package: Path, into: Path) -> None:
-    """Unpack a package's file into a folder, like `unpack_from`."""
+    """Unpack the file of a package into a folder, like `unpack_from`."""
     with package.open("rb") as file:
         unpack_from(file, into)
 
 
 def unpack_from(package: BinaryIO, into: Path, most: float = math.inf) -> None:
-    """Unpack a package, which may be hostile, over existing files; write only below `into`.
+    """Unpack a package, which may be hostile, over existing files; write nothing outside of `into`.
 
     DamagedPackageError if the package is damaged, or its files exceed `most` bytes. OSError if the
     package can't be read, or the disk is full.
@@ -149,7 +150,7 @@ def unpack_blocks(blocks: Iterator[bytes], into: Path) -> None:
 
 
 def first_of(blocks: Iterator[bytes], name: str) -> bytes | None:
-    """Return the content of a package's first file; None if it has another name."""
+    """Return the content of a package's first file if its name is `name`, else None."""
     file = cast("BinaryIO", io.BufferedReader(_Blocks(blocks), _BLOCK))
     try:
         found, header = next(_members(file), ("", None))
@@ -174,7 +175,7 @@ class _Blocks(io.RawIOBase):
 
 
 def _members(package: BinaryIO) -> Iterator[tuple[str, tarfile.TarInfo]]:
-    """Yield each file and folder by its name; read its content before asking for the next."""
+    """Yield each file's or folder's name and header; read its content before the next one."""
     long_name = ""
     while (block := _read(package, tarfile.BLOCKSIZE)).strip(b"\0"):
         header = tarfile.TarInfo.frombuf(block, "utf-8", "strict")

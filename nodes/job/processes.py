@@ -1,6 +1,6 @@
 """The descendants of this process: their resources and their end. This process adopts orphans.
 
-The source is /proc, where a trainer can only change entries of its own processes.
+The numbers come from /proc, where a trainer can only change entries of its own processes.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class ProcessTree:
         self._stuck: set[int] = set()  # killed, but not gone
 
     def began(self, pid: int) -> None:
-        """Register a new child, whose pid may be that of an ended process."""
+        """Register the new child `pid`, which may have the number of a process that ended."""
         self._statuses.pop(pid, None)
         self._stuck.discard(pid)
 
     def status_of(self, pid: int) -> int | None:
-        """Return a child's status as from waitpid; None while it runs."""
+        """Return a child's wait status (of waitpid); None while the child runs."""
         self._reap()
         return self._statuses.get(pid)
 
@@ -45,7 +45,7 @@ class ProcessTree:
         return pid in self._statuses
 
     def end(self, but: int = 0) -> None:
-        """Kill all descendants except `but`; abandon those that hang in a GPU's driver."""
+        """Kill all descendants except `but`; don't wait for those that hang in a GPU's driver."""
         since: dict[int, float] = {}
         pause = FIRST_LOOK
         while found := [one for one in children(os.getpid()) if one not in {but, *self._stuck}]:
@@ -62,16 +62,16 @@ class ProcessTree:
             pause = min(2 * pause, LAST_LOOK)
 
     def is_alone(self, pid: int) -> bool:
-        """Return whether this child is the only descendant."""
+        """Return whether the child `pid` is the only descendant."""
         self._reap()
         return children(os.getpid()) == [pid] and not children(pid)
 
     def cpu_seconds(self, pid: int) -> float:
-        """Return the processor time of all ended descendants and of this child."""
+        """Return the processor seconds of all ended descendants and of the child `pid`."""
         return self._cpu_seconds + _cpu_seconds(pid)
 
     def memory_mb(self) -> float:
-        """Return the present memory of all descendants; shared memory counts once."""
+        """Return the present memory of all descendants in MB; shared memory counts once."""
         found, total = children(os.getpid()), 0.0
         while found:
             pid = found.pop()
@@ -91,7 +91,7 @@ class ProcessTree:
 
 
 def children(pid: int) -> list[int]:
-    """Return a process's children; none if it is gone."""
+    """Return the pids of a process's children; [] if the process has ended."""
     if not _ARE_LISTED:
         return [child for child in map(int, _numbers(_PROC)) if _parent(child) == pid]
     found: list[int] = []
@@ -102,7 +102,7 @@ def children(pid: int) -> list[int]:
 
 
 def resident_mb(pid: int) -> float:
-    """Return a process's resident memory including shared memory; 0 if it has ended."""
+    """Return a process's resident memory with shared memory in MB; 0 if the process has ended."""
     try:
         return int((_PROC / f"{pid}/statm").read_bytes().split()[1]) * _PAGE_MB
     except OSError:
@@ -110,7 +110,7 @@ def resident_mb(pid: int) -> float:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a process is stopped (SIGSTOP)."""
+    """Return whether a process is suspended (SIGSTOP)."""
     with suppress(OSError):
         return _stat(pid)[0] == b"T"
     return False
@@ -130,7 +130,7 @@ def _parent(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """Return a process's `stat` from the third field on; the second may have any characters."""
+    """Return the fields of /proc/PID/stat from the third on; the second may contain blanks."""
     return (_PROC / f"{pid}/stat").read_bytes().rpartition(b")")[2].split()
 
 

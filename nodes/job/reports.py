@@ -1,11 +1,11 @@
-"""Transfer of a running trial's reports to the access point, and of the order to stop it.
+"""Sends a running trial's reports to the access point, and fetches an order to stop the trial.
 
     the trial's folder      the job's folder on the access point
     progress.jsonl    →     words/reports.jsonl
     out, err          →     words/printed.out, words/printed.err
     stop.json         ←     words/stop.json, if it names this trial
 
-Failures are retried at the next turn, and the trainer never waits.
+A failed transfer is retried at the next call. The trainer never waits for a transfer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Reports:
         ]
 
     def send(self) -> None:
-        """Send new complete lines; the first call replaces the existing file."""
+        """Send new lines of progress.jsonl; the first call replaces those of another trial."""
         progress = self._folder / PROGRESS
         size = progress.stat().st_size if progress.exists() else 0
         if size < self._sent:  # truncated to a checkpoint: send it again from the beginning
@@ -46,12 +46,12 @@ class Reports:
             self._send_new(progress)
 
     def send_printed(self) -> None:
-        """Send the trial's new output, after a line with its name."""
+        """Send the trial's new output; the receiving files begin with the trial's name."""
         for printed in self._printed:
             printed.send()
 
     def tell_trial(self) -> None:
-        """Write this trial's name into the job's ad; ignore a failure."""
+        """Write this trial's name into the job's ClassAd; ignore a failure."""
         with suppress(OSError):
             self._chirp.set_attribute("ChirpTrialfleetTrial", json.dumps(self._trial))
 
@@ -79,7 +79,7 @@ class Reports:
 
 
 class _Printed:
-    """The transfer of one output stream; `head` and the first output replace the file `there`."""
+    """The transfer of an output stream to the file `there`, which then begins with `head`."""
 
     def __init__(self, file: Path, chirp: Chirp, there: str, head: bytes) -> None:
         self._file, self._chirp, self._there, self._head = file, chirp, there, head

@@ -1,7 +1,8 @@
-"""The training process, for one trial or (if it stays) several, and the limits of a trial.
+"""The trainer's process, for one trial or (if it stays) several, and the limits of a trial.
 
-$TRIALFLEET_STAYS is the descriptor of a socket. After a successful trial, a trainer that stays
-sends `{"code": 0}` there, and reads the next trial's folder. Other trainers end with their trial.
+$TRIALFLEET_STAYS is the descriptor of a socket to the job's agent. After a successful trial, a
+trainer that stays sends `{"code": 0}` there, and then receives the next trial's paths. Any other
+trainer ends with its trial.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ _SHELL = ("/bin/sh", "-c", 'cd "$1" && shift && exec "$@"', "sh")
 
 
 class Trainer:
-    """A process that runs the trainer's command, at first in `folder`.
+    """A process that runs the trainer's command, at first for the trial in `folder`.
 
-    `folder` is kept until the process ends, because the process may read files there. `socket`
-    receives the message that the process stays; None once its other end is closed.
+    `folder` is kept until the process ends, because the process may read files there. On `socket`
+    the process says that it has ended a trial and stays; None once the socket is closed.
     """
 
     def __init__(self, command: Sequence[str], folder: Path, processes: ProcessTree) -> None:
@@ -71,7 +72,7 @@ class Trainer:
         processes.began(self.pid)
 
     def begin(self, folder: Path) -> bool:
-        """Start another trial; return False if the trainer does not wait for one or has ended."""
+        """Start another trial, in `folder`; return False if the process does not wait for one."""
         if not self._is_idle or not self.socket:
             return False
         word = {"trial": folder / TRIAL, "out": folder / OUT, "err": folder / ERR}
@@ -83,7 +84,7 @@ class Trainer:
         return True
 
     def status(self) -> int | None:
-        """Return the trial's status as from waitpid; None while it trains."""
+        """Return the trial's wait status (of waitpid); None while the trial is trained."""
         if not self._is_idle and self.socket:
             with suppress(OSError, ValueError, AttributeError, RecursionError):
                 word = self.socket.recv(_LONGEST)
@@ -93,13 +94,13 @@ class Trainer:
         return 0 if self._is_idle else self._processes.status_of(self.pid)
 
     def send(self, number: int) -> None:
-        """Send the process a signal, unless it has ended; safe in a signal handler."""
+        """Send the process the signal `number`, unless it has ended; safe in a signal handler."""
         if not self._processes.has_reaped(self.pid):
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def stays(self) -> bool:
-        """Return whether the trainer waits for another trial and left no other processes."""
+        """Return whether the process waits for another trial and left no other processes."""
         return self._is_idle and self._processes.is_alone(self.pid)
 
     def close(self) -> None:
@@ -119,7 +120,7 @@ class Limits:
 
 
 class Bounds:
-    """The check of a trial's limits; `over` is the exceeded limit, "memory" or "time"."""
+    """The check of a trial's limits; `over` is the exceeded one: "memory", "time" or None."""
 
     def __init__(self, processes: ProcessTree, limits: Limits) -> None:
         self._processes, self._limits = processes, limits
@@ -145,10 +146,10 @@ class Bounds:
 
 
 class Training:
-    """The training of one trial, which the trainer has begun.
+    """The training of one trial, which `trainer` has begun.
 
-    `carry` transfers reports, and returns whether the trial is to stop, and the time of the next
-    call.
+    `carry` transfers reports. It returns whether the trial is to stop, and when to call `carry`
+    again.
     """
 
     def __init__(
@@ -165,7 +166,7 @@ class Training:
         self._ends: list[tuple[float, int]] = []  # times and signals after an order to stop
 
     def run(self, events: Events) -> int:
-        """Return the trial's waitpid status; WantedBackError if the job has to end before."""
+        """Return the trial's wait status at its end; WantedBackError if the job must end before."""
         carry_at = time.monotonic() + FIRST_CARRY
         while (status := self._trainer.status()) is None:
             events.check()
@@ -191,6 +192,6 @@ class Training:
             self._ends = [(at, signal.SIGTERM), (at + KILL_SECONDS, signal.SIGKILL)]
 
     def _press(self, now: float) -> None:
-        """Send due signals to a trial that continues after an order to stop."""
+        """Send the signals that are due to a trial that ignores an order to stop."""
         while self._ends and now >= self._ends[0][0]:
             self._trainer.send(self._ends.pop(0)[1])

@@ -48,7 +48,7 @@ REMOVED_SECONDS = 1.0  # time in which HTCondor removes a job's files
 
 @dataclass
 class Ended:
-    """The end of a trial, and the resources that it used here."""
+    """How a trial ended, and the resources that it used in this job."""
 
     status: int = 0  # as from waitpid
     seconds: float = 0.0  # of wall time, from the order to its end
@@ -58,11 +58,11 @@ class Ended:
 
     @property
     def code(self) -> int:
-        """The exit code; minus the number for a signal."""
+        """The exit code; minus the signal's number if a signal ended the trial."""
         return os.waitstatus_to_exitcode(self.status)
 
     def as_words(self) -> dict[str, object]:
-        """Return the report of the end, as JSON data."""
+        """Return how the trial ended, as JSON data."""
         return {
             "code": self.code,
             "seconds": round(self.seconds, 3),
@@ -73,7 +73,7 @@ class Ended:
 
 
 class Trials:
-    """Runs the trainer's command for trials."""
+    """Runs the trainer's command for one trial after another."""
 
     def __init__(self, command: Sequence[str], chirp: Chirp, events: Events, words: Words) -> None:
         self._command, self._chirp = command, chirp
@@ -85,11 +85,11 @@ class Trials:
         self._most_bytes = float(job_ad.numbers("RequestDisk")[0] * 1024 or "inf")
 
     def changed(self) -> str | None:
-        """Return an input file that a trial has changed; None if no file was changed."""
+        """Return the path of an input file that a trial has changed; None if none was changed."""
         return self._folders.changed()
 
     def train(self, order: Order) -> Ended:
-        """Train a trial and deliver its files; WantedBackError if it must continue elsewhere."""
+        """Train a trial and deliver its result; WantedBackError if it must continue elsewhere."""
         began, cpu = time.monotonic(), self._cpu_seconds()
         folder = self._folders.make(order)
         for kind in (GIVEN_PACKAGE, CHECKPOINT_PACKAGE) if order.given else (CHECKPOINT_PACKAGE,):
@@ -184,8 +184,8 @@ class Trials:
     ) -> None:
         """Send a package of files, with retries; TooLargeError or WantedBackError on failure.
 
-        A result's package begins with the report of the trial's end. The agent writes the report
-        here, because the trainer can write anything into its folder.
+        A result's package begins with `ended`. The trainer can't forge this report: it does not
+        come from the trial's folder.
         """
         first = {ENDED: json.dumps(ended.as_words()).encode()} if ended else {}
         put = partial(self._put, package, names, folder, first)
@@ -213,7 +213,7 @@ class Trials:
             raise
 
     def _is_removed(self, names: Iterable[str], folder: Path, before: list[str]) -> bool:
-        """Return whether HTCondor removes this job's files, as a restarted startd may do."""
+        """Return whether HTCondor is removing this job's files, as a restarted startd may do."""
         packed = {RESULT, *before} if RESULT in names else {*before}
         if all((folder / name).exists() for name in packed) and job_ad.text("_CONDOR_JOB_AD"):
             return False
@@ -222,7 +222,7 @@ class Trials:
 
 
 class _Carrier:
-    """Transfers while a trial trains; the first turn calls `at_first`."""
+    """Transfers reports and orders while a trial trains; the first `turn` calls `at_first`."""
 
     def __init__(
         self, reports: Reports, words: Words, at_first: Callable[[], None], *, is_stoppable: bool

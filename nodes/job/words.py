@@ -1,7 +1,8 @@
-"""The messages between a job's agent and its access point (docs/trial-jobs.md).
+"""The messages between a job's agent (its first process) and its access point.
 
 In the folder `words/` the agent writes `agent.json`, and the access point `order.json`. An order
-repeats the token and the turn of the agent's message that it answers.
+repeats the agent's token (its identity) and turn (the message's number). docs/trial-jobs.md
+describes the messages.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ PATIENCE = 300.0  # seconds without an answer after which the job leaves its slo
 
 @dataclass(frozen=True)
 class Order:
-    """An order of the access point to an agent."""
+    """An order of the access point to an agent: train a trial, or leave the slot."""
 
     token: str  # the agent that it answers; empty for the first order of a job
     turn: int  # that agent's turn
@@ -52,12 +53,12 @@ class Order:
 
     @property
     def package(self) -> str:
-        """The name of the trial's result package in `words/`."""
+        """The name of the package with the trial's result, in `words/`."""
         return RESULT_PACKAGE.format(self.name)
 
     @staticmethod
     def from_json(text: bytes | None) -> Order | None:
-        """Return the order in a file; None if it is invalid."""
+        """Return the order in a file's text; None if it is invalid."""
         try:
             plain = json.loads(text or b"{}")
             names = ("memory_mb", "seconds", "grace_seconds")
@@ -79,12 +80,12 @@ class Order:
 
 
 def spoken(**words: object) -> bytes:
-    """Return an agent's message as the text to write."""
+    """Return a message of the agent as JSON text, with the time."""
     return json.dumps({"schema": SCHEMA, **words, "time": time.time()}).encode()
 
 
 class UnansweredError(Exception):
-    """The access point did not answer; its scripts still read the agent's last message."""
+    """The access point has not answered in time; its scripts can still read the agent's message."""
 
 
 class Words:
@@ -98,12 +99,12 @@ class Words:
         self._unsaid: bytes | None = None
 
     def first_order(self) -> Order | None:
-        """Return the order that the job was submitted with; None if it is for another agent."""
+        """Return the order that came with the job; None if `order.json` has another one."""
         order = Order.from_json(self._chirp.read(ORDER))
         return order if order and not order.token and order.trial else None
 
     def ended_before(self, order: Order) -> int | None:
-        """Return the exit code if a previous agent has ended the order's trial; otherwise None."""
+        """Return the exit code of the order's trial if a previous agent has ended it, else None."""
         with suppress(ValueError, LookupError, TypeError):
             said = json.loads(self._chirp.read(AGENT) or b"{}")
             if (said["say"], said["trial"]) == ("told", order.name):
@@ -122,29 +123,29 @@ class Words:
             raise
 
     def say(self, what: str, **more: object) -> bytes:
-        """Send a message, now or with `say_again`; return the text."""
+        """Write a message, and keep it for `say_again` if that fails; return its text."""
         self._unsaid = words = spoken(**self._who, turn=self._turn, say=what, **more)
         self.say_again()
         return words
 
     def say_again(self) -> None:
-        """Send an unsent message, if that is possible now."""
+        """Write the message that was kept, if there is one; ignore a failure."""
         with suppress(OSError):
             self.deliver()
 
     def deliver(self) -> None:
-        """Send an unsent message; OSError if that fails."""
+        """Write the message that was kept, if there is one; OSError if that fails."""
         if self._unsaid is not None:
             self._chirp.write(AGENT, self._unsaid)
             self._unsaid = None
 
     def say_last(self, **more: object) -> None:
-        """Report the last trial; if that is impossible now, `deliver` sends the report."""
+        """Report the end of the job's last trial; if that fails, `deliver` can send it later."""
         self._turn += 1
         self.say("told", **more)
 
     def ask(self, what: str, may_wait: Callable[[], bool], **more: object) -> Order:
-        """Send a message, "ask" or "told", and return the answer.
+        """Write the message `what`, "ask" or "told", and return the order that answers it.
 
         UnansweredError after PATIENCE seconds. WantedBackError once `may_wait` returns False.
         """

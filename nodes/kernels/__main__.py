@@ -13,7 +13,7 @@ from trialfleet.nodes.kernels import build, toolchain
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; exit code 1 if there is no library, 2 for wrong arguments."""
+    """Run a command; return 1 if there is no library, or exit with 2 for wrong arguments."""
     chosen = parser().parse_args(arguments)
     if chosen.command == "status":
         return status(as_json=chosen.json)
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the reader of the command line."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(prog="trialfleet.nodes.kernels", description=__doc__)
     commands = made.add_subparsers(dest="command", required=True)
     words = "compile for this machine's torch and GPUs, unless already done"
@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def build_now(place: Path, *, as_json: bool) -> int:
-    """Build the library and load it; print where it is and how long that took."""
+    """Build the library in `place`, load it and print how long that took; return the exit code."""
     os.umask(0o022)  # root builds for every user
     recipe = build.Recipe.here()
     there = build.find(recipe, [place])
@@ -56,7 +56,7 @@ def build_now(place: Path, *, as_json: bool) -> int:
 
 
 def status(*, as_json: bool) -> int:
-    """Print the result that importing `ops` would have here, without compiling."""
+    """Print which kernels importing `ops` would load here, and compile nothing; return 0."""
     recipe = build.Recipe.here()
     found = chosen = None
     implementation: str

@@ -1,9 +1,9 @@
-"""Compilation of csrc/, once for this machine's torch and GPUs, and search for the libraries.
+"""Compiles the kernels in csrc/ for this machine's torch and GPUs, or finds a compiled library.
 
-A library's folder is named after a hash of the sources, torch and the flags, and the GPU
+A library's folder is named after a hash of the sources, torch and the flags, and after the GPU
 architectures. A build's temporary folder is renamed at the end, so that no process sees an
-incomplete library. One process builds under a lock, which ends with the process; the others wait. A
-failed compilation is recorded, so that only the command `build` repeats it.
+incomplete library. The process that builds holds a lock until it ends; other processes wait. A
+failed compilation is recorded for 6 hours, in which only the command `build` repeats it.
 
 torch.utils.cpp_extension is not used: it imports setuptools and leaves its lock behind when killed.
 
@@ -51,7 +51,7 @@ def say(words: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """All dependencies of a library."""
+    """Everything on which a compiled library depends."""
 
     sources: str  # hash of csrc/
     torch: str  # its version
@@ -75,7 +75,7 @@ class Recipe:
 
     @property
     def key(self) -> str:
-        """A hash of the dependencies that must be equal, which the architectures need not be."""
+        """A hash of the dependencies that must be equal: all but the architectures."""
         parts = {**asdict(self), "architectures": None}
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
@@ -97,7 +97,7 @@ def hash_of_sources() -> str:
 
 
 def architectures() -> tuple[str, ...]:
-    """Return the visible GPUs' architectures; without a GPU, those of data-centre GPUs."""
+    """Return the visible GPUs' architectures; without a GPU, those of usual data-centre GPUs."""
     visible = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
     if not visible:
         visible = {(7, 5), (8, 0), (8, 6), (8, 9), (9, 0)}
@@ -110,7 +110,7 @@ def architectures() -> tuple[str, ...]:
 
 
 def cache() -> Path:
-    """Return the folder for this user's libraries; BuildError if the user has no home."""
+    """Return this user's folder for libraries; BuildError if the user has no home folder."""
     chosen = os.environ.get("TRIALFLEET_KERNELS")
     if chosen:
         return Path(chosen)
@@ -132,7 +132,7 @@ def places() -> tuple[Path, ...]:
 
 
 def find(recipe: Recipe, where: Sequence[Path]) -> Path | None:
-    """Return an existing library; None if there is none."""
+    """Return the first library in the folders `where` that fits the recipe; None if none does."""
     for place in where:
         for library in sorted(place.glob(f"{recipe.key}-*/{LIBRARY}")):
             if set(recipe.architectures) <= set(library.parent.name.split("-")):
@@ -144,14 +144,14 @@ def find(recipe: Recipe, where: Sequence[Path]) -> Path | None:
 
 
 def best() -> tuple[Literal["cuda", "cpu"], str]:
-    """Return the best kind of library for this torch, and why no better kind is possible."""
+    """Return the best kind of library for this torch, and why no better one is possible, or ""."""
     if torch.version.cuda is None:
         return "cpu", f"torch {torch.__version__} is for the CPU alone"
     return "cuda", ""
 
 
 def find_or_build() -> Path:
-    """Return this machine's library, found or built now; BuildError or OSError on failure."""
+    """Return this machine's library, which is built now if needed; BuildError or OSError."""
     recipe = Recipe.here()
     found = find_usable(recipe)
     if found is None and SYSTEM in places() and waited_for(SYSTEM / f"{recipe.folder}.lock"):
@@ -160,7 +160,7 @@ def find_or_build() -> Path:
 
 
 def waited_for(lock: Path) -> bool:
-    """Wait for another process's build; return whether there was one."""
+    """Wait while another process that builds holds `lock`; return whether one did."""
     try:
         file = lock.open("rb")
     except OSError:
@@ -189,7 +189,7 @@ def load(library: Path) -> None:
 
 
 def find_usable(recipe: Recipe) -> Path | None:
-    """Return an existing library, or None; BuildError for TRIALFLEET_PLAIN or a failure."""
+    """Return a library or None; BuildError if a recent build failed or TRIALFLEET_PLAIN is set."""
     if os.environ.get("TRIALFLEET_PLAIN"):
         raise toolchain.BuildError("TRIALFLEET_PLAIN is set")
     found = find(recipe, places())
@@ -208,7 +208,7 @@ def _check_failure(recipe: Recipe, place: Path) -> None:
 
 
 def build(recipe: Recipe, place: Path, *, again: bool = False) -> Path:
-    """Compile the library into a folder of `place`, unless it exists; BuildError or OSError.
+    """Compile the library into a folder of `place`, unless one exists; BuildError or OSError.
 
     With `again`, compile even after a recorded failure.
     """

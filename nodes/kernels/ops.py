@@ -1,16 +1,16 @@
 """The operators, typed. Importing this module loads the library, and builds it if it is missing.
 
 plain.py documents each operator. IMPLEMENTATION is the best loaded kind: "cuda", "cpu" or "plain".
-REASON says why no better kind is loaded ("" for cuda). A CUDA torch's library has the kinds "cuda"
-and "cpu", and the tensors' device decides which kind runs.
+REASON says why no better kind is loaded ("" for cuda). With a CUDA torch the library has both
+kinds, "cuda" and "cpu"; the tensors' device decides which of them runs.
 
-- All tensors must be contiguous, of any alignment, on one device. "Float" is float32, bfloat16 or
-  float16, and on the CPU also float64, for tests. Anything else raises ValueError.
+- All tensors must be contiguous, of any alignment, on one device. "Float" in plain.py is float32,
+  bfloat16 or float16, and on the CPU also float64, for tests. Anything else raises ValueError.
 - A CUDA graph can capture every operator, because nothing waits for the device. So values are not
   checked: a code or class outside its table gives NaN on CUDA, and raises on the CPU.
-- The rows in `order` must exist.
+- Only existing rows may be in `order`, an argument of `gather_embed`; they are not checked.
 - A kernel gives the same bits for the same input, for any number of threads.
-- Operators whose name ends in _ change their arguments, which autograd does not record.
+- Operators whose name ends in _ change their arguments in place; autograd does not record that.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Result = TypeVar("Result")
 
 
 def loss_and_gradient(name: str, outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean over the rows of the loss `name`, and its gradient by the outputs.
+    """Return the loss `name`, as the mean over the rows, and its gradient by `outputs`.
 
-    Autograd is bypassed, because it would multiply the gradient by the loss's own gradient.
+    Autograd is bypassed: its backward pass would only multiply this gradient by 1.
     """
     both: tuple[Tensor, Tensor] = getattr(_kernels, name)(outputs.detach(), target)
     return both
@@ -47,7 +47,7 @@ def loss_and_gradient(name: str, outputs: Tensor, target: Tensor) -> tuple[Tenso
 
 
 def schemas() -> list[str]:
-    """Return the operators' schemas, as csrc/schema.cpp has them."""
+    """Return the operators' schemas (typed signatures), as csrc/schema.cpp has them."""
     calls = re.findall(r'm\.def\(\s*((?:"[^"]*"\s*)+)', SCHEMA.read_text(encoding="utf-8"))
     return ["".join(re.findall(r'"([^"]*)"', call)) for call in calls]
 

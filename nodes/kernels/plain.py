@@ -30,13 +30,13 @@ ROUNDS = 10
 def bias_relu_dropout(
     x: Tensor, bias: Tensor, rng: Tensor, layer: int, p: float, offset: int = 0, width: int = 0
 ) -> Tensor:
-    """Return max(x + bias, 0), with a share p of it dropped and the rest divided by 1 - p.
+    """Return max(x + bias, 0), with a share p of the elements set to 0, the rest divided by 1 - p.
 
-    x is [b, h], and bias [h] is float32 or of x's type. p is in [0, 1). Dropped elements are a
-    function of rng and layer (Philox4x32-10), the same on every device. rng [2] int64 has seed and
-    step; each step needs another value. If x is a part of a larger array, `offset` is the row-major
-    index of x's first element there. `width` is that array's number of columns; 0 means as many as
-    x.
+    x is [b, h], and bias [h] is float32 or of x's type. p is in [0, 1). Dropped elements (those set
+    to 0) are a function of rng and layer (Philox4x32-10), the same on every device. rng [2] int64
+    has seed and step; the step must differ in each call. If x is a part of a larger array, `offset`
+    is the row-major index of x's first element there. `width` is the larger array's number of
+    columns; 0 means as many as x has.
     """
     y = (_wide(x) + _wide(bias)).relu_()
     if p > 0:
@@ -45,7 +45,7 @@ def bias_relu_dropout(
 
 
 def bias_relu_dropout_backward(grad: Tensor, y: Tensor, p: float) -> tuple[Tensor, Tensor]:
-    """Return the gradients of x, in its type, and of the bias [h], not yet rounded."""
+    """Return the gradients of x, in its type, and of bias [h], in the type of the arithmetic."""
     grad_x = torch.where(y > 0, _wide(grad) * (1 / (1 - p)), 0)
     return grad_x.to(grad.dtype), grad_x.sum(0)
 
@@ -55,8 +55,9 @@ def kept(
 ) -> Tensor:
     """Return dropout's mask [rows, columns], true where an element is kept.
 
-    Element i has half i % 8, the lower half of each word first, of the block with the counter
-    (i // 8, layer, step), as the kernels do. The index i is offset + row · width + column.
+    As in the kernels, element i uses 16 bits of Philox's block with the counter (i // 8, layer,
+    step): half i % 8, counted from the lower half of the first word. The index i is offset + row ·
+    width + column.
     """
     rows, columns = shape
     first = offset % 8  # whole blocks before it are skipped
@@ -85,7 +86,7 @@ def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _multiply(word: Tensor, multiplier: int) -> tuple[Tensor, Tensor]:
-    """Return the high and the low word of a product, by halves, because int64 has a sign."""
+    """Return the high and low 32 bits of a product, computed by halves because int64 has a sign."""
     low = word * (multiplier & 0xFFFF)
     high = word * (multiplier >> 16) + (low >> 16)
     return high >> 16, ((high & 0xFFFF) << 16) | (low & 0xFFFF)
@@ -142,7 +143,7 @@ def gather_embed(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the next batch: [b, d + k * e] of dtype, codes [b, k] int32, and targets [b].
 
-    The rows are order[cursor : cursor + rows]; positions past the end are clamped to the last. Only
+    The rows are order[cursor : cursor + rows]; a position past the end reads the last row. Only
     weight has a gradient. d and k may be 0.
 
         numeric     [n, d] float32           order       [m] int64, each in [0, n)
@@ -193,7 +194,7 @@ def adamw_step_(
     weights, m and v are float32. Gradients are float32, bfloat16 or float16. shadows is empty, or
     has for each weight its bfloat16 or float16 copy, or an empty tensor. schedule [steps, 3]
     float32 has the learning rate, 1 / (1 - beta1^t) and 1 / (1 - beta2^t), t from 1. step [1] int64
-    is the row of schedule; past the end it is clamped to the last.
+    is the row of schedule; a step past the end uses the last row.
     """
     rate, correction1, correction2 = _at(schedule, step)
     for w, gradient, mean, square, decay in zip(weights, gradients, m, v, decays, strict=True):
@@ -215,7 +216,7 @@ def sgd_step_(
     step: Tensor,
     momentum: float,
 ) -> None:
-    """Take a step of SGD with momentum like `adamw_step_`; schedule's first column is the rate."""
+    """Take a step of SGD with momentum; arguments as for `adamw_step_`, rates in schedule[:, 0]."""
     rate, _, _ = _at(schedule, step)
     for w, gradient, mean, decay in zip(weights, gradients, velocity, decays, strict=True):
         mean.mul_(momentum).add_(gradient)
@@ -237,7 +238,7 @@ def _cast(weights: Sequence[Tensor], shadows: Sequence[Tensor]) -> None:
 def tick_(clock: Tensor, loss: Tensor, loss_sum: Tensor, rows: int) -> None:
     """Move the clock by one step, and add the loss [] float32 to the sum [] float64.
 
-    clock: [4] int64: cursor, step, seed, dropout's step; += rows, 1, 0, 1.
+    clock [4] int64 has the cursor, step, seed and dropout's step, which grow by rows, 1, 0 and 1.
     """
     clock[:1].add_(rows)
     clock[1::2].add_(1)

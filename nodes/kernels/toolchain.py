@@ -37,16 +37,16 @@ PASSING = re.compile(
 
 
 class BuildError(RuntimeError):
-    """The library of kernels is missing; the message says why."""
+    """There is no library of kernels; the message says why."""
 
 
 class CompileError(BuildError):
-    """The compiler failed, and would fail again."""
+    """The compiler failed, and would fail again with the same sources."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compilers:
-    """The compilers' programs; nvcc is "" if torch is for the CPU alone."""
+    """The paths of the compilers; `nvcc` is "" if torch is built for the CPU alone."""
 
     cxx: str
     nvcc: str
@@ -61,7 +61,7 @@ def compilers() -> Compilers:
 
 
 def find_nvcc(cuda: str) -> str:
-    """Return the nvcc of torch's major version of CUDA; BuildError if there is none."""
+    """Return an nvcc of the same major version as `cuda`, torch's CUDA; BuildError without one."""
     others = []
     for path in filter(shutil.which, dict.fromkeys(_nvccs())):
         output = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
@@ -85,7 +85,7 @@ def _nvccs() -> Iterator[str]:
 
 
 def version_of(text: str) -> tuple[int, ...]:
-    """Return the first two numbers of a version."""
+    """Return the first two numbers in a version's text."""
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 
@@ -97,7 +97,7 @@ def parallel_compilers() -> int:
 def compile_commands(
     architectures: Sequence[str], chosen: Compilers, objects: Path
 ) -> dict[str, list[str]]:
-    """Return, by file name, the command to compile each file of csrc/ into a folder."""
+    """Return, by file name, the command that compiles each file of csrc/ into `objects`."""
     include = ["-isystem", str(PACKAGES / "torch" / "include")]
     cxx = [chosen.cxx, *CXX_FLAGS, *DEFINES, *include]
     nvcc = [chosen.nvcc, "-ccbin", chosen.cxx]
@@ -115,13 +115,13 @@ def compile_commands(
 
 
 def known_to(nvcc: str) -> list[int]:
-    """Return the architectures that an nvcc compiles for: 90 for sm_90."""
+    """Return the GPU architectures that `nvcc` compiles for, such as 90 for sm_90."""
     output = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=False)
     return [int(number) for number in re.findall(r"compute_(\d+)\b", output.stdout)]
 
 
 def code_for(architectures: Sequence[str], known: Sequence[int]) -> list[str]:
-    """Return nvcc's options: machine code per architecture, and PTX of the highest for later GPUs.
+    """Return nvcc's options: machine code per architecture, and portable PTX for later GPUs.
 
     A GPU that is newer than nvcc gets the PTX of the newest architecture that nvcc knows.
     """
@@ -135,10 +135,10 @@ def code_for(architectures: Sequence[str], known: Sequence[int]) -> list[str]:
 
 
 def loaded_libraries() -> list[str]:
-    """Return the libraries that torch loaded into this process, by path.
+    """Return the paths of torch's libraries and runtimes in this process, for the linker.
 
-    Each distribution of torch has the OpenMP and CUDA runtimes in another place. A second OpenMP
-    runtime would have its own threads; a second CUDA runtime may not exist.
+    Each distribution of torch has its OpenMP and CUDA runtimes in another place. A second OpenMP
+    runtime would have its own threads; a second CUDA runtime may not be installed.
     """
     maps = Path("/proc/self/maps").read_text(encoding="utf-8")
     wanted = r"/.*/lib(?:c10|c10_cuda|torch_cpu|cudart|gomp|omp|iomp5)[-.].*$"
@@ -146,7 +146,7 @@ def loaded_libraries() -> list[str]:
 
 
 def run(unit: str, command: list[str]) -> tuple[str, float]:
-    """Run a compiler; return what it compiled and the seconds that it took."""
+    """Compile the file `unit`; return `unit` and the seconds it took. BuildError if that fails."""
     start = time.monotonic()
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:

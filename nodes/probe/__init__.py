@@ -1,6 +1,7 @@
 """The GPU probe: a health check and speed measurement of this machine's GPUs.
 
-`gather.py` takes the readings, `gpu_health.py` judges, and `classad.py` writes attributes for
-HTCondor's STARTD_CRON. `src/trialfleet/attributes.py` (PROBE) explains each attribute. With several
-GPUs an attribute has the value of the worst GPU (the slowest, the hottest) that trials get.
+`gather.py` takes the readings, `gpu_health.py` judges them, and `classad.py` writes attributes for
+STARTD_CRON, by which HTCondor runs the probe. `src/trialfleet/attributes.py` (PROBE) explains each
+attribute. With several GPUs an attribute has the value of the worst GPU (the slowest, the hottest)
+that trials get.
 """

@@ -1,6 +1,6 @@
 """`python3 -m trialfleet.nodes.probe [--json|--classad]`: measure, judge, print.
 
-The probe takes at most a minute: after a boot torch and CUDA are read from a cold disk.
+The probe takes up to a minute, because after a boot torch and CUDA are read from a cold disk.
 
 TRIALFLEET_PROBE_READINGS names a JSON file of readings (as `--json` prints them under "readings").
 The probe then judges these readings and measures nothing: a test of sick GPUs needs no GPU.
@@ -26,7 +26,7 @@ SECONDS = 60.0  # for all readings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the verdict; return 0 for any verdict, 2 for wrong arguments."""
+    """Print the verdict; return 0 for any verdict. Exit with 2 for wrong arguments."""
     chosen = parser().parse_args(arguments)
     thresholds = Thresholds(
         **{each.name: getattr(chosen, each.name) for each in fields(Thresholds)}
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the reader of the command line; each threshold is an option."""
+    """Return the parser of the command line; each threshold is an option."""
     made = argparse.ArgumentParser(
         prog="trialfleet.nodes.probe",
         description=__doc__,
@@ -61,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def recorded(path: str) -> Readings:
-    """Return readings from a file; an unusable file counts as a sick machine."""
+    """Return the readings in the file `path`; an unusable file counts as a sick machine."""
     try:
         return Readings.from_table(json.loads(Path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The verdict as a ClassAd for STARTD_CRON."""
+"""The probe's verdict as a ClassAd, which HTCondor adds to the machine's (STARTD_CRON)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Value = bool | int | float | str | None
 
 
 def classad(readings: Readings, health: Verdict) -> str:
-    """Return the probe's ad; unknown values are undefined, so that no previous value stays."""
+    """Return the verdict as a ClassAd, in which unknown values are `undefined`."""
     gpus = usable(readings, health)
     attributes: dict[str, Value] = {
         "TrialfleetGpuHealthy": health.healthy,
@@ -43,7 +43,7 @@ def classad(readings: Readings, health: Verdict) -> str:
 
 
 def usable(readings: Readings, health: Verdict) -> list[Gpu]:
-    """Return the GPUs that trials get; all GPUs if trials get none."""
+    """Return the GPUs that trials get; all GPUs if the machine is sick, so that trials get none."""
     return [gpu for gpu in readings.gpus if not (health.healthy and gpu.id in health.sick)]
 
 
@@ -56,13 +56,13 @@ def worst_value(
 
 
 def bandwidth_share(gpu: Gpu) -> float | None:
-    """Return the share of the data sheet's bandwidth that a GPU reaches; None if unknown."""
+    """Return the bandwidth that a GPU reaches as a share of its data sheet's; None if unknown."""
     sheet = DATA_SHEET.get(gpu.name)
     return gpu.bandwidth / sheet if sheet and gpu.bandwidth is not None else None
 
 
 def note(readings: Readings) -> str:
-    """Return the reasons why values are unknown."""
+    """Return why some values are unknown, as text; "" without a reason."""
     unread = "the kernel's log can't be read" if readings.gpus and readings.xids is None else ""
     return "; ".join(text for text in (readings.not_measured, unread) if text)
 

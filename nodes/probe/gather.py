@@ -33,7 +33,7 @@ Line = dict[str, Any]
 
 
 def gather(seconds: float) -> Readings:
-    """Return this machine's readings, taken within a time limit."""
+    """Return this machine's readings, taken within `seconds`."""
     ends = time.monotonic() + seconds
     readings = driver_readings(min(SMI_SECONDS, seconds / 2))
     if not readings.gpus:
@@ -54,12 +54,12 @@ def gather(seconds: float) -> Readings:
 
 
 def used(readings: Readings) -> bool:
-    """Return whether programs use a GPU."""
+    """Return whether a program uses one of the GPUs."""
     return any(gpu.processes for gpu in readings.gpus)
 
 
 def driver_readings(seconds: float) -> Readings:
-    """Return the driver's readings, or its problem."""
+    """Return the driver's readings, or readings with the problem why there are none."""
     try:
         program = Program(nvidia_smi.COMMAND, {**os.environ, "LC_ALL": "C"})
     except OSError:
@@ -77,13 +77,13 @@ def driver_readings(seconds: float) -> Readings:
 
 
 def has_device(root: Path = Path("/")) -> bool:
-    """Return whether an NVIDIA device is on the PCI bus, by /sys below a root."""
+    """Return whether an NVIDIA device is on the PCI bus, by the folder /sys below `root`."""
     makers = (path.read_text().strip() for path in root.glob("sys/bus/pci/devices/*/vendor"))
     return NVIDIA in makers
 
 
 def with_xids(readings: Readings, found: tuple[kernel_log.Xid, ...] | None) -> Readings:
-    """Return the readings with the driver's errors assigned to their GPUs."""
+    """Return the readings with the driver's errors (Xid), each assigned to its GPU."""
     if found is None:
         return readings
     places = {gpu.pci for gpu in readings.gpus}
@@ -96,7 +96,7 @@ def with_xids(readings: Readings, found: tuple[kernel_log.Xid, ...] | None) -> R
 
 
 def measured(readings: Readings, ends: float) -> Readings:
-    """Return the readings with measurements of all GPUs, taken in parallel until a time limit.
+    """Return the readings with measurements of all GPUs, taken in parallel until the time `ends`.
 
     Each GPU has its own process, so that a GPU that hangs does not affect the others. The links to
     the host, which GPUs may share, are measured one after the other.
@@ -122,7 +122,7 @@ def measured(readings: Readings, ends: float) -> Readings:
 
 
 def patience(output: str) -> float:
-    """Return the time limit in seconds of a measurement's present step."""
+    """Return the seconds that a measurement's present step may take, by the program's output."""
     doing = [line for line in lines(output) if "doing" in line]
     return float(doing[-1].get("seconds", math.inf)) if doing else math.inf
 
@@ -141,7 +141,7 @@ def lines(output: str) -> list[Line]:
 def with_measurements(
     gpu: Gpu, output_lines: Iterable[Line], *, ended: bool, hung: bool = False
 ) -> tuple[Gpu, str]:
-    """Return a GPU with its measurements, and the reason if there are none.
+    """Return a GPU with its measurements, and why it could not be measured, else "".
 
     A GPU is sick if a step exceeded its time limit (`hung`), or if the measurement ended by itself
     before its last step. A measurement that was killed at the common time limit (not `ended`) only
@@ -164,7 +164,7 @@ def with_measurements(
 
 
 def kernels_load(code: int | None, output: str) -> bool | None:
-    """Return whether trialfleet's kernels are built and load; None if unknown."""
+    """Return whether trialfleet's kernels are built and load; None if `output` doesn't say so."""
     try:
         status = json.loads(output) if code == 0 else {}
         return status["implementation"] == "cuda" and bool(status["library"])

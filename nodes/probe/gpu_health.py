@@ -51,7 +51,7 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on a machine."""
+    """The verdict on a machine's GPUs."""
 
     healthy: bool
     reason: str = ""  # all problems; empty: none
@@ -82,7 +82,7 @@ def machine_complaints(readings: Readings) -> Iterator[str]:
 
 
 def each_once(readings: Readings, of_gpus: list[list[str]]) -> Iterator[str]:
-    """Yield each problem once, with the numbers of its GPUs."""
+    """Yield each problem once, with the numbers of the GPUs that have it."""
     for text in dict.fromkeys(text for problems in of_gpus for text in problems):
         numbers = (
             str(gpu.index)
@@ -110,7 +110,7 @@ def memory_errors(gpu: Gpu, thresholds: Thresholds) -> Iterator[str]:
 
 
 def state(gpu: Gpu) -> Iterator[str]:
-    """Yield the problems that the driver reports, and a wrong matrix product."""
+    """Yield the problems that a GPU's driver reports, and a wrong matrix product."""
     if gpu.problem:
         yield gpu.problem
     for xid in sorted(SICK_XIDS & set(gpu.xids)):
@@ -124,7 +124,7 @@ def state(gpu: Gpu) -> Iterator[str]:
 
 
 def speed(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> Iterator[str]:
-    """Yield the problems of a GPU's speed, with their kind."""
+    """Yield the problems of a GPU's speed: slow launches, slow memory, a slow link."""
     launches = slow_launches(gpu, thresholds)
     memory = slow_memory(gpu, readings, thresholds)
     if launches and not memory and gpu.bandwidth is not None:
@@ -142,7 +142,7 @@ def speed(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> Iterator[str]
 
 
 def slow_launches(gpu: Gpu, thresholds: Thresholds) -> str:
-    """Return the figures of too slow launches as text; empty if launches are fast enough."""
+    """Return the figures of launches that are too slow as text; "" if launches are fast enough."""
     latency, rate = gpu.launch_microseconds, gpu.launch_rate
     found = []
     if latency is not None and latency > thresholds.launch_microseconds:
@@ -153,7 +153,7 @@ def slow_launches(gpu: Gpu, thresholds: Thresholds) -> str:
 
 
 def slow_memory(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> str:
-    """Return the figures of too slow memory as text; empty if it is fast or not measured."""
+    """Return the figures of memory that is too slow as text; "" if it is fast or not measured."""
     found = gpu.bandwidth
     if found is None:
         return ""
@@ -169,7 +169,7 @@ def slow_memory(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> str:
 
 
 def pool_median(gpu: Gpu, readings: Readings) -> float | None:
-    """Return the median bandwidth of the pool's other nodes with this GPU; None if they are few."""
+    """Return the median bandwidth of such GPUs on the pool's other nodes; None if they are few."""
     others = readings.pool.get(gpu.name, ())
     return statistics.median(others) if len(others) >= LIKE else None
 
@@ -190,6 +190,6 @@ def slow_link(gpu: Gpu, thresholds: Thresholds) -> Iterator[str]:
 
 
 def option(readings: Readings) -> str:
-    """Return the state of the driver's option that slowed launches down in 2014."""
+    """Return as text the state of the driver's option that slowed launches down in 2014."""
     value = readings.parameters.get(OPTION)
     return f"this driver has no {OPTION}" if value is None else f"{OPTION} is {value}"

@@ -19,7 +19,7 @@ class Xid(NamedTuple):
 
 
 def address(text: str) -> str:
-    """Return a PCI address as `0000:00:1e`, also from nvidia-smi's form `00000000:00:1E.0`."""
+    """Return a PCI address as `0000:00:1e`, also from nvidia-smi's form; "" for any other text."""
     found = re.fullmatch(r"([0-9a-f]+:)?([0-9a-f]{2}:[0-9a-f]{2})(\.[0-7])?", text.strip().lower())
     domain = int((found[1] or "0:")[:-1], 16) if found else 0
     return f"{domain:04x}:{found[2]}" if found else ""

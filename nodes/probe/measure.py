@@ -2,8 +2,9 @@
 
     CUDA_VISIBLE_DEVICES=GPU-… python3 -m trialfleet.nodes.probe.measure
 
-Before each step the process prints `{"doing": …}`, with a healthy GPU's time limit in `seconds`,
-and afterwards each measured value. So the caller knows when and where the process hangs.
+Before each step the process prints `{"doing": …}`, with the most `seconds` that a healthy GPU
+takes. After the step it prints the measured value. So the caller knows when and where the process
+hangs.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def say(**line: object) -> None:
 
 
 def main() -> int:
-    """Measure the GPU that torch sees."""
+    """Measure the GPU that torch sees, and print the values or the problem; return 0."""
     say(doing="import torch")
     try:
         import torch
@@ -98,7 +99,7 @@ def measure(torch: Any, device: Any) -> None:
 
 @contextmanager
 def link_alone() -> Iterator[None]:
-    """Wait until no other GPU of this machine measures its link, which GPUs may share."""
+    """Wait until no other GPU here measures its link, and keep others waiting during this block."""
     if LINK not in os.environ:
         yield
         return
@@ -109,7 +110,7 @@ def link_alone() -> Iterator[None]:
 
 
 def seconds(torch: Any, device: Any, work: Callable[[], object]) -> float:
-    """Return the time from launching some work until it is known to be done."""
+    """Return the seconds from the launch of some work until the GPU has done it."""
     torch.cuda.synchronize(device)
     began = time.perf_counter()
     work()
@@ -118,7 +119,7 @@ def seconds(torch: Any, device: Any, work: Callable[[], object]) -> float:
 
 
 def launch_microseconds(torch: Any, device: Any) -> float:
-    """Return the median of launching a kernel on one number and waiting for it."""
+    """Return the median time of launching a kernel on one number and waiting for its end."""
     one = torch.zeros(1, device=device)
     times = [seconds(torch, device, lambda: one.add_(1)) for _ in range(LATENCIES)]
     return statistics.median(times) * 1e6
@@ -136,9 +137,9 @@ def launch_rate(torch: Any, device: Any) -> float:
 
 
 def bandwidth(torch: Any, device: Any) -> float:
-    """Return GB/s (10^9 bytes), read plus written, of copies on the device.
+    """Return GB/s (10^9 bytes), read plus written, of copies within the GPU's memory.
 
-    Only the additional time of more copies in one launch counts, so that slow launches don't.
+    One launch with few copies is compared with one with many, so that slow launches don't count.
     """
     source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -153,7 +154,7 @@ def bandwidth(torch: Any, device: Any) -> float:
 def repeated(
     torch: Any, device: Any, work: Callable[[], object], times: int
 ) -> Callable[[], object]:
-    """Return a function that repeats some work: on a GPU by one launch of a CUDA graph."""
+    """Return a function that does `work` several times: on a GPU by one launch of a CUDA graph."""
 
     def repeat() -> None:
         for _ in range(times):
@@ -182,7 +183,7 @@ def host_bandwidth(torch: Any, device: Any) -> float:
 
 
 def matmul_error(torch: Any, device: Any) -> float:
-    """Return the largest error of a product of small integers, 0 on a healthy GPU."""
+    """Return the largest error of a matrix product of small integers, 0 on a healthy GPU."""
     generator = torch.Generator().manual_seed(0)
     left, right = (
         torch.randint(-8, 9, (SIDE, SIDE), generator=generator).float() for _ in range(2)

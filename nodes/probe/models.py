@@ -1,4 +1,4 @@
-"""The capacity of a GPU's link to the host; `gpu_memory` has the bandwidth of its memory."""
+"""The capacity of a GPU's PCIe link; `gpu_memory` has the bandwidth of the GPU's memory."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ PCIE_LANE = {
 
 
 def link(generation: int | None, width: int | None) -> float | None:
-    """Return a link's capacity in one direction in GB/s; None if unknown."""
+    """Return a PCIe link's capacity in one direction in GB/s; None if it is unknown."""
     lane = PCIE_LANE.get(generation or 0)
     return lane * width if lane and width else None

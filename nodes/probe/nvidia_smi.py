@@ -72,8 +72,8 @@ def gpu_of(index: int, element: ET.Element) -> Gpu:
 def ecc_uncorrected(element: ET.Element) -> int | None:
     """Return the uncorrectable errors since the driver was loaded, of all kinds of memory.
 
-    Names: `double_bit/total` up to Pascal, later `…_uncorrectable`, also with `_parity` or
-    `_secded`.
+    The XML calls them `double_bit/total` up to Pascal, and later `…_uncorrectable`, also with
+    `_parity` or `_secded`.
     """
     volatile = element.find("ecc_errors/volatile")
     if volatile is None:
@@ -85,7 +85,7 @@ def ecc_uncorrected(element: ET.Element) -> int | None:
 
 
 def slowed(element: ET.Element, name: str) -> bool:
-    """Return whether the GPU is slowed down for this reason, by the names of new or old drivers."""
+    """Return whether the GPU is slowed down for the reason `name`, in old or new drivers' XML."""
     return any(element.findtext(place + name, "").strip() == "Active" for place in REASON)
 
 
@@ -95,13 +95,13 @@ def yes(element: ET.Element, path: str) -> bool | None:
 
 
 def either(answers: Iterator[bool | None]) -> bool | None:
-    """Return True if a value is True; None if all values are unknown."""
+    """Return whether one of the values is True; None if all values are unknown."""
     known = [answer for answer in answers if answer is not None]
     return any(known) if known else None
 
 
 def number(element: ET.Element, *paths: str) -> float | None:
-    """Return the number at the first path that has one, without its unit: 27.5 of `27.50 W`."""
+    """Return the first number at one of the paths, 27.5 for `27.50 W`; None if there is none."""
     for path in paths:
         found = re.match(r"\s*([0-9]+(\.[0-9]+)?)", element.findtext(path, ""))
         if found:
@@ -110,6 +110,6 @@ def number(element: ET.Element, *paths: str) -> float | None:
 
 
 def whole(element: ET.Element, path: str) -> int | None:
-    """Return a whole number, such as 16 of `16x`."""
+    """Return the whole number at a path, such as 16 of `16x`; None if there is none."""
     found = number(element, path)
     return None if found is None else int(found)

@@ -1,4 +1,4 @@
-"""Readings by the driver's library with pynvml (nvidia-ml-py), without the nvidia-smi program."""
+"""Readings of GPUs by the driver's library with pynvml (nvidia-ml-py), without nvidia-smi."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def cuda(library: Any) -> str:
 
 
 def thousandth(milliwatts: float | None) -> float | None:
-    """Return watts from milliwatts."""
+    """Return watts from milliwatts; None if they are unknown."""
     return None if milliwatts is None else milliwatts / 1000
 
 

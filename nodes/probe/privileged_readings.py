@@ -1,4 +1,4 @@
-"""Root's readings for the probe, which the startd runs as HTCondor's own account.
+"""Readings that need root, for the GPU probe, which HTCondor runs as its own account.
 
 That account can read neither the kernel's log nor the pool's token. So the node's bootstrap and
 agent, as root, write the log's errors and the other nodes' measurements to a file.
@@ -29,7 +29,7 @@ QUERY = (
 
 @dataclass(frozen=True)
 class PrivilegedReadings:
-    """The readings in the file."""
+    """The readings in root's file."""
 
     # The driver's errors since boot; None if the log can't be read.
     xids: tuple[Xid, ...] | None = None
@@ -37,7 +37,7 @@ class PrivilegedReadings:
     pool: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def text(self) -> str:
-        """Return the file's text."""
+        """Return the text of the file."""
         return json.dumps(asdict(self)) + "\n"
 
 
@@ -55,7 +55,7 @@ def read(file: Path = Path(FILE)) -> PrivilegedReadings:
 
 
 def bandwidths(ads: Iterable[Mapping[str, Any]], besides: str) -> dict[str, tuple[float, ...]]:
-    """Return GB/s by the name of the GPUs, from the ads of QUERY without the instance `besides`."""
+    """Return GB/s by GPU name, from the ClassAds of QUERY without the EC2 instance `besides`."""
     found: dict[str, list[float]] = {}
     for ad in ads:
         if NAME in ad and BANDWIDTH in ad and ad.get(INSTANCE) != besides:

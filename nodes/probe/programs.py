@@ -16,7 +16,7 @@ LOOK = 0.05  # seconds between polls of running programs
 
 
 class End(NamedTuple):
-    """The end of a program."""
+    """How a program ended."""
 
     code: int | None  # its exit code; None if it was killed
     output: str  # its output
@@ -39,7 +39,7 @@ class Program:
             raise
 
     def ended(self, by: float) -> int | None:
-        """Return the exit code; None if the program still runs at `by`, by the monotonic clock."""
+        """Return the exit code, or None if the program still runs at `by` (monotonic clock)."""
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(timeout=max(0.0, by - time.monotonic()))
         return None
@@ -54,7 +54,7 @@ class Program:
         return printed.decode(errors="replace")
 
     def silent(self) -> float:
-        """Return the seconds without output, as observed by calls of this method."""
+        """Return for how many seconds the output has not grown, as seen by calls of this method."""
         printed, now = os.fstat(self._output.fileno()).st_size, time.monotonic()
         if printed != self._printed:
             self._printed, self._since = printed, now
@@ -93,7 +93,7 @@ def finish(
 def ends(
     programs: Sequence[Program], codes: Sequence[int | None], silent: Sequence[Program]
 ) -> list[End]:
-    """Kill the programs that still run; return the ends of all programs."""
+    """Kill the programs that still run; return how each program ended."""
     late = [program for program, code in zip(programs, codes, strict=True) if code is None]
     for program in late:
         program.kill()

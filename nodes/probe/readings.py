@@ -72,7 +72,7 @@ class Readings:
 
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> Readings:
-        """Return the readings from a table of `asdict`; ValueError if it is invalid."""
+        """Return the readings from a table made by `asdict`; ValueError if the table is invalid."""
         try:
             gpus = tuple(Gpu(**_tuples(gpu)) for gpu in table.get("gpus", ()))
             pool = _tuples(table.get("pool", {}))

@@ -1,4 +1,4 @@
-"""Restore this package's module names for the trainer's files, which a trial has in one folder."""
+"""Lets a trial import this package's modules by their names, from the one folder of its files."""
 
 import sys
 from pathlib import Path

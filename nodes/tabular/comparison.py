@@ -1,6 +1,7 @@
-"""Mode `evaluate`: published models, each measured on the test rows of today's table.
+"""Mode `evaluate` measures published models on today's table: its validation and test rows.
 
-Each model reads the table as rows to predict: with its own columns, vocabularies and scales.
+Each model reads the table as it reads rows to predict, with its own columns, vocabularies and
+scales.
 
 Shapes: n rows, d numeric columns, k categorical columns, o outputs.
 """
@@ -56,7 +57,7 @@ def compare(t: trial.Trial, device: torch.device) -> NoReturn:
 
 
 def chosen(source: table.Table, rows: npt.NDArray[np.bool_]) -> table.Table:
-    """Return the chosen rows of a table."""
+    """Return the rows of a table for which `rows` is True."""
     names = ("numeric", "categorical", "target", "split")
     return dataclasses.replace(source, **{name: getattr(source, name)[rows] for name in names})
 
@@ -70,7 +71,7 @@ def measure(
     scale: dataset.Scale,
     note: str = "",
 ) -> None:
-    """Report the metrics of outputs [n, o] against target [n], and the losses of the test rows."""
+    """Report the metrics of outputs [n, o] against target [n], and the test rows' losses."""
     kind, deviation = source.columns.kind, scale.deviation.item()
     metrics: dict[str, float] = {}
     for prefix, code in PARTS.items():
@@ -87,7 +88,7 @@ def measure(
 def answers(
     model: Model, source: table.Table, scale: dataset.Scale, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return outputs [n, o] and target [n] in one unit; ValueError if the columns differ."""
+    """Return outputs [n, o] and target [n] in the same unit; ValueError if the columns differ."""
     numeric, categorical = recode(source, model.columns)
     rows = model.numeric_scale.standardise(torch.from_numpy(numeric))
     network = model.network.to(device)
@@ -103,7 +104,7 @@ def answers(
 
 
 def constant(source: table.Table, held: table.Table, scale: dataset.Scale) -> tuple[Tensor, Tensor]:
-    """Return a constant prediction [n, o] from the training rows, and the target [n] of `held`."""
+    """Return a constant prediction [n, o], from the training rows, and the target [n] of `held`."""
     kind, rows = source.columns.kind, len(held.target)
     target = torch.from_numpy(held.target)
     trained = torch.from_numpy(source.target[source.split == table.TRAIN])
@@ -118,14 +119,14 @@ def constant(source: table.Table, held: table.Table, scale: dataset.Scale) -> tu
 
 
 def standardised(source: table.Table, scale: dataset.Scale) -> Tensor:
-    """Return the targets [n] of a regression, standardised by a scale."""
+    """Return a regression's targets [n], standardised by `scale`."""
     return scale.standardise(torch.from_numpy(source.target).unsqueeze(1)).squeeze(1)
 
 
 def recode(
     source: table.Table, wanted: table.Columns
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]:
-    """Return a table's rows in the encoding of another table's columns: [n, d] and [n, k].
+    """Return a table's rows in the encoding of a model with the columns `wanted`: [n, d], [n, k].
 
     A category becomes unknown if the model doesn't know it, or if no training row of the table has
     it. ValueError if a column is missing or has another type, or the target differs.
@@ -157,7 +158,7 @@ def column_of(source: table.Table, name: str) -> tuple[npt.NDArray[np.int32], li
 def recoded(
     codes: npt.NDArray[np.int32], words: list[str], vocabulary: list[str]
 ) -> npt.NDArray[np.int32]:
-    """Return codes [n] of one vocabulary as codes of another; 0 for words that it lacks."""
+    """Return codes [n] of one vocabulary as codes of another; 0 for words that the other lacks."""
     known = table.codes_of(vocabulary)
     return np.array([0, *(known.get(table.category(word), 0) for word in words)], np.int32)[codes]
 
@@ -170,7 +171,7 @@ class Unseen(NamedTuple):
 
     @property
     def note(self) -> str:
-        """A note for people; empty if the model knows all categories."""
+        """A note for people; "" if the model knows all categories."""
         if not self.columns:
             return ""
         columns = [
@@ -184,7 +185,7 @@ class Unseen(NamedTuple):
 
 
 def unseen_by(wanted: table.Columns, source: table.Table) -> Unseen:
-    """Return the categories of a table that a model of these columns has never seen."""
+    """Return the table's categories that a model with the columns `wanted` has never seen."""
     check_columns(source.columns, wanted)
     columns: dict[str, tuple[int, str]] = {}
     rows = np.zeros(len(source.target), bool)
@@ -200,7 +201,7 @@ def unseen_by(wanted: table.Columns, source: table.Table) -> Unseen:
 
 
 def check_target(columns: table.Columns, wanted: table.Columns) -> None:
-    """Raise ValueError unless a model predicts this table's target."""
+    """Raise ValueError unless a model with the columns `wanted` predicts this table's target."""
     if (columns.target, columns.kind) != (wanted.target, wanted.kind):
         now, then = (f"{each.target!r} ({each.kind})" for each in (columns, wanted))
         raise ValueError(f"the target is {now}, but the model predicts {then}")
@@ -213,7 +214,7 @@ def check_target(columns: table.Columns, wanted: table.Columns) -> None:
 
 
 def check_columns(columns: table.Columns, wanted: table.Columns) -> None:
-    """Raise ValueError unless a table has a model's columns with the same types."""
+    """Raise ValueError unless a table has the columns that a model wants, with the same types."""
     wanted.check_header([*columns.needed, *columns.empty])
     for name in wanted.needed:
         if name in columns.empty:

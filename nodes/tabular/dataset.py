@@ -1,4 +1,4 @@
-"""A region's rows, prepared for training.
+"""The rows of a region (the data of one model), prepared for training.
 
 Shapes: n rows, b rows of a batch, d numeric columns, k categorical columns.
 """
@@ -45,7 +45,7 @@ class Rows:
         return Rows(*(tensor.to(device) for tensor in self.tensors))
 
     def empty(self, count: int, device: torch.device, *, pinned: bool = False) -> Rows:
-        """Return memory for `count` rows of this kind, filled with zeros."""
+        """Return `count` rows of zeros, with the same columns and types."""
         room = (
             torch.zeros(
                 (count, *tensor.shape[1:]), dtype=tensor.dtype, device=device, pin_memory=pinned
@@ -61,7 +61,7 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """The standardisation of a column: (x - mean) / deviation, by the training rows."""
+    """The standardisation (x - mean) / deviation of columns, measured on the training rows."""
 
     mean: Tensor  # [d]
     deviation: Tensor  # [d], 0 for a column that is the same in all rows: it becomes 0 everywhere
@@ -70,7 +70,7 @@ class Scale:
 
     @staticmethod
     def measure(values: Tensor) -> Scale:
-        """Return the scale of each column of `values` [n, d]; missing values don't count."""
+        """Return the scale of each column of `values` [n, d], without missing values."""
         exact = values.double()
         mean = exact.nanmean(0).nan_to_num(0.0)  # a column without any value
         low, high = exact.nan_to_num(math.inf).amin(0), exact.nan_to_num(-math.inf).amax(0)
@@ -86,7 +86,7 @@ class Scale:
 
     @staticmethod
     def measure_target(values: Tensor) -> Scale:
-        """Measure a target [n]; its values are never clipped."""
+        """Return the scale of a target [n], which never clips a value."""
         found = Scale.measure(values.unsqueeze(1))
         return Scale(
             mean=found.mean, deviation=torch.where(found.deviation > 0, found.deviation, 1.0)
@@ -94,7 +94,7 @@ class Scale:
 
     @staticmethod
     def read(description: dict[str, list[float]]) -> Scale:
-        """Return the scale from its description."""
+        """Return the scale that `describe` has described."""
         return Scale(
             **{
                 name: torch.tensor(values, dtype=torch.float64)
@@ -103,7 +103,7 @@ class Scale:
         )
 
     def describe(self) -> dict[str, list[float]]:
-        """Return the scale as JSON data."""
+        """Return the scale as JSON data, for `read`."""
         return {name: values.tolist() for name, values in vars(self).items() if values is not None}
 
     def restore(self, values: Tensor) -> Tensor:
@@ -147,7 +147,7 @@ class Dataset:
 
 
 def load(t: trial.Trial, chosen: settings.Settings) -> Dataset:
-    """Read the region's table into this machine's memory."""
+    """Read the region's table into this machine's memory, standardised."""
     if len(t.data) != 1:
         sys.exit(f"The tabular trainer reads one table per region, not {[*map(str, t.data)]}.")
     source = table.read_table(t.data[0]).used()
@@ -183,12 +183,12 @@ def load(t: trial.Trial, chosen: settings.Settings) -> Dataset:
 
 
 def share_of(t: trial.Trial, chosen: settings.Settings) -> float:
-    """Return the share of the training rows that a trial uses, by its settings."""
+    """Return the share of the training rows to use: `tune_fraction` in mode "tune", else all."""
     return chosen.tune_fraction if t.mode == "tune" else 1.0
 
 
 def sample(index: Tensor, fraction: float) -> Tensor:
-    """Return a share of `index`, in order; every trial gets the same rows, to be comparable."""
+    """Return a share of `index`, in order, the same in each trial, so that results compare."""
     count = max(1, round(fraction * len(index)))
     chosen = torch.randperm(len(index), generator=torch.Generator().manual_seed(0))[:count]
     return index[chosen.sort().values]

@@ -15,9 +15,10 @@ from trialfleet.nodes.tabular.settings import METRICS
 def evaluate(
     network: Network, rows: dataset.Rows, data: dataset.Dataset, prefix: str
 ) -> dict[str, float]:
-    """Return the loss and METRICS of `rows`, with a prefix; METRICS are in the target's unit.
+    """Return the loss and METRICS of `rows`, each name with `prefix`.
 
-    All are computed in float32 on every device, so that GPU and CPU results are comparable.
+    All are computed in float32 on every device, so that GPU and CPU results are comparable. METRICS
+    of a regression are in the target's unit.
     """
     outputs = outputs_of(network, rows.numeric, rows.categorical)  # [n, o]
     target = rows.target.to(outputs.device)
@@ -52,8 +53,8 @@ def metrics_of(outputs: Tensor, target: Tensor, kind: str, deviation: float) -> 
 def auc(score: Tensor, positive: Tensor) -> float:
     """Return the area under the ROC curve from the ranks' sum (Mann and Whitney, 1947).
 
-    score [n] is larger for positives, and positive is [n] bool; ties count half. NaN without a
-    class.
+    score [n] is larger for positives, and positive is [n] bool; ties count half. NaN if all or no
+    rows are positive.
     """
     _, group, counts = torch.unique(score, return_inverse=True, return_counts=True)
     rank = (counts.cumsum(0) - (counts - 1) / 2.0).double()  # [groups], tied scores share one

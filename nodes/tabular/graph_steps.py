@@ -1,19 +1,19 @@
-"""The steps of an epoch on a GPU: a whole step is one CUDA graph.
+"""The training steps of an epoch on a GPU: each step is one CUDA graph.
 
-All inputs of a step are on the device. `clock` has the batch's position in `order`, the row of
-`schedule` with its learning rate, and the position in dropout's random numbers. So a captured step
-is replayed without arguments, and the host only waits for the device at the end of an epoch.
+All inputs of a step are on the device. The tensor `clock` has the batch's position in `order`, the
+row of `schedule` with the learning rate, and the position in dropout's random numbers. So a
+captured step is replayed without arguments, and the host needn't wait for the step's end.
 
 The weights are float32. With bfloat16 or float16 each hidden layer's weight has a shadow: a copy in
-that type, for the matrix products, which the optimiser's kernel also writes. Accumulation, biases,
-embeddings, the last layer and the loss stay float32. float16 can't hold small gradients, so the
-loss is multiplied by SCALE. ε, SGD's rate and decay are scaled too, so the steps are the same.
+that type, for the matrix products. The optimiser's kernel writes both. Sums, biases, embeddings,
+the last layer and the loss stay float32. float16 can't hold small gradients, so the loss is
+multiplied by SCALE. ε and SGD's rate and decay are scaled, too, so weights change as without SCALE.
 
 With several ranks each rank has its part of the batch, and drops the units that a single rank would
 drop in these rows. So a step is the same for any number of ranks, except for the order of sums.
-After the backward pass one all_reduce for each type sums the gradients and losses. The graph also
-captures this call, once warm-up steps have connected the ranks. The end of the process group waits
-for the graphs, so `close` drops them first.
+After the backward pass one all_reduce for each data type sums the gradients and losses. The graph
+also captures this call, once warm-up steps have connected the ranks. Ending the process group would
+wait for the graphs, so `close` drops them first.
 
 Everything except the capture also works on a CPU, where tests run it.
 """
@@ -55,12 +55,12 @@ LOSSES = {
 
 
 class Forward(nn.Module):
-    """The forward pass: from the clock to the outputs for a batch.
+    """The forward pass for the batch to which the clock points.
 
     Attributes:
         shadows: each parameter's copy in another type, or an empty tensor; [] if all are float32.
         leaves: the tensors with gradients: each parameter's shadow, or else the parameter; without
-            the embedding if no column has one.
+            the embedding if there are no categorical columns.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Forward(nn.Module):
             self.leaves = nn.ParameterList(layers)
 
     def forward(self, rows: int, first: int = 0) -> tuple[Tensor, Tensor]:
-        """Return outputs [b, o] and targets [b] of `rows` rows of a batch, from `first` on."""
+        """Return outputs [b, o] and targets [b] of `rows` rows, a batch's from row `first` on."""
         embedding, *hidden, weight, bias = self._sources
         source = self._loader.rows
         x, _, target = ops.gather_embed(  # [b, d + k * e], codes, [b]
@@ -183,7 +183,7 @@ class GraphSteps(Steps):
         return self._loss_sum.item()
 
     def state(self) -> dict[str, Any]:
-        """See `Steps`; the state is for the unscaled loss, so any type can restore it."""
+        """See `Steps`. The state is as without SCALE, so training in any type can restore it."""
         return self._scaled(self._optimizer.state(), 1 / self._scale)
 
     @torch.no_grad()
@@ -199,7 +199,7 @@ class GraphSteps(Steps):
 
     @torch.no_grad()
     def weights_moved(self) -> None:
-        """Copy the weights to the shadows."""
+        """Copy the weights to their shadows, after the weights were changed."""
         for shadow, weight in zip(self._forward.shadows, self._optimizer.weights, strict=False):
             if shadow.numel():
                 shadow.copy_(weight)
@@ -267,7 +267,7 @@ class GraphSteps(Steps):
 
     @torch.no_grad()
     def _rehearse(self, batch: int) -> None:
-        """Take steps and undo them, so that libraries choose algorithms and allocate memory now."""
+        """Take steps and undo them: libraries then choose algorithms and allocate memory."""
         optimizer = self._optimizer
         state = [*optimizer.weights, *optimizer.m, *optimizer.v, *self._forward.shadows]
         state += [self._clock, self._loss_sum]
@@ -279,7 +279,10 @@ class GraphSteps(Steps):
             tensor.copy_(saved)
 
     def _stay_near(self) -> None:
-        """Wait for the steps before the previous check; the queue stays short, but not empty."""
+        """Wait until the GPU has finished the steps queued before the previous check.
+
+        So its queue stays short, but never runs empty.
+        """
         previous, self._near = self._near, torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._near.record()
         if previous:

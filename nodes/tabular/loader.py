@@ -1,8 +1,8 @@
-"""The loading of training rows for the device's kernels, in the order of each epoch.
+"""Loads training rows for the device's kernels, in the random order of each epoch.
 
 With `Resident` all rows are on the device. With `Streamed` they don't fit: the next steps' rows are
 copied from main memory in a separate stream while the device trains. Both give the same batches, so
-the same bits. A training step reads the batch rows[order[cursor : cursor + b]].
+training gives the same bits. A training step reads the batch rows[order[cursor : cursor + b]].
 
 A process keeps a table's rows for its next trials, because training does not change them.
 
@@ -31,20 +31,20 @@ HOST = torch.device("cpu")
 
 
 def order_of(seed: int, epoch: int, rows: int) -> Tensor:
-    """Return the epoch's order of the rows [n], a function of seed and epoch alone."""
+    """Return the epoch's random order of the rows [n], a function of seed and epoch alone."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     return torch.randperm(rows, generator=generator)
 
 
 def send(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor on the device; a copy from the host to a GPU doesn't wait."""
+    """Return `tensor` on `device`; the host doesn't wait for a copy to a GPU."""
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
 
 class Orders:
-    """The epochs' orders of the rows; the next order is drawn while the device trains."""
+    """The random order of the rows in each epoch; the next one is drawn while the device trains."""
 
     def __init__(self, seed: int, rows: int, batch: int, team: Ranks) -> None:
         self._seed, self._rows, self._batch, self._team = seed, rows, batch, team
@@ -54,7 +54,7 @@ class Orders:
         self.sizes = [end - begin for begin, end in map(team.part, self.batches)]
 
     def take(self, epoch: int) -> Tensor:
-        """Return this rank's rows in the epoch's order [m], on the host."""
+        """Return the numbers [m] of this rank's rows, in the epoch's order, in main memory."""
         drawn = self._next
         if drawn is None or drawn[0] != epoch:
             drawn = epoch, self._thread.submit(self._draw, epoch)
@@ -70,11 +70,11 @@ class Orders:
 
 
 class Resident:
-    """A loader with all rows on the device; only each epoch's order [m] int64 is sent.
+    """A loader with all rows on the device; only each epoch's order [m] int64 is sent there.
 
     Attributes:
-        sizes: b of each step of an epoch.
-        batches: the number of rows of each step's batch, for all ranks.
+        sizes: the number of this rank's rows in each step of an epoch.
+        batches: the number of all ranks' rows in each step.
     """
 
     def __init__(self, rows: dataset.Rows, orders: Orders) -> None:
@@ -87,13 +87,13 @@ class Resident:
         self.order.copy_(self._orders.take(epoch))
 
     def ready(self, step: int) -> None:
-        """Make the step's rows available to the device's next work; steps only increase."""
+        """Make the step's rows available to the device's next work; `step` only increases."""
 
 
 class Streamed:
-    """The device has memory for two chunks of rows: it trains on one while the other arrives.
+    """A loader with two chunks of rows on the device: one is trained on while the other arrives.
 
-    So the place of every row in `rows` is known in advance, and `order` never changes.
+    Rows arrive in the epoch's order, so their places are known in advance: `order` never changes.
     """
 
     def __init__(
@@ -148,23 +148,23 @@ class Streamed:
 
 
 class _Transfer:
-    """Copies to the halves of the device's rows; on a CPU they are done at once."""
+    """Copies chunks to one of the device's two places (halves) for them; on a CPU, at once."""
 
     pinned = False
 
     def clear(self, turn: int) -> None:
-        """Wait until the last copy to this half is done, so that its source can be reused."""
+        """Wait until the last copy to the half `turn` is done, so that its source can be reused."""
 
     def release(self) -> None:
-        """Mark that the half to be overwritten next is free after the device's work so far."""
+        """Allow the next copy once the device's work so far, which reads the same half, is done."""
 
     def send(self, waiting: list[Tensor], places: list[Tensor], turn: int) -> None:  # noqa: ARG002
-        """Copy to a half of the device's rows, once it is released; callable from any thread."""
+        """Copy to the half `turn` once `release` allows it; callable from any thread."""
         for tensor, place in zip(waiting, places, strict=True):
             place.copy_(tensor, non_blocking=True)
 
     def wait(self, turn: int) -> None:
-        """Make the device's next work wait until the copy to this half is done."""
+        """Make the device's next work wait until the copy to the half `turn` is done."""
 
 
 class _CudaTransfer(_Transfer):
@@ -232,7 +232,7 @@ def loader_of(
     t: trial.Trial,
     team: Ranks,
 ) -> Loader:
-    """Return the loader for the training steps, by the place of the region's rows."""
+    """Return the loader of training rows: `Resident` if they are on the device, else `Streamed`."""
     orders = Orders(t.seed, len(data.train), chosen.batch_size, team)
     if data.train.target.device == device:
         return Resident(data.train, orders)
@@ -241,13 +241,13 @@ def loader_of(
 
 
 def room_on(device: torch.device, share: float) -> float:
-    """Return the bytes of GPU memory that are free, within the trial's share of the GPU."""
+    """Return the free GPU memory in bytes, at most the trial's share of the GPU."""
     free, total = torch.cuda.mem_get_info(device)
     return min(free, total * share)
 
 
 def memory_of(device: torch.device, share: float) -> float:
-    """Return the bytes of a trial's memory: its share of the GPU's memory, or its slot's memory."""
+    """Return the trial's memory in bytes: its share of a GPU's memory, or on a CPU its slot's."""
     if device.type != "cpu":
         return torch.cuda.get_device_properties(device).total_memory * share
     try:

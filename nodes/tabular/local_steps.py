@@ -1,7 +1,8 @@
 """Steps that each rank takes by itself; every few steps the ranks' weights are averaged.
 
-This method is for networks that need longer to sum a step's gradients than the step takes. It is
-DiLoCo (Douillard et al., 2023, arXiv 2311.08105, algorithm 1) with a shard of each batch per rank:
+This method pays if the machines' connection takes longer to sum a step's gradients than the step
+takes. The method is DiLoCo (Douillard et al., 2023, arXiv 2311.08105, algorithm 1) with a part of
+each batch per rank:
 
 w    a rank's weights        g   the weights at the last sync, the same on all ranks
 H    steps between syncs     u   velocity of the outer optimiser (SGD with Nesterov's momentum)
@@ -12,7 +13,8 @@ u ← outer_momentum u + d
 g ← g - outer_learning_rate (d + outer_momentum u)
 w ← g
 
-The inner optimiser's means stay on their rank, as in the paper; a checkpoint has those of rank 0.
+The means of the inner optimiser (of each rank's own steps) are not averaged, as in the paper. A
+checkpoint only has those of rank 0.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from trialfleet.nodes.tabular.steps import Steps
 
 
 class LocalSteps(Steps):
-    """See the module, and `steps.Steps`. `inner` are the steps of this rank only."""
+    """See the module, and `steps.Steps`. `inner` takes the steps of this rank."""
 
     def __init__(
         self, inner: GraphSteps, chosen: settings.Settings, team: Ranks, steps_per_epoch: int
@@ -70,7 +72,7 @@ class LocalSteps(Steps):
         self._inner.weights_moved()
 
     def loss_sum(self) -> float:
-        """See `Steps`; the sum only covers this rank's parts of the batches."""
+        """See `Steps`; the sum only covers this rank's part of each batch."""
         return self._inner.loss_sum()
 
     def state(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ EVALUATION_NUMBERS = 1 << 23  # of the widest layer at once, which bounds the me
 
 
 class Network(nn.Module):
-    """A network: the numeric columns joined with embeddings, then hidden layers of one width."""
+    """Joins the numeric columns with embeddings of the others; then hidden layers of one width."""
 
     first_code: Tensor
 
@@ -42,7 +42,7 @@ class Network(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Linear(width, outputs))
 
     def forward(self, numeric: Tensor, categorical: Tensor) -> Tensor:
-        """Return the outputs [b, o] of numeric [b, d] and categorical [b, k]."""
+        """Return the outputs [b, o] for numeric [b, d] and categorical [b, k]."""
         embedded = self.embedding(categorical + self.first_code)  # [b, k, e]
         joined = torch.cat([numeric, embedded.flatten(1)], 1)  # [b, d + k * e]
         outputs: Tensor = self.layers(joined)
@@ -50,7 +50,7 @@ class Network(nn.Module):
 
 
 def loss_of(outputs: Tensor, target: Tensor, kind: str, reduction: str = "mean") -> Tensor:
-    """Return the mean loss of outputs [b, o] against target [b]; "none" gives each row's loss."""
+    """Return the mean loss of outputs [b, o] for target [b]; reduction "none": each row's loss."""
     if kind == "multiclass":
         return functional.cross_entropy(outputs, target, reduction=reduction)
     flat = outputs.squeeze(1)  # [b, 1] -> [b]
@@ -60,13 +60,13 @@ def loss_of(outputs: Tensor, target: Tensor, kind: str, reduction: str = "mean")
 
 
 def copy_weights(network: Network) -> dict[str, Tensor]:
-    """Return a copy of the weights that training doesn't change."""
+    """Return a copy of the weights, which further training doesn't change."""
     return {name: weight.detach().clone() for name, weight in network.state_dict().items()}
 
 
 @torch.no_grad()
 def outputs_of(network: Network, numeric: Tensor, categorical: Tensor) -> Tensor:
-    """Return the outputs [n, o] without dropout, on the network's device; rows may be elsewhere."""
+    """Return the outputs [n, o] without dropout; the rows needn't be on the network's device."""
     device, training = network.first_code.device, network.training
     widest = max(max(w.shape) for w in network.layers.parameters() if w.ndim > 1)
     rows = max(1, EVALUATION_NUMBERS // widest)

@@ -68,14 +68,14 @@ class Optimizer:
         return {"steps": self.steps, "m": self.m, "v": self.v}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a `state`, which may be from another device."""
+        """Continue from `state`, which may come from another device."""
         self.steps = state["steps"]
         for mine, saved in zip([*self.m, *self.v], [*state["m"], *state["v"]], strict=True):
             mine.copy_(saved)
 
 
 def learning_rate_at(epochs: float, chosen: settings.Settings) -> float:
-    """Return the learning rate after a number of epochs: a cosine from the full rate to 0."""
+    """Return the learning rate after `epochs` epochs: a cosine from the full rate to 0."""
     done = epochs / chosen.epochs
     return chosen.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
 
@@ -83,7 +83,7 @@ def learning_rate_at(epochs: float, chosen: settings.Settings) -> float:
 def schedule_of(epoch: int, steps: int, before: int, chosen: settings.Settings) -> Tensor:
     """Return the kernels' table [steps, 3] float32: lr, 1 / (1 - β₁ᵗ), 1 / (1 - β₂ᵗ).
 
-    `before` is the number of steps of previous epochs; epochs count from 0.
+    `before` is the number of steps in all previous epochs; epochs count from 0.
     """
     rates = [learning_rate_at(epoch + step / steps, chosen) for step in range(steps)]
     t = before + 1 + torch.arange(steps, dtype=torch.float64)

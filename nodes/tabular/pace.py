@@ -1,4 +1,4 @@
-"""The number of steps between checks that would be too expensive in each training step."""
+"""How many training steps lie between two checks, which would cost too much in each step."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ SECONDS = 0.05  # between checks, approximately
 
 
 class Pace:
-    """A counter of steps between checks: the steps take about SECONDS, and are at most `most`.
+    """Counts steps between checks: as many as take about SECONDS, and at most `most`.
 
     The number begins with 1 and at most doubles, because a GPU's first steps are only queued, and
-    seem to take no time.
+    so seem to take no time.
     """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -20,7 +20,7 @@ class Pace:
         self.begin(1)
 
     def begin(self, steps: int) -> None:
-        """Restart the count, with this number of steps until the next check."""
+        """Restart the count; the next check is due after `steps` steps."""
         self._steps = self._left = steps
         self._since = self._clock()
 
@@ -30,7 +30,7 @@ class Pace:
         return self._left <= 0
 
     def proposal(self) -> int:
-        """Return the number of steps until the next check, from the speed since the last check."""
+        """Return how many steps to take until the next check, by the speed since the last one."""
         taken = max(self._clock() - self._since, 1e-9)
         fitting = int(self._steps * SECONDS / taken)
         return max(1, min(fitting, 2 * self._steps, self._most))

@@ -31,7 +31,7 @@ class Model:
 
     @property
     def digits(self) -> int:
-        """The number of significant digits to print, so that the target's varying part has 7."""
+        """The number of digits to print, so that the part of the target that varies has 7."""
         ratio = self.target_scale.mean.abs() / self.target_scale.deviation
         return min(17, DIGITS + max(0, math.floor(math.log10(max(1.0, ratio.item())))))
 
@@ -39,11 +39,11 @@ class Model:
     def predict(
         self, numeric: table.Floats, categorical: npt.NDArray[np.int32]
     ) -> list[float] | list[str]:
-        """Predict rows, encoded like the region's table: numeric [n, d], NaN for a missing value.
+        """Return predictions for rows that are encoded like the region's table.
 
-        categorical is [n, k], 0 for an unknown value. A row's result is the probability of the
-        second class if there are two classes, the likeliest class if there are more, or a
-        regression's value.
+        numeric is [n, d], NaN for a missing value; categorical is [n, k], 0 for an unknown value. A
+        prediction is the probability of the second class if there are two classes, the likeliest
+        class if there are more, or a regression's value.
         """
         scaled = self.numeric_scale.standardise(torch.from_numpy(numeric))
         outputs = outputs_of(self.network, scaled, torch.from_numpy(categorical))
@@ -56,7 +56,7 @@ class Model:
 
 
 def load_model(folder: Path) -> Model:
-    """Read a model folder; OSError, or ValueError if it isn't the reference trainer's."""
+    """Return the model in a folder; OSError, or ValueError if it isn't the reference trainer's."""
     if folder.is_dir() and not (folder / "model.json").exists():
         left = ", ".join(sorted(path.name for path in folder.iterdir())) or "nothing"
         raise ValueError(

@@ -1,12 +1,13 @@
-"""The ranks of a trial: several processes, for the GPUs of one machine or of a gang's machines.
+"""The ranks of a trial: processes that train together, on one machine or on a gang's machines.
 
 On one machine the process that HTCondor started launches the ranks with torch.distributed.launcher,
-forwards SIGTERM, and exits with the ranks' common exit code. torchrun would replace HTCondor's 85
-by 1. Nothing listens outside of this machine: the rendezvous is a file, and NCCL and gloo use
-loopback.
+forwards SIGTERM, and exits with the ranks' common exit code. torchrun would exit with 1 where the
+ranks exit with 85, HTCondor's code for a saved checkpoint. Nothing listens outside of this machine:
+the rendezvous is a file, and NCCL and gloo use loopback.
 
-A gang's agents (`nodes/gang`) start its ranks, with a rendezvous by TCP. If a rank is lost, joins
-or is vacated, all ranks end, and new ones continue from rank 0's checkpoint.
+In a gang (a trial on several jobs) the jobs' agents (`nodes/gang`) start the ranks, with a
+rendezvous by TCP. If a job is lost, joins or must leave, all ranks end, and new ones continue from
+rank 0's checkpoint.
 
 Only rank 0 writes progress, checkpoints, model and result; any rank may reject the trial.
 """
@@ -46,12 +47,12 @@ def inside() -> bool:
 
 
 def in_gang() -> bool:
-    """Return whether this process is a rank of a gang, perhaps its only one."""
+    """Return whether this process is a rank of a gang, possibly the only rank."""
     return "TRIALFLEET_GENERATION" in os.environ and "RANK" in os.environ
 
 
 class Ranks:
-    """One rank's communication with all others. With a single rank the methods cost nothing.
+    """One rank's communication with all others. If it is the only one, the methods cost nothing.
 
     Attributes:
         local_rank: its number on its machine, and its GPU's index among the trial's GPUs there.
@@ -70,7 +71,7 @@ class Ranks:
 
     @staticmethod
     def join() -> Ranks:
-        """Connect to the other ranks, if this process is a rank."""
+        """Return this rank, connected with all others; rank 0 of 1 if this process is no rank."""
         given = os.environ
         if not inside() and not in_gang():
             return Ranks()
@@ -102,10 +103,11 @@ class Ranks:
         return self.rank * rows // self.count, (self.rank + 1) * rows // self.count
 
     def agree(self, *, wish: bool) -> bool:
-        """Return whether any rank wishes to stop; all ranks get the same answer at the same step.
+        """Return whether any rank has this wish; all ranks get the same answer at the same step.
 
-        Call this once per step. A vote takes longer than a small step, so ranks vote only after
-        some steps. They read the result at the next vote, without waiting.
+        Call this once per step. A vote takes longer than a small step, so ranks only vote every few
+        steps; in between the answer is False. They read a vote's result at the next vote, without
+        waiting.
         """
         if self.count == 1:
             return wish
@@ -126,8 +128,8 @@ class Ranks:
     def sums(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the sums of all ranks' tensors; each rank gets the same bits.
 
-        float32 tensors, except single numbers, are sent in the type `wire`. Nothing waits for a
-        GPU: after a first call has connected the ranks, a CUDA graph can capture this.
+        float32 tensors, except single numbers, are sent in the type `wire`. No call waits for a
+        GPU, so once a first call has connected the ranks, a CUDA graph can capture the next ones.
         """
         if self.count == 1:
             return [*tensors]
@@ -145,7 +147,7 @@ class Ranks:
         return self.wire if tensor.dtype == torch.float32 and tensor.ndim else tensor.dtype
 
     def of_first(self, value: float) -> float:
-        """Return rank 0's value on all ranks, so that all decide alike."""
+        """Return rank 0's `value` on all ranks, so that they all decide alike."""
         if self.count == 1:
             return value
         values = torch.tensor([value], dtype=torch.float64)
@@ -210,7 +212,7 @@ def launch(count: int) -> NoReturn:
 
 
 def blame(codes: dict[int, int], count: int, folder: Path) -> str:
-    """Return a text that names the rank that failed first, and so ended the others."""
+    """Return a text with the rank that failed first, after which the launcher ended the others."""
     first_failure = folder / FIRST
     # Killed from outside, for example for lack of memory: such a rank could not record it.
     killed = [rank for rank, code in codes.items() if code < 0 and -code not in _ENDS]
@@ -256,7 +258,7 @@ def _report_failure(code: int) -> None:
 
 
 def _note(name: str, text: str) -> Path:
-    """Write a file of this rank, which the caller can rename or link to `name`; return its path."""
+    """Write a file of this rank, for a rename or link to `name`; return the file's path."""
     own = Path(os.environ[MEETING], f"{name}-{os.environ['RANK']}")
     own.write_text(text)
     return own

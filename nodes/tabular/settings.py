@@ -1,4 +1,4 @@
-"""The reference trainer's settings, without imports of packages, so that `plan` can check them."""
+"""The reference trainer's settings; no imports of packages, so `trialfleet plan` can check them."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Settings:
         """Return the part of a sharded network in main memory, as a value of `offload`.
 
         `weights` and `embeddings` count parameters. `memory` is the smallest memory of a rank in
-        bytes, or infinity if ranks use main memory.
+        bytes, or infinity if the ranks train on CPUs.
         """
         if self.offload != "auto":
             return self.offload
@@ -166,7 +166,7 @@ GAINS = {"auc", "accuracy", "r2"}  # to be maximised; all others are to be minim
 
 
 def metrics_of(kind: str) -> list[str]:
-    """Return all metrics of a trial by the kind of task: "binary", "multiclass" or "regression"."""
+    """Return the names of a trial's metrics; `kind` is "binary", "multiclass" or "regression"."""
     names = ("loss", *METRICS[kind])
     return [part + name for part in ("val_", "test_") for name in names]
 

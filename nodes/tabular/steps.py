@@ -1,4 +1,4 @@
-"""The steps of an epoch by torch's own operations, as on a CPU.
+"""The training steps of an epoch by torch's own operations, for a CPU.
 
 `graph_steps.py` has the steps for a GPU. Both use the same batches and formulas, and save the same
 state, so that each can restore the other's checkpoints.
@@ -28,7 +28,7 @@ class Steps(Protocol):
     is_sharded: bool = False
 
     def begin(self, epoch: int, step: int, loss_sum: float) -> None:
-        """Prepare an epoch from a step on; `loss_sum` is the sum over previous steps."""
+        """Prepare an epoch from `step` on; `loss_sum` is the sum of the earlier steps' losses."""
 
     def take(self) -> None:
         """Update the weights with the next batch of the epoch."""
@@ -37,13 +37,13 @@ class Steps(Protocol):
         """Return the sum of the losses of the epoch's steps so far; this waits for the device."""
 
     def state(self) -> dict[str, Any]:
-        """Return the state without weights; training from it gives the same bits (`restore`)."""
+        """Return the state without weights, from which `restore` continues to the same bits."""
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a `state`; the weights must have been restored before."""
 
     def whole(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the network's whole state, which is complete only on rank 0."""
+        """Return the network's state with all ranks' parts, which is complete only on rank 0."""
         return weights
 
     def part(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -55,7 +55,7 @@ class Steps(Protocol):
 
 
 class PlainSteps(Steps):
-    """Steps with autograd, one operation after another."""
+    """Steps with autograd, one operation after another, without CUDA graphs."""
 
     def __init__(
         self, network: Network, data: dataset.Dataset, chosen: settings.Settings, seed: int

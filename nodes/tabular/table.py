@@ -78,7 +78,7 @@ class Columns:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """One region's rows; the module describes the arrays."""
+    """The rows of one region (the data of one model); the module describes the arrays."""
 
     columns: Columns
     numeric: Floats
@@ -162,7 +162,7 @@ def write_table(
 def save_table(path: Path, table: Table, *, compressed: bool = True) -> None:
     """Write a table's .npz atomically, with the same bytes for the same table.
 
-    Compression halves the file, but takes a hundred times as long.
+    Compression halves the file, but takes a hundred times as long as writing without it.
     """
     save = np.savez_compressed if compressed else np.savez
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -184,7 +184,7 @@ def save_table(path: Path, table: Table, *, compressed: bool = True) -> None:
 
 
 def read_table(path: Path) -> Table:
-    """Read a table of `write_table`; ValueError for another file, OSError if reading fails."""
+    """Return a table that `write_table` wrote; ValueError for another file, or OSError."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             columns = Columns(**json.loads(str(arrays["meta"])))
@@ -275,7 +275,7 @@ def _spreads(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _vocabulary(values: npt.NDArray[Any]) -> list[str]:
-    """Return the distinct values as text, in the order of the values themselves."""
+    """Return the distinct values as text, sorted as values, not as text."""
     return [*dict.fromkeys(category(str(value)) for value in np.unique(values).tolist())]
 
 
@@ -292,5 +292,5 @@ def codes_of(vocabulary: Sequence[str]) -> dict[str, int]:
 
 
 def stack(arrays: list[npt.NDArray[Any]], rows: int, dtype: type) -> npt.NDArray[Any]:
-    """Return the arrays as columns [rows, len(arrays)]; there may be no array."""
+    """Return the arrays as the columns of one array [rows, len(arrays)]; there may be none."""
     return np.stack(arrays, 1).astype(dtype, copy=False) if arrays else np.zeros((rows, 0), dtype)

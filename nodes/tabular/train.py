@@ -44,7 +44,7 @@ def main() -> NoReturn:
 
 
 def train_one(t: trial.Trial) -> None:
-    """Run one trial."""
+    """Train one trial, or measure models in mode "evaluate"; exit with the result."""
     if t.mode == "evaluate":
         measure_models(t)
     try:
@@ -72,7 +72,7 @@ def train_one(t: trial.Trial) -> None:
 
 
 def measure_models(t: trial.Trial) -> NoReturn:
-    """Measure the trial's models, in one process for any number of GPUs."""
+    """Measure the trial's models in this process alone, even if the trial has several GPUs."""
     from trialfleet.nodes.tabular.comparison import compare
 
     if t.accelerator == "gpu":
@@ -92,7 +92,7 @@ def check(chosen: settings.Settings, t: trial.Trial) -> None:
 
 
 def require_gpus(t: trial.Trial) -> None:
-    """Exit unless the trial's GPUs are usable; the trial is never trained on CPUs instead."""
+    """Exit unless the trial's GPUs are usable, because a trial for GPUs never trains on CPUs."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count < t.gpus:
         sys.exit(
@@ -103,7 +103,7 @@ def require_gpus(t: trial.Trial) -> None:
 
 
 def choose_device(t: trial.Trial, team: ranks.Ranks) -> torch.device:
-    """Return the device of the study's accelerator or of this rank; make torch deterministic."""
+    """Return the CPU, or this rank's GPU; with a GPU, make torch deterministic."""
     if t.accelerator == "cpu":
         return torch.device("cpu")
     device = torch.device("cuda", team.local_rank)
@@ -123,7 +123,7 @@ def choose_device(t: trial.Trial, team: ranks.Ranks) -> torch.device:
 
 
 def out_of_memory(error: BaseException | None) -> bool:
-    """Return whether a lack of GPU memory caused the error, perhaps during a graph's capture."""
+    """Return whether a lack of GPU memory caused `error`, directly or through other errors."""
     while error is not None:
         words = str(error)
         if "CUDA" in words and ("out of memory" in words or "ALLOC_FAILED" in words):
@@ -165,7 +165,7 @@ def steps_of(
     team: ranks.Ranks,
     device: torch.device,
 ) -> Steps:
-    """Return the steps for a device, and move the network to it."""
+    """Return the training steps for a device, and move the network to it."""
     if device.type == "cpu" and not team.in_gang:
         return PlainSteps(network, data, chosen, t.seed)
     if device.type == "cpu":  # compiling kernels for it would take longer than they save
@@ -235,7 +235,7 @@ class TrainingProgress:
     best_score: float = math.inf  # smaller is better
 
     def over(self, chosen: settings.Settings) -> bool:
-        """Return whether the last epoch is done, or the patience is exhausted."""
+        """Return whether the last epoch is done, or `patience` epochs brought no improvement."""
         waited = self.epoch - 1 - self.best_epoch
         return self.epoch >= chosen.epochs or waited >= chosen.patience
 

@@ -1,1 +1,1 @@
-"""Steps on ranks that each hold a part of the model, for models that exceed a machine's memory."""
+"""Training steps on ranks that each hold a part of a model, which may exceed a machine's memory."""

@@ -1,9 +1,9 @@
 """A table of embeddings whose rows are divided among the ranks: rank r mod n has row r.
 
 That rank also has the row's gradient and the optimiser's means: 16 bytes per number in all. For
-each batch a rank requests the rows for its codes from the other ranks, and sends the rows'
-gradients back. So the traffic does not depend on the size of the table (as in GeePS: Cui et al.,
-EuroSys 2016).
+each batch a rank requests the rows of its codes from the ranks that have them, and sends these
+ranks the rows' gradients. So the traffic does not depend on the size of the table (as in GeePS: Cui
+et al., EuroSys 2016).
 
 Shapes: V codes, e numbers of each, n ranks, u distinct codes in a rank's part of a batch.
 """
@@ -25,28 +25,28 @@ _ROWS = 1 << 40  # above the number of a rank's rows
 
 
 class Rows:
-    """A rank's R rows of the table, on the network's device; the optimiser updates `moved`."""
+    """A rank's R rows of the table on the network's device; the optimiser updates `moved`."""
 
     def __init__(self, table: Tensor, device: torch.device) -> None:
         self.moved = nn.Parameter(table.to(device, copy=True))
 
     def bind(self, m: Tensor, v: Tensor) -> None:
-        """Set the optimiser's means of `moved`."""
+        """Set the optimiser's means for the rows in `moved`."""
         self._means = m, v
 
     def bring(self, wanted: Tensor) -> Tensor:
-        """Load a step's rows, numbers [w] in main memory, into `moved`; return their places."""
+        """Load the rows with the numbers `wanted` [w] into `moved`; return their places there."""
         return send(wanted, self.moved.device)
 
     def put_back(self) -> None:
-        """Store the loaded rows after the optimiser's step."""
+        """Store the rows that `bring` has loaded, after the optimiser's step."""
 
     def settle(self) -> Tensor:
         """Return all rows [R, e], up to date with the steps so far."""
         return self.moved.detach()
 
     def means(self) -> tuple[Tensor, Tensor]:
-        """Return the optimiser's means and means of squares [R, e], once all rows are settled."""
+        """Return the optimiser's means and means of squares [R, e]; call `settle` before."""
         return self._means
 
     @torch.no_grad()
@@ -55,7 +55,7 @@ class Rows:
         self.moved.copy_(table)
 
     def load_means(self, m: Tensor, v: Tensor, done: int) -> None:  # noqa: ARG002
-        """Load the optimiser's means [R, e] of step `done`; call `load` before."""
+        """Load the optimiser's means [R, e] after step `done`; call `load` before."""
         for mine, given in zip(self._means, (m, v), strict=True):
             mine.copy_(given)
 
@@ -65,7 +65,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Route:
-    """The rows that a rank requests from the other ranks, and the rows that they request."""
+    """The rows that a rank requests from other ranks for a batch, and those that they request."""
 
     place: Tensor  # index of each code [*] among the u rows that arrive, on the device
     asked: list[int]  # number of rows requested from each rank
@@ -82,14 +82,14 @@ class ShardedEmbedding(nn.Module):
         self.moved = rows.moved
 
     def forward(self, codes: Tensor) -> Tensor:
-        """Return the embeddings [*, e] of codes [*], which have no gradient."""
+        """Return the embeddings [*, e] of codes [*], without gradients."""
         route = self.route(codes.cpu())
         table = self.rows.settle()
         given = table[route.wanted.to(table.device)].to(codes.device)
         return _chosen(_to_all(given, route.given, route.asked, self._team), route.place)
 
     def route(self, codes: Tensor) -> Route:
-        """Request the rows for codes [*], without waiting for a GPU; all ranks call this."""
+        """Exchange which rows all ranks need for their codes [*]; all ranks must call this."""
         count = self._team.count
         codes = codes.long()
         # Sorted by rank, and then by row.
@@ -101,7 +101,7 @@ class ShardedEmbedding(nn.Module):
         return Route(send(place, self.moved.device), *counts, wanted)
 
     def train_on(self, route: Route) -> Tensor:
-        """Return the embeddings [*, e] of a route's codes, for a step."""
+        """Return the embeddings [*, e] of a route's codes, with gradients, for a step."""
         places = self.rows.bring(route.wanted)
         rows: Tensor = _Exchange.apply(self.moved, places, route, self._team)  # type: ignore[no-untyped-call]
         return _chosen(rows, route.place)
@@ -121,7 +121,7 @@ class ShardedEmbedding(nn.Module):
 
 
 class _Exchange(torch.autograd.Function):
-    """The exchange of a route's rows [u, e]; `places` [w] of this rank's rows are in `moved`."""
+    """The exchange of a route's rows [u, e]; other ranks request those at `places` in `moved`."""
 
     @staticmethod
     def forward(ctx: Any, moved: Tensor, places: Tensor, route: Route, team: Ranks) -> Tensor:
@@ -139,18 +139,18 @@ class _Exchange(torch.autograd.Function):
 
 
 def different_of(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sorted distinct values and each value's index [*]; faster than torch.unique."""
+    """Return the sorted distinct values, and each value's index in them."""
     different, place = np.unique(values.numpy(), return_inverse=True)
     return torch.from_numpy(different), torch.from_numpy(place).view(values.shape)
 
 
 def _chosen(rows: Tensor, place: Tensor) -> Tensor:
-    """Return the rows [*, e] at places in [u, e]; the gradient is faster than an embedding's."""
+    """Return the rows [*, e] at the places `place`, with a faster gradient than nn.Embedding."""
     return rows.index_select(0, place.flatten()).view(*place.shape, rows.shape[1])
 
 
 def _to_all(values: Tensor, to: list[int], of: list[int], team: Ranks) -> Tensor:
-    """Send `to[i]` of the values to rank i; return the received values, `of[i]` from rank i."""
+    """Send `to[i]` of the values to each rank i; return `of[i]` values from each rank i."""
     if team.count == 1:
         return values
     arrived = values.new_empty(sum(of), *values.shape[1:])

@@ -1,8 +1,8 @@
 """Rows of a table in main memory, for tables larger than a GPU; a batch's rows are on a device.
 
-Before a step the batch's rows are gathered, and updated for the steps that they missed. After the
-optimiser's step the rows are written back. A GPU accesses main memory itself, in the order of its
-other work, so the host doesn't wait.
+Before a step the batch's rows are gathered, and updated for earlier steps that did not use them.
+After the optimiser's step the rows are written back. A GPU accesses main memory itself, in the
+order of its other work, so the host doesn't wait.
 
 Shapes: R rows of e numbers, w rows that a batch needs, u distinct ones of them.
 """
@@ -27,12 +27,12 @@ class HostRows(Rows):
 
     Args:
         table: [R, e] float32, which is copied.
-        rate_at: returns the learning rate of step t, from 1; it must not change for a step.
+        rate_at: returns the learning rate of step t, from 1, the same at each call.
 
     Attributes:
         moved: [u, e], a batch's rows on the device.
         table, m, v: [R, e]; up to date only after `settle`. SGD doesn't use v.
-        caught_up: [R] int32, the last step that each row includes.
+        caught_up: [R] int32, the last step that is included in each row's state.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class HostRows(Rows):
 
     @torch.no_grad()
     def bring(self, wanted: Tensor) -> Tensor:
-        """See `Rows`; the last step's graph must be gone; IndexError for a row beyond the table."""
+        """See `Rows`; first free the last step's autograd graph. IndexError for an unknown row."""
         self._rows, places = different_of(wanted)
         since = self.caught_up.index_select(0, self._rows).long()
         device = self.moved.device
@@ -132,7 +132,7 @@ def _apart(rows: Tensor) -> tuple[Tensor, ...]:
 
 
 def _reached_from(device: torch.device, memory: Tensor) -> Tensor:
-    """Return main memory as a tensor of the device, which accesses that memory in place."""
+    """Return a tensor of the device for main memory, which the device then accesses in place."""
     if device.type != "cuda" or not memory.numel():
         return memory.to(device)
     with torch.cuda.device(device):  # torch assigns pinned memory to the current device

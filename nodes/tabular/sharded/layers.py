@@ -1,11 +1,11 @@
-"""Hidden layers whose rows are divided among the ranks, by two methods that can be combined.
+"""Hidden layers whose weights are divided among the ranks, by two methods that can be combined.
 
 - Tensor parallelism (Shoeybi et al., 2019, "Megatron-LM", with each layer split by its units): a
   group of T ranks has the same rows of a batch. Each rank computes its units of every layer, and
   the ranks exchange the results.
-- Groups train on different rows, and divide each rank's part of a layer. torch's fully_shard
-  gathers the part only while the layer computes (Rajbhandari et al., 2020, "ZeRO", stage 3). That
-  costs about 10 ms per layer and step on CPUs: it saves memory, but not time.
+- Groups train on different rows, and each rank's part of a layer is divided among the groups.
+  torch's fully_shard gathers that part only while the layer computes (Rajbhandari et al., 2020,
+  "ZeRO", stage 3). On CPUs this takes about 10 ms per layer and step: it only saves memory.
 
 Offloaded weights, gradients and means are in main memory. The GPU has a layer's offloaded weights
 only while the layer computes.
@@ -33,7 +33,7 @@ from trialfleet.nodes.tabular.ranks import Ranks
 
 @dataclass(frozen=True)
 class SideBySide:
-    """The ranks that compute a layer together, for the same rows."""
+    """The group of ranks that compute a layer together, for the same rows."""
 
     group: distributed.ProcessGroup  # torch's group of these ranks
     rank: int  # this rank's number in it
@@ -41,24 +41,24 @@ class SideBySide:
 
     @property
     def first_unit(self) -> int:
-        """The index of this rank's first unit."""
+        """The number of this rank's first unit in the layer."""
         return sum(self.widths[: self.rank])
 
 
 class HiddenLayer(nn.Linear):
-    """A hidden layer with `train_rows`: trialfleet's kernel, with dropout."""
+    """A hidden layer; `train_rows` also applies ReLU and dropout, by trialfleet's kernel."""
 
     peers: SideBySide | None = None
 
     @staticmethod
     def from_linear(layer: nn.Linear) -> HiddenLayer:
-        """Return a layer with the weights of a linear layer."""
+        """Return a hidden layer with the weights of `layer`."""
         made = HiddenLayer(layer.in_features, layer.out_features, device="meta")
         made.weight, made.bias = layer.weight, layer.bias
         return made
 
     def split(self, mesh: DeviceMesh) -> None:
-        """Keep only this rank's units; the mesh has the ranks that compute the layer together."""
+        """Keep only this rank's units; `mesh` has the ranks that compute the layer together."""
         for name, whole in list(self.named_parameters()):
             mine = distribute_tensor(whole.detach(), mesh, [Shard(0)], src_data_rank=None)
             setattr(self, name, nn.Parameter(mine))
@@ -72,7 +72,7 @@ class HiddenLayer(nn.Linear):
     def train_rows(
         self, x: Tensor, probability: float, random: Tensor, number: int, first: int
     ) -> Tensor:
-        """Return the activations [b, h] of x [b, inputs], a batch's rows from `first` on."""
+        """Return the activations [b, h] of x [b, inputs], a batch's rows from row `first` on."""
         product = functional.linear(x, _own(self.weight))
         place = first * self.out_features + (self.peers.first_unit if self.peers else 0)
         width = self.out_features
@@ -90,7 +90,7 @@ class HiddenLayer(nn.Linear):
 
 
 class _AllUnits(torch.autograd.Function):
-    """All units [b, h], from each rank's units; a unit's gradient is the sum of all ranks'."""
+    """All units [b, h], gathered from the ranks; a unit's gradient is the sum of all ranks'."""
 
     @staticmethod
     def forward(ctx: Any, units: Tensor, peers: SideBySide) -> Tensor:
@@ -116,7 +116,7 @@ class _AllUnits(torch.autograd.Function):
 
 
 class Layers(nn.Sequential):
-    """All layers: fully_shard's root module, so that it prefetches the next layer's weights."""
+    """All layers in one module, so that fully_shard prefetches the next layer's weights."""
 
     def __init__(self, layers: Iterable[nn.Module]) -> None:
         *others, last = layers
@@ -132,7 +132,7 @@ class Layers(nn.Sequential):
         return [layer for layer in self if isinstance(layer, HiddenLayer)]
 
     def train_rows(self, x: Tensor, probability: float, random: Tensor, first: int) -> Tensor:
-        """Return the outputs [b, o] of x [b, inputs], a batch's rows from `first` on."""
+        """Return the outputs [b, o] of x [b, inputs], a batch's rows from row `first` on."""
         for number, layer in enumerate(self.hidden):
             x = layer.train_rows(x, probability, random, number, first)
         outputs: Tensor = self[-1](x)
@@ -140,12 +140,15 @@ class Layers(nn.Sequential):
 
 
 def _own(weight: Tensor) -> Tensor:
-    """Return this rank's weights, which fully_shard has gathered."""
+    """Return this rank's part of a weight as a plain tensor; fully_shard has gathered it."""
     return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
 def side_by_side(team: Ranks, wished: int, units: int) -> int:
-    """Return the largest divisor of the ranks, up to `wished`, that gives each rank a unit."""
+    """Return how many ranks compute a layer together.
+
+    This is the largest divisor of the number of ranks up to `wished` that gives each one a unit.
+    """
     return max(
         count
         for count in range(1, min(wished, team.count) + 1)
@@ -156,10 +159,11 @@ def side_by_side(team: Ranks, wished: int, units: int) -> int:
 def shard_layers(
     network: Network, team: Ranks, device: torch.device, *, tensor_parallel: int, offload: bool
 ) -> Layers:
-    """Replace a network's layers, in main memory, by this rank's part of each; return these parts.
+    """Replace a network's layers by this rank's part of each, and return these parts.
 
-    `tensor_parallel` ranks (see `side_by_side`) compute a layer together. `offload` keeps weights,
-    gradients and the optimiser's means in main memory, and needs a process group even for one rank.
+    The layers must be in main memory. `tensor_parallel` ranks (see `side_by_side`) compute a layer
+    together. `offload` keeps weights, gradients and the optimiser's means in main memory, and needs
+    a process group even for one rank.
     """
     network.layers = layers = Layers(network.layers)
     if team.count == 1 and not offload:
@@ -196,7 +200,7 @@ def shard_layers(
 
 
 def parts_of(whole: Tensor, *counts: int) -> list[Tensor]:
-    """Return views of each rank's rows in a mesh of sizes `counts`; the last views may be empty.
+    """Return views of the rows that each rank has in a mesh of sizes `counts`; some may be empty.
 
     The rows are split by the last count, and each part by the count before it.
     """

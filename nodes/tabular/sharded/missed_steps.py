@@ -1,4 +1,4 @@
-"""The optimiser's steps for table rows [n, e] without a gradient; notation as in optimizers.py."""
+"""Takes the optimiser's steps for rows [n, e] of a table that had no gradient in these steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOST = 1e-10  # the share of momentum's effect that is neglected
 
 
 class MissedSteps:
-    """The optimiser's steps for rows that had no gradient in these steps.
+    """The optimiser's steps for rows that had no gradient in them; notation as in optimizers.py.
 
     In each step the means decay by a factor, and a weight changes by its mean and its own decay.
     Let Q(s) be Π (1 - lr decay) over the steps after s. For a row that was last updated in step s,
@@ -32,8 +32,8 @@ class MissedSteps:
     AdamW's mean over its root decays by r = β₁ / √β₂ per step, and |m| / √v is at most 7.3 (Cauchy
     and Schwarz). So all steps after the J-th change w by less than 7.3 rᴶ r / (1 - r) of the
     largest lr. With J = 216 that is 1e-8 of it, below the resolution of float32 for a weight of 0.1
-    with lr = 0.1, so these steps are neglected. J counts from the means that a row has, so a row
-    may be stored and loaded again in between. The step u divides by
+    with lr = 0.1, so these steps are neglected. The bound holds from any step on, so a row may be
+    brought up to date in between. The step u divides by
         √v c d + ε,  c = 1 / √(1 - β₂ˢ),  d = √(β₂ᵘ⁻ˢ (1 - β₂ˢ) / (1 - β₂ᵘ)) ≤ 1
     and 1 / (√v c d + ε) is Σ yᵖ (1 - d)ᵖ / (√v c + ε) with y = √v c / (√v c + ε) ≤ 1. Hence
         w ← Q(s) w - m / (√v c + ε) Σ yᵖ S(s, p)
@@ -59,7 +59,7 @@ class MissedSteps:
         self.begin(0)
 
     def begin(self, done: int) -> None:
-        """Restart after `done` steps, which every row includes."""
+        """Restart after step `done`; every row's state already includes all steps up to it."""
         self._base = self.done = done
         size = 1024  # steps; grows as needed
         self._rates = torch.zeros(size, dtype=torch.float64)
@@ -70,7 +70,7 @@ class MissedSteps:
         self._ways = torch.zeros(self._terms, size, dtype=torch.float64)  # B or S
 
     def count(self) -> None:
-        """Count one more step."""
+        """Note that the optimiser has taken one more step; update Q, B and S."""
         self.done += 1
         step, now = self.done, self.done - self._base
         if now == len(self._rates):  # double the size
@@ -99,7 +99,7 @@ class MissedSteps:
             ways.mul_(kept).add_(rate * falls)
 
     def catch_up(self, numbers: Sequence[Tensor], since: Tensor) -> None:
-        """Take the missed steps of rows, in place; `since` [n] int64 is each row's last step.
+        """Take the missed steps of rows, in place; `since` [n] int64 is the last step in each row.
 
         `numbers` are weights, means and (AdamW) means of squares, [n, e] each, on any device.
         """
@@ -142,7 +142,7 @@ class MissedSteps:
         v.mul_(fall_2)
 
     def _replay(self, numbers: Sequence[Tensor], places: Tensor) -> None:
-        """Take the missed steps one by one, for all rows together, sorted by number of steps."""
+        """Take the missed steps one by one, each for all rows together that have missed it."""
         w, m, v = numbers
         moved = (m != 0).any(1).cpu()  # waiting for the GPU saves many short kernels
         steps = self._count_of(places).long().clamp(max=self._window).where(moved, 0)
@@ -171,12 +171,12 @@ class MissedSteps:
         w.mul_(kept).sub_(m / root * of_mean)
 
     def _left_of(self, places: Tensor) -> list[Tensor]:
-        """Return the missed steps' factors of weights, means and means of squares, [n] each."""
+        """Return the missed steps' decay [n] of weights, of means and of means of squares."""
         missed = self._count_of(places)
         return [self._kept(places), self._fall**missed, self._fall_2**missed]
 
     def _ways_of(self, places: Tensor) -> Tensor:
-        """Return B or S [terms, n]; a weight still decays after the end of the sum."""
+        """Return B or S [terms, n], decayed by the missed steps after the end of the sum."""
         ended = (places + self._window).clamp(max=self.done - self._base)
         return self._ways[:, places] * self._kept(ended)
 

@@ -1,7 +1,8 @@
-"""Steps on ranks that each hold a part of the model, on GPUs or in main memory.
+"""Training steps on ranks that each hold a part of the model, on GPUs or in main memory.
 
 A step is the same as on one rank, except for the order of sums. Every rank takes part in each
-lookup in the table. So all ranks measure the validation rows together, and save together.
+lookup in the table of embeddings. So all ranks measure the validation rows together, and save
+together.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ _MOVED = "embedding.moved"  # among its parameters
 class ShardedSteps(PlainSteps):
     """See the module, and `steps.Steps`.
 
-    `network` is a whole network in main memory, of which only this rank's parts stay. `offload` is
-    the part of the model in main memory: "none", "embeddings" or "all".
+    `network` is a whole network in main memory; afterwards it only has this rank's parts. `offload`
+    is the part of the model in main memory: "none", "embeddings" or "all".
     """
 
     is_sharded = True
@@ -115,7 +116,7 @@ class ShardedSteps(PlainSteps):
         self._next += 1
 
     def _outputs(self, index: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        """Return target [b] and outputs [b, o] of a batch's rows `index` [b], from `first` on."""
+        """Return target [b] and outputs [b, o] of a batch's rows `index`, from row `first` on."""
         source, device = self._data.train, self._device
         route = self._embedding.route(self._categorical[index] + self._first_code)
         there = send(index, source.target.device)
@@ -129,7 +130,7 @@ class ShardedSteps(PlainSteps):
             return target, self._layers.train_rows(x, self._settings.dropout, random, first)
 
     def state(self) -> dict[str, Any]:
-        """See `Steps`; the state is complete only on rank 0. All ranks call this together."""
+        """See `Steps`. The state is complete only on rank 0. All ranks call this together."""
         self._rows.settle()
         state = self._optimizer.state()
         for name, of_rows in zip(("m", "v"), self._rows.means(), strict=True):
@@ -171,7 +172,7 @@ class ShardedSteps(PlainSteps):
         }
 
     def _gathered(self, name: str, part: Tensor) -> Tensor:
-        """Return a whole tensor on rank 0, gathered in main memory; elsewhere an empty one."""
+        """Return a tensor of all ranks' parts in rank 0's main memory, elsewhere an empty one."""
         team, mine = self._team, part.to_local() if isinstance(part, DTensor) else part
         if team.count == 1:
             return mine.cpu()
@@ -232,7 +233,7 @@ class _ActivationsOnHost(saved_tensors_hooks):
 
 
 def _room_for(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return an uninitialised tensor; if it may exceed memory, in an unlinked file."""
+    """Return an uninitialised tensor, in an unlinked file if it may not fit into main memory."""
     if math.prod(shape) < _IN_FILE:
         return torch.empty(*shape, dtype=dtype)
     with tempfile.NamedTemporaryFile(dir=".") as file:
