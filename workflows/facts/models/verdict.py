@@ -1,4 +1,7 @@
-"""A gate's verdict on a region's new model, stored in gate.json and in the model's card."""
+"""The verdict of a gate, which compares a region's new model with the current one.
+
+It is stored in gate.json and in the new model's card.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +32,9 @@ class ComparedModel(Compared):
 class Verdict:
     """The gate's verdict on the challenger (the new model) and the champion (the current model).
 
-    `verdict` is "promoted" if the challenger replaces the champion. `interval` has the ends of two
-    one-sided intervals for the mean of the losses' differences, challenger - champion. `baseline`
-    is a constant prediction.
+    `verdict` is "promoted" if the challenger replaces the champion. `interval` is the confidence
+    interval of their mean difference in loss per row, challenger - champion; None without losses
+    per row. `baseline` has the metrics of a constant prediction.
     """
 
     schema: int = 1
