@@ -21,10 +21,11 @@ def seconds_left(
     hours: float | None,
     pauses: Sequence[Span] = (),
 ) -> float | None:
-    """Return a region's remaining time, at its pace since its first trial was asked.
+    """Return the seconds that a region still needs, at its pace since its first trial was asked.
 
-    Pauses don't count. `first` is the time of the first trial in Unix seconds. `finished` counts
-    ended trials. `budget` and `hours` are the region's limits.
+    Pauses don't count. `first` is the Unix time of asking for the first trial. `finished` counts
+    ended trials. `budget` and `hours` are the region's limits. The result is None until a trial has
+    ended.
     """
     if first is None or not finished:
         return None
@@ -37,10 +38,10 @@ def seconds_left(
 def seconds_left_of_run(
     regions: Iterable[RegionStatus], begun: float | None, pauses: Sequence[Span] = ()
 ) -> float | None:
-    """Return a run's remaining time, at the pace of all regions together: they share the pool.
+    """Return the seconds that a run still needs, at its regions' joint pace: they share the pool.
 
     A region's full training counts as one trial. The result is None until a tenth is done. `begun`
-    is the time when the run's first trial was asked, in Unix seconds.
+    is the Unix time of asking for the run's first trial.
     """
     regions = list(regions)
     done = sum(r.finished + (r.published is not None) for r in regions)

@@ -29,7 +29,8 @@ class RunningTrial:
         slot: HTCondor's name of the slot: `slot1_1@host`.
         started: in Unix seconds.
         value: the objective's metric in the last report.
-        ranks: for a gang, the number of training ranks; 0 while a generation forms.
+        ranks: for a gang, the number of its jobs that train; 0 while a generation (set of them)
+            forms.
     """
 
     node: str

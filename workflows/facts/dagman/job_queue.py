@@ -136,7 +136,7 @@ def of_run(folder: RunFolder) -> str:
 
 
 def one_idle(folder: RunFolder, node: str | None = None) -> Any:
-    """Return the full ad of a waiting trial job of a run, or of one node; None if none waits."""
+    """Return the full ClassAd of a waiting trial job, of the DAG node `node` if given; or None."""
     waits = f"{of_run(folder)} && {WAITS} && TrialfleetMode =!= undefined"
     return one_job(waits + (f" && TrialfleetNode == {classad_string(node)}" if node else ""))
 
