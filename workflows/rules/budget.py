@@ -34,8 +34,8 @@ class Spending:
     """The spending of a region, in USD.
 
     Attributes:
-        trials: c_i of each ended trial.
-        under_way: a_j of each asked trial without a result.
+        trials: the cost of each ended trial.
+        under_way: the cost so far of each trial under way.
         full: the cost of the full training so far; None before its begin.
         full_is_over: whether the full training has ended, or there will be none.
         others: the cost of the gate, and of jobs' time between trials.

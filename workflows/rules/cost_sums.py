@@ -35,8 +35,7 @@ class Item:
 
     Attributes:
         day: the run's day if it is a daily run, otherwise the day of its planning.
-        seconds: how long a job held its slot. Without a job, the time for which the whole machine
-            costs `usd`.
+        seconds: how long a job held its slot; without a job, how long the machine costs `usd`.
         usd: None if the machine's price is unknown.
         instance: the EC2 instance; None on other machines.
     """

@@ -2,8 +2,8 @@
 
 A gang is several jobs that train one trial. Each job has an agent, which runs a worker (one rank).
 A generation (one set of ranks) first forms and then runs. It begins to run only after the old
-workers have ended. Otherwise their end would look like a loss and start the next generation,
-endlessly.
+workers have ended. Otherwise their end would look like a loss, which starts another generation, and
+so on.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float) -> 
     """Return the procs of a gang's jobs that are to be removed from the queue.
 
     After the gang's end, a job is removed if it doesn't run, or if its agent is silent or late to
-    leave. Before it, all jobs are removed if a limit put one on hold, or if fewer than `size.least`
+    leave. Before it, all jobs are removed if a limit put one on hold, or fewer than `size.least`
     are left.
     """
     everyone = frozenset(job.proc for job in jobs)
@@ -175,8 +175,7 @@ def _formed(
 def _newest(roster: Roster, packages: Collection[Package]) -> str | None:
     """Return the checkpoint to start from: the previous generation's last one, else the roster's.
 
-    Checkpoints of generations before the previous one don't count. They may have arrived too late,
-    from a rank that seemed to be lost.
+    Older generations' checkpoints don't count: they came late, from a rank that seemed to be lost.
     """
     own = [p for p in packages if p[:2] == (CHECKPOINT, roster.generation - 1)]
     own = own if roster.generation > roster.first else []  # else another trial's

@@ -110,7 +110,7 @@ class Passed:
 
 
 def passed_of(rule: Rule, verdict: Verdict) -> Passed | None:
-    """Return the message about a model that passed against a champion; None for others."""
+    """Return the message about a model that passed against a champion; None for other verdicts."""
     if not verdict.promoted or verdict.champion is None:
         return None
     worse = _worse_by(rule, verdict.challenger.metrics, verdict.champion.metrics)

@@ -8,8 +8,8 @@ evictions   The job is evicted repeatedly for the same reason, or has lost more 
 stuck       A job or a script of its node stays too long in a temporary state, or a job's agent
             gets no answer. The attempt fails if its job stays in the state `STUCK_TIMES` as long.
 
-Only starts that kept no work make an attempt fail. So spot instances may interrupt a trial any
-number of times if checkpoints save its work.
+Interrupted starts that kept work don't count for the limit. So spot instances may interrupt a trial
+any number of times if checkpoints save its work.
 """
 
 from __future__ import annotations

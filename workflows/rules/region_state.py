@@ -72,8 +72,7 @@ def reason_over(
     """Return why a region without a model gets no more trials, even after a resume; else None.
 
     `reason` is why the region ended early, if it did. `failed` counts the trials that failed for
-    good, and `allowed` is their limit. `finished` counts the ended trials, `done` the complete
-    ones.
+    good, `allowed` is their limit. `finished` counts ended trials, `done` complete ones.
     """
     if refused := refusal("region", Facts(failed=failed, failures=allowed)):
         return refused.reason
@@ -92,7 +91,7 @@ def _was_removed(node: NodeStatus) -> bool:
 def reason_of(
     records: RegionRecords, node: NodeStatus | None, state: RunState, *, by_stop: bool, error: str
 ) -> str | None:
-    """Return why a region ended early, from its record or else from `error`; None if unknown.
+    """Return why a region ended early, from its record or `error`; None if it didn't or if unknown.
 
     `node` is the region's DAG node in the run's graph. `by_stop` is True after `trialfleet stop`.
     `error` is the result of `last_error`.

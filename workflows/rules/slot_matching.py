@@ -2,8 +2,7 @@
 
 A slot counts as if no job ran on it, because a job that only waits for its turn can run. The
 clauses of the job's requirements are evaluated from its ClassAd, as HTCondor's matchmaking does. A
-slot's START expression (which jobs it accepts) may change with the time of day, so it is reported
-separately.
+slot's START (which jobs it accepts) may change during the day and is reported separately.
 """
 
 from __future__ import annotations

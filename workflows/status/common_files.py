@@ -1,7 +1,4 @@
-"""Jobs that wait for common files (inputs shared by a region's jobs) that HTCondor doesn't send.
-
-docs/htcondor-findings.md describes this fault of HTCondor.
-"""
+"""Jobs whose common files (a region's shared inputs) never come; see docs/htcondor-findings.md."""
 
 from __future__ import annotations
 
@@ -48,8 +45,7 @@ def overdue(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
 def without_transfer(waiting: list[tuple[Ad, Transfer | None]], now: float) -> list[Ad]:
     """Return those of a region's `waiting` jobs whose common files will not arrive by themselves.
 
-    A job that has waited 10 s is one of them if its own transfer has ended, or if none of the
-    region is under way.
+    After 10 s a job is one of them if its own transfer has ended, or if the region has none now.
     """
     is_sending = any(  # a transfer from before its job's wait was interrupted
         last is not None and not last.is_over and last.time >= ad["EnteredCurrentStatus"]

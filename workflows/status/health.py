@@ -68,8 +68,7 @@ class Fault:
         patience: the seconds that the fault may last before its repair.
         is_sure: whether one check proves the fault. If not, the queue and the files may have been
             read at different times.
-        has_parent: whether the whole graph's DAGMan waits for the end of the job, or of the
-            region's DAGMan.
+        has_parent: whether the whole graph's DAGMan waits for the job, or for the region's DAGMan.
         node: the trial's DAG node; None for a DAGMan.
     """
 
@@ -83,7 +82,7 @@ class Fault:
     node: str | None = None
 
     def by_person(self) -> Fault:
-        """Return the fault with the remedy if a person asks: it releases even a person's hold."""
+        """Return the fault as a person's request repairs it: even a person's hold is released."""
         is_hold = self.remedy is Remedy.NONE
         return replace(self, remedy=Remedy.RELEASE) if is_hold else self
 

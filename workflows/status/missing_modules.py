@@ -74,8 +74,7 @@ def packages_of(modules: Sequence[str]) -> list[str]:
 def imports_of(files: Iterable[Path]) -> list[str]:
     """Return the modules that Python files import at their top level, by name.
 
-    The result omits Python's own modules, the files' own names, and imports in functions or in
-    `try`.
+    The result omits Python's own modules, the files' own names, and imports in functions or `try`.
     """
     sent = list(files)
     own = {*_SENT, *(file.stem for file in sent)}

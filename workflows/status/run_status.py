@@ -36,7 +36,7 @@ class RegionStatus:
         best: the best value of the objective so far, of the trial with the number `best_trial`.
         seconds_left: the estimated time until the last trial ends; None if unknown.
         reason: why the region ended early.
-        usd: the cost of its jobs so far; None if their nodes have no price.
+        usd: the cost of its jobs so far; None if their machines have no price.
         published: the folder of the published model.
         spent: the spent budget in USD that ended its trials.
         not_latest: why its published model is not `latest`, the current one.

@@ -1,7 +1,7 @@
 """The failing PRE and POST scripts of a run: each one's last error, kept until it succeeds.
 
 The optimiser's service notes the errors of a region's scripts. The programs that publish a model
-and write the report note their own. A script that can't reach the service notes that.
+and write the report note their own. A script that can't reach the service notes that itself.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ class FailingScript:
     """A DAG node's script whose last run failed.
 
     `script` is the operation, such as `ask`. If `cause` is "storage" (the trial database) or
-    "space" (a full disk), the script is retried without limit. After `TRIES` failures for another
-    cause, the region fails. `times` counts the failures in a row; `since` is the first one's time
-    (ISO format).
+    "space" (a full disk), it is retried without limit. After `TRIES` failures for another cause,
+    the region fails. `times` counts the failures in a row; the first was at `since` (ISO format).
     """
 
     node: str
@@ -107,10 +106,9 @@ def failing_scripts(file: Path) -> tuple[FailingScript, ...]:
 
 
 def service_trouble(folder: RunFolder) -> str:
-    """Return why the optimiser's service does not answer, as noted by a client; empty without note.
+    """Return why the optimiser's service doesn't answer, as a calling script noted; else empty.
 
-    A client is a script that calls the service. If it still waited when it wrote the note, the note
-    is ignored as soon as the service writes to its log.
+    If the script still waited, its note is ignored as soon as the service writes to its log.
     """
     try:
         noted = json.loads((folder.root / TROUBLE).read_text(encoding="utf-8"))

@@ -114,8 +114,7 @@ def passed_over(nodes_log: Path, since: float) -> set[str]:
     """Return the DAG nodes whose POST script has ended twice for the same job.
 
     DAGMan ignores the second end (docs/dagman-recovery.md, 3). `since` is the start of the present
-    DAGMan, in Unix seconds. Second ends before it don't count, because DAGMan read them at its
-    start.
+    DAGMan, in Unix seconds. Second ends before it don't count: DAGMan has read them.
     """
     ended: dict[str, bytes] = {}  # by node: the job whose POST script ended last
     found: set[str] = set()

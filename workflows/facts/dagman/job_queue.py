@@ -73,8 +73,7 @@ class QueuedRun:
         root: the job id of the DAGMan that no other DAGMan started: for study.dag, or for a
             region's DAG that was submitted by itself. None if it is not in the queue.
         root_held: why that DAGMan is on hold; None if it isn't.
-        running: the DAG nodes of trials, full trainings and gates whose jobs run or are being
-            ended.
+        running: DAG nodes of trials, full trainings and gates whose jobs run or are being ended.
         idle: such DAG nodes with a job that waits for a slot, and without a running job.
         held: jobs on hold that wait for a person, including DAGMans and the optimiser's service.
         regions: slugs of the regions whose DAGMan job is in the queue.
@@ -90,7 +89,7 @@ class QueuedRun:
 
     @cached_property
     def running_ads(self) -> list[dict[str, Any]]:
-        """The ClassAds of the running jobs of the DAG nodes in `running`; each may have many."""
+        """The ClassAds of all running jobs of the DAG nodes in `running`."""
         trials = (ad for ad in self.ads if ad.get("TrialfleetNode") in self.running)
         return [ad for ad in trials if ad["JobStatus"] == JobStatus.RUNNING]
 

@@ -41,7 +41,7 @@ def end_holder(files: DagFiles) -> None:
 
 
 def _holder(files: DagFiles) -> int | None:
-    """Return the id of the process that holds the lock file; None without one, 0 if hidden."""
+    """Return the id of the process that holds the lock file; None without one, 0 if unknown."""
     try:
         with files.lock.open("rb") as lock:
             wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0)

@@ -38,7 +38,7 @@ class Ended:
 
     @staticmethod
     def from_json(plain: dict[str, Any]) -> Ended:
-        """Return the end that a JSON object describes; an error of `_NONE` if it is invalid."""
+        """Return the end that `plain` describes; raises an error of `_NONE` if it is invalid."""
         return Ended(
             code=int(plain.get("code") or 0),
             cpu_seconds=_number(plain.get("cpu_seconds")),

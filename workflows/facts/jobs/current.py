@@ -32,10 +32,7 @@ def current_trial(files: RegionFolder, node: str, unfinished: Collection[str]) -
 
 
 def place_at(files: RegionFolder, node: str) -> TrialFolder:
-    """Return the folder of the trial that a DAG node's job was last ordered to train.
-
-    Before the first order it is the DAG node's own folder.
-    """
+    """Return the folder of the last trial ordered from a DAG node's job, else the node's own."""
     place = files.of_node(node)
     order = read_order(place)
     if order is None or order.trial is None or not is_lane(node):
@@ -55,12 +52,12 @@ def trained_by(files: RegionFolder, node: str, name: str) -> TrialFolder | None:
 
 
 def in_lane(files: RegionFolder, end: TrialFolder, node: str) -> TrialFolder:
-    """Return the folder of `end`, a full training or gate, for the job of the lane `node`."""
+    """Return the folder of `end`, a full training or gate, for the job of a lane's DAG node."""
     return TrialFolder(end.root, files.trial(node).node_root)
 
 
 def lane_of(files: RegionFolder, end: TrialFolder) -> str | None:
-    """Return the lane whose job executes or executed `end`, a full training or gate; else None."""
+    """Return the lane's DAG node whose job executes `end`, a full training or gate; or None."""
     if not os.path.lexists(end.by_lane):
         return None
     most = job_files.MOST_NOTES

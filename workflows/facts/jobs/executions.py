@@ -48,14 +48,14 @@ class Execution(NamedTuple):
     """One execution of a job in a slot. Times are in Unix seconds.
 
     Attributes:
-        slot: HTCondor's name of the slot, `slot1_1@host`; empty if the job did not begin to
-            execute.
+        slot: its name by HTCondor, `slot1_1@host`; empty if the job did not begin to execute.
         ended: the time of the end; while the job executes, the time of its last event.
         proc: the job's number among the jobs of a gang, which train one trial together; else 0.
         saved: when a trial's last checkpoint or result arrived; None if none did.
         told: when a trial's last result arrived; None if none did.
         memory_mb: the maximum memory, if the event that marks the trial's end has it.
-        ended_by: HTCondor's name of the last event, such as JOB_EVICTED; empty without an end.
+        ended_by: HTCondor's name of the event of the end, such as JOB_EVICTED; empty without an
+            end.
     """
 
     slot: str
@@ -223,10 +223,7 @@ def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
 
 
 def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
-    """Return the events without trials' marks, except the last of several marks in a row.
-
-    That last mark stays, because its time shows until when the job lived.
-    """
+    """Return the events without marks, except the last mark in a row: it shows a living job."""
     return [
         event
         for event, following in pairwise([*events, None])

@@ -1,7 +1,4 @@
-"""Facts about a gang (several jobs that train one trial) from its roster, without the queue.
-
-The roster has the decisions of the gang's keeper, a process on the manager.
-"""
+"""Facts about a gang (jobs that train one trial) from its roster, which its keeper writes."""
 
 from __future__ import annotations
 

@@ -32,8 +32,7 @@ class Apart(NamedTuple):
     """A living agent that another agent of the gang can't reach; the gang leaves it out for now.
 
     `host` and `other` are the addresses of its machine and of the other agent's. It may join again
-    at `until`, in Unix seconds. The wait lasts `seconds`. If the agent is left out again, it waits
-    twice as long.
+    at `until`, in Unix seconds, after `seconds`. If it is left out again, it waits twice as long.
     """
 
     token: str
@@ -55,8 +54,8 @@ class Roster:
         first: the generation in which the trial began.
         members: the seats by rank; while a generation forms, the previous generation's seats.
         start: the name of the checkpoint to start from; None: start from the beginning.
-        kill: while a generation forms: whether agents kill their old workers (training processes),
-            because rank 0 saves no checkpoint any more.
+        kill: while a generation forms: whether old workers (trainers) are killed, because none
+            still saves.
         short: while a generation forms: whether there are fewer agents than the gang's `min`.
         failures: the failures of workers since the last checkpoint while their jobs lived.
         code: the trial's exit code, or minus the signal's number; None until the trial ends. In the
@@ -100,10 +99,9 @@ class Roster:
 class Job:
     """A job of a gang, from the queue and its agent's messages.
 
-    `status`, `began` and `hold_code` are the job's JobStatus, JobCurrentStartDate and
-    HoldReasonCode. `quiet_for` is the time in seconds since the agent's last new message,
-    `running_for` the time since the job got its slot. A `silent` agent has sent nothing new for too
-    long.
+    `status`, `began` and `hold_code` are its JobStatus, JobCurrentStartDate and HoldReasonCode.
+    `quiet_for` is the seconds since the agent's last new message, `running_for` those since the job
+    got its slot. A `silent` agent has sent nothing new for too long.
     """
 
     proc: int

@@ -125,5 +125,5 @@ def may_fail(ad: Mapping[str, Any]) -> bool:
 
 
 def place_of(folder: RunFolder, ad: Mapping[str, Any]) -> TrialFolder:
-    """Return the folder that a job's ClassAd belongs to: of a DAG node, full training or gate."""
+    """Return the folder that a job's ClassAd belongs to: a trial's, full training's or gate's."""
     return folder.region(str(ad["TrialfleetRegion"])).of_node(str(ad["TrialfleetNode"]))

@@ -30,14 +30,14 @@ class Job:
     """HTCondor's facts about the job that trained a trial; a fact that is not recorded is None.
 
     An attempt is one submission of the job. A continuation from a checkpoint is another execution
-    in the same attempt. Each job of a gang (several jobs that train one trial) is an execution,
-    too. Sums are over all attempts. `machine`, `slot` and `ended` are the last attempt's. Times are
-    in Unix seconds.
+    in the same attempt. A gang, whose jobs train one trial together, has an execution for each job.
+    Sums are over all attempts. `machine`, `slot` and `ended` are the last attempt's. Times are in
+    Unix seconds.
 
     Attributes:
         cpu_seconds: None if HTCondor reports 0, because the job ended before the first measurement.
-        memory_mb: the maximum memory, as HTCondor measured it for a trial with its own job, or else
-            as the job's agent did.
+        memory_mb: the maximum memory, by HTCondor for a trial with its own job, else by the job's
+            agent.
         attempts: the number of attempts; 0 if unknown.
         usd: the cost of the time in slots; None if a price is unknown.
         lost_usd: the part of `usd` for failed attempts and interrupted executions, even if a
@@ -144,8 +144,8 @@ def read_stays(
 ) -> list[Stay]:
     """Return the executions of a trial, over all its attempts, oldest first.
 
-    `price` and `failed` are as in `read_job`. An execution without an end counts until `now` if
-    given, else until its last event.
+    `price` and `failed` are as in `read_job`. An execution without an end lasts until `now`, if
+    given.
     """
     attempts = attempts_of(place)
     if attempts and now is not None:
@@ -165,10 +165,7 @@ def read_between(log: Path, price: float | None = None, *, now: float | None = N
 def read_job_stays(
     log: Path, price: float | None = None, *, now: float | None = None
 ) -> tuple[list[Stay], frozenset[str]]:
-    """Return all executions of a job of several trials, and which of `parts.ENDS` it executed.
-
-    `price` and `now` are as in `read_stays`.
-    """
+    """Return all executions of a job of several trials, and its `ends` as in `WholeJob`."""
     attempts, ends = whole_of(log)
     if attempts and now is not None:
         attempts = [*attempts[:-1], _until(now, attempts[-1])]

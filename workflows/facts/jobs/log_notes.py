@@ -23,7 +23,7 @@ _MOST = 64 << 20  # bytes of a note; for a log with thousands of marks 1 MB is e
 
 
 class WholeJob(NamedTuple):
-    """A job's executions by attempt, oldest first, and which of `parts.ENDS` the job executed."""
+    """A job's executions by attempt; `ends` says which of "best" and "gate" the job executed."""
 
     attempts: Sequence[Sequence[Execution]]
     ends: frozenset[str]

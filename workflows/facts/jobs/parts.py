@@ -163,7 +163,7 @@ class _Span:
 
 
 class _GangDivision:
-    """The executions of one submission of a gang, divided by trial; its jobs train one together."""
+    """The executions of one submission of a gang (jobs that train one trial), divided by trial."""
 
     def __init__(self, events: Sequence[JobEvent]) -> None:
         self.between: list[Execution] = []

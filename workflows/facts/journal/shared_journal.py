@@ -40,7 +40,7 @@ class SharedJournal(Journal):
 
     @property
     def scope(self) -> str:
-        """The text by which event ids differ from those of other journals, on both managers."""
+        """The text by which event ids differ from other journals', the same on both managers."""
         return self._rows.study
 
     def begin(self, attempt: Attempt) -> Attempt:

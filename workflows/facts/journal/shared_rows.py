@@ -4,8 +4,7 @@ Only the lease's holder works on the study's daily runs, and renews the lease me
 manager may take an expired lease. Each change of the holder increases the lease's token by one. A
 row is written only in a transaction that finds the writer's own token in the lease. So a manager
 that was interrupted, and lost the lease meanwhile, writes nothing afterwards (a fencing token,
-Kleppmann, "How to do distributed locking", 2016). Times are the database's, so the managers' clocks
-don't matter.
+Kleppmann, "How to do distributed locking", 2016). Times are the database's, not the managers'.
 """
 
 from __future__ import annotations

@@ -98,10 +98,7 @@ def current_model(published: Path) -> Path | None:
 
 
 def previous_model(published: Path) -> Path | None:
-    """Return the newest of the region's models that are older than `published`; None without one.
-
-    Raises OSError if the folder of models can't be read.
-    """
+    """Return the region's newest model older than `published`, or None; may raise OSError."""
     as_of = as_of_model(published)
     if as_of is None:
         return None

@@ -2,8 +2,8 @@
 
 Only the link `latest` decides which model is current. A change is written to the file before the
 link changes. If the process is killed in between, the link still names the `previous` model of the
-last written change, which then doesn't count. Callers of functions that write must hold the lock of
-the folder.
+last written change, which then doesn't count. Callers of functions that write must hold the
+folder's lock.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def last_move(link: Path, run: str) -> Change | None:
 
 
 def note(link: Path, run: str, by: str, *, why: str = "") -> None:
-    """Note that `link` will now change to the model of `run`, with origin `by` and account."""
+    """Note that `link` will now change to the model of `run`, by what, by whom and why."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     who = "" if by in {"publish", "restore"} else _account()
     new = Change(run=run, previous=target_of(link), time=now, by=by, who=who, why=why)

@@ -1,7 +1,4 @@
-"""The verdict of a gate, which compares a region's new model with the current one.
-
-It is stored in gate.json and in the new model's card.
-"""
+"""The verdict (gate.json) of a gate, which compares a region's new model with the current one."""
 
 from __future__ import annotations
 
@@ -32,9 +29,9 @@ class ComparedModel(Compared):
 class Verdict:
     """The gate's verdict on the challenger (the new model) and the champion (the current model).
 
-    `verdict` is "promoted" if the challenger replaces the champion. `interval` is the confidence
-    interval of their mean difference in loss per row, challenger - champion; None without losses
-    per row. `baseline` has the metrics of a constant prediction.
+    `verdict` is "promoted" if the challenger replaces the champion. `interval` has the ends of two
+    one-sided confidence intervals of the mean difference in loss per row, challenger - champion;
+    None if rows can't be paired. `baseline` has the metrics of a constant prediction.
     """
 
     schema: int = 1

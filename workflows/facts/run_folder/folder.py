@@ -21,8 +21,7 @@ FAILING = "failing.json"
 def file_in(name: str, *, of: str = "root") -> cached_property[Path]:
     """Return a property with the path of the file `name`, cached because making a path is slow.
 
-    `of` is the attribute with the file's folder. In `name`, {} stands for the name of the folder
-    `root`.
+    `of` is the attribute with the file's folder. In `name`, {} stands for the root folder's name.
     """
     return cached_property(lambda folder: getattr(folder, of) / name.format(folder.root.name))
 

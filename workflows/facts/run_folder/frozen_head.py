@@ -1,7 +1,6 @@
 """The main facts about a run and its models, from RUN/study.yaml (the frozen study).
 
-The study's types are not imported, because importing pydantic takes longer than the rest of a
-rollback.
+The study's types are not imported: importing pydantic takes longer than the rest of a rollback.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from trialfleet.workflows.names import NO_MODELS
 class FrozenHead:
     """The facts in RUN/study.yaml about a run and its models.
 
-    The run was planned in `folder`. Its costs belong to the day `of_day`. `publish` is the publish
-    folder, or `NO_MODELS`.
+    The run was planned in `folder`. Its costs belong to `of_day`. `publish` is a folder, or
+    `NO_MODELS`.
     """
 
     run: str

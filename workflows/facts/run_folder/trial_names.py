@@ -1,4 +1,4 @@
-"""The names of a lane's DAG nodes and trials, and the DAG node of each trial."""
+"""The names of a lane's DAG nodes and trials; a lane is a sequence of a region's trials."""
 
 from __future__ import annotations
 

@@ -93,8 +93,7 @@ def find_run(name: str | None, *, planned: bool = False) -> Path:
     Args:
         name: the run's folder, its id, or STUDY/RUN-ID; or a unique beginning of these. A study's
             name means its newest run; None means the newest of all runs.
-        planned: whether the newest run is first sought among those not submitted, instead of among
-            the submitted ones.
+        planned: whether the newest run is first sought among those that were not submitted.
     """
     runs = runs_here()
     if name is None:

@@ -78,7 +78,8 @@ def models_folders_named(name: str, study: str | None = None) -> list[Path]:
 def by_region(models_folders: Iterable[Path]) -> list[Path]:
     """Return the folders of models, sorted by study and then by the regions' names.
 
-    Sorting by path would give another order, because the folders' names (slugs) have no Å.
+    Sorting by path would give another order, because the folders' names (slugs) lack letters like
+    Å.
     """
     return sorted(models_folders, key=lambda folder: (folder.parent, region_of(folder)))
 

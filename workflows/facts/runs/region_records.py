@@ -54,8 +54,8 @@ class EndFiles:
     """The progress of a region's full training and gate, from their files.
 
     If `is_trained`, the full training has left a result and a model. If `is_measured`, the gate has
-    measured the models or decided without measuring. If `gate_begins`, the order for the gate's job
-    has been written.
+    measured the models or decided without measuring. If `gate_begins`, the gate's job has its
+    order.
     """
 
     is_trained: bool

@@ -40,7 +40,7 @@ def note(folder: RunFolder, mode: Mode, reason: str) -> None:
 
 
 def read_unpaid(folder: RunFolder) -> dict[str, str]:
-    """Return the noted reasons why no money is left, by mode: `tune` (trials) or `final` (all)."""
+    """Return the noted reasons why no money is left for trials (`tune`) or trainings (`final`)."""
     return read_record(folder.unpaid, shape=Reasons) if folder.unpaid.exists() else {}
 
 

@@ -30,7 +30,7 @@ def storage_url(folder: RunFolder, study: Study) -> str:
 
 
 def trials_reader(folder: RunFolder, study: Study, *, brief: bool = False) -> Reader:
-    """Return a reader of a run's trials, which takes the name of a region's Optuna study."""
+    """Return a reader of a run's trials; it is called with the name of a region's Optuna study."""
     if study.storage:
         return reader_of_url(study.storage, brief=brief)
     return _OwnFile(folder, brief=brief)

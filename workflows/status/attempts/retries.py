@@ -74,7 +74,7 @@ class Attempts:
         return outcome.final or so_far >= most or node_faults.own_errors(noted) > self._retries
 
     def another(self, node: str, outcome: Failed, job: JobEnd) -> Reply | None:
-        """Record a failed attempt at a full training or gate; return the reply to retry or None."""
+        """Record a failed attempt at a full training or gate; return a retry's reply, else None."""
         outcome = self.with_machine(outcome, noted_failures(self._place))
         kept = self.kept(outcome)
         noted = note_final_failure(
@@ -84,7 +84,7 @@ class Attempts:
         return None if is_over else self.try_again(node, outcome, noted)
 
     def try_again(self, node: str, outcome: Failed, noted: Noted) -> Reply:
-        """Remove a failed attempt's files; return the script's reply that makes DAGMan retry."""
+        """Remove the failed attempt's files; return the script's reply that makes DAGMan retry."""
         for left in (self._place.saved, self._place.ended):
             job_files.remove(left)
         own = node_faults.own_errors(noted)

@@ -14,8 +14,7 @@ def settled(place: TrialFolder, return_code: int, most: float = math.inf) -> int
     """Return an attempt's return code, and move its files into the trial's folder.
 
     `return_code` is DAGMan's, or the agent's if the job continues; it counts if no end was
-    reported. `most` limits the size of the files in bytes. Raises OSError, for example if the disk
-    is full.
+    reported. The files may have `most` bytes. Raises OSError, say for a full disk.
     """
     take_left(place, place.left, most)
     if ended := read_ended(place):

@@ -142,8 +142,8 @@ def overhead(place: RunFolder, now: datetime) -> CostSum | None:
 
     The nodes come from the autoscaler's last report, not from AWS. The result is None without a
     report. Other runs on these nodes are looked up in the folders of this study and of studies next
-    to it. `now` ends the charged time of running nodes. Raises OptimizerError if the run's trials
-    can't be read.
+    to it. `now` ends the charged time of running nodes. Raises OptimizerError if trials can't be
+    read.
     """
     run = BilledRun.open(place.root)
     if run.fleet is None or not (known := reported(run.fleet, [place.fleet_state])):
