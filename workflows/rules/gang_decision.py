@@ -175,7 +175,7 @@ def _formed(
 def _newest(roster: Roster, packages: Collection[Package]) -> str | None:
     """Return the checkpoint to start from: the previous generation's last one, else the roster's.
 
-    Older generations' checkpoints don't count: they came late, from a rank that seemed to be lost.
+    Older generations' checkpoints don't count: they may be late ones of a rank that seemed lost.
     """
     own = [p for p in packages if p[:2] == (CHECKPOINT, roster.generation - 1)]
     own = own if roster.generation > roster.first else []  # else another trial's

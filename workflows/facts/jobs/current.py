@@ -32,7 +32,10 @@ def current_trial(files: RegionFolder, node: str, unfinished: Collection[str]) -
 
 
 def place_at(files: RegionFolder, node: str) -> TrialFolder:
-    """Return the folder of the last trial ordered from a DAG node's job, else the node's own."""
+    """Return the folder of the trial that a DAG node's job was last ordered to train.
+
+    Before the first order, the DAG node's own folder is returned.
+    """
     place = files.of_node(node)
     order = read_order(place)
     if order is None or order.trial is None or not is_lane(node):

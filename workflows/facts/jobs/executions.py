@@ -48,14 +48,13 @@ class Execution(NamedTuple):
     """One execution of a job in a slot. Times are in Unix seconds.
 
     Attributes:
-        slot: its name by HTCondor, `slot1_1@host`; empty if the job did not begin to execute.
+        slot: HTCondor's name of the slot, `slot1_1@host`; empty if the job did not execute.
         ended: the time of the end; while the job executes, the time of its last event.
         proc: the job's number among the jobs of a gang, which train one trial together; else 0.
         saved: when a trial's last checkpoint or result arrived; None if none did.
         told: when a trial's last result arrived; None if none did.
         memory_mb: the maximum memory, if the event that marks the trial's end has it.
-        ended_by: HTCondor's name of the event of the end, such as JOB_EVICTED; empty without an
-            end.
+        ended_by: HTCondor's name of the ending event, such as JOB_EVICTED; empty without an end.
     """
 
     slot: str
@@ -223,7 +222,10 @@ def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
 
 
 def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
-    """Return the events without marks, except the last mark in a row: it shows a living job."""
+    """Return the events without marks, except the last of several marks in a row.
+
+    Readers need its time, because it shows until when the job lived.
+    """
     return [
         event
         for event, following in pairwise([*events, None])
@@ -273,7 +275,7 @@ def _continued(execution: Execution, event: JobEvent) -> Execution:
 
 
 def _marked(execution: Execution, event: JobEvent) -> Execution:
-    """Return `execution` updated by a trial's mark in `event`, which may follow the end."""
+    """Return `execution` updated by a trial's mark, which may come after the execution's end."""
     mark = mark_of(event)
     if mark is None or mark.kind is MarkKind.BEGINS:
         return execution

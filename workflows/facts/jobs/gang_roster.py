@@ -32,7 +32,8 @@ class Apart(NamedTuple):
     """A living agent that another agent of the gang can't reach; the gang leaves it out for now.
 
     `host` and `other` are the addresses of its machine and of the other agent's. It may join again
-    at `until`, in Unix seconds, after `seconds`. If it is left out again, it waits twice as long.
+    at `until`, in Unix seconds, after a wait of `seconds`. If it is left out again, it waits twice
+    as long.
     """
 
     token: str
@@ -54,8 +55,8 @@ class Roster:
         first: the generation in which the trial began.
         members: the seats by rank; while a generation forms, the previous generation's seats.
         start: the name of the checkpoint to start from; None: start from the beginning.
-        kill: while a generation forms: whether old workers (trainers) are killed, because none
-            still saves.
+        kill: while a generation forms: whether the previous generation's workers (training
+            processes) are killed, because rank 0 has no checkpoint left to save.
         short: while a generation forms: whether there are fewer agents than the gang's `min`.
         failures: the failures of workers since the last checkpoint while their jobs lived.
         code: the trial's exit code, or minus the signal's number; None until the trial ends. In the

@@ -36,8 +36,8 @@ class Job:
 
     Attributes:
         cpu_seconds: None if HTCondor reports 0, because the job ended before the first measurement.
-        memory_mb: the maximum memory, by HTCondor for a trial with its own job, else by the job's
-            agent.
+        memory_mb: the maximum memory, by HTCondor for a trial with its own job, else as reported by
+            the job's agent.
         attempts: the number of attempts; 0 if unknown.
         usd: the cost of the time in slots; None if a price is unknown.
         lost_usd: the part of `usd` for failed attempts and interrupted executions, even if a
@@ -144,8 +144,7 @@ def read_stays(
 ) -> list[Stay]:
     """Return the executions of a trial, over all its attempts, oldest first.
 
-    `price` and `failed` are as in `read_job`. An execution without an end lasts until `now`, if
-    given.
+    `price` and `failed` are as in `read_job`. A running execution lasts until `now`, if given.
     """
     attempts = attempts_of(place)
     if attempts and now is not None:

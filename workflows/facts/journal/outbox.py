@@ -78,7 +78,7 @@ class Outbox:
             connection.executescript(_SCHEMA)
 
     def put(self, events: Iterable[Event], channels: Sequence[Channel], *, is_daily: bool) -> None:
-        """Add events, with a delivery for each channel that wants them; existing events stay."""
+        """Add events, with a delivery for each channel that wants them; known events stay."""
         now = _now()
         with self._open() as connection:
             for event in events:

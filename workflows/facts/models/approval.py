@@ -40,7 +40,7 @@ class Awaiting:
 
 
 def note_awaiting(published: Path) -> None:
-    """Note that a model waits for approval from now on; a note that it has already stays.
+    """Note that a model waits for approval from now on, unless that is noted already.
 
     The caller must hold the lock of the region's folder of models.
     """
@@ -79,7 +79,7 @@ def awaiting_of(study: Study) -> dict[str, Awaiting]:
 
 
 def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
-    """Return the model of `published`, the content of published.json, if it waits; else None."""
+    """Return the model of `published` (published.json) if it waits for approval, else None."""
     if "awaits_approval" not in published:
         return None
     path = Path(published["path"])

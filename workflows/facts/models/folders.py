@@ -77,7 +77,10 @@ def champion_of(models_folder: Path, study: str) -> Path | None:
 
 
 def reason_not_latest(record: Path) -> str | None:
-    """Return why the model of `record`, a published.json, isn't current; None if it is."""
+    """Return why the model of `record` isn't current; None if it is, or without a record.
+
+    `record` is a published.json. Raises InputError if it is damaged.
+    """
     if not record.exists():
         return None
     return reason_kept_out(read_record(record, "path", shape=Published))
@@ -98,7 +101,10 @@ def current_model(published: Path) -> Path | None:
 
 
 def previous_model(published: Path) -> Path | None:
-    """Return the region's newest model older than `published`, or None; may raise OSError."""
+    """Return the newest of the region's models that are older than `published`; None without one.
+
+    Raises OSError if the region's folder of models can't be read.
+    """
     as_of = as_of_model(published)
     if as_of is None:
         return None

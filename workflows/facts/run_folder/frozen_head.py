@@ -20,8 +20,7 @@ from trialfleet.workflows.names import NO_MODELS
 class FrozenHead:
     """The facts in RUN/study.yaml about a run and its models.
 
-    The run was planned in `folder`. Its costs belong to `of_day`. `publish` is a folder, or
-    `NO_MODELS`.
+    The run was planned in `folder`. Its costs belong to `of_day`. `publish` may be `NO_MODELS`.
     """
 
     run: str

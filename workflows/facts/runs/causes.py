@@ -176,7 +176,7 @@ def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:
 
 
 def reason_all_fail(regions: Sequence[tuple[Sequence[AnyTrial], RegionFolder]]) -> str | None:
-    """Return why no trial of a run can succeed; None if one has, or if attempts are few or differ.
+    """Return why no trial of a run can succeed; None if one has, or if errors differ or are few.
 
     The text has the first attempt's error, so that it stays the same while more attempts fail.
     """

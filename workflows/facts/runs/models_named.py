@@ -78,8 +78,7 @@ def models_folders_named(name: str, study: str | None = None) -> list[Path]:
 def by_region(models_folders: Iterable[Path]) -> list[Path]:
     """Return the folders of models, sorted by study and then by the regions' names.
 
-    Sorting by path would give another order, because the folders' names (slugs) lack letters like
-    Å.
+    The folders' names are slugs, which lack letters like Å and sort differently.
     """
     return sorted(models_folders, key=lambda folder: (folder.parent, region_of(folder)))
 

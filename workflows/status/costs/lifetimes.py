@@ -26,7 +26,7 @@ def reported(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifetime]:
 
 
 def recorded(fleet: Fleet, now: datetime | None) -> dict[str, Lifetime]:
-    """Return EC2 nodes' lifetimes, from the fleet's record and AWS; FleetError if unreachable."""
+    """Return EC2 nodes' lifetimes, from the fleet's record and AWS; FleetError if AWS fails."""
     from trialfleet.infra.fleet.aws.clients import Aws
     from trialfleet.infra.fleet.commands.status import current_record
 
