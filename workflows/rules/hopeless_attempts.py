@@ -5,7 +5,7 @@ Two kinds of trouble are reported:
 
 evictions   The job is evicted repeatedly for the same reason, or has lost more work than it kept.
             The attempt fails after `MOST_WASTED` starts in a row that kept no work.
-stuck A job or its DAG node's script stays too long in a temporary state, or a job's agent
+stuck       A job or its DAG node's script stays too long in a temporary state, or a job's agent
             gets no answer. The attempt fails if its job stays in the state `STUCK_TIMES` as long.
 
 Interrupted starts that kept work don't count for the limit. So spot instances may interrupt a trial
