@@ -1,1 +1,1 @@
-"""Facts about runs: frozen values without judgement. Each fact is read by one module only."""
+"""Readers of facts about runs, which decide nothing. Each fact is read by one module only."""

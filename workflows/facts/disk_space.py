@@ -30,10 +30,10 @@ def lack_of_space(folder: Path) -> str:
 def when_there_is_space(
     action: Callable[[], T], progress: Callable[[str], None], pause: float = PAUSE_SECONDS
 ) -> T:
-    """Return the result of `action`; repeat the action while the disk is full.
+    """Return the result of `action`, which is repeated as long as the disk is full.
 
-    `action` must be safe to repeat, wherever it failed. `progress` gets a line for each failure,
-    and `pause` is in seconds.
+    `action` must be safe to repeat, wherever it failed. `progress` gets a line after each failure.
+    The next try follows after `pause` seconds.
 
     Raises:
         OSError: the action failed for another reason than a full disk.

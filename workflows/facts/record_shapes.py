@@ -1,6 +1,6 @@
-"""The shapes of the JSON files in a run's folder; `files.read_record` refuses others.
+"""The shapes of the JSON files in a run's folder; `files.read_record` refuses other shapes.
 
-Other keys may have any value, because other releases may note more.
+Keys that are not listed here may have any value, because other releases may write more keys.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class FailingScripts(TypedDict):
 
 
 class Ordered(TypedDict):
-    """trial.json of a full training: the keys that programs other than the trial read."""
+    """trial.json of a full training: the keys that programs other than the trainer read."""
 
     region: str
     trial: int

@@ -1,1 +1,1 @@
-"""Decisions about runs: pure functions of facts. Each decision is made by one module only."""
+"""Decisions about runs, as pure functions of facts. Each decision is made by one module only."""

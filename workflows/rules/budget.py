@@ -1,4 +1,4 @@
-"""The amounts that count against a budget in USD; `may_begin` uses them. Pure.
+"""The amounts that count against a budget in USD, for optimizer/may_begin.py. Pure functions.
 
     b     the budget
     c_i   cost of an ended job: of a trial with all its attempts, a full training, a gate
@@ -34,8 +34,8 @@ class Spending:
     """The spending of a region, in USD.
 
     Attributes:
-        trials: c_i of each ended trial.
-        under_way: a_j of each asked trial without a result.
+        trials: the cost of each ended trial.
+        under_way: the cost so far of each trial under way.
         full: the cost of the full training so far; None before its begin.
         full_is_over: whether the full training has ended, or there will be none.
         others: the cost of the gate, and of jobs' time between trials.
@@ -49,7 +49,7 @@ class Spending:
 
     @property
     def spent(self) -> float:
-        """The cost of the ended jobs."""
+        """The cost of the ended jobs, including `others`."""
         over = self.full or 0.0 if self.full_is_over else 0.0
         return sum(self.trials) + over + self.others
 
@@ -65,11 +65,11 @@ class Spending:
 
 
 def expected_of(spendings: Iterable[Spending], before: Expected | None = None) -> Expected:
-    """Return the expected costs of jobs: the mean costs of the ended ones.
+    """Return the expected costs of a trial and of a full training: the mean costs of ended ones.
 
-    Until a job has ended, `before` counts: the expected costs from previous runs. Without `before`,
-    a trial costs nothing, so only spent money counts. Until a full training has ended, its expected
-    cost is at least a trial's.
+    Until a trial or full training has ended, `before` counts: the expected costs from previous
+    runs. Without `before`, a trial is expected to cost nothing, so only spent money counts. Until a
+    full training has ended, its expected cost is at least a trial's.
     """
     known = list(spendings)
     before = before or Expected()
@@ -82,7 +82,7 @@ def expected_of(spendings: Iterable[Spending], before: Expected | None = None) -
 def usd_budget(
     name: str, usd: float, spendings: Sequence[Spending], expected: Expected
 ) -> UsdBudget:
-    """Return a budget with the spent and the reserved amounts of its regions."""
+    """Return the budget `name` of `usd`, with what its regions have spent and reserved."""
     return UsdBudget(
         name=name,
         usd=usd,

@@ -1,4 +1,4 @@
-"""Costs as a list of items, and the sums of items with the same keys. Pure."""
+"""Costs as a list of items, and the sums of items with the same keys. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BY = ("study", "run", "day", "team", "region", "kind")
 
 
 class Kind(StrEnum):
-    """The purpose of a cost."""
+    """What money was spent on."""
 
     TRIAL = "trials"
     BETWEEN = "between trials"  # shared jobs, while they trained no trial
@@ -31,13 +31,12 @@ OVERHEAD = frozenset({Kind.BOOT, Kind.IDLE})
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """The cost of one job on one node, or of a node's time without a job.
+    """The cost of one job on one machine, or of a machine's time without a job.
 
     Attributes:
         day: the run's day if it is a daily run, otherwise the day of its planning.
-        seconds: how long a job held its slot. For a node without a job, the cost as a time for
-            which the whole node was idle.
-        usd: None if the node's price is unknown.
+        seconds: how long a job held its slot; without a job, how long the machine costs `usd`.
+        usd: None if the machine's price is unknown.
         instance: the EC2 instance; None on other machines.
     """
 
@@ -61,10 +60,10 @@ class CostSum:
         usd: all known costs.
         work: the part that led to results, including jobs' time between trials.
         lost: the part of failed attempts and interrupted executions.
-        boot: the part of nodes before they joined the pool.
-        idle: the part of nodes without a job.
+        boot: the part of machines before they joined the pool.
+        idle: the part of machines without a job.
         hours: how long jobs held slots, with or without a result.
-        unpriced_hours: the part of `hours` on nodes of unknown price, whose cost is missing.
+        unpriced_hours: the part of `hours` on machines of unknown price, whose cost is missing.
     """
 
     key: dict[str, str]

@@ -38,8 +38,8 @@ class Finding(NamedTuple):
 def findings(today: DayProfile, past: Sequence[DayProfile]) -> list[Finding]:
     """Return the unusual features of a day's table; at most one finding per check.
 
-    `past` has the profiles of the region's past days with a model, oldest first. With fewer than
-    `FEWEST_DAYS` days, only the labels are checked.
+    `past` has the profiles (statistics) of the region's tables on past days with a model, oldest
+    first. With fewer than `FEWEST_DAYS` of them, only the labels are checked.
     """
     past = past[-MOST_DAYS:]
     found = [("labels", _labels(today, _alike(today, past)))]
@@ -57,8 +57,8 @@ def band(values: Sequence[float], floor: float) -> tuple[float, float]:
     """Return the range of a feature's usual values, from its values on past days.
 
     The range is median ± 5 · 1.4826 · MAD, or ± `floor` if that is wider. The range always includes
-    the second lowest and the second highest value. So a value of two days, as on weekends, is
-    usual. A value of one odd day is not.
+    the second lowest and the second highest value. So a value that occurred on two days, as on
+    weekends, is usual, and that of one odd day is not.
     """
     middle, ordered = median(values), sorted(values)
     width = max(floor, _SPREADS * median(abs(value - middle) for value in values))
@@ -66,7 +66,7 @@ def band(values: Sequence[float], floor: float) -> tuple[float, float]:
 
 
 def _error(share: float, rows: int) -> float:
-    """Return how much chance may change a share that is measured on this number of rows."""
+    """Return by how much chance may change `share` if it is measured on `rows` rows."""
     likely = (share * rows + 1) / (rows + 2)  # not 0 for a share of 0
     return _ERRORS * math.sqrt(likely * (1 - likely) / max(1, rows))
 
@@ -182,9 +182,9 @@ def _at(quantiles: Sequence[float], share: float) -> float:
 
 
 def _labels(today: DayProfile, past: Sequence[DayProfile]) -> str:
-    """Return a text if the labels look shuffled, unless past days' labels did, too.
+    """Return a text if the labels look shuffled and past days' labels did not; otherwise empty.
 
-    With too few past days to compare, only a table with many rows gets a text.
+    With too few past days to compare, only a table with many rows is judged.
     """
     if today.labels is None or today.labels.ratio > 1:
         return ""

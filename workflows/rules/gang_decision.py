@@ -1,8 +1,9 @@
-"""The decision on a gang's next state, from facts to a roster. Pure.
+"""Decides from facts on a gang's next roster: the orders for its agents. Pure functions.
 
-A generation (one set of ranks) first forms and then runs. If a roster named new ranks while old
-workers lived, the old workers would end. Their end would look like a loss and start the next
-generation, endlessly.
+A gang is several jobs that train one trial. Each job has an agent, which runs a worker (one rank).
+A generation (one set of ranks) first forms and then runs. It begins to run only after the old
+workers have ended. Otherwise their end would look like a loss, which starts another generation, and
+so on.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ EXIT_REJECTED = 64  # these parameters can't be trained: nothing is retried
 def decide(
     roster: Roster, size: Size, jobs: Collection[Job], files: Collection[str], now: float
 ) -> Roster:
-    """Return the gang's next roster, which is the same roster if nothing changes.
+    """Return the gang's next roster, which is `roster` itself if nothing changes.
 
-    `jobs` are the gang's jobs in the queue. `files` are the names of packages from their agents.
+    `jobs` are the gang's jobs in the queue. `files` are the names of the packages (checkpoints and
+    results) that their agents sent.
     """
     if roster.state == DONE or roster.code is not None:
         return roster
@@ -58,8 +60,9 @@ def decide(
 def to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float) -> frozenset[int]:
     """Return the procs of a gang's jobs that are to be removed from the queue.
 
-    After the gang's end, a job is removed if it waits for a slot or stays too long. Before, all
-    jobs are removed if a limit put a job on hold, or if too few jobs are left.
+    After the gang's end, a job is removed if it doesn't run, or if its agent is silent or late to
+    leave. Before it, all jobs are removed if a limit put one on hold, or fewer than `size.least`
+    are left.
     """
     everyone = frozenset(job.proc for job in jobs)
     if roster.state == DONE:
@@ -73,7 +76,7 @@ def to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float) -> 
 
 
 def superseded(roster: Roster, files: Collection[str]) -> frozenset[str]:
-    """Return the packages that no generation will start from; all of them after the gang's end."""
+    """Return the names of packages that no later generation needs; after the gang's end, of all."""
     found = {name: package for name in files if (package := package_of(name.removesuffix(".part")))}
     if roster.state == DONE:
         return frozenset(found)
@@ -172,7 +175,7 @@ def _formed(
 def _newest(roster: Roster, packages: Collection[Package]) -> str | None:
     """Return the checkpoint to start from: the previous generation's last one, else the roster's.
 
-    An earlier generation's checkpoint may have come too late, from a rank that seemed to be lost.
+    Older generations' checkpoints don't count: they may be late ones of a rank that seemed lost.
     """
     own = [p for p in packages if p[:2] == (CHECKPOINT, roster.generation - 1)]
     own = own if roster.generation > roster.first else []  # else another trial's
@@ -220,10 +223,11 @@ def _running(
 def _kept_apart(
     roster: Roster, own: Collection[Member], heard: Collection[str], now: float
 ) -> tuple[Apart, ...]:
-    """Return the agents to leave out, new and previous ones, so that all others reach each other.
+    """Return the agents to leave out, with those left out before, so that all others are connected.
 
     The agent with the most broken connections is left out first; of equals, the higher rank. An
-    agent that is also silent for the access point stays, because it is lost or soon back.
+    agent that the access point doesn't hear either is not left out, because it is lost or soon
+    back. The result is empty if no connection between heard agents is broken.
     """
     seats = {seat.token: (rank, seat) for rank, seat in enumerate(roster.members)}
     broken = {
@@ -253,10 +257,10 @@ def _kept_apart(
 def _after_failure(
     roster: Roster, another: Roster, failed: list[Member], packages: Collection[Package]
 ) -> Roster:
-    """Return the roster after a worker's failure: another generation, or the trial's end.
+    """Return the roster after a worker's failure: `another` (generation), or the trial's last one.
 
-    Repeated failures without a checkpoint in between are the trainer's fault. The worker that ended
-    first is the cause, because the other workers ended when they lost it.
+    Repeated failures without a checkpoint in between are the trainer's fault, and end the trial.
+    The worker that ended first is the cause, because the others ended when they lost it.
     """
     has_saved = any(p[:2] == (CHECKPOINT, roster.generation) for p in packages)
     failures = 1 if has_saved else roster.failures + 1

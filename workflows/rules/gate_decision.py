@@ -11,23 +11,24 @@ dual-criterion design, Clinical Trials 15, 2018). Two alternatives were rejected
 - *Keep the champion if the challenger's metric is worse.* Of two equally good models, chance makes
   the challenger's metric worse in half of all cases.
 
-If the trainer writes the loss of each row, a paired bootstrap judges chance (Efron and Tibshirani,
-An Introduction to the Bootstrap, 1993, chapter 13; Koehn, Statistical significance tests for
-machine translation evaluation, 2004). Both models saw the same rows, so rows are resampled in
-pairs. The rule has a disadvantage: each day, a model that is a little worse may pass unnoticed.
-This is the creep of non-inferiority trials (D'Agostino, Massaro and Sullivan, Statistics in
-Medicine 22, 2003).
+If the trainer writes the loss of each row, a paired bootstrap decides whether chance explains the
+difference (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13; Koehn,
+Statistical significance tests for machine translation evaluation, 2004). Both models were measured
+on the same rows, so rows are resampled in pairs. The rule has a disadvantage: each day, a model
+that is a little worse may pass unnoticed. This is the creep of non-inferiority trials (D'Agostino,
+Massaro and Sullivan, Statistics in Medicine 22, 2003).
 
 If chance explains a difference, chance could as well have made the challenger better by the same
-amount. So the difference counts as chance only if the interval reaches below zero by at least a
-quarter of the difference (`_AS_WELL`). An interval that begins just below zero doesn't show chance.
-A third of all bootstrap samples don't contain a given row. So a single bad row makes the interval
-begin just below zero, however large that row's loss is. One row can't make the interval reach as
-far as the quarter. Of challengers that equal the champion, 9 % are then rejected instead of 5 %.
-Ranks or a trimmed mean don't help, because they ignore such a row.
+amount. So the difference counts as chance only if its confidence interval reaches below zero by at
+least a quarter of the difference (`_AS_WELL`). It is not enough that the interval begins just below
+zero. A third of all bootstrap samples don't contain a given row. So a single bad row makes the
+interval begin just below zero, however large that row's loss is. One row can't make the interval
+reach as far as the quarter. Of challengers that equal the champion, 9 % are then rejected instead
+of 5 %. Ranks or a trimmed mean don't help, because they ignore such a row.
 
-Shuffled labels also spoil the rows for the measurement, so that both models look equally bad. So
-the challenger must be shown to be better than a constant prediction, if the trainer measures one.
+If labels are shuffled, those of the rows for the measurement are, too, and both models look equally
+bad. So the challenger must be shown to be better than a constant prediction, if the trainer
+measures one.
 
 A champion can't be good on values that it never saw, such as categories with a new spelling. So the
 challenger must also pass on the rows whose values the champion can know. At least half of all rows
@@ -117,7 +118,7 @@ def passed_of(rule: Rule, verdict: Verdict) -> Passed | None:
 
 
 def kept_words(champion: str | None) -> str:
-    """Return the text that another model stays current, with that model's run if known."""
+    """Return the text that another model stays current, with its run `champion` if known."""
     return f"kept the current model{f' (run {champion})' if champion else ''} instead of this one"
 
 
@@ -209,7 +210,7 @@ def _how_little(rule: Rule, worse: float, champion: Measured) -> str:
 
 
 def _unequal(measured: Mapping[str, Measured]) -> str:
-    """Return a text about losses that can't be paired; empty if any are missing."""
+    """Return a text about unequal numbers of losses; empty if a model has no losses."""
     losses = [measured[name].losses for name in (CHAMPION, CHALLENGER)]
     if any(each is None for each in losses):
         return ""
@@ -234,7 +235,7 @@ def _no_better_than_a_constant(rule: Rule, measured: Mapping[str, Measured]) -> 
 
 
 def _doubt(rule: Rule, measured: Mapping[str, Measured]) -> str | None:
-    """Return why a challenger may be better only on values new to the champion; else None."""
+    """Return why a challenger may be better only on values new to the champion, else None."""
     seen = {name: measured[alias] for name, alias in SEEN.items() if alias in measured}
     if len(seen) < len(SEEN):
         return None
@@ -279,8 +280,8 @@ def _interval(rule: Rule, differences: Losses | None) -> tuple[float, float] | N
 def bootstrap(differences: Losses, confidence: float, seed: int) -> tuple[float, float]:
     """Return the lower and the upper end of one-sided percentile intervals for the mean.
 
-    `differences` of pairs has shape [n], with n at least 2. `confidence` is that of each end by
-    itself. The same `seed` gives the same interval.
+    `differences` of pairs has shape [n], with n at least 2. Each end by itself has the
+    `confidence`. The same `seed` gives the same interval.
     """
     import numpy as np
 

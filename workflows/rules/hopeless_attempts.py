@@ -1,15 +1,15 @@
-"""The rule for trials that are hopeless although nothing failed. Pure: from facts to troubles.
+"""The rule for trials that make no progress although nothing failed. Pure functions.
 
 HTCondor restarts an evicted job forever. Restarts are useless if every start ends in the same way.
 Two kinds of trouble are reported:
 
 evictions   The job is evicted repeatedly for the same reason, or has lost more work than it kept.
             The attempt fails after `MOST_WASTED` starts in a row that kept no work.
-stuck       A job or a script of its node stays too long in a temporary state, or a job's agent
+stuck       A job or its DAG node's script stays too long in a temporary state, or a job's agent
             gets no answer. The attempt fails if its job stays in the state `STUCK_TIMES` as long.
 
-Only starts that keep no work limit an attempt. So spot instances may interrupt a trial any number
-of times if checkpoints save its work.
+Interrupted starts that kept work don't count for the limit. So spot instances may interrupt a trial
+any number of times if checkpoints save its work.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ Kind = Literal["evictions", "stuck"]
 
 @dataclass(frozen=True, kw_only=True)
 class JobTrouble:
-    """The trouble of a hopeless trial.
+    """Why a trial makes no progress.
 
     Attributes:
         what: the trouble in words.
         job: the job's id; empty if the trouble is a script's.
         reason: why the last start ended, in HTCondor's words.
-        error: why the attempt fails; empty below its limit.
+        error: why the attempt must fail; empty as long as the trouble is below its limit.
     """
 
     region: str
@@ -63,7 +63,7 @@ class JobTrouble:
 
     @property
     def cause(self) -> str:
-        """A key of the trouble's kind and reason; only numbers in it change between checks."""
+        """The trouble's kind and reason as text; between checks only numbers in it change."""
         return f"{self.kind} {self.reason or self.what}"
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class JobTrouble:
 def job_troubles(
     jobs: Iterable[JobFacts], now: float, scripts: Iterable[ScriptFacts] = ()
 ) -> list[JobTrouble]:
-    """Return the troubles of a run's jobs and scripts that are hopeless."""
+    """Return the troubles of those jobs and scripts of a run that make no progress."""
     of_jobs = (_unanswered(job, now) or _stuck(job, now) or _evicted(job, now) for job in jobs)
     return [*filter(None, of_jobs), *_of_scripts(scripts, now)]
 
@@ -141,7 +141,7 @@ def _alike(cuts: Sequence[Execution]) -> list[Execution]:
 
 
 def _wasted_starts(job: JobFacts, now: float) -> int:
-    """Return the last starts in a row without kept work; 0 if the present one outlasts them all."""
+    """Return how many last starts in a row kept no work; 0 if the present one outlasts each."""
     wasted: list[Execution] = []
     for cut in reversed(job.cuts):
         if job.kept(cut):
@@ -183,7 +183,7 @@ def _stuck(job: JobFacts, now: float) -> JobTrouble | None:
 
 
 def _state(job: JobFacts) -> tuple[str, float] | None:
-    """Return a job's temporary state, and the seconds that the state may last; None without one."""
+    """Return a job's temporary state, and the seconds for which it may last; None without one."""
     of_input = LONG + job.input_mb / _MB_PER_SECOND
     states: dict[int, tuple[str, float]] = {
         JobStatus.REMOVED: ("removed and still in the queue", LONG),

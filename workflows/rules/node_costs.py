@@ -1,4 +1,4 @@
-"""The costs of a fleet's nodes, split into jobs, boot time and idle time. Pure.
+"""The costs of a fleet's EC2 nodes, split into jobs, boot time and idle time. Pure functions.
 
 For each node with its price p and its life from launch to end:
 
@@ -7,11 +7,11 @@ For each node with its price p and its life from launch to end:
     boot  = p · (joined - launched), at most total - jobs
     idle  = total - jobs - boot
 
-So a fleet's items add up to the cost in its record. If the jobs' logs say more, the jobs' costs are
-scaled down to the node's cost. The logs say more if trials with and without GPUs shared the node,
-or if the node ended earlier than the logs say. Boot and idle time is charged to the runs and
-regions that used the node, in proportion to their jobs' costs. If no run used the node, the run for
-which the node was launched is charged.
+So a fleet's items add up to the cost in its record. If a node's jobs cost more than the node itself
+by their logs, their costs are scaled down to the node's. That happens if trials with and without
+GPUs shared the node, or if it ended earlier than the logs say. Boot and idle time is charged to the
+runs and regions that used the node, in proportion to their jobs' costs. If no run used the node,
+the run for which the node was launched is charged.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from trialfleet.workflows.rules.cost_sums import Item, Kind
 
 
 def settled(items: Iterable[Item], lifetimes: Mapping[str, Lifetime], now: datetime) -> list[Item]:
-    """Return the items of jobs, and items for their nodes' boot and idle time.
+    """Return `items` (costs of jobs), and further items for their EC2 nodes' boot and idle time.
 
-    `lifetimes` has the nodes by EC2 instance; items of jobs elsewhere stay unchanged. Running nodes
+    `lifetimes` is by EC2 instance. Items of jobs on other machines stay unchanged. Running nodes
     are charged until `now`.
     """
     by_node: dict[str, list[Item]] = {name: [] for name in lifetimes}

@@ -43,7 +43,7 @@ def state_of(
     node: NodeStatus | None,
     run_state: RunState,
 ) -> RunState:
-    """Return the state of a region, given the state of its run."""
+    """Return the state of a region; `node` is the region's DAG node in the run's graph."""
     if records.is_done:
         return RunState.DONE
     has_ended = run_state in {RunState.STOPPED, RunState.FAILED}
@@ -57,9 +57,9 @@ def state_of(
 
 
 def is_hopeless(reason: str | None) -> bool:
-    """Return whether a region ended for a reason that a resume does not change.
+    """Return whether a region ended for a reason that would recur after a resume.
 
-    All of its attempts failed alike, or its trainer leaves no model.
+    Either all of its attempts failed alike, or its trainer leaves no model.
     """
     text = reason or ""
     why = text.removeprefix(GAVE_UP)
@@ -72,8 +72,7 @@ def reason_over(
     """Return why a region without a model gets no more trials, even after a resume; else None.
 
     `reason` is why the region ended early, if it did. `failed` counts the trials that failed for
-    good, and `allowed` is their limit. `finished` counts the ended trials, `done` the complete
-    ones.
+    good, `allowed` is their limit. `finished` counts ended trials, `done` complete ones.
     """
     if refused := refusal("region", Facts(failed=failed, failures=allowed)):
         return refused.reason
@@ -85,16 +84,16 @@ def reason_over(
 
 
 def _was_removed(node: NodeStatus) -> bool:
-    """Return whether a region's node failed because its DAGMan, or the run's, was removed."""
+    """Return whether a region's DAG node failed because its DAGMan, or the run's, was removed."""
     return node.was_cut_off or _REMOVED in node.details
 
 
 def reason_of(
     records: RegionRecords, node: NodeStatus | None, state: RunState, *, by_stop: bool, error: str
 ) -> str | None:
-    """Return why a region ended early, from its record or else from its scripts' last error.
+    """Return why a region ended early, from its record or `error`; None if it didn't or if unknown.
 
-    `node` is the region's node in the run's graph. `by_stop` is True after `trialfleet stop`.
+    `node` is the region's DAG node in the run's graph. `by_stop` is True after `trialfleet stop`.
     `error` is the result of `last_error`.
     """
     if state not in {RunState.FAILED, RunState.STOPPED}:
@@ -114,7 +113,7 @@ def reason_of(
 def last_error(
     records: RegionRecords, node: NodeStatus | None, log: Path, trouble: str, service_log: Path
 ) -> str:
-    """Return why a region failed if it could not note the reason itself.
+    """Return why a region failed, for a region that could not record the reason by itself.
 
     `trouble` is why the optimiser's service does not answer, or empty. `log` is the scripts' log.
     """
@@ -155,7 +154,7 @@ def phase_of(
 
 
 def gate_of(records: RegionRecords, study: Study) -> Passed | None:
-    """Return the gate's message on a published model that passed against a champion; else None."""
+    """Return the gate's message on a new model that passed against the current one; else None."""
     if study.gate is None or records.verdict is None:
         return None
     return passed_of(rule_of(study), records.verdict)

@@ -1,8 +1,8 @@
 """The match of a job with the pool's slots, and why other slots can't run the job.
 
 A slot counts as if no job ran on it, because a job that only waits for its turn can run. The
-clauses of the job's requirements are evaluated from its ad, as HTCondor's matchmaking does. A
-slot's START may change during the day and is reported separately.
+clauses of the job's requirements are evaluated from its ClassAd, as HTCondor's matchmaking does. A
+slot's START (which jobs it accepts) may change during the day and is reported separately.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Prospects:
         willing: the number of fitting slots whose START accepts the job now.
         concurrency: how many such jobs the willing slots can run at a time, without other jobs.
         lacking: the requirements that other slots don't meet, in words; the most frequent first.
-        has_fleet: whether the pool has nodes of a fleet, so that more nodes may come.
+        has_fleet: whether the pool has EC2 nodes of a fleet, so that more may come.
     """
 
     slots: int
@@ -139,7 +139,7 @@ def _in_words(clause: str) -> str:
 
 
 def clauses(expression: str) -> list[str]:
-    """Split an expression into the clauses that && joins at the top level, even in brackets."""
+    """Return the clauses that `&&` joins in an expression, also within brackets around several."""
     text = expression.strip()
     while text.startswith("(") and not any(True for _ in _outside_brackets(text)):
         text = text[1:-1].strip()
@@ -179,7 +179,7 @@ def _takes(slot: ClassAd, job: ClassAd) -> bool:
 
 
 def _times(job: ClassAd, slot: ClassAd) -> int:
-    """Return the number of such jobs that a slot runs at a time; above 1 only if partitionable."""
+    """Return how many such jobs a slot runs at a time; above 1 only if it is partitionable."""
     if slot.get("PartitionableSlot") is not True:
         return 1
     asked = {name: number_of(job, f"Request{name}") for name in RESOURCES}

@@ -31,7 +31,7 @@ class RunState(StrEnum):
 
 
 class Stage(StrEnum):
-    """The stage of a region, or its kind of end: more exact than its state."""
+    """The stage of a region, or how it ended: more exact than its `RunState`."""
 
     PLANNED = "planned"
     WAITING = "waiting"
@@ -77,7 +77,7 @@ _STAGES = {
 def stage_of(state: RunState, phase: str, *, published: bool, kept: bool = False) -> Stage:
     """Return the stage of a region; `phase` is as in `RegionStatus`.
 
-    With `published` the region has published a model; with `kept` another model is current.
+    With `published` the region has published a model. With `kept` another model is current.
     """
     if state is RunState.DONE:
         if published and kept:
@@ -89,7 +89,7 @@ def stage_of(state: RunState, phase: str, *, published: bool, kept: bool = False
 
 
 class TrialState(StrEnum):
-    """The state of a trial: Optuna's state, and for Optuna's RUNNING the state of the job."""
+    """The state of a trial: Optuna's, or its job's state if Optuna's is RUNNING."""
 
     COMPLETE = "complete"
     FAILED = "failed"  # for good: it is not retried
@@ -123,7 +123,7 @@ _OF_OPTUNA = {
 def trial_state(
     optuna: str, node: str, unfinished: Mapping[str, TrialState], *, stopped_early: bool = False
 ) -> TrialState:
-    """Return the state of a trial, given the name of its stored state.
+    """Return the state of the trial `node`; `optuna` is the name of its state in Optuna.
 
     `unfinished` has the results of `unfinished_state` for the region's trials, by name.
     """

@@ -1,4 +1,4 @@
-"""Jobs that wait for common files that HTCondor doesn't send; see docs/htcondor-findings.md."""
+"""Jobs whose common files (a region's shared inputs) never come; see docs/htcondor-findings.md."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Ad = dict[str, Any]
 
 
 class Transfer(NamedTuple):
-    """The last event of a job's log about its common files; `time` is in Unix seconds."""
+    """The last event in a job's log about its common files; `is_over` if their transfer ended."""
 
     is_over: bool
     time: float
 
 
 def overdue(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
-    """Return a run's jobs whose files will not arrive, or whose repair was interrupted.
+    """Return the ClassAds of a run's jobs whose common files won't arrive, or whose repair stopped.
 
     The `ads` of the run's jobs have the attributes of `job_queue.PROJECTION`.
     """
@@ -43,9 +43,9 @@ def overdue(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
 
 
 def without_transfer(waiting: list[tuple[Ad, Transfer | None]], now: float) -> list[Ad]:
-    """Return the jobs of a region that wait for common files although none are transferred.
+    """Return those of a region's `waiting` jobs whose common files will not arrive by themselves.
 
-    A blocked job waits for its own last transfer, or for the transfer of another job of its region.
+    After 10 s a job is one of them if its own transfer has ended, or if the region has none now.
     """
     is_sending = any(  # a transfer from before its job's wait was interrupted
         last is not None and not last.is_over and last.time >= ad["EnteredCurrentStatus"]

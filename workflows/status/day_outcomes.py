@@ -1,4 +1,4 @@
-"""The present outcomes of regions on a study's days, including outcomes not yet recorded."""
+"""The present outcomes of regions on a study's days, even those not yet in the journal."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from trialfleet.workflows.names import region_slug
 def outcomes_now(
     journal: Journal, first: date | None = None, last: date | None = None
 ) -> dict[tuple[date, str], Outcome]:
-    """Return the valid outcomes from day `first` to day `last`, by day and region.
+    """Return the outcomes that count from day `first` to day `last`, by day and region.
 
-    A failed region in a new attempt has no outcome until its new model exists. The new model counts
-    even before the outcome is recorded.
+    A failed region that is in a new attempt has no outcome until the attempt has made a model. The
+    model counts even before the journal has the outcome.
     """
     again = {
         (attempt.date, region): attempt
@@ -50,8 +50,8 @@ def outcomes_now(
 def left_out(run: Path, day: date) -> list[Outcome]:
     """Return the outcomes of regions that failed on a run's day before they had a run.
 
-    Failed regions of another attempt count, too, if that attempt has no run, for example because
-    data never arrived. The result is empty if the study has no journal.
+    A day can have several attempts. Regions that failed in an attempt without a run (say, its data
+    never arrived) are included. The result is empty if the study has no journal.
     """
     folder = DailyFolder(run.parent)
     if not folder.journal.exists():

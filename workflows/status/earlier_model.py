@@ -13,7 +13,7 @@ from trialfleet.workflows.study.spec import Study
 
 
 class BesideEarlier(NamedTuple):
-    """A metric of a model and of its previous model; None if not measured."""
+    """A metric of a model, and that of its previous model `before`; None if not measured."""
 
     metric: str
     direction: Direction

@@ -1,7 +1,7 @@
 """Faults that block a run, detected from outside its DAGMans.
 
-A run's faults show in the ads of its jobs and in the files of its DAGMans. Some faults pass by
-themselves, so `supervisor` repairs a fault only after the fault's patience.
+A run's faults show in its jobs' ClassAds and in its DAGMans' files. Some faults pass by themselves,
+so the supervisor repairs a fault only after it has lasted for its `patience`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Fault:
         patience: the seconds that the fault may last before its repair.
         is_sure: whether one check proves the fault. If not, the queue and the files may have been
             read at different times.
-        has_parent: whether the whole graph's DAGMan waits for the job or its DAGMan.
+        has_parent: whether the whole graph's DAGMan waits for the job, or for the region's DAGMan.
         node: the trial's DAG node; None for a DAGMan.
     """
 
@@ -82,7 +82,7 @@ class Fault:
     node: str | None = None
 
     def by_person(self) -> Fault:
-        """Return the fault with the repair for a person's request: release even a person's hold."""
+        """Return the fault as a person's request repairs it: even a person's hold is released."""
         is_hold = self.remedy is Remedy.NONE
         return replace(self, remedy=Remedy.RELEASE) if is_hold else self
 
@@ -93,8 +93,8 @@ class Fault:
 def faults(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Fault]:
     """Return the present faults of a run that nobody stopped.
 
-    The `ads` of the run's jobs have the attributes of `job_queue.PROJECTION` and come from a recent
-    query.
+    `ads`, the ClassAds of the run's jobs, have the attributes of `job_queue.PROJECTION` and come
+    from a recent query.
     """
     ads = list(ads)
     with_jobs = _nodes_with_jobs(ads)
@@ -109,7 +109,7 @@ def faults(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Fault]:
 
 
 def _of_trials(folder: RunFolder, ads: list[Ad], now: float) -> list[Fault]:
-    """Return faults of jobs that wait for files although none are transferred; one per gang."""
+    """Return faults of jobs that wait for common files that nothing transfers; one per gang."""
     return [
         Fault(
             region=ad["TrialfleetRegion"],
@@ -207,7 +207,7 @@ class _Dagman:
         return self._fault(what, Remedy.KICK, SILENT_PATIENCE)
 
     def _missed_ends(self, now: float) -> Fault | None:
-        """Return a fault if DAGMan missed the end of a node's job or script.
+        """Return a fault if DAGMan missed the end of a DAG node's job or script.
 
         An old status file doesn't count, because DAGMan may have stalled or restarted since.
         """

@@ -19,7 +19,8 @@ the warning needs a factor of 4.7 in the squared error (2.2 in its root). With 1
 is 2.3, with 10 rows 15.
 
 c is fixed, not measured from the losses of rows, because an outlier would increase c and hide
-itself. A gate's losses of rows only show how much of the loss one row makes up.
+itself. The losses of rows that a gate wrote are used only to show how much of the loss one row
+makes up.
 """
 
 from __future__ import annotations

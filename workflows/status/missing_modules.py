@@ -66,7 +66,7 @@ def how_to_install(words: str, study: Study) -> str:
 
 
 def packages_of(modules: Sequence[str]) -> list[str]:
-    """Return the packages of modules, without packages that others install."""
+    """Return the packages to install for `modules`, without those that others of them install."""
     needed = [name for name in modules if _COMES_WITH.get(name) not in modules]
     return [_PACKAGES.get(name, name) for name in needed]
 
@@ -74,8 +74,7 @@ def packages_of(modules: Sequence[str]) -> list[str]:
 def imports_of(files: Iterable[Path]) -> list[str]:
     """Return the modules that Python files import at their top level, by name.
 
-    The result omits Python's own modules, the files' own names, and imports in functions or in
-    `try`.
+    The result omits Python's own modules, the files' own names, and imports in functions or `try`.
     """
     sent = list(files)
     own = {*_SENT, *(file.stem for file in sent)}

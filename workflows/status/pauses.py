@@ -1,4 +1,4 @@
-"""The pauses of a run: the time in which its own DAGMan did not execute.
+"""The pauses of a run: the time in which the DAGMan of its whole graph did not execute.
 
 A run is paused between a stop and a resume, or while HTCondor is down. The wall time of a run
 excludes its pauses.
@@ -19,7 +19,7 @@ Span = tuple[float, float]  # from and to, in Unix seconds
 
 
 def pauses_so_far(log: Path, trials: Iterable[StoredTrial]) -> tuple[Span, ...]:
-    """Return the gaps in which a run's own DAGMan did not execute, from the DAGMan's event log.
+    """Return the gaps in which no DAGMan of a run's whole graph executed, from its event log.
 
     If the log lacks the end of a DAGMan, executions of the run's trials show how long it executed.
     """
@@ -44,7 +44,7 @@ def pauses_of(
         active: the DAGMans' executions. An unknown end (None) means the last of `signs` before the
             next start.
         signs: the times of events of the run's jobs.
-        stops: the times when the run's own DAGMan was removed.
+        stops: the times when the DAGMan was removed from the queue.
     """
     begins = sorted(begin for begin, _ in active)
     spans = sorted((begin, _end(begin, end, begins, signs)) for begin, end in active)

@@ -93,8 +93,8 @@ class RunSnapshot:
 
     Attributes:
         unfinished: the states of trials without a recorded result: by region, then by name.
-        records: the records in its regions' folders, by slug.
-        queued: its jobs in the queue; None if the queue is unreachable.
+        records: the records in the folders of the run's regions, by slug.
+        queued: the run's jobs in the queue; None if the queue is unreachable.
         queue_away: why the queue is unreachable, or empty.
         storage_away: why the trials are from an earlier read, or empty.
         service_away: why the optimiser's service does not answer, or empty.
@@ -169,7 +169,7 @@ class StatusReader:
         self._hours = {name: self._frozen.study.budget_of(name).hours for name in self.regions}
 
     def read(self) -> RunStatus:
-        """Return the run's present status; its notice names unreachable sources."""
+        """Return the run's present status; `notice` in it names unreachable sources."""
         return self.snapshot().status
 
     def snapshot(self) -> RunSnapshot:
@@ -344,7 +344,7 @@ class StatusReader:
         return self._folder.stopped.exists() or any(removal(files) is not None for files in dags)
 
     def _ended_by_itself(self) -> bool:
-        """Return whether the last DAGMan ended regularly, because DAGMan then removes its lock."""
+        """Return whether the last DAGMan ended by itself: it left an exit code and no lock file."""
         files = self._folder.dag_files
         return exit_code(files) is not None and not files.lock.exists()
 
@@ -509,11 +509,11 @@ class StatusReader:
         return [region.name for region in self._graph.regions]
 
     def trials(self, region: str) -> list[StoredTrial]:
-        """Return a region's trials; empty before its study starts, OptimizerError if unreadable."""
+        """Return a region's trials; empty before the first, OptimizerError if unreadable."""
         return self._trials.of_region(region)
 
     def best_trials(self, status: RunStatus) -> dict[str, StoredTrial]:
-        """Return each region's best trial, if any; OptimizerError if the storage can't be read."""
+        """Return each region's best trial, if any; OptimizerError if the database is unreadable."""
         numbers = {each.name: each.best_trial for each in status.regions}
         return self._trials.some({name: n for name, n in numbers.items() if n is not None})
 
@@ -521,7 +521,7 @@ class StatusReader:
 def open_run(path: Path) -> RunFolder:
     """Return the run in a folder, with the folder's path at planning time.
 
-    The run's jobs have this path. The given path may be another spelling of it, or a link. Raises
+    The run's jobs have this path. `path` may be another spelling of it, or a link. Raises
     InputError if the folder does not contain a run, or was moved since planning.
     """
     folder = RunFolder(path.absolute())

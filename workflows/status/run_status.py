@@ -24,7 +24,7 @@ class RegionStatus:
     """The status of a region. Texts are None if there is nothing to report.
 
     Attributes:
-        stage: the word that all views show for its state.
+        stage: the word that all views show for the region's state.
         phase: "waiting", "trials", "best", "gate", "publish" or "done".
         done: the number of complete trials.
         pruned: the number of trials abandoned through no fault of their parameters.
@@ -36,7 +36,7 @@ class RegionStatus:
         best: the best value of the objective so far, of the trial with the number `best_trial`.
         seconds_left: the estimated time until the last trial ends; None if unknown.
         reason: why the region ended early.
-        usd: the cost of its jobs so far; None if their nodes have no price.
+        usd: the cost of its jobs so far; None if their machines have no price.
         published: the folder of the published model.
         spent: the spent budget in USD that ended its trials.
         not_latest: why its published model is not `latest`, the current one.
@@ -100,7 +100,7 @@ class RunStatus:
     """The status of a run.
 
     Attributes:
-        root: the job id of its DAGMan, if it is in the queue.
+        root: the job id of the run's DAGMan; None if it is not in the queue.
         notice: the most important notices, for example that HTCondor is unreachable.
         troubles: faults that now block the run or parts of it.
         failing: the troubles that are errors of its scripts or of the optimiser's service.
@@ -146,7 +146,7 @@ class RunStatus:
 
     @property
     def run_troubles(self) -> tuple[str, ...]:
-        """The troubles of the run, without those of single trials."""
+        """The troubles of the run, without those in `job_troubles`."""
         of_trials = set(map(str, self.job_troubles))
         return tuple(each for each in self.troubles if each not in of_trials)
 

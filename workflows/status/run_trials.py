@@ -116,7 +116,7 @@ def trials_of(
     study: Study,
     now: float | None = None,
 ) -> tuple[Trial, ...]:
-    """Return a region's trials; `unfinished` has the states of trials without a result, by node.
+    """Return a region's trials; `unfinished` has the states of those without a result, by name.
 
     `now` is the time until which running trials execute; None if no trial runs.
     """
@@ -190,7 +190,7 @@ def _amount(value: Any) -> float | None:
 
 
 class RunTrials:
-    """Reader of a run's trials; it fetches each finished trial from the storage only once.
+    """Reader of a run's trials; it reads each finished trial from the trial database only once.
 
     `brief` leaves out curves and other parts that status and costs don't need.
     """
@@ -205,7 +205,7 @@ class RunTrials:
         self._seen: dict[str, list[StoredTrial]] = {}
 
     def of_region(self, region: str) -> list[StoredTrial]:
-        """Return a region's trials; empty before its study starts, OptimizerError if unreadable."""
+        """Return a region's trials; empty before the first, OptimizerError if unreadable."""
         return _without_repeats(self._whole(self._names[region]))
 
     def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
@@ -219,7 +219,7 @@ class RunTrials:
         return {region: _without_repeats(found[name]) for region, name in self._names.items()}
 
     def all(self) -> tuple[dict[str, list[StoredTrial]], str | None]:
-        """Return the trials by region; if unreadable, the last read trials, and the reason."""
+        """Return the trials by region, and None; if unreadable, those last read, and the reason."""
         notice = None
         try:
             self._seen = self.read()

@@ -21,10 +21,10 @@ def seconds_left(
     hours: float | None,
     pauses: Sequence[Span] = (),
 ) -> float | None:
-    """Return a region's remaining time, at its pace since its first trial was asked.
+    """Return the seconds that a region still needs, at its pace since it asked for its first trial.
 
-    Pauses don't count. `first` is the time of the first trial in Unix seconds. `finished` counts
-    ended trials. `budget` and `hours` are the region's limits.
+    Pauses don't count. `first` is the Unix time of that request. `finished` counts ended trials.
+    `budget` and `hours` are the region's limits. The result is None until a trial has ended.
     """
     if first is None or not finished:
         return None
@@ -37,10 +37,10 @@ def seconds_left(
 def seconds_left_of_run(
     regions: Iterable[RegionStatus], begun: float | None, pauses: Sequence[Span] = ()
 ) -> float | None:
-    """Return a run's remaining time, at the pace of all regions together: they share the pool.
+    """Return the seconds that a run still needs, at its regions' joint pace: they share the pool.
 
     A region's full training counts as one trial. The result is None until a tenth is done. `begun`
-    is the time when the run's first trial was asked, in Unix seconds.
+    is the Unix time of the request for the run's first trial.
     """
     regions = list(regions)
     done = sum(r.finished + (r.published is not None) for r in regions)
@@ -52,11 +52,11 @@ def seconds_left_of_run(
 
 
 def begun(trials: Mapping[str, list[StoredTrial]]) -> float | None:
-    """Return when a run's first trial was asked, in Unix seconds; None without trials."""
+    """Return when a run asked for its first trial, in Unix seconds; None without trials."""
     return first_start(chain.from_iterable(trials.values()))
 
 
 def first_start(trials: Iterable[StoredTrial]) -> float | None:
-    """Return when the first of some trials was asked, in Unix seconds; None without trials."""
+    """Return when the first of `trials` was asked for, in Unix seconds; None without trials."""
     first = min(filter(None, (trial.datetime_start for trial in trials)), default=None)
     return first.timestamp() if first else None

@@ -29,7 +29,7 @@ class RunningTrial:
         slot: HTCondor's name of the slot: `slot1_1@host`.
         started: in Unix seconds.
         value: the objective's metric in the last report.
-        ranks: for a gang, the number of training ranks; 0 while a generation forms.
+        ranks: for a gang (jobs that train one trial), how many train; 0 while they get ready.
     """
 
     node: str

@@ -35,7 +35,7 @@ class Work:
 
     @classmethod
     def from_parts(cls, parts: Iterable[tuple[float, float]]) -> Work:
-        """Return the sum of parts, each with its seconds and its lost seconds."""
+        """Return the sum of `parts`, each with its seconds and its lost seconds."""
         found = list(parts)
         seconds, lost = sum(each for each, _ in found), sum(lost for _, lost in found)
         share = lost / seconds if seconds else 0.0
@@ -77,7 +77,7 @@ class WorkReader:
         queued: QueuedRun | None,
         now: float,
     ) -> tuple[Work, dict[str, float | None]]:
-        """Return the work of a run so far, and the cost of each region, or None without any price.
+        """Return a run's work so far, and each region's cost, which is None without any price.
 
         `queued` is None if the queue is unreachable. `jobs` are the jobs in the queue.
         """
@@ -186,12 +186,12 @@ def _stamp(files: RegionFolder, lanes: Iterable[str], trials: Sequence[StoredTri
 
 
 def _lost_of(part: _Part) -> _Part:
-    """Return only the lost part of a trial: the sum of its job's executions has the rest."""
+    """Return only the lost seconds of a trial; the sum of its job's executions has the rest."""
     return part._replace(seconds=0.0, usd=None)
 
 
 def _sum(stays: Sequence[Stay], *, checkpointed: bool = True) -> _Part:
-    """Return the sum of stays; without a checkpoint, saved files don't reduce the lost part."""
+    """Return the sum of executions; if not `checkpointed`, all time of lost ones counts as lost."""
     lost = sum(
         stay.lost_seconds if checkpointed or not stay.end.is_lost else stay.seconds
         for stay in stays

@@ -1,1 +1,1 @@
-"""HTCondor's facts about a run: its jobs in the queue, its DAGMans' files, and the pool's slots."""
+"""Facts about a run from HTCondor: its queued jobs, its DAGMans' files, and the pool's slots."""

@@ -1,4 +1,4 @@
-"""The access point's readiness to start DAGMans, services and local jobs.
+"""Whether the access point starts the jobs that run on itself: DAGMan, services and local jobs.
 
 Functions that ask the schedd raise PoolError if HTCondor is unreachable.
 """
@@ -35,7 +35,7 @@ _STARTS: dict[int, tuple[str, str, str]] = {
 
 
 def reasons_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
-    """Return a line for each of these universes whose jobs the access point doesn't start now."""
+    """Return a message for each of `universes` whose jobs the access point doesn't start now."""
     if not (asked := [*universes]):
         return []
     ad = _schedd_ad()
@@ -48,7 +48,7 @@ def reasons_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
 
 
 def reasons_jobs_wait(jobs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return `reasons_closed` for the universes of a run's jobs that have waited for some time."""
+    """Return `reasons_closed` for the universes in which some of `jobs` have waited over 10 s."""
     now = time.time()
     waiting = {
         ad["JobUniverse"]
@@ -76,5 +76,5 @@ def _schedd_ad() -> ClassAd:
 
 
 def default_state() -> Path:
-    """Return the folder of this user's supervisor for pools that are not embedded."""
+    """Return the state folder of this user's supervisor, for pools not started by `pool up`."""
     return platformdirs.user_state_path("trialfleet") / "supervisor"

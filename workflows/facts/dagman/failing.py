@@ -1,7 +1,7 @@
-"""Failing scripts of a run's nodes: the last error of each, kept until the script succeeds.
+"""The failing PRE and POST scripts of a run: each one's last error, kept until it succeeds.
 
-The optimiser's service notes the errors of a region's scripts. Publish and report note their own
-errors. A client notes that the service does not answer.
+The optimiser's service notes the errors of a region's scripts. The programs that publish a model
+and write the report note their own. A script that can't reach the service notes that itself.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _CLOCK = 1.0  # seconds; a smaller difference between two files' times says noth
 
 @dataclass(frozen=True, kw_only=True)
 class FailingScript:
-    """A script that failed when it last ran.
+    """A DAG node's script whose last run failed.
 
-    `script` is the operation, such as `ask`. After the `cause` "storage" or "space", retries have
-    no limit. After `TRIES` other errors, the region fails. `times` counts the failures in a row,
-    and the first one was at `since` (ISO format).
+    `script` is the operation, such as `ask`. If `cause` is "storage" (the trial database) or
+    "space" (a full disk), it is retried without limit. After `TRIES` failures for another cause,
+    the region fails. `times` counts the failures in a row; the first was at `since` (ISO format).
     """
 
     node: str
@@ -44,12 +44,12 @@ class FailingScript:
     since: str
 
     def __str__(self) -> str:
-        """Return the failure in a line, which is the same for each repetition of an error."""
+        """Return the failure as one line, without `times`, so repetitions give the same line."""
         return f"{self.script} of {self.node} fails: {self.error}; it will be retried"
 
 
 def words_of(error: BaseException) -> str:
-    """Return an error's message in one line."""
+    """Return an error's message as one line of at most 1,000 characters."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         words = f"{error.filename2 or error.filename}: {error.strerror}"  # 2: of a renaming
     elif isinstance(error, TrialfleetError):
@@ -60,7 +60,7 @@ def words_of(error: BaseException) -> str:
 
 
 def note_failure(file: Path, node: str, script: str, error: str, cause: Cause = "error") -> int:
-    """Note that a script failed, in a region's or run's record; return its failures in a row."""
+    """Note in `file`, failing.json, that a node's script failed; return the failures in a row."""
     noted = {each.node: each for each in failing_scripts(file)}
     before = noted.get(node)
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -74,7 +74,7 @@ def note_failure(file: Path, node: str, script: str, error: str, cause: Cause = 
 
 
 def note_success(file: Path, node: str) -> None:
-    """Remove the noted error of a node's scripts."""
+    """Remove the noted error of a DAG node's scripts from `file` (failing.json)."""
     noted = failing_scripts(file)
     left = [asdict(each) for each in noted if each.node != node]
     if len(left) == len(noted):
@@ -85,7 +85,7 @@ def note_success(file: Path, node: str) -> None:
 
 @contextmanager
 def noting(file: Path, node: str, script: str) -> Iterator[None]:
-    """Note the error that ends the block; without an error, note that the script succeeded."""
+    """Note the error that ends the block; if there is none, note that the script succeeded."""
     try:
         yield
     except Exception as error:
@@ -95,7 +95,7 @@ def noting(file: Path, node: str, script: str) -> Iterator[None]:
 
 
 def failing_scripts(file: Path) -> tuple[FailingScript, ...]:
-    """Return the scripts that fail at present; empty if the record is damaged."""
+    """Return the scripts that fail at present, from `file`; empty if it is missing or damaged."""
     if not file.exists():
         return ()
     try:
@@ -106,9 +106,9 @@ def failing_scripts(file: Path) -> tuple[FailingScript, ...]:
 
 
 def service_trouble(folder: RunFolder) -> str:
-    """Return the noted reason why the optimiser's service does not answer; empty without one.
+    """Return why the optimiser's service doesn't answer, as a calling script noted; else empty.
 
-    The note of a waiting client is outdated as soon as the service writes to its log.
+    If the script still waited, its note is ignored as soon as the service writes to its log.
     """
     try:
         noted = json.loads((folder.root / TROUBLE).read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Facts from DAGMan's files: its exit codes, and the states of its nodes."""
+"""Facts from DAGMan's files: how it ended, and the states of its DAG nodes."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _ENDED_BY_ERROR, _ENDED_BY_NODE = 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class NodeStatus:
-    """A node's state, as DAGMan last wrote it.
+    """A DAG node's state, as DAGMan last wrote it.
 
-    DAGMan waits for the job (`submitted`), the PRE script (`in_pre`) or the POST script
-    (`in_post`). DAGMan does not retry a `failed` node. `details` is DAGMan's text about the state.
+    DAGMan waits for the node's job if `submitted`, for its PRE script if `in_pre`, and for its POST
+    script if `in_post`. A `failed` node is not retried. `details` is DAGMan's text about the state.
     """
 
     submitted: bool
@@ -44,27 +44,27 @@ class NodeStatus:
 
     @property
     def was_cut_off(self) -> bool:
-        """True if the node failed only because its DAGMan was removed."""
+        """True if the DAG node failed only because its DAGMan was removed from the queue."""
         return self.failed and self.details.startswith(_WAS)
 
 
 def exit_code(files: DagFiles) -> int | None:
-    """Return the exit code of the last DAGMan that ended by itself; None without one."""
+    """Return the exit code of this DAG's last DAGMan that ended by itself; None if none did."""
     return _metric(files, "exitcode")
 
 
 def ended_by_error(files: DagFiles) -> bool:
-    """Return whether the last DAGMan ended because of its own error, not a node's."""
+    """Return whether this DAG's last DAGMan ended because of an error of DAGMan itself."""
     return _metric(files, "DagStatus") == _ENDED_BY_ERROR
 
 
 def ended_by_node(files: DagFiles) -> bool:
-    """Return whether the last DAGMan ended because a node of its graph had failed."""
+    """Return whether this DAG's last DAGMan ended because a DAG node had failed."""
     return _metric(files, "DagStatus") == _ENDED_BY_NODE
 
 
 def removal(files: DagFiles) -> str | None:
-    """Return why the DAGMan job was removed; None if the removal isn't the log's last event."""
+    """Return why the DAGMan job was removed; None unless its removal is the log's last event."""
     events = events_of(files.log)
     if not events or events[-1].type.name != "JOB_ABORTED":
         return None
@@ -76,7 +76,7 @@ def _metric(files: DagFiles, name: str) -> int | None:
 
 
 def read_node_status(path: Path) -> dict[str, NodeStatus]:
-    """Return the nodes in a node status file by name; empty without a readable file."""
+    """Return the states of DAG nodes in DAGMan's status file by name; empty if it can't be read."""
     stamp = job_files.stamp_of(path)
     return _nodes_in(path, stamp) if any(stamp) else {}
 
@@ -111,10 +111,10 @@ def _node(ad: Any) -> NodeStatus:
 
 
 def passed_over(nodes_log: Path, since: float) -> set[str]:
-    """Return the nodes whose POST script ended for a second time for the same job.
+    """Return the DAG nodes whose POST script has ended twice for the same job.
 
-    DAGMan ignores the second end (docs/dagman-recovery.md, 3). Events before `since` don't count,
-    because DAGMan's recovery began then and has read them.
+    DAGMan ignores the second end (docs/dagman-recovery.md, 3). `since` is the start of the present
+    DAGMan, in Unix seconds. Second ends before it don't count: DAGMan has read them.
     """
     ended: dict[str, bytes] = {}  # by node: the job whose POST script ended last
     found: set[str] = set()
@@ -136,5 +136,5 @@ def passed_over(nodes_log: Path, since: float) -> set[str]:
 
 
 def _unix(local: str) -> float:
-    """Return the Unix seconds of a log's local time; the later of two if the clock was set back."""
+    """Return a log's local time in Unix seconds; the later one if clocks showed that time twice."""
     return datetime.fromisoformat(local).replace(fold=1).timestamp()

@@ -1,7 +1,7 @@
 """A run's jobs in HTCondor's queue, found by their attribute `TrialfleetFolder`.
 
-So runs that a person submitted with condor_submit_dag are found, too. Functions that contact the
-schedd raise PoolError if HTCondor is unreachable or refuses.
+So the jobs are also found if a person submitted the run with condor_submit_dag. Functions that
+contact the schedd raise PoolError if it is unreachable or refuses the request.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ WAITS = f"(JobStatus == {JobStatus.IDLE} || JobStatus == {JobStatus.BLOCKED})"
 
 
 def is_dagman(ad: Ad) -> bool:
-    """Return whether a job is a DAGMan of its run, for the whole graph or for a region."""
+    """Return whether a job is a DAGMan: that of its run's whole graph, or that of a region."""
     return ad["JobUniverse"] == Universe.SCHEDULER and (
         "DAGManJobId" not in ad or "TrialfleetRegion" in ad
     )
@@ -58,7 +58,7 @@ def is_dagman(ad: Ad) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldJob:
-    """A job on hold that waits for a person's action."""
+    """A job on hold, which continues only after a person's action."""
 
     job: str
     node: str
@@ -70,11 +70,12 @@ class QueuedRun:
     """The jobs of a run in the queue.
 
     Attributes:
-        root: the job id of the DAGMan that runs study.dag, or that runs only a region's DAG.
-        root_held: the hold reason of that DAGMan.
-        running: nodes of trials and full trainings whose jobs run, or are just being ended.
-        idle: nodes with a job that waits for a slot, and without a running job.
-        held: jobs on hold that wait for a person, including those of DAGMan and the optimiser.
+        root: the job id of the DAGMan that no other DAGMan started: for study.dag, or for a
+            region's DAG that was submitted by itself. None if it is not in the queue.
+        root_held: why that DAGMan is on hold; None if it isn't.
+        running: DAG nodes of trials, full trainings and gates whose jobs run or are being ended.
+        idle: such DAG nodes with a job that waits for a slot, and without a running job.
+        held: jobs on hold that wait for a person, including DAGMans and the optimiser's service.
         regions: slugs of the regions whose DAGMan job is in the queue.
     """
 
@@ -88,13 +89,13 @@ class QueuedRun:
 
     @cached_property
     def running_ads(self) -> list[dict[str, Any]]:
-        """The ads of the running jobs of `running`; a gang has several."""
+        """The ClassAds of all running jobs of the DAG nodes in `running`."""
         trials = (ad for ad in self.ads if ad.get("TrialfleetNode") in self.running)
         return [ad for ad in trials if ad["JobStatus"] == JobStatus.RUNNING]
 
     @cached_property
     def running_jobs(self) -> dict[str, dict[str, Any]]:
-        """The ad of the running job of each node; for a gang, the job that has run longest."""
+        """The ClassAd of each DAG node's running job; of several, the one that has run longest."""
 
         def began(ad: dict[str, Any]) -> float:
             return float(ad.get("JobCurrentStartExecutingDate", math.inf))
@@ -129,31 +130,31 @@ def look_up(folder: RunFolder) -> QueuedRun:
 
 
 def of_run(folder: RunFolder) -> str:
-    """Return the ClassAd constraint that a run's jobs satisfy."""
+    """Return the ClassAd constraint that selects a run's jobs."""
     return f"TrialfleetFolder =?= {classad_string(folder.root)}"
 
 
 def one_idle(folder: RunFolder, node: str | None = None) -> Any:
-    """Return the full ad of a waiting trial job of a run, or of one node; None if none waits."""
+    """Return the full ClassAd of a waiting trial job, of the DAG node `node` if given; or None."""
     waits = f"{of_run(folder)} && {WAITS} && TrialfleetMode =!= undefined"
     return one_job(waits + (f" && TrialfleetNode == {classad_string(node)}" if node else ""))
 
 
 def one_job(constraint: str) -> Any:
-    """Return the full ad of a job that satisfies a constraint; None without such a job."""
+    """Return the full ClassAd of a job that satisfies `constraint`; None without such a job."""
     with schedd.reach() as reached:
         return next(iter(reached.query(constraint=constraint, limit=1)), None)
 
 
 def running_by_run() -> Counter[str]:
-    """Return the number of running jobs of each run, by its folder; "" for jobs without a run."""
+    """Return the number of running jobs by their run's folder; "" counts the jobs of no run."""
     constraint = f"JobStatus == {JobStatus.RUNNING} && JobUniverse == {Universe.VANILLA}"
     jobs = schedd.query(constraint, ["TrialfleetFolder"])
     return Counter(str(ad.get("TrialfleetFolder", "")) for ad in jobs)
 
 
 def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
-    """Return the folders of the runs in a pool's queue; empty if the queue doesn't answer."""
+    """Return the folders of queued runs in the pool of `environment`; empty if unreachable."""
     dags = f"JobUniverse == {Universe.SCHEDULER} && TrialfleetFolder =!= undefined"
     tool = ["condor_q", "-allusers", "-json", "-attributes", "TrialfleetFolder", "-constraint"]
     ads = pool_status.ads_of([*tool, f"{dags} && DAGManJobId =?= undefined"], environment)
@@ -161,7 +162,7 @@ def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
 
 
 def submit(files: DagFiles) -> str:
-    """Submit a DAG, from its rescue DAG if there is one; return the job's id."""
+    """Submit a DAG, without nodes that its rescue DAG records as finished; return the job id."""
     options = {"UpdateSubmit": True, "AutoRescue": 1, "BatchName": files.dag.parent.name}
     with schedd.reach(f"HTCondor refused {str(files.dag)!r}") as reached:
         import htcondor2
@@ -173,7 +174,7 @@ def submit(files: DagFiles) -> str:
 
 
 def hand_over(description: str) -> str:
-    """Submit a submit file's text; return the job's id."""
+    """Submit the job that `description`, the text of a submit file, describes; return its id."""
     with schedd.reach("HTCondor refused a job") as reached:
         import htcondor2
 
@@ -182,7 +183,7 @@ def hand_over(description: str) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide the bindings' output, because standard output belongs to the caller."""
+    """Discard what HTCondor's Python bindings print, because only the caller may use stdout."""
     sys.stdout.flush()
     kept = os.dup(1)
     try:

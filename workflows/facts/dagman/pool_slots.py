@@ -15,7 +15,7 @@ RESOURCES = ("Cpus", "Memory", "Disk", "GPUs")
 
 
 class PoolSlots(NamedTuple):
-    """The pool's slots, without dynamic ones.
+    """The pool's slots, without dynamic ones, which HTCondor cuts out of other slots for a job.
 
     `whole` has each slot as if no job ran on it. `free` has the unclaimed slots as they are now.
     """
@@ -49,23 +49,23 @@ def _whole(slot: ClassAd) -> ClassAd:
 
 
 def has_gpu(slot: ClassAd) -> bool:
-    """Return whether a slot has the attribute `HAS_GPU`, which trials ask for."""
+    """Return whether a slot's attribute `HAS_GPU` is true, which trials on GPUs require."""
     return "HAS_GPU" in slot and slot.eval("HAS_GPU") is True
 
 
 def gpus(slot: ClassAd) -> int:
-    """Return the number of GPUs of a slot, with or without `HAS_GPU`."""
+    """Return the number of GPUs of a slot, even if its `HAS_GPU` is missing or false."""
     return int(number_of(slot, "GPUs"))
 
 
 def holds(clause: str, job: ClassAd, slot: ClassAd) -> bool:
-    """Return whether an expression of a job is true for a slot."""
+    """Return whether `clause`, an expression from a job's requirements, is true for a slot."""
     import classad2
 
     return classad2.ExprTree(clause).eval(job, slot) is True
 
 
 def number_of(ad: ClassAd, name: str) -> float:
-    """Return the number with this name in an ad; 0 without one."""
+    """Return the value of the attribute `name` of a ClassAd; 0 if it is missing or no number."""
     found = value(ad, name)
     return float(found) if isinstance(found, int | float) else 0.0

@@ -1,8 +1,8 @@
-"""The recovery files of a DAGMan that has ended, and a new start without them.
+"""The files from which a DAGMan recovers, and how to start the next one without recovery.
 
-A DAGMan that finds its lock file replays the log of its nodes' events. If that can't work
-(docs/dagman-recovery.md), the files are set aside. The next DAGMan then starts every node again,
-and the study knows which trials are finished.
+A DAGMan that finds a lock file at its start replays the logged events of its DAG nodes. If that
+can't work (docs/dagman-recovery.md), these files are set aside. The next DAGMan then starts every
+DAG node again. No finished trial is trained again, because the trial database has its result.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _FLOCK = "hhqqi"  # struct flock of Linux's 64-bit ABIs: l_type, l_whence, l_sta
 
 
 def is_locked(files: DagFiles) -> bool:
-    """Return whether a living DAGMan holds the lock of this DAG."""
+    """Return whether a living DAGMan holds the lock file of this DAG."""
     return _holder(files) is not None
 
 
 def end_holder(files: DagFiles) -> None:
-    """Kill the DAGMan that holds the lock of this DAG, if there is one."""
+    """Kill the DAGMan that holds the lock file of this DAG, if there is one."""
     if not (pid := _holder(files)):
         return
     with suppress(ProcessLookupError):
@@ -41,7 +41,7 @@ def end_holder(files: DagFiles) -> None:
 
 
 def _holder(files: DagFiles) -> int | None:
-    """Return the process that holds the lock: None without one, 0 if the process isn't visible."""
+    """Return the id of the process that holds the lock file; None without one, 0 if unknown."""
     try:
         with files.lock.open("rb") as lock:
             wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0)
@@ -53,9 +53,9 @@ def _holder(files: DagFiles) -> int | None:
 
 
 def set_aside(files: DagFiles) -> Path | None:
-    """Move the recovery files to a separate folder; return that folder, or None without files.
+    """Move the files for recovery to a new folder; return the folder, or None without such files.
 
-    The lock is moved last, so after a crash midway the next call moves the rest.
+    The lock file is moved last. After a crash in between, the next call moves the rest.
     """
     left = [path for path in (files.nodes_log, files.node_status, files.lock) if path.exists()]
     if not left:

@@ -15,9 +15,10 @@ from trialfleet.workflows.facts.run_folder.graph import RegionGraph
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptFacts:
-    """A node's PRE or POST script that has not ended.
+    """A DAG node's PRE or POST script that has not ended.
 
-    `since` is the last end of a script of the region, or of the node's job, in Unix seconds.
+    `since` is the latest of three times, in Unix seconds: the start of the region's DAGMan, the
+    last change of the log of the region's scripts, and the last event of the DAG node's job.
     """
 
     region: str
@@ -30,7 +31,7 @@ class ScriptFacts:
 def script_facts(
     folder: RunFolder, regions: Iterable[RegionGraph], queued: QueuedRun | None
 ) -> Iterator[ScriptFacts]:
-    """Yield one running script per region: one service answers all, so if one hangs, all do."""
+    """Yield at most one running script per region: all of them wait for the same service."""
     dagmans = {
         ad.get("TrialfleetRegion"): ad
         for ad in (queued.ads if queued else ())

@@ -1,1 +1,1 @@
-"""Facts about a run's jobs: event logs, agents' messages, and costs of slots."""
+"""Facts about a run's jobs: their event logs, their agents' messages, and their costs."""

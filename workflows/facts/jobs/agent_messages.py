@@ -1,4 +1,4 @@
-"""Messages from a job's agent to the access point; docs/trial-jobs.md has the protocol."""
+"""Messages from a job's agent, which runs its trials, to the access point (docs/trial-jobs.md)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NONE = (OSError, LookupError, ValueError, TypeError, OverflowError, AttributeEr
 
 @dataclass(frozen=True)
 class Turn:
-    """The id of an agent's message; `token` identifies the agent's process."""
+    """The id of an agent's message: the agent's process (`token`), and the message's number."""
 
     token: str
     number: int
@@ -25,10 +25,10 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """The end of a trial, as the agent reports it in a package and in a message.
+    """The end of a trial, as the job's agent reports it in a package and in a message.
 
-    `code` is the exit code, or minus the signal's number. `over` is the exceeded limit for which
-    the agent ended the trial.
+    `code` is the trainer's exit code, or minus the number of the signal that killed it. `over` is
+    the limit that the trial exceeded, so that the agent ended it; None if it exceeded none.
     """
 
     code: int
@@ -38,7 +38,7 @@ class Ended:
 
     @staticmethod
     def from_json(plain: dict[str, Any]) -> Ended:
-        """Return the end in a JSON object; raise an error of `_NONE` if the object is invalid."""
+        """Return the end that `plain` describes; raises an error of `_NONE` if it is invalid."""
         return Ended(
             code=int(plain.get("code") or 0),
             cpu_seconds=_number(plain.get("cpu_seconds")),
@@ -49,14 +49,14 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """An agent's last message.
+    """The last message of a job's agent.
 
     Attributes:
         say: "begun" (a trial has begun), "saved" (a checkpoint is saved), "told" (a trial has
             ended) or "ask" (the agent asks for a trial).
-        trial: the trial's name; empty in a question.
+        trial: the trial's name; empty if the agent asks for one.
         wants: whether the agent can train another trial.
-        time: when the message was first sent, in Unix seconds, by the node's clock.
+        time: when the message was first sent, in Unix seconds, by the machine's clock.
     """
 
     job: str
@@ -68,7 +68,7 @@ class Said:
     time: float
 
     def tells_of(self, name: str) -> bool:
-        """Return whether the message reports the end of this trial."""
+        """Return whether the message reports the end of the trial `name`."""
         return self.say == "told" and self.trial == name
 
 
@@ -90,7 +90,7 @@ def read_said(place: TrialFolder) -> Said | None:
 
 
 def read_ended(place: TrialFolder) -> Ended | None:
-    """Return the end of a trial from its delivered package or the agent's message; else None."""
+    """Return the end of a trial, from its delivered package or its agent's message, or None."""
     try:
         return Ended.from_json(job_files.read_json(place.ended, job_files.MOST_AGENT, place.root))
     except _NONE:
@@ -99,7 +99,7 @@ def read_ended(place: TrialFolder) -> Ended | None:
 
 
 def read_order(place: TrialFolder) -> Order | None:
-    """Return the last order for a job's agent; None without an order."""
+    """Return the last order (which trial to train) for a job's agent; None without an order."""
     stamp = job_files.stamp_of(place.order)
     return _order(place, stamp) if stamp[0] else None
 
@@ -115,12 +115,12 @@ def _order(place: TrialFolder, _changed: tuple[int, int]) -> Order | None:
 
 
 def is_answered(said: Said, order: Order) -> bool:
-    """Return whether an order answers an agent's message."""
+    """Return whether `order` answers the agent's message `said`."""
     return said.turn == Turn(order.token, order.turn)
 
 
 def asked_since(place: TrialFolder) -> float | None:
-    """Return when an agent's wait for an answer began, in Unix seconds; None if no agent waits."""
+    """Return since when a job's agent waits for an answer, in Unix seconds; None if it doesn't."""
     if job_files.stamp_of(place.said)[1] <= job_files.stamp_of(place.order)[1]:
         return None
     said, order = read_said(place), read_order(place)

@@ -1,14 +1,14 @@
 """The cost of a job. Pure arithmetic.
 
-    p    price of a whole node, in USD per hour
+    p    price of a whole node (a machine of the pool), in USD per hour
     s    share of the node that a slot is, from 0 to 1
     t    time that a job executes in the slot, in seconds
 
     cost of the job, in USD = p · s · t / 3600
 
-A node is bought for its GPUs. So the share of a slot with GPUs is its share of the node's GPUs. The
-share of a slot without GPUs is the mean of its shares of the cores and of the memory. The shares of
-a node's slots add up to at most 1 if all slots have GPUs, or if none has.
+A node with GPUs is bought for them. So the share of a slot with GPUs is its share of the node's
+GPUs. The share of a slot without GPUs is the mean of its shares of the cores and of the memory. The
+shares of a node's slots add up to at most 1 if all slots have GPUs, or if none has.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SLOT_OF_JOB = {name: f"MachineAttr{name}0" for name in (*PRICED_BY, "Cpus")}
 
 
 class End(StrEnum):
-    """The end of an execution in a slot, which decides whether the cost is lost."""
+    """How an execution in a slot ended, which decides whether its cost counts as lost."""
 
     DONE = "done"  # the execution led to a result
     FAILED = "failed"  # the attempt led to no result
@@ -38,13 +38,13 @@ class End(StrEnum):
 
     @property
     def is_lost(self) -> bool:
-        """True if the work was lost, except for the part that a checkpoint saved."""
+        """True if the execution's work counts as lost, except for what a checkpoint saved."""
         return self == "failed" or self == "evicted"  # `in` is slower, and all stays ask
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """The resources of a slot or of a whole node; memory is in the same unit for both."""
+    """The resources of a slot or of a whole node (machine); both give memory in the same unit."""
 
     gpus: float
     cpus: float
@@ -52,7 +52,7 @@ class Resources:
 
 
 def share(slot: Resources, node: Resources) -> float:
-    """Return s, a slot's share of its node."""
+    """Return s, the share of a whole node that a slot is, from 0 to 1."""
     if slot.gpus > 0 and node.gpus > 0:
         return _part(slot.gpus, node.gpus)
     return (_part(slot.cpus, node.cpus) + _part(slot.memory, node.memory)) / 2
@@ -66,7 +66,7 @@ def cost(price: float, share: float, seconds: float) -> float:
 def slot_price(ad: Mapping[str, Any], default: float | None = None) -> float | None:
     """Return p · s of a slot, in USD per hour; None if price or share is unknown.
 
-    `ad` needs `PRICED_BY` and `Cpus`. `default` is p of a node without a price in its ad.
+    `ad`, a ClassAd, needs the attributes `PRICED_BY` and `Cpus`. Without a price, p is `default`.
     """
     price = _number(ad.get(PRICE))
     price = default if price is None else price
@@ -84,7 +84,7 @@ def _resources(ad: Mapping[str, Any], prefix: str) -> Resources | None:
 
 
 def _number(value: object) -> float | None:
-    """Return a value of an ad if it is a number of at least 0, else None; booleans don't count."""
+    """Return a ClassAd's value if it is a number of at least 0, else None; booleans don't count."""
     if type(value) not in {int, float}:
         return None
     return float(value) if value >= 0 else None  # type: ignore[arg-type,operator]

@@ -1,4 +1,4 @@
-"""The current trial of a job that trains several trials, and whether the trial has a checkpoint."""
+"""Jobs that train several trials: the current trial of each, and the folders of its files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trialfleet.workflows.facts.run_folder.trial_names import is_lane, range_of
 
 
 def shared_nodes(files: RegionFolder) -> list[str]:
-    """Return a region's DAG nodes whose jobs train several trials, from the names of folders."""
+    """Return a region's DAG nodes whose jobs train several trials, by their folders' names."""
     try:
         names = sorted(os.listdir(files.trials))  # noqa: PTH208 - a Path of each takes longer
     except OSError:
@@ -25,14 +25,17 @@ def shared_nodes(files: RegionFolder) -> list[str]:
 
 
 def current_trial(files: RegionFolder, node: str, unfinished: Collection[str]) -> str | None:
-    """Return the unfinished trial that a node's job trains; None between two trials."""
+    """Return which of the `unfinished` trials a DAG node's job trains; None between two trials."""
     order, own = read_order(files.trial(node)), range_of(node)
     mine = [name for name in sorted(unfinished) if name == node or own.has(name)]
     return order.name if order and order.name in mine else next(iter(mine), None)
 
 
 def place_at(files: RegionFolder, node: str) -> TrialFolder:
-    """Return the folder of a job's last ordered trial; before any order, the node's own folder."""
+    """Return the folder of the trial that a DAG node's job was last ordered to train.
+
+    Before the first order, the DAG node's own folder is returned.
+    """
     place = files.of_node(node)
     order = read_order(place)
     if order is None or order.trial is None or not is_lane(node):
@@ -41,7 +44,10 @@ def place_at(files: RegionFolder, node: str) -> TrialFolder:
 
 
 def trained_by(files: RegionFolder, node: str, name: str) -> TrialFolder | None:
-    """Return a lane's folder of a trial, "best" or "gate"; None for another lane's trial."""
+    """Return the folder of `name` if the job of the DAG node `node` trains it, else None.
+
+    `name` is a trial, "best" (the full training) or "gate".
+    """
     ends = (end for end in (files.best, files.gate) if end.root.name == name)
     if end := next(ends, None):
         return in_lane(files, end, node)
@@ -49,12 +55,12 @@ def trained_by(files: RegionFolder, node: str, name: str) -> TrialFolder | None:
 
 
 def in_lane(files: RegionFolder, end: TrialFolder, node: str) -> TrialFolder:
-    """Return the folder of a region's full training or gate that a lane's job executes."""
+    """Return the folder of `end`, a full training or gate, for the job of a lane's DAG node."""
     return TrialFolder(end.root, files.trial(node).node_root)
 
 
 def lane_of(files: RegionFolder, end: TrialFolder) -> str | None:
-    """Return the lane whose job executes or executed a full training or gate; else None."""
+    """Return the lane's DAG node whose job executes `end`, a full training or gate; or None."""
     if not os.path.lexists(end.by_lane):
         return None
     most = job_files.MOST_NOTES
@@ -63,13 +69,13 @@ def lane_of(files: RegionFolder, end: TrialFolder) -> str | None:
 
 
 def end_place(files: RegionFolder, end: TrialFolder) -> TrialFolder:
-    """Return the folder of a region's full training or gate, with its job's folder."""
+    """Return the folder of `end`, a full training or gate, together with its job's folder."""
     lane = lane_of(files, end)
     return in_lane(files, end, lane) if lane else end
 
 
 def has_checkpoint(place: TrialFolder) -> bool:
-    """Return whether a trial's last checkpoint has a file; reports in the package don't count."""
+    """Return whether a trial's last checkpoint package has files besides the progress reports."""
     try:
         with job_files.opened(place.saved) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             members = islice(tar, job_files.MOST_NAMES)

@@ -1,4 +1,4 @@
-"""Delivery of a trial's files from the agent's package into the trial's folder."""
+"""Delivery of a trial's files, from the package of the job's agent into the trial's folder."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _MAY_LEAVE = ("out", "err", "progress.jsonl", "model", "losses", _RESULT, ENDED)
 
 
 def take_left(place: TrialFolder, package: Path, most: float = math.inf) -> None:
-    """Move a trial's files from a package into its folder; a second call changes nothing.
+    """Move a trial's files from `package` into the trial's folder; a second call changes nothing.
 
-    The files may have `most` bytes in total. An unusable package becomes a failed result with the
-    reason, and only the note on the trial's end is kept. A full disk raises OSError.
+    The files may have `most` bytes in total. If the package can't be used, a failed result with the
+    reason is written, and only the record of the trial's end is kept. A full disk raises OSError.
     """
     if not os.path.lexists(package):
         return

@@ -48,13 +48,13 @@ class Execution(NamedTuple):
     """One execution of a job in a slot. Times are in Unix seconds.
 
     Attributes:
-        slot: HTCondor's name, `slot1_1@host`; empty if the job did not begin to execute.
-        ended: for the present execution, the time of its last event.
-        proc: the job's number among a gang's jobs.
-        saved: when a trial's last checkpoint or result arrived.
-        told: when a trial's last result arrived.
-        memory_mb: the maximum memory, if the mark of the trial's end has it.
-        ended_by: HTCondor's name of the last event, such as JOB_EVICTED; empty without an end.
+        slot: HTCondor's name of the slot, `slot1_1@host`; empty if the job did not execute.
+        ended: the time of the end; while the job executes, the time of its last event.
+        proc: the job's number among the jobs of a gang, which train one trial together; else 0.
+        saved: when a trial's last checkpoint or result arrived; None if none did.
+        told: when a trial's last result arrived; None if none did.
+        memory_mb: the maximum memory, if the event that marks the trial's end has it.
+        ended_by: HTCondor's name of the ending event, such as JOB_EVICTED; empty without an end.
     """
 
     slot: str
@@ -83,7 +83,7 @@ class Execution(NamedTuple):
 
 
 class MarkEvent:
-    """A trial's mark in an event log; parsed on demand, because a log may have thousands."""
+    """A log event that may mark a trial's begin, checkpoint or end; parsed only on demand."""
 
     type = SimpleNamespace(name="GENERIC")  # as of a `JobEvent` of the bindings
 
@@ -97,16 +97,16 @@ class MarkEvent:
 
     @property
     def cluster(self) -> int:
-        """The job's cluster."""
+        """The cluster in the job's id."""
         return int(self._found["Cluster"])
 
     @property
     def proc(self) -> int:
-        """The job's proc."""
+        """The proc in the job's id: its number in the cluster."""
         return int(self._found["Proc"])
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return an attribute of the event."""
+        """Return the event's attribute `name`, or `default` if it has none."""
         return default if name not in _GENERIC.groupindex else self[name]
 
     def __getitem__(self, name: str) -> Any:
@@ -118,7 +118,7 @@ class MarkEvent:
 
     @cached_property
     def mark(self) -> Mark | None:
-        """The mark of the trial; None if the event's text is not a mark."""
+        """The mark (what happened to a trial); None if the event's text is not a mark."""
         return Mark.parsed(self["Info"])
 
     @cached_property
@@ -128,7 +128,7 @@ class MarkEvent:
 
 
 def events_of(log: Path) -> tuple[JobEvent, ...]:
-    """Return the events of a log; if the log has grown, only its new part is read."""
+    """Return the events of a job's log; repeated calls read only its new part."""
     return _reader_of(log).events()
 
 
@@ -149,7 +149,7 @@ class _Reader:
         self._events: tuple[JobEvent, ...] = ()
 
     def events(self) -> tuple[JobEvent, ...]:
-        """Return the log's events up to unreadable text; empty if the log is not a regular file."""
+        """Return the events before the first unreadable one; empty if the log isn't a file."""
         if job_files.stamp_of(self._log) == self._stamp:
             return self._events
         try:
@@ -170,7 +170,7 @@ class _Reader:
         return file.read(min(size, _COMPARED))
 
     def _read_on(self, file: BinaryIO) -> None:
-        """Read the new complete events; an event that is being written has no end yet."""
+        """Read the log's new events, except one that is still being written."""
         new = b""
         file.seek(self._at)
         while piece := file.read(_PIECE):
@@ -193,7 +193,7 @@ class _Reader:
 
 
 def _parsed_by_htcondor(texts: list[bytes]) -> Iterator[JobEvent]:
-    """Yield the bindings' events, up to the first text that the bindings can't parse."""
+    """Yield the events that HTCondor's Python bindings parse, up to the first that they can't."""
     import htcondor2
 
     with os.fdopen(os.memfd_create("events"), "wb") as file:
@@ -207,7 +207,7 @@ def _parsed_by_htcondor(texts: list[bytes]) -> Iterator[JobEvent]:
 
 
 def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
-    """Return the events of each attempt; an attempt of a gang has the events of all its jobs."""
+    """Return the events of each attempt, which is one submission of a job or of a gang's jobs."""
     parts: list[list[JobEvent]] = [[]]
     submitted: set[tuple[int, int]] = set()
     for event in events:
@@ -222,7 +222,10 @@ def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
 
 
 def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
-    """Return all events except marks that another mark follows: the last shows a living job."""
+    """Return the events without marks, except the last of several marks in a row.
+
+    Readers need its time, because it shows until when the job lived.
+    """
     return [
         event
         for event, following in pairwise([*events, None])
@@ -231,7 +234,7 @@ def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
 
 
 def executions_of(events: Iterable[JobEvent]) -> list[Execution]:
-    """Return the executions of an attempt's jobs, oldest first."""
+    """Return the executions in the events of one attempt, oldest first."""
     found: list[Execution] = []
     latest: dict[int, int] = {}  # by proc: the index of its last execution in `found`
     for event in events:
@@ -254,7 +257,7 @@ def executions_of(events: Iterable[JobEvent]) -> list[Execution]:
 
 
 def _brings_input(event: JobEvent) -> bool:
-    """Return whether an event belongs to an input transfer, so to the next execution."""
+    """Return whether an event is about a transfer of input, which belongs to the next execution."""
     return event.type.name == "FILE_TRANSFER" and event.get("Type") in _INPUT
 
 
@@ -272,7 +275,7 @@ def _continued(execution: Execution, event: JobEvent) -> Execution:
 
 
 def _marked(execution: Execution, event: JobEvent) -> Execution:
-    """Return an execution updated by a trial's mark; the mark may follow the execution's end."""
+    """Return `execution` updated by a trial's mark, which may come after the execution's end."""
     mark = mark_of(event)
     if mark is None or mark.kind is MarkKind.BEGINS:
         return execution
@@ -283,7 +286,7 @@ def _marked(execution: Execution, event: JobEvent) -> Execution:
 
 
 def cut_off_before(events: Iterable[JobEvent]) -> list[Execution]:
-    """Return the starts that were interrupted before the job executed."""
+    """Return the starts of a job that were interrupted before it executed."""
     found: list[Execution] = []
     executing: set[int] = set()
     ended: dict[int, float] = {}
@@ -308,7 +311,7 @@ def _reason(event: JobEvent) -> str:
 
 
 def properties_of(event: JobEvent) -> Mapping[str, Any]:
-    """Return the scalar attributes of slot and node that `ulog_execute_attrs` names."""
+    """Return an EXECUTE event's numbers and texts about slot and machine (`ulog_execute_attrs`)."""
     found = event.get("ExecuteProps")
     values = plain(found) if isinstance(found, Mapping) else {}
     return {name: each for name, each in values.items() if isinstance(each, str | int | float)}
@@ -324,7 +327,7 @@ def _end(event: JobEvent) -> End:
 
 
 def time_of(event: JobEvent) -> float:
-    """Return an event's time in Unix seconds, with the fraction that `timestamp` lacks."""
+    """Return an event's time in Unix seconds, with a fraction that `JobEvent.timestamp` lacks."""
     return event.time if isinstance(event, MarkEvent) else _unix_seconds(str(event["EventTime"]))
 
 
@@ -338,7 +341,7 @@ def mark_of(event: JobEvent) -> Mark | None:
 
 
 def _cpu_seconds(usage: str) -> float:
-    """Return the sum of user and system time, given as `Usr 0 00:01:05, Sys 0 00:00:02`."""
+    """Return the seconds of user plus system time in text like `Usr 0 00:01:05, Sys 0 00:00:02`."""
     return float(
         sum(
             86400 * int(days) + 3600 * int(hours) + 60 * int(minutes) + int(seconds)

@@ -1,4 +1,4 @@
-"""Facts about a gang from its roster (the keeper's decisions), without the queue."""
+"""Facts about a gang (jobs that train one trial) from its roster, which its keeper writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_ROSTER = 1 << 20  # bytes; a hundred ranks are a hundredth of it
 
 
 def read_roster(place: TrialFolder) -> Roster | None:
-    """Return the roster of a node's gang; None if the roster is missing or unreadable."""
+    """Return the roster of a DAG node's gang; None if the roster is missing or unreadable."""
     return unless_damaged(
         lambda: Roster.of_json(job_files.read_bytes(place.roster, _MOST_ROSTER, place.node_root)),
         None,
@@ -22,7 +22,7 @@ def read_roster(place: TrialFolder) -> Roster | None:
 
 
 def in_words(place: TrialFolder, slots: int, least: int) -> tuple[str, bool]:
-    """Return a gang's progress, or "" without a gang, and whether the gang lacks slots."""
+    """Return a gang's progress ("" without a gang), and whether `slots` are too few to train."""
     roster = read_roster(place)
     if roster is None or roster.state == DONE or roster.code is not None:
         return "", False
@@ -46,9 +46,10 @@ def _apart(roster: Roster) -> str:
 
 
 def ranks_and_generation(place: TrialFolder) -> dict[str, int]:
-    """Return how many ranks train a trial, and their generation's number; empty if unknown.
+    """Return how many ranks (gang members) train a trial, and which generation; empty if unknown.
 
-    While a generation forms, no rank trains. An ended trial's numbers stay until the next trial.
+    A generation is one set of ranks. While it forms, no rank trains. The numbers of an ended trial
+    are returned until the gang's next trial.
     """
     roster = read_roster(place)
     if roster is None or roster.trial != place.root.name:

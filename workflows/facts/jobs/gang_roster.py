@@ -1,4 +1,8 @@
-"""A gang's roster, with the orders for its agents, and the gang's jobs."""
+"""The roster of a gang, with the orders for its agents, and the gang's jobs in the queue.
+
+A gang is several jobs that train one trial together. Each job has an agent, which runs one rank of
+the training. One set of ranks is a generation; the next begins when ranks are lost or join.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ STARTING_SECONDS = 20.0  # the wait for the first message of a job's agent
 
 
 class Seat(NamedTuple):
-    """An agent's place in a generation: the index in the roster is the agent's rank."""
+    """An agent's place in a generation; its index in `Roster.members` is the agent's rank."""
 
     proc: int
     token: str
@@ -27,8 +31,9 @@ class Seat(NamedTuple):
 class Apart(NamedTuple):
     """A living agent that another agent of the gang can't reach; the gang leaves it out for now.
 
-    `host` and `other` are the addresses of the two agents' machines. The agent may join again at
-    `until`, in Unix seconds. The wait lasts `seconds`, and the next wait twice as long.
+    `host` and `other` are the addresses of its machine and of the other agent's. It may join again
+    at `until`, in Unix seconds, after a wait of `seconds`. If it is left out again, it waits twice
+    as long.
     """
 
     token: str
@@ -45,17 +50,18 @@ class Roster:
     Attributes:
         cluster: the cluster of the gang's jobs; agents of other clusters ignore the roster.
         generation: the number of the present set of ranks, from 1.
-        since: when the state began, in Unix seconds.
-        turn: the number of the gang's message that the trial's order answers.
+        since: when `state` began, in Unix seconds.
+        turn: the number of the gang's request that the order for the trial answers.
         first: the generation in which the trial began.
         members: the seats by rank; while a generation forms, the previous generation's seats.
         start: the name of the checkpoint to start from; None: start from the beginning.
-        kill: while a generation forms: workers are killed, because nothing is left to be saved.
-        short: while a generation forms: fewer than `min` jobs have a slot.
-        failures: the workers that failed since the last checkpoint while their jobs lived.
+        kill: while a generation forms: whether the previous generation's workers (training
+            processes) are killed, because rank 0 has no checkpoint left to save.
+        short: while a generation forms: whether there are fewer agents than the gang's `min`.
+        failures: the failures of workers since the last checkpoint while their jobs lived.
         code: the trial's exit code, or minus the signal's number; None until the trial ends. In the
             state "done", the agents' exit code.
-        result: the name of the package of the rank whose result counts.
+        result: the name of the package (files of one rank) with the trial's result.
     """
 
     cluster: int
@@ -86,17 +92,17 @@ class Roster:
         return found
 
     def is_apart(self, agent: Member, now: float) -> bool:
-        """Return whether an agent is left out for now."""
+        """Return whether the gang leaves out an agent at the time `now`."""
         return any(each.token == agent.token and now < each.until for each in self.apart)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A job of a gang, as the queue has it.
+    """A job of a gang, from the queue and its agent's messages.
 
-    `status`, `began` and `hold_code` are JobStatus, JobCurrentStartDate and HoldReasonCode.
-    `quiet_for` is the time in seconds since the agent's last new message, `running_for` the time
-    since the job got its slot. A `silent` agent has sent nothing new for too long.
+    `status`, `began` and `hold_code` are its JobStatus, JobCurrentStartDate and HoldReasonCode.
+    `quiet_for` is the seconds since the agent's last new message, `running_for` those since the job
+    got its slot. A `silent` agent has sent nothing new for too long.
     """
 
     proc: int
@@ -110,7 +116,7 @@ class Job:
 
     @property
     def agent(self) -> Member | None:
-        """The last message of the job's agent; None if the agent is lost."""
+        """The last message of the job's agent; None if the agent is lost or has sent none."""
         is_its = self.said is not None and self.said.began == self.began
         lives = self.status == JobStatus.RUNNING and is_its and not self.silent
         return self.said if lives else None
@@ -131,7 +137,7 @@ class Size(NamedTuple):
 
 
 def of_next(roster: Roster, trial: str, turn: int, now: float) -> Roster:
-    """Return the roster of the next trial's first generation, with the present agents."""
+    """Return the roster with which the present agents begin the trial `trial`."""
     if not roster.trial:  # the agents have waited for a trial
         return replace(roster, trial=trial, turn=turn)
     return Roster(
@@ -148,10 +154,10 @@ def of_next(roster: Roster, trial: str, turn: int, now: float) -> Roster:
 
 
 def finished(roster: Roster, code: int, now: float) -> Roster:
-    """Return the roster that makes all agents leave with an exit code."""
+    """Return the roster that makes all agents leave with the exit code `code`."""
     return replace(roster, state=DONE, since=now, code=code)
 
 
 def agents_of(jobs: Iterable[Job]) -> dict[int, Member]:
-    """Return the last message of each living agent, by its job's proc."""
+    """Return the last message of each living agent, by the proc of its job."""
     return {job.proc: job.agent for job in jobs if job.agent is not None}

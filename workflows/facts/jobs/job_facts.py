@@ -33,16 +33,16 @@ ATTRIBUTES = [
 
 @dataclass(frozen=True, kw_only=True)
 class JobFacts:
-    """A node's job in the queue.
+    """A queued job of a trial, full training or gate.
 
     Attributes:
         region: the slug of the job's region.
         since: when the job entered its JobStatus, in Unix seconds.
-        machine: the present or last machine.
-        starts: the starts in this attempt; None if they were not read.
+        machine: the machine on which the job runs or last ran; empty without one.
+        starts: the job's starts in this attempt; None if its log was not read.
         checkpointed: whether the current trial has a checkpoint with files.
-        is_rank: whether the job belongs to a gang; then the gang's keeper counts its starts.
-        asked: when the agent's wait for an answer began, in Unix seconds; None without a wait.
+        is_rank: whether the job is one of a gang, whose jobs train one trial together.
+        asked: since when the job's agent waits for an answer, in Unix seconds; None if it doesn't.
     """
 
     region: str
@@ -61,7 +61,7 @@ class JobFacts:
 
     @property
     def cuts(self) -> list[Execution]:
-        """The interrupted starts."""
+        """The starts that were interrupted."""
         return [start for start in self.starts or () if start.end is End.EVICTED]
 
     @property
@@ -70,7 +70,7 @@ class JobFacts:
         return next((start for start in self.starts or () if not start.is_over), None)
 
     def kept(self, start: Execution) -> float:
-        """Return the seconds of an execution up to the last saved work."""
+        """Return the seconds from the begin of `start` to its last saved work; 0 without any."""
         saved = start.saved if self.checkpointed else start.told
         return 0.0 if saved is None else max(0.0, saved - start.began)
 
@@ -78,8 +78,8 @@ class JobFacts:
 def read_jobs(folder: RunFolder, ads: Iterable[Mapping[str, Any]]) -> list[JobFacts]:
     """Return the jobs of a run's trials, full trainings and gates.
 
-    The `ads` need `ATTRIBUTES`, ClusterId, EnteredCurrentStatus, JobStatus, JobUniverse and
-    TrialfleetRegion. A log is read only if the job may be in trouble.
+    The ClassAds `ads` need `ATTRIBUTES`, ClusterId, EnteredCurrentStatus, JobStatus, JobUniverse
+    and TrialfleetRegion. To save time, an event log is read only if its job may be in trouble.
     """
     own = (ad for ad in ads if ad["JobUniverse"] == Universe.VANILLA and "TrialfleetNode" in ad)
     return [_job(folder, ad) for ad in own]
@@ -114,7 +114,7 @@ def _job(folder: RunFolder, ad: Mapping[str, Any]) -> JobFacts:
 
 
 def may_fail(ad: Mapping[str, Any]) -> bool:
-    """Return whether a job's ad shows that the attempt may be hopeless."""
+    """Return whether a job's ClassAd shows that the attempt may be hopeless."""
     status, entered = ad["JobStatus"], ad["EnteredCurrentStatus"]
     is_late = status != JobStatus.IDLE and time.time() - entered > LONG
     # In its present slot. After a reconnection the ad doesn't show that the job executes.
@@ -125,5 +125,5 @@ def may_fail(ad: Mapping[str, Any]) -> bool:
 
 
 def place_of(folder: RunFolder, ad: Mapping[str, Any]) -> TrialFolder:
-    """Return the folder of the node, full training or gate to which a job's ad belongs."""
+    """Return the folder that a job's ClassAd belongs to: a trial's, full training's or gate's."""
     return folder.region(str(ad["TrialfleetRegion"])).of_node(str(ad["TrialfleetNode"]))

@@ -1,6 +1,7 @@
 """HTCondor's facts about a trial's job, from the job's own event log, without asking a daemon.
 
-The log has all attempts. If a job trains several trials, only the trial's own parts count.
+The log has all attempts at the trial. If the job trains several trials, only the parts of its
+executions in which it trained this trial count.
 """
 
 from __future__ import annotations
@@ -29,18 +30,20 @@ class Job:
     """HTCondor's facts about the job that trained a trial; a fact that is not recorded is None.
 
     An attempt is one submission of the job. A continuation from a checkpoint is another execution
-    in the same attempt. Each rank of a gang is an execution, too. Sums are over all attempts.
-    `machine`, `slot` and `ended` are the last attempt's. Times are in Unix seconds.
+    in the same attempt. A gang, whose jobs train one trial together, has an execution for each job.
+    Sums are over all attempts. `machine`, `slot` and `ended` are the last attempt's. Times are in
+    Unix seconds.
 
     Attributes:
         cpu_seconds: None if HTCondor reports 0, because the job ended before the first measurement.
-        memory_mb: the maximum memory, by HTCondor for a trial with its own job, else by the agent.
-        attempts: 0 if unknown.
+        memory_mb: the maximum memory, by HTCondor for a trial with its own job, else as reported by
+            the job's agent.
+        attempts: the number of attempts; 0 if unknown.
         usd: the cost of the time in slots; None if a price is unknown.
         lost_usd: the part of `usd` for failed attempts and interrupted executions, even if a
             checkpoint saved some of their work.
-        ranks: the number of a gang's ranks that trained last; from its roster, not from the log.
-        generations: for a gang, how often its ranks began to train.
+        ranks: for a gang, how many of its jobs trained last, from its roster instead of the log.
+        generations: for a gang, how often a set of its jobs began to train.
     """
 
     started: float | None = None
@@ -60,10 +63,10 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Stay:
-    """One execution of a job in a slot. Times are in Unix seconds.
+    """One execution of a job in a slot, with its cost. Times are in Unix seconds.
 
-    The present execution's `ended` is the time of its last event, or now. Work is saved up to the
-    time `saved`. `usd` is None if the node's price is unknown.
+    While the job executes, `ended` is the time of its last event, or now. Work was saved up to the
+    time `saved`; None if none was. `usd` is None if the machine's price is unknown.
     """
 
     machine: str
@@ -90,7 +93,7 @@ class Stay:
 
 @dataclass(frozen=True, kw_only=True)
 class JobNotes(Job):
-    """A trial's job and its executions, as in job.json; the study stores the same for a trial."""
+    """The content of job.json: a job and its executions. For a trial, the trial database has it."""
 
     stays: list[Stay] = field(default_factory=list)
 
@@ -98,8 +101,8 @@ class JobNotes(Job):
 def read_job(place: TrialFolder, price: float | None = None, *, failed: bool = False) -> Job | None:
     """Return the facts about a trial's job in its event log; None if the job never executed.
 
-    Nodes without a price in their ads cost `price` USD per hour. With `failed`, the last attempt
-    has no result, whatever its exit code was.
+    Machines that advertise no price cost `price` USD per hour. With `failed`, the last attempt
+    counts as one without a result, whatever its exit code was.
     """
     attempts = attempts_of(place)
     if not attempts:
@@ -123,12 +126,12 @@ def read_job(place: TrialFolder, price: float | None = None, *, failed: bool = F
 
 
 def job_fields(noted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `Job` fields in a trial's notes; notes of other releases may have more fields."""
+    """Return the entries of `noted` that are fields of `Job`; another release may add others."""
     return {each.name: noted[each.name] for each in fields(Job) if each.name in noted}
 
 
 def stays_of(noted: Mapping[str, Any]) -> list[Stay]:
-    """Return the executions in a trial's notes of its job; empty if none are noted yet."""
+    """Return the executions in `noted`, the stored notes on a job; empty if it has none."""
     return [Stay(**{**stay, "end": End(stay["end"])}) for stay in noted.get("stays", ())]
 
 
@@ -141,7 +144,7 @@ def read_stays(
 ) -> list[Stay]:
     """Return the executions of a trial, over all its attempts, oldest first.
 
-    `price` and `failed` are as in `read_job`. A job without an end executes until `now`, if given.
+    `price` and `failed` are as in `read_job`. A running execution lasts until `now`, if given.
     """
     attempts = attempts_of(place)
     if attempts and now is not None:
@@ -150,7 +153,7 @@ def read_stays(
 
 
 def read_between(log: Path, price: float | None = None, *, now: float | None = None) -> list[Stay]:
-    """Return the times when a shared job executed without a trial; arguments as in `read_stays`."""
+    """Return a job's executions between its several trials; arguments as in `read_stays`."""
     found = list(parts_of(log).between)
     if found and now is not None:
         found = _until(now, found)
@@ -161,7 +164,7 @@ def read_between(log: Path, price: float | None = None, *, now: float | None = N
 def read_job_stays(
     log: Path, price: float | None = None, *, now: float | None = None
 ) -> tuple[list[Stay], frozenset[str]]:
-    """Return a shared job's executions, and which of `parts.ENDS` it executed; see `read_stays`."""
+    """Return all executions of a job of several trials, and its `ends` as in `WholeJob`."""
     attempts, ends = whole_of(log)
     if attempts and now is not None:
         attempts = [*attempts[:-1], _until(now, attempts[-1])]
@@ -177,13 +180,13 @@ def _until(now: float, executions: Sequence[Execution]) -> list[Execution]:
 
 
 def total(stays: Iterable[Stay]) -> float | None:
-    """Return the total cost of executions in USD; None if any cost is unknown."""
+    """Return the total cost of `stays` in USD; None if the cost of any is unknown."""
     known = [stay.usd for stay in stays]
     return None if None in known else round(sum(each or 0.0 for each in known), 9)
 
 
 def read_executions(log: Path) -> list[tuple[float, float | None]]:
-    """Return the begin and end of each execution in a log, in Unix seconds, oldest first.
+    """Return begin and end of each execution in a job's event log, in Unix seconds, oldest first.
 
     The present execution's end is infinite. An end that a power failure lost is None.
     """
@@ -200,7 +203,7 @@ def read_removals(log: Path) -> list[float]:
 
 
 def first_failure(log: Path) -> int | None:
-    """Return the first nonzero exit code in a node's last attempt; None without one."""
+    """Return the first nonzero exit code in the last attempt in a job's log; None without one."""
     for event in submissions(events_of(log))[-1]:
         if event.type.name == "JOB_TERMINATED" and event.get("ReturnValue"):
             return int(event["ReturnValue"])
@@ -208,16 +211,16 @@ def first_failure(log: Path) -> int | None:
 
 
 def last_job(log: Path) -> str:
-    """Return the id of the last attempt's job, such as 12.0; empty without an attempt."""
+    """Return the id of the last attempt's job in a log, such as 12.0; empty without an attempt."""
     events = submissions(events_of(log))[-1]
     return f"{events[0].cluster}.{events[0].proc}" if events else ""
 
 
 def read_starts(place: TrialFolder) -> list[Execution]:
-    """Return the starts of a trial in its last attempt, oldest first.
+    """Return the starts of a trial's job in the trial's last attempt, oldest first.
 
-    A start that was interrupted before the job executed has no slot and lasts 0 s. In a shared job
-    such starts are left out, because they belong to no trial.
+    A start that was interrupted before the job executed has no slot and lasts 0 s. If the job
+    trains several trials, such starts are left out, because they belong to no trial.
     """
     if place.is_shared:
         return (attempts_of(place) or [[]])[-1]
@@ -234,7 +237,7 @@ def is_executing(place: TrialFolder) -> bool:
 def _stays(
     attempts: Sequence[Sequence[Execution]], price: float | None, *, failed: bool
 ) -> list[Stay]:
-    """Return executions with their costs; all attempts except the last one have no result."""
+    """Return the executions with their costs; only the last attempt may have led to a result."""
     prices = _prices((each for attempt in attempts for each in attempt), price)
     stays = []
     for attempt in attempts:
@@ -250,7 +253,7 @@ def _stays(
 
 
 def _prices(executions: Iterable[Execution], price: float | None) -> dict[int, float | None]:
-    """Return the price of each slot, by the id of the slot's properties."""
+    """Return each slot's price in USD per hour, by the `id` of its properties; None if unknown."""
     slots = {id(each.properties): each.properties for each in executions}
     return {slot: slot_price(properties, price) for slot, properties in slots.items()}
 
@@ -276,7 +279,7 @@ def _last_of_each(executions: Iterable[Execution]) -> list[Execution]:
 
 
 def _wall_seconds(executions: Sequence[Execution]) -> float:
-    """Return the time in which at least one execution ran: a gang's ranks train simultaneously."""
+    """Return the seconds in which at least one of the executions ran; those of a gang overlap."""
     if len({execution.proc for execution in executions}) <= 1:
         return sum(execution.seconds for execution in executions)
     seconds, until = 0.0, -math.inf
@@ -287,7 +290,7 @@ def _wall_seconds(executions: Sequence[Execution]) -> float:
 
 
 def _most_memory(place: TrialFolder, executions: Iterable[Execution]) -> float | None:
-    """Return a trial's maximum memory in MB, from a shared job's marks, else from HTCondor."""
+    """Return a trial's maximum memory in MB, from its marks if it shares a job, or HTCondor."""
     if place.is_shared:
         known = [each.memory_mb for each in executions if each.memory_mb is not None]
         return max(known, default=None)

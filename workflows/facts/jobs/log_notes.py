@@ -1,7 +1,7 @@
-"""Notes of the executions in an event log, which are read in a fifth of the log's time.
+"""Notes: copies of the executions in a job's event log, read in a fifth of the log's time.
 
-A note is written next to its log once the job is over. A damaged note is ignored, as is a note of a
-log that has changed since.
+A note is written next to its log once the job is over. A note is ignored if it is damaged, or if
+the log has changed since.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _MOST = 64 << 20  # bytes of a note; for a log with thousands of marks 1 MB is e
 
 
 class WholeJob(NamedTuple):
-    """A job's executions by attempt, oldest first, and which of `parts.ENDS` the job executed."""
+    """A job's executions by attempt; `ends` says which of "best" and "gate" the job executed."""
 
     attempts: Sequence[Sequence[Execution]]
     ends: frozenset[str]
 
 
 class JobParts(NamedTuple):
-    """A shared job's executions by trial and attempt, and the job's time between trials."""
+    """The executions of a job of several trials by trial and attempt, and those between trials."""
 
     trials: dict[str, list[list[Execution]]]
     between: list[Execution]
 
 
 def write_note(log: Path, whole: WholeJob, parts: JobParts) -> None:
-    """Write a log's note: one line for the job, and one for its parts, which few readers need."""
+    """Write a log's note: one line for the whole job, one (rarely read) for its trials' parts."""
     slots: list[Any] = []
 
     def row(execution: Execution) -> list[Any]:
@@ -59,7 +59,7 @@ def write_note(log: Path, whole: WholeJob, parts: JobParts) -> None:
 
 
 def noted_whole(log: Path, stamp: tuple[int, int]) -> WholeJob | None:
-    """Return a job's noted executions; None if no note fits the log's stamp."""
+    """Return a job's executions from its log's note; None if no note fits the log's `stamp`."""
 
     def read() -> WholeJob | None:
         head, _ = _lines(log)
@@ -70,7 +70,7 @@ def noted_whole(log: Path, stamp: tuple[int, int]) -> WholeJob | None:
 
 
 def noted_parts(log: Path, stamp: tuple[int, int]) -> JobParts | None:
-    """Return a shared job's noted parts; None if no note fits the log's stamp."""
+    """Return a job's executions by trial from its log's note; None if no note fits its `stamp`."""
 
     def read() -> JobParts | None:
         head, divided = _lines(log)
@@ -87,7 +87,7 @@ def _lines(log: Path) -> tuple[Any, bytes]:
 
 
 def _slots(head: Any, stamp: tuple[int, int]) -> list[dict[str, Any]]:
-    """Return the slots' attributes in a note; ValueError if another log or release wrote it."""
+    """Return the slots' attributes in a note; ValueError if it is another release's or outdated."""
     if tuple(head["of"]) != stamp or tuple(head["fields"]) != Execution._fields:
         raise ValueError("the log has changed since")
     slots: list[dict[str, Any]] = head["slots"]

@@ -1,7 +1,7 @@
 """Marks of trials in the event log of the job that trains them.
 
 HTCondor's log has a job's executions, but not the job's trials. So the access point adds a generic
-event when the agent reports that a trial began, saved a checkpoint or ended:
+event, the mark, when the job's agent reports that a trial began, saved a checkpoint or ended:
 
     008 (012.000.000) 2026-11-25 09:18:36.842 trialfleet: A.l1.t02 ends code=0 cpu=11.9 memory=231.0
     ...
@@ -35,7 +35,7 @@ _SUBMITTED, _EXECUTES, _GENERIC = b"000 (", b"001 (", b"008 ("
 
 
 class MarkKind(StrEnum):
-    """The kind of a trial's mark."""
+    """What a mark reports about its trial."""
 
     BEGINS = "begins"
     SAVED = "saved"
@@ -44,7 +44,7 @@ class MarkKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A mark of a trial; `code` is the exit code, or minus the signal's number, at the end."""
+    """A mark of a trial; the end's `code` is the exit code, or minus the signal's number."""
 
     trial: str
     kind: MarkKind
@@ -83,8 +83,8 @@ def note(
 ) -> None:
     """Add a mark to a job's log: a trial began or continued, saved a checkpoint, or ended.
 
-    `when` is in Unix seconds. A begin or an end that is already noted is not noted again. A removed
-    log gets no mark. Any other failure to write raises OSError.
+    `when` is in Unix seconds. A begin or an end that the log already has is not added again. If the
+    log was removed, nothing is added. Any other failure to write raises OSError.
     """
     trial = place.root.name
     cluster, proc = map(int, job.split("."))
@@ -101,9 +101,10 @@ def note(
 
 
 def _last_kind(place: TrialFolder, trial: str, cluster: int) -> MarkKind | None:
-    """Return whether a trial last began or ended in the present execution; None if neither.
+    """Return whether a trial last began or ended in the job's present execution; None if neither.
 
-    For a gang the whole submission counts, because the trial continues while one job begins again.
+    For a gang (several jobs that train one trial), all executions since the submission count,
+    because the trial continues while one job begins again.
     """
     content, _ = job_files.tail(place.log, _MOST_LOG)
     is_gang = b"%s%03d.001." % (_SUBMITTED, cluster) in content

@@ -1,7 +1,7 @@
 """The parts of a job's executions that belong to each trial, and the time between trials.
 
 A trial's part lasts from its first mark to its last (marks.py), or to the execution's end. In the
-rest of the execution, the agent starts, asks, sends results and waits for answers.
+time between trials, the job's agent starts, sends results, asks for a trial and waits for it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ KEPT_LOGS = 4096  # cached event logs: those of all running jobs of a pool
 def attempts_of(place: TrialFolder) -> list[list[Execution]]:
     """Return the executions of each attempt at a trial, oldest first.
 
-    A trial with its own job has one attempt per submission. In a shared job, another attempt starts
-    after the last one ended, or after the job left the queue before the trial's end.
+    A trial with its own job has one attempt per submission. In a job of several trials, another
+    attempt begins after the last one ended, or after the job left the queue before the trial's end.
     """
     if place.is_shared:
         name = place.root.name
@@ -56,7 +56,7 @@ def attempts_of(place: TrialFolder) -> list[list[Execution]]:
 
 
 def parts_of(log: Path) -> JobParts:
-    """Return the executions in a shared job's event log, divided by trial."""
+    """Return the executions in the event log of a job of several trials, divided by trial."""
     return _parts(log, job_files.stamp_of(log))
 
 
@@ -83,7 +83,7 @@ def _whole_in(events: Sequence[JobEvent]) -> WholeJob:
 
 
 def note_log(log: Path) -> None:
-    """Write the note of a job's event log, for later readers."""
+    """Write the note of a job's event log: a copy that is read faster."""
     events = events_of(log)
     write_note(log, _whole_in(events), _parts_in(events))
 
@@ -146,7 +146,7 @@ class _Division:
         attempts[-1].append(part)
 
     def _amend(self, mark: Mark, when: float) -> None:
-        """Add a mark that came after its execution was interrupted."""
+        """Add a mark that was written after the execution with its trial had been interrupted."""
         if (attempts := self.trials.get(mark.trial)) and not (last := attempts[-1][-1]).told:
             when = min(when, last.ended)
             is_end = mark.kind is MarkKind.ENDS
@@ -163,7 +163,7 @@ class _Span:
 
 
 class _GangDivision:
-    """The executions of one submission of a gang, divided by trial; all jobs train one trial."""
+    """The executions of one submission of a gang (jobs that train one trial), divided by trial."""
 
     def __init__(self, events: Sequence[JobEvent]) -> None:
         self.between: list[Execution] = []
@@ -210,7 +210,7 @@ class _GangDivision:
 
 
 def _cut(execution: Execution, began: float, ended: float) -> Execution:
-    """Return the part of an execution between two times; an infinite end means now."""
+    """Return the part of an execution between two times; an infinite end means "still runs"."""
     if ended == math.inf:
         return execution._replace(began=began, ended=max(began, execution.ended))
     is_whole = ended == execution.ended and execution.is_over

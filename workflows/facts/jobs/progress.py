@@ -16,15 +16,16 @@ _LARGEST_STEP = 2**31 - 1  # the largest integer of a database
 
 
 def read_reports(path: Path, metric: str) -> dict[int, float]:
-    """Return the reported metric by step; NaN if a value is not a number.
+    """Return the reported values of `metric` by step; NaN for a value that is not a number.
 
-    The last report of a step counts. Other lines are ignored, and a missing file has no reports.
+    Of several reports of a step, the last one counts. Lines that are no reports are ignored. The
+    result is empty if the file is missing.
     """
     return dict(_reports(_last_lines(path, job_files.MOST_REPORTS), metric))
 
 
 def last_report(path: Path, metric: str) -> tuple[int, float | None] | None:
-    """Return the last reported step and its metric (None if not finite); None without a report."""
+    """Return the last reported step and its `metric` (or None if not finite); None without any."""
     stamp = job_files.stamp_of(path)
     return _last_report(path, metric, stamp) if stamp[0] else None
 
@@ -68,7 +69,7 @@ def _parsed(line: bytes) -> tuple[int, dict[str, Any]] | None:
 
 
 def _number(value: Any) -> float:
-    """Return `value` as a float; NaN if it is no number, such as null for an infinite value."""
+    """Return `value` as a float; NaN if it isn't a number, such as null, written for infinity."""
     if not is_number(value):
         return math.nan
     try:

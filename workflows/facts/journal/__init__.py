@@ -1,1 +1,1 @@
-"""The outcomes of regions on a study's days, and the events for the study's alerts."""
+"""Facts about a study's daily runs: each region's outcome on each day, and events for alerts."""

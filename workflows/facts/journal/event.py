@@ -18,9 +18,10 @@ TEST: Literal["test"] = "test"  # the event of `trialfleet notify test`, for eve
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """An event in a study, for alerts; all discoveries of the same event have the same `id`.
+    """An event in a study, for alerts.
 
-    `title` is one line for people. `text` has more lines: the event, its reason, the next command.
+    Whenever the same event is discovered again, it has the same `id`. `title` is one line for
+    people. `text` has more lines: what happened, why, and the command to run next.
     """
 
     id: str
@@ -59,13 +60,13 @@ _EVENT = TypeAdapter(Event)
 
 
 def event_id(*parts: object) -> str:
-    """Return an event's id, made from these parts: 24 hexadecimal digits."""
+    """Return an event's id, made from `parts`: 24 hexadecimal digits."""
     text = "\0".join(map(str, parts))
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:24]
 
 
 def cut_at_a_line(text: str, most: int) -> str:
-    """Return the first lines of a text, at most `most` characters, and a line about the others."""
+    """Return the first lines of `text`, up to `most` characters, and a line counting the rest."""
     if len(text) <= most:
         return text
     lines = text.splitlines()
@@ -79,11 +80,11 @@ def cut_at_a_line(text: str, most: int) -> str:
 
 
 def more_lines(count: int) -> str:
-    """Return the line for lines that are not shown."""
+    """Return the line that says how many lines are omitted."""
     return f"… and {count:,} more line{'s' * (count > 1)}"
 
 
 def unshown(events: Sequence[Event]) -> list[str]:
-    """Return the line for events that a message doesn't show; empty if all are shown."""
+    """Return the line that says how many events a message omits; empty if it shows all."""
     more = len(events) - MOST_SHOWN
     return [f"… and {more} more"] if more > 0 else []

@@ -1,6 +1,7 @@
 """The names of all files of a study's daily runs, in runs/STUDY next to the folders of the runs.
 
-A run's folder is named by its date. DATE-2 is a second attempt, at the regions that failed.
+A run's folder has the name of its day, DATE. DATE-2 is the day's second attempt, for the regions
+that failed in the first.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class DailyFolder:
 
     @staticmethod
     def for_study(study: str) -> DailyFolder:
-        """Return the folder of this study below the working directory."""
+        """Return the folder of the study named `study`, below the working directory."""
         return DailyFolder(Path.cwd() / "runs" / study)
 
     journal = file_in("daily.db")  # the outcome of each region on each day
@@ -37,7 +38,7 @@ class DailyFolder:
 
     @property
     def study_as_typed(self) -> str:
-        """The study's file as typed in a shell; STUDY if the file is unknown."""
+        """The path of the study's file, quoted for a shell; the word STUDY if it is unknown."""
         text = unless_damaged(lambda: self.study.read_text(encoding="utf-8"), "")
         path = text.removesuffix("\n")
         return shell_quoted_anywhere(Path(path)) if path else "STUDY"

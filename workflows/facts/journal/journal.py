@@ -1,8 +1,8 @@
 """The journal of a study's days: each region's outcome on each day, recorded once.
 
 Several processes may use the SQLite file. A second record of the same region, day and attempt is
-ignored. No region succeeds twice on one day. An attempt is recorded before its work begins, so the
-attempt continues unchanged after a crash.
+ignored. No region succeeds twice on one day. An attempt at a day's run is recorded before its work
+begins. So after a crash the same attempt continues, with the same regions.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The outcome of a region in an attempt at a day; `attempt` counts from 1.
+    """The outcome of a region in one attempt at a day's run.
 
-    `why` is empty unless the region was kept or failed. `fingerprint` is the data's. `settings` is
-    a fingerprint of everything else that affects the training.
+    `attempt` counts from 1. `why` is the reason if `ending` is KEPT or FAILED, otherwise empty.
+    `fingerprint` identifies the data, and `settings` everything else that affects the training.
     """
 
     date: date
@@ -74,10 +74,10 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One attempt at a day: the first is for all regions, later ones are for failed regions.
+    """One attempt at a day's run: the first is for all regions, later ones are for failed regions.
 
-    `run` may be a previous attempt's run that was resumed. At the `deadline`, regions stop asking
-    for trials. At `ended`, the last region got an outcome.
+    `run` may be a previous attempt's run, which this attempt resumed. From `deadline` on, regions
+    ask for no more trials. `ended` is when the last region got an outcome; None before that.
     """
 
     date: date
@@ -98,7 +98,7 @@ _ATTEMPTS, _OUTCOMES = TypeAdapter(list[Attempt]), TypeAdapter(list[Outcome])
 
 
 class Journal:
-    """A study's journal. Each call is independent, so several processes may share it."""
+    """A study's journal. Each call opens the file by itself, so several processes may use it."""
 
     def __init__(self, file: Path) -> None:
         """Open or create the journal; TrialfleetError if that fails or the file is no journal."""
@@ -108,11 +108,11 @@ class Journal:
 
     @property
     def scope(self) -> str:
-        """The prefix that separates this journal's events from those of other journals."""
+        """The text by which this journal's event ids differ from those of other journals."""
         return str(self.file.parent)
 
     def begin(self, attempt: Attempt) -> Attempt:
-        """Record an attempt; return it, or the existing attempt with its date and number."""
+        """Record an attempt unless one with its date and number exists; return the recorded one."""
         with self._open() as connection:
             connection.execute(
                 "INSERT INTO attempts (date, attempt, run, regions, started, deadline)"
@@ -137,7 +137,7 @@ class Journal:
             )
 
     def record(self, outcomes: Iterable[Outcome], now: datetime) -> None:
-        """Record all outcomes or none; an existing outcome stays."""
+        """Record all outcomes or none; an outcome that is already recorded stays unchanged."""
         with self._open() as connection:
             connection.executemany(
                 "INSERT INTO outcomes VALUES (:date, :region, :attempt, :ending, :why, :run,"
@@ -146,7 +146,7 @@ class Journal:
             )
 
     def attempts(self, day: date | None = None) -> list[Attempt]:
-        """Return the attempts at a day, or at all days, oldest first."""
+        """Return the attempts at the day `day`, or at all days if None, oldest first."""
         where, given = ("", ()) if day is None else ("WHERE date = ?", (str(day),))
         query = f"SELECT * FROM attempts {where} ORDER BY date, attempt"  # noqa: S608 - ours
         with self._open() as connection:
@@ -156,7 +156,7 @@ class Journal:
         )
 
     def outcomes(self, first: date | None = None, last: date | None = None) -> list[Outcome]:
-        """Return all regions' outcomes from one day to another, both included, oldest first."""
+        """Return all regions' outcomes from day `first` to `last`, both included, oldest first."""
         between = (str(first or date.min), str(last or date.max))
         query = (
             "SELECT *, outcome AS ending FROM outcomes WHERE date BETWEEN ? AND ?"
@@ -166,7 +166,7 @@ class Journal:
             return _OUTCOMES.validate_python(map(dict, connection.execute(query, between)))
 
     def endings(self, first: date) -> list[tuple[date, str, Ending]]:
-        """Return the best ending of each region on each day since `first`, oldest first."""
+        """Return each region's ending on each day since `first`; any success outranks failures."""
         query = (
             "SELECT date, region, COALESCE(MAX(NULLIF(outcome, 'failed')), 'failed') AS ending"
             " FROM outcomes WHERE date >= ? GROUP BY date, region ORDER BY date"
@@ -176,7 +176,7 @@ class Journal:
         return [(date.fromisoformat(day), region, Ending(word)) for day, region, word in rows]
 
     def last_models(self, before: date | None = None) -> dict[str, Outcome]:
-        """Return each region's last outcome with a model, before a day if given."""
+        """Return each region's last outcome with a model, only before the day `before` if given."""
         endings = {Ending.PUBLISHED, Ending.KEPT}
         found = [o for o in self.outcomes(last=before) if before is None or o.date < before]
         return {o.region: o for o in found if o.ending in endings}
@@ -186,13 +186,13 @@ class Journal:
 
 
 def latest_of(outcomes: Iterable[Outcome]) -> dict[tuple[date, str], Outcome]:
-    """Return each region's valid outcome of each day: the successful one, else the last."""
+    """Return the outcome that counts for each day and region: the successful one, else the last."""
     order = sorted(outcomes, key=lambda one: (one.ending is not Ending.FAILED, one.attempt))
     return {(one.date, one.region): one for one in order}
 
 
 def ending_with_model(files: RegionFolder) -> tuple[Ending, str]:
-    """Return the ending of a region with a published model, and why the previous one was kept."""
+    """Return the ending of a region with a new model, and why the old one stays current or ""."""
     verdict = read_verdict(files.verdict) if files.verdict.exists() else None
     if verdict and not verdict.promoted:
         return Ending.KEPT, verdict.why

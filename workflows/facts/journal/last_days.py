@@ -22,7 +22,7 @@ _BACK = timedelta(days=31)  # a region that had no day for longer has left the s
 
 @dataclass(frozen=True)
 class RegionDays:
-    """A region's last day with an outcome; `failed` counts the failed days in a row up to then."""
+    """A region's last day with an outcome; `failed` counts the failed days in a row up to it."""
 
     date: date
     ending: Ending
@@ -35,10 +35,10 @@ class StudyDays:
 
     Attributes:
         begun: the newest day that has begun.
-        ended: when a day last ended.
+        ended: when a day last ended; None if none did.
         regions: the regions with a day within the last month.
-        daily: when days begin; None if the study's file can't be read, or has no `daily:` any more.
-        models: the `as_of` of each current model.
+        daily: the study's section `daily:`; None if the study's file can't be read or has none.
+        models: for each current model, the time from which its age counts.
         awaiting: since when a model waits for approval.
     """
 

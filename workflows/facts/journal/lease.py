@@ -1,4 +1,4 @@
-"""The lease on a study's days, which one of two managers holds; see `SharedRows`."""
+"""The lease on a study's daily runs: only the manager that holds it works on them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from trialfleet.workflows.formatting import duration
 
 
 class LeaseLostError(TrialfleetError):
-    """The error that another manager works on the study's days, so nothing was written."""
+    """The error that another manager took the lease on the daily runs, so nothing was written."""
 
 
 @dataclass(frozen=True)
 class Lease:
-    """The lease on a study's days, with its present or last holder.
+    """The lease on a study's daily runs, with its present or last holder.
 
-    `token` is the number of the holder, from 1. `folder` is the folder of the study's runs on the
-    holder's machine. `age` is the seconds since the last renewal. Without a renewal the lease lasts
-    `seconds`; 0 means that the lease was given back.
+    `token` counts the holders, from 1. `folder` is the folder of the study's runs on the holder's
+    machine. `age` is the seconds since the last renewal. The lease expires `seconds` after a
+    renewal; 0 means that it was given back.
     """
 
     token: int

@@ -1,8 +1,8 @@
-"""The outbox: a folder with events and their deliveries.
+"""The outbox of alerts: a folder with events and their deliveries, one for each channel.
 
-An event is added together with its deliveries in one step; an existing event stays. A delivery is
-first sent and then noted as sent. After a crash between the two, the same event id is sent again.
-So an event arrives once, or rarely twice, as long as its channel works.
+An event and its deliveries are added in one step. An event that is already there stays unchanged. A
+delivery is first sent and then noted as sent. After a crash between the two, it is sent again, with
+the same event id. So if its channel works, an event arrives once, or rarely twice.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ State = Literal["waiting", "sent", "given up"]
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """An event on its way to a channel; `channel` is the channel's key (`key_of`).
+    """An event on its way to a channel, which receives alerts; `channel` is its key (`key_of`).
 
-    `tries` counts failures. `first` and `due` are the first and the next try, in Unix seconds.
+    `tries` counts failed tries. `first` and `due` are the times of the first failed try (None
+    before it) and of the next try, in Unix seconds.
     """
 
     event: Event
@@ -64,7 +65,7 @@ _DELIVERY = TypeAdapter(Delivery)
 
 
 class Outbox:
-    """An outbox. Each call is independent, so several processes may share it."""
+    """An outbox. Each call opens its file by itself, so several processes may use it."""
 
     def __init__(self, folder: Path) -> None:
         """Open or create the outbox; TrialfleetError if that fails or the folder holds none."""
@@ -77,7 +78,7 @@ class Outbox:
             connection.executescript(_SCHEMA)
 
     def put(self, events: Iterable[Event], channels: Sequence[Channel], *, is_daily: bool) -> None:
-        """Add events with their deliveries; an existing event stays."""
+        """Add events, with a delivery for each channel that wants them; known events stay."""
         now = _now()
         with self._open() as connection:
             for event in events:
@@ -115,7 +116,7 @@ class Outbox:
         ]
 
     def has(self, event: str) -> bool:
-        """Return whether an event is in the outbox or was sent from it."""
+        """Return whether the event with the id `event` was ever added to the outbox."""
         with self._open() as connection:
             query = "SELECT 1 FROM events WHERE id = ?"
             return connection.execute(query, (event,)).fetchone() is not None
@@ -130,21 +131,21 @@ class Outbox:
             )
 
     def settled(self) -> list[str]:
-        """Return the ids of events without waiting deliveries: all were sent or abandoned."""
+        """Return the ids of the events of which each delivery was sent or abandoned."""
         query = "SELECT event FROM deliveries GROUP BY event HAVING SUM(state = 'waiting') = 0"
         with self._open() as connection:
             return [row["event"] for row in connection.execute(query)]
 
     def sent(self, deliveries: Iterable[Delivery]) -> None:
-        """Note that these deliveries have arrived."""
+        """Note that these deliveries were sent."""
         self._settle(deliveries, "sent", None)
 
     def give_up(self, deliveries: Iterable[Delivery], error: str) -> None:
-        """Note that these deliveries can't arrive, and why."""
+        """Note that these deliveries are abandoned, because of `error`."""
         self._settle(deliveries, "given up", error)
 
     def put_off(self, deliveries: Iterable[Delivery], error: str, now: float, due: float) -> None:
-        """Note that these deliveries failed, with the error and the time of the next try."""
+        """Note that a try of these deliveries failed with `error`; the next try is at `due`."""
         with self._open() as connection:
             connection.executemany(
                 "UPDATE deliveries SET tries = tries + 1, due = ?, first = COALESCE(first, ?),"
@@ -153,7 +154,7 @@ class Outbox:
             )
 
     def hurry(self) -> None:
-        """Make waiting deliveries due now, because their channel may work again."""
+        """Make waiting deliveries due now, because their channels may work again."""
         with self._open() as connection:
             connection.execute("UPDATE deliveries SET due = 0 WHERE state = 'waiting'")
 
@@ -166,7 +167,7 @@ class Outbox:
             )
 
     def hold_lock(self, *, wait: bool) -> AbstractContextManager[bool]:
-        """Yield whether this process may send; if so, no other process sends during the block."""
+        """Yield whether this process got the lock, so that no other sends during the block."""
         return locked(self._folder / "lock", wait=wait)
 
     def _open(self) -> AbstractContextManager[sqlite3.Connection]:
@@ -174,13 +175,13 @@ class Outbox:
 
 
 def key_of(channel: Channel) -> str:
-    """Return a channel's key, which depends on all of its settings except its events."""
+    """Return a key that changes with any setting of the channel except its `events`."""
     kept = channel.model_dump_json(exclude={"events"})
     return hashlib.sha256(kept.encode()).hexdigest()[:16]
 
 
 def undelivered(folder: Path) -> tuple[str, ...]:
-    """Return the delivery errors in a folder's outbox, a line per channel, without secrets."""
+    """Return the delivery errors in a folder's outbox, one line per channel, without secrets."""
     if not (folder / "outbox.db").exists():
         return ()
     try:

@@ -1,4 +1,4 @@
-"""Profiles of regions' past tables, from the folders of past runs."""
+"""The profiles (statistics) of regions' past tables, from the folders of past runs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _PROFILE = TypeAdapter(DayProfile)
 def past_tables(folder: DailyFolder, day: date, most: int) -> dict[str, list[DayProfile]]:
     """Return the profiles of each region's tables on past days with a model, oldest first.
 
-    Each region has at most `most` days, all before `day`. Days without a noted profile don't count.
-    An unreadable journal raises TrialfleetError.
+    Each region has at most `most` profiles, from the 92 days before `day`. Days without a stored
+    profile are left out. Raises TrialfleetError if the journal can't be read.
     """
     if not folder.journal.exists():
         return {}

@@ -1,4 +1,4 @@
-"""The journal of a study with two managers: the database has the journal, the file is a copy.
+"""The journal of a study with two managers: in their database, and as a copy in a file.
 
 A record is valid once it is in the database. Views read only the file.
 """
@@ -31,20 +31,20 @@ class SharedJournal(Journal):
     """A journal of two managers; a write raises LeaseLostError if the other one has the lease."""
 
     def __init__(self, file: Path, rows: SharedRows, wait: Wait = _no_patience) -> None:
-        """Open or create the copy, which `pull` updates.
+        """Open or create the file with the copy, which `pull` updates.
 
-        `wait` is called before a failed write is retried, and raises an error to abandon the write.
+        `wait` is called before each retry of a failed write; it raises an error to end the retries.
         """
         super().__init__(file)
         self._rows, self._wait = rows, wait
 
     @property
     def scope(self) -> str:
-        """The prefix of this journal's events, the same on both managers."""
+        """The text by which event ids differ from other journals', the same on both managers."""
         return self._rows.study
 
     def begin(self, attempt: Attempt) -> Attempt:
-        """Record an attempt; return it, or the existing attempt with its date and number."""
+        """Record an attempt unless one with its date and number exists; return the recorded one."""
         self._write([Row("attempt", _key(attempt), _ATTEMPT.dump_python(attempt, mode="json"))])
         return super().begin(attempt)
 
@@ -55,7 +55,7 @@ class SharedJournal(Journal):
         super().end(attempt, now)
 
     def record(self, outcomes: Iterable[Outcome], now: datetime) -> None:
-        """Record all outcomes or none; an existing outcome stays."""
+        """Record all outcomes or none; an outcome that is already recorded stays unchanged."""
         given = list(outcomes)
         days = {one.date for one in given}
         known = {_key(one, one.region) for day in days for one in self.outcomes(day, day)}
@@ -68,7 +68,7 @@ class SharedJournal(Journal):
             super().record(new, now)
 
     def pull(self) -> list[str]:
-        """Copy new records from the database; return the ids of events that were sent as alerts."""
+        """Copy new records to the file; return the ids of events newly noted with `note_told`."""
         news = self._rows.news()
         for kind, rows in groupby(news, key=lambda row: row.kind):
             self._copy(kind, [row.content for row in rows])
@@ -95,7 +95,7 @@ class SharedJournal(Journal):
                     super().end(attempt, attempt.ended)
 
     def note_told(self, events: Iterable[str]) -> None:
-        """Write the ids of events that were sent as alerts to the database."""
+        """Note in the database that alerts of these events were sent, for the other manager."""
         self._rows.note(Row("told", event, {}) for event in events)
 
 

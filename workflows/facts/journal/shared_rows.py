@@ -1,10 +1,10 @@
-"""Shared rows of two managers in a study's PostgreSQL database: a lease and the journal.
+"""The lease and the journal that two managers share in a study's PostgreSQL database.
 
-Only the lease's holder works on the study's days, and renews the lease meanwhile. The other manager
-may take an expired lease. Each change of the holder increases the lease's token by one. A row is
-written only in a transaction that finds the writer's own token in the lease. So a manager that
-comes back after an interruption writes nothing (a fencing token, Kleppmann, "How to do distributed
-locking", 2016). Times are the database's, so the managers' clocks don't matter.
+Only the lease's holder works on the study's daily runs, and renews the lease meanwhile. The other
+manager may take an expired lease. Each change of the holder increases the lease's token by one. A
+row is written only in a transaction that finds the writer's own token in the lease. So a manager
+that was interrupted, and lost the lease meanwhile, writes nothing afterwards (a fencing token,
+Kleppmann, "How to do distributed locking", 2016). Times are the database's, not the managers'.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _NOW = func.clock_timestamp()  # now() is the begin of a transaction, before its
 
 @dataclass(frozen=True)
 class Row:
-    """One record of a study's days, which never changes; `key` is unique among rows of a kind."""
+    """One unchanging record of the journal; `key` is unique among the rows of the same kind."""
 
     kind: str  # attempt, ended, outcome or told
     key: str
@@ -59,7 +59,7 @@ class Row:
 
 
 class SharedRows:
-    """A study's lease and rows; not thread-safe. An unusable database raises OptimizerError."""
+    """A study's lease and journal rows; not thread-safe. OptimizerError if the database fails."""
 
     def __init__(self, url: str, study: str, own: Owner, lasts: timedelta) -> None:
         self.study, self._own, self._seconds = study, own, lasts.total_seconds()
@@ -72,7 +72,7 @@ class SharedRows:
             _TABLES.create_all(connection)
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the database."""
         self._engine.dispose()
 
     def take(self) -> bool:
@@ -121,7 +121,7 @@ class SharedRows:
         return Lease(row.token, row.host, row.folder, is_ours, float(row.age), row.seconds)
 
     def write(self, rows: Iterable[Row]) -> None:
-        """Write all rows or none; an existing row stays. LeaseLostError if the lease was lost."""
+        """Write all rows or none; an existing row stays. LeaseLostError without the lease."""
         with self._errors(), self._engine.begin() as connection:
             lease = self._locked(connection)
             if lease is None or lease.token != self._token:
@@ -130,13 +130,13 @@ class SharedRows:
             self._insert(connection, rows)
 
     def note(self, rows: Iterable[Row]) -> None:
-        """Write rows like `write`, but without holding the lease."""
+        """Write rows like `write`, but even without the lease."""
         with self._errors(), self._engine.begin() as connection:
             self._locked(connection)
             self._insert(connection, rows)
 
     def news(self) -> list[Row]:
-        """Return the rows written since the last call, oldest first."""
+        """Return the rows that were written since the last call of `news`, oldest first."""
         new = (_ROWS.c.study == self.study) & (_ROWS.c.number > self._read_up_to)
         query = sqlalchemy.select(_ROWS).where(new).order_by(_ROWS.c.number)
         with self._errors(), self._engine.connect() as connection:
@@ -146,9 +146,10 @@ class SharedRows:
         return [Row(each.kind, each.key, json.loads(each.content)) for each in found]
 
     def _locked(self, connection: sqlalchemy.Connection) -> Any:
-        """Return the lease's row, locked for writes until the transaction ends.
+        """Return the lease's row, locked against other writers until the transaction ends.
 
-        The lock makes rows commit in the order of their numbers, so `news` misses no row.
+        All writers take this lock, so their rows become visible in the order of the rows' numbers.
+        So `news`, which asks for numbers above the last one, misses no row.
         """
         held = sqlalchemy.select(_LEASES.c.token, _LEASES.c.host)
         ours = held.where(_LEASES.c.study == self.study).with_for_update()

@@ -1,7 +1,7 @@
 """MODELS/STUDY/REGION/.awaiting.json: the model that passed the gate and waits for approval.
 
-The file exists only for a study with `gate: {approve: true}`. A newer model replaces the note.
-Nothing removes the file: `latest` and its history show whether the model still waits.
+The file exists only for a study with `gate: {approve: true}`. A newer waiting model overwrites it.
+The file is never removed: the link `latest` and its history show whether the model still waits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AWAITING = ".awaiting.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Awaiting:
-    """A model that has waited for a person's approval since its publication."""
+    """A published model that waits for a person's approval, since the time `since`."""
 
     run: str
     path: Path
@@ -40,9 +40,9 @@ class Awaiting:
 
 
 def note_awaiting(published: Path) -> None:
-    """Note that a model waits for approval from now on; an existing note of the model stays.
+    """Note that a model waits for approval from now on, unless that is noted already.
 
-    The caller must hold the folder's lock.
+    The caller must hold the lock of the region's folder of models.
     """
     file = published.parent / AWAITING
     if object_or_empty(lambda: read_json(file)).get("run") != published.name:
@@ -79,7 +79,7 @@ def awaiting_of(study: Study) -> dict[str, Awaiting]:
 
 
 def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
-    """Return the model of a `published.json` if the model waits for approval, else None."""
+    """Return the model of `published` (published.json) if it waits for approval, else None."""
     if "awaits_approval" not in published:
         return None
     path = Path(published["path"])
@@ -88,7 +88,7 @@ def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
 
 
 def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
-    """Return why a region's published model isn't the current one now; None if current."""
+    """Return why the model of `published` (published.json) isn't current now; None if it is."""
     why = reason_kept_out(published)
     if why is None or "awaits_approval" not in published:
         return why
@@ -104,7 +104,7 @@ def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
 
 
 def passed_words(published: Path, why: str) -> str:
-    """Return the reason that a model passed the gate and needs approval, with the command."""
+    """Return a text: `published` passed the gate because of `why`, and how to approve it."""
     return (
         f"it passed the gate: {why}; with gate.approve a person promotes it: "
         f"{promote_command(published)}"
@@ -112,5 +112,5 @@ def passed_words(published: Path, why: str) -> str:
 
 
 def promote_command(published: Path) -> str:
-    """Return the command that promotes a model, valid in any working directory."""
+    """Return the command that makes a model the current one, valid in any working directory."""
     return f"trialfleet promote {shell_quoted_anywhere(published)}"

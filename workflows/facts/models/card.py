@@ -18,13 +18,13 @@ def card(
     gate: Verdict | None,
     report_metric: str,
 ) -> Any:
-    """Return the content of a model's card, with the gate's verdict or null."""
+    """Return the content of a model's card; its "gate" is the gate's verdict, or null."""
     verdict = gate and gate.to_json()
     return {**provenance, "metrics": metrics, "report_metric": report_metric, "gate": verdict}
 
 
 def identity_of(entry: dict[str, Any]) -> str:
-    """Return the checksum, version or ETag of an entry in a card's `data`, else "unknown"."""
+    """Return the checksum, version or ETag of a data file's entry in a card, else "unknown"."""
     return next((str(entry[key]) for key in _IDENTITIES if entry.get(key)), "unknown")
 
 

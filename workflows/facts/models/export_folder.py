@@ -26,9 +26,10 @@ from trialfleet.workflows.study.spec import Study
 
 
 class Targets(BaseModel):
-    """The export targets of a study's models.
+    """Where a study's models are exported to, such as S3 or MLflow.
 
-    `s3` is None if boto3 finds keys by itself. A proxy's password may be in `variables`, for AWS.
+    `s3` is None if boto3 finds its keys by itself. `variables` has environment variables for AWS; a
+    proxy's password may be in them.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -91,20 +92,20 @@ class ExportFolder:
         return object_or_empty(lambda: read_json(self._problems))
 
     def keep_problems(self, problems: Mapping[str, str]) -> None:
-        """Store the present export problems."""
+        """Store the present export problems, in place of the stored ones."""
         if problems != self.problems():
             write_json(self._problems, dict(problems))
 
     @contextmanager
     def hold_lock(self, *, wait: bool) -> Iterator[bool]:
-        """Yield whether this process may export; if so, no other one exports during the block."""
+        """Yield whether this process got the lock, so that no other exports during the block."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(self._lock, wait=wait) as ours:
             yield ours
 
 
 def unexported(study: Study) -> tuple[str, ...]:
-    """Return the present export problems of a study's models, a line per target."""
+    """Return the present export problems of a study's models, one line per target."""
     if study.export is None:
         return ()
     problems = ExportFolder.for_study(study).problems()
@@ -119,5 +120,5 @@ def of_study(study: Study, variables: Mapping[str, str]) -> Targets | None:
 
 
 def read_variables(path: Path) -> dict[str, str]:
-    """Return the environment variables that were stored when a run was planned."""
+    """Return the environment variables that were stored in `path` when a run was planned."""
     return {str(name): str(value) for name, value in read_json(path)["variables"].items()}

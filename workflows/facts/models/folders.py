@@ -1,4 +1,4 @@
-"""The folders of a region's models in PUBLISH/STUDY/REGION: one per run, and `latest`."""
+"""The folders of a region's models in PUBLISH/STUDY/REGION: one per run, and the link `latest`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def models_folder_of(study: Study, slug: str) -> Path:
 
 
 def models_folder_in(publish: str, study: str, slug: str) -> Path:
-    """Return the folder of a region's models; InputError if a model was published in its place."""
+    """Return the folder of a region's models; InputError if a published model is in its place."""
     models_folder = Path(publish) / study / slug
     for folder in (models_folder.parent, models_folder):
         if (folder / PROVENANCE).exists():
@@ -41,13 +41,13 @@ def models_folder_in(publish: str, study: str, slug: str) -> Path:
 
 
 def previous_champions(models_folder: Path) -> list[str]:
-    """Return the runs whose models `rollback` can make current again; the next one is last."""
+    """Return the runs whose models `rollback` can make current again, the next one last."""
     previous = history.in_force(models_folder / LATEST)[:-1]
     return [run for run in previous if provenance_of(models_folder / run).get("run") == run]
 
 
 def models_in(models_folder: Path) -> list[Path]:
-    """Return the complete models of a region, in the order of their runs' names."""
+    """Return the complete models of a region, sorted by their runs' names."""
     return [
         model
         for model in sorted(models_folder.iterdir())
@@ -57,7 +57,7 @@ def models_in(models_folder: Path) -> list[Path]:
 
 
 def check_published(model: Path) -> Path:
-    """Return the absolute path of a run's published model, links resolved; InputError if none."""
+    """Return the absolute path of `model`, links resolved; InputError if it isn't a run's model."""
     place = model.parent.absolute() / model.name
     if provenance_of(place).get("run") != place.name:
         raise InputError(
@@ -68,7 +68,7 @@ def check_published(model: Path) -> Path:
 
 
 def champion_of(models_folder: Path, study: str) -> Path | None:
-    """Return the folder of a region's current model; None if this study has none."""
+    """Return the folder of a region's current model; None if there is none of the study `study`."""
     run = history.target_of(models_folder / LATEST)
     if run is None:
         return None
@@ -77,14 +77,17 @@ def champion_of(models_folder: Path, study: str) -> Path | None:
 
 
 def reason_not_latest(record: Path) -> str | None:
-    """Return why the model in `published.json` isn't current, else None; InputError if damaged."""
+    """Return why the model of `record` isn't current; None if it is, or without a record.
+
+    `record` is a published.json. Raises InputError if it is damaged.
+    """
     if not record.exists():
         return None
     return reason_kept_out(read_record(record, "path", shape=Published))
 
 
 def reason_kept_out(published: Mapping[str, Any]) -> str | None:
-    """Return why the model of a `published.json` with this content isn't current; else None."""
+    """Return why the model of `published`, content of published.json, isn't current; else None."""
     path, why = Path(published["path"]), published.get("not_latest")
     if why is None or (path.parent / LATEST).resolve() == path.resolve():  # changed by a person
         return None
@@ -92,13 +95,16 @@ def reason_kept_out(published: Mapping[str, Any]) -> str | None:
 
 
 def current_model(published: Path) -> Path | None:
-    """Return a region's current model, given any of its models; None without one."""
+    """Return a region's current model, given the folder of any of its models; None without one."""
     link = published.parent / LATEST
     return published.parent / link.resolve().name if link.exists() else None
 
 
 def previous_model(published: Path) -> Path | None:
-    """Return the region's newest older model, else None; OSError if the folder is unreadable."""
+    """Return the newest of the region's models that are older than `published`; None without one.
+
+    Raises OSError if the region's folder of models can't be read.
+    """
     as_of = as_of_model(published)
     if as_of is None:
         return None
@@ -107,7 +113,7 @@ def previous_model(published: Path) -> Path | None:
 
 
 def other_models(published: Path) -> dict[Path, datetime]:
-    """Return a region's other complete models, with the time of each (`as_of_model`)."""
+    """Return the region's complete models except `published`, each with its `as_of_model`."""
     others = (model for model in models_in(published.parent) if model.name != published.name)
     return {model: time for model in others if (time := as_of_model(model)) is not None}
 
@@ -149,6 +155,6 @@ def _noted(models_folder: Path, key: str) -> str:
 
 
 def provenance_of(model: Path) -> dict[str, Any]:
-    """Return a model's provenance; empty if no run published it."""
+    """Return the content of a model's provenance.json; empty if no run published the model."""
     place = model / PROVENANCE
     return object_or_empty(lambda: job_files.read_json(place, job_files.MOST_NOTES))

@@ -1,8 +1,9 @@
 """MODELS/STUDY/REGION/.history.json: the changes of a region's current model.
 
-Only `latest` decides which model is current. A change is written before `latest` changes. If the
-process is killed between the two, the change did not happen, and `latest` is still the change's
-`previous`. Callers of functions that write must hold the folder's lock.
+Only the link `latest` decides which model is current. A change is written to the file before the
+link changes. If the process is killed in between, the link still names the `previous` model of the
+last written change, which then doesn't count. Callers of functions that write must hold the
+folder's lock.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Change:
     """A change of `latest` to another model.
 
     Attributes:
-        previous: the run of the previous model.
+        previous: the run of the previous model; None without one.
         time: in ISO 8601; None if the change is not in the history.
         by: publish, promote, rollback, restore (of another manager's change), or hand (any other).
         who: the account that promoted a model or rolled it back; empty if unknown.
@@ -48,7 +49,7 @@ class Change:
 
 
 def changes(link: Path) -> list[Change]:
-    """Return the changes of a region's `latest` up to now, oldest first.
+    """Return the changes of `link`, a region's `latest`, up to now, oldest first.
 
     An unreadable history counts as empty, so that models are still published.
     """
@@ -68,7 +69,7 @@ def last_move(link: Path, run: str) -> Change | None:
 
 
 def note(link: Path, run: str, by: str, *, why: str = "") -> None:
-    """Note that `latest` is about to change to a run's model, with the origin and the account."""
+    """Note that `link` will now change to the model of `run`, by what, by whom and why."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     who = "" if by in {"publish", "restore"} else _account()
     new = Change(run=run, previous=target_of(link), time=now, by=by, who=who, why=why)
@@ -77,7 +78,7 @@ def note(link: Path, run: str, by: str, *, why: str = "") -> None:
 
 
 def in_force(link: Path) -> list[str]:
-    """Return the runs whose models a rollback can make current, and the present one last.
+    """Return the runs whose models a rollback can make current, and last the current model's run.
 
     Models that were rolled back are left out, so two rollbacks go back by two models.
     """
@@ -92,7 +93,7 @@ def in_force(link: Path) -> list[str]:
 
 
 def target_of(link: Path) -> str | None:
-    """Return the run to whose model `latest` links; None without a link inside the folder."""
+    """Return the run whose model `link` points to; None if it doesn't point into its own folder."""
     if not link.is_symlink():
         return None
     target = link.parent / link.readlink()
@@ -122,5 +123,5 @@ def _stored(link: Path) -> list[Change]:
 
 
 def _change(*, former: str | None = None, **stored: Any) -> Change:
-    """Return a stored change; schema 1 once called `previous` so."""
+    """Return a stored change; an older release stored `previous` under another name."""
     return Change(**{"previous": former} | stored)

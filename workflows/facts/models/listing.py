@@ -29,7 +29,7 @@ _ROUNDING = 1e-9  # of the median: allowed even if the values never varied
 
 
 class Standing(StrEnum):
-    """The relation of a model to its region's `latest`."""
+    """Whether a model is, was or may become the current one, by `latest` and its history."""
 
     IN_FORCE = "in force"
     BEFORE = "before"  # a rollback can make it current
@@ -47,8 +47,9 @@ class PublishedModel:
         as_of: the time from which the model's age counts.
         in_force: whether the model is the current one.
         awaits_since: since when the model waits for approval.
-        card: the model's card, or its provenance.
-        evaluations: gates' measurements, oldest first: the gate's run, and the value of `metric`.
+        card: the content of the model's card.json, or of provenance.json without a card.
+        evaluations: gates' measurements of the model, oldest first: the run with the gate, and the
+            value of `metric`.
         drift: a text if the last measurement was outside its past range; otherwise None.
     """
 
@@ -96,7 +97,7 @@ def models_on(models_folder: Path) -> list[PublishedModel]:
 
 
 def runs_with_models(models_folder: Path) -> list[str]:
-    """Return the runs with a model in a region's folder, newest first, as text for people."""
+    """Return the runs with a model in a region's folder, newest first, the current one marked."""
     models = models_on(models_folder)[::-1]
     return [f"{one.run} (in force)" if one.in_force else one.run for one in models]
 
@@ -113,14 +114,14 @@ def _standings(link: Path) -> dict[str, Standing]:
 
 
 def was_rolled_back(published: Path) -> str | None:
-    """Return the run of the current model if a person rolled a published model back to it."""
+    """Return the run of the current model if a rollback replaced `published` by it; else None."""
     link = published.parent / LATEST
     standing = _standings(link).get(published.name)
     return target_of(link) if standing is Standing.ROLLED_BACK else None
 
 
 def drift_of(models_folder: Path, run: str | None) -> str | None:
-    """Return a text about a model's drift, with the metric's name; None without drift."""
+    """Return a text about the drift of the model of `run`, with the metric's name; else None."""
     found = [model for model in models_on(models_folder) if model.run == run]
     return found[0].drift if found else None
 
@@ -164,7 +165,7 @@ def _time(model: Path) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """A value outside the range of earlier values."""
+    """A model's measured value outside the range of its earlier values."""
 
     value: float
     low: float
@@ -175,9 +176,10 @@ class Drift:
 
 
 def drift(values: Sequence[float]) -> Drift | None:
-    """Return the drift if the last of six or more values is outside the others' range; else None.
+    """Return the drift if the last of `values` is outside the range of the others; else None.
 
-    The range is median ± 3 · 1.4826 · MAD, because one or two odd days don't widen the MAD.
+    At least six values are needed. The range is median ± 3 · 1.4826 · MAD (the median absolute
+    deviation), because one or two odd days don't widen the MAD.
     """
     *past, last = values or [0.0]
     if len(past) < PAST:

@@ -1,4 +1,4 @@
-"""A gate's verdict on a region's new model, stored in gate.json and in the model's card."""
+"""The verdict (gate.json) of a gate, which compares a region's new model with the current one."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Verdict:
     """The gate's verdict on the challenger (the new model) and the champion (the current model).
 
     `verdict` is "promoted" if the challenger replaces the champion. `interval` has the ends of two
-    one-sided intervals for the mean of the losses' differences, challenger - champion. `baseline`
-    is a constant prediction.
+    one-sided confidence intervals of the mean difference in loss per row, challenger - champion;
+    None if rows can't be paired. `baseline` has the metrics of a constant prediction.
     """
 
     schema: int = 1

@@ -1,4 +1,4 @@
-"""A DAG file and HTCondor's files next to it. HTCondor chooses their names."""
+"""A DAG file and the files that HTCondor writes next to it, with names that HTCondor chooses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _beside(ending: str) -> cached_property[Path]:
 
 @dataclass(frozen=True)
 class DagFiles:
-    """A DAG file and HTCondor's files next to it."""
+    """A DAG file and the files that HTCondor writes next to it."""
 
     dag: Path
 
@@ -29,5 +29,5 @@ class DagFiles:
 
     @cached_property
     def node_status(self) -> Path:
-        """The file with the states of the nodes; DAGMan writes it every few seconds."""
+        """The file with the states of the DAG nodes, which DAGMan writes every few seconds."""
         return self.dag.with_name("node.status")

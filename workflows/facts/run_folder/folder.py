@@ -1,6 +1,6 @@
-"""The names in a run's folder; a path's comment describes the file.
+"""The paths of the files in a run's folder; a path's comment describes the file.
 
-The optimiser's client (optimizer/client.py) and DAGMan (dag_file_names.py) have some more names.
+optimizer/client.py names the files of the optimiser's service, dag_file_names.py those of DAGMan.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ FAILING = "failing.json"
 
 
 def file_in(name: str, *, of: str = "root") -> cached_property[Path]:
-    """Return a property for the path of a file in a folder, cached because making a path is slow.
+    """Return a property with the path of the file `name`, cached because making a path is slow.
 
-    `of` is the attribute with that folder. In `name`, {} stands for the name of the root folder.
+    `of` is the attribute with the file's folder. In `name`, {} stands for the root folder's name.
     """
     return cached_property(lambda folder: getattr(folder, of) / name.format(folder.root.name))
 
 
 def note_of(log: Path) -> Path:
-    """Return the path of the note of a job's event log, which is written once the job is over."""
+    """Return the path of the note (a copy that is read faster) of a job's event log."""
     return log.with_name(f"{log.name}.json")
 
 
 @dataclass(frozen=True)
 class TrialFolder:
-    """The paths of a trial's files, and of its job's files in the DAG node's folder `of_job`."""
+    """The paths of a trial's files in `root`, and of its job's files in `of_job` or else `root`."""
 
     root: Path
     of_job: Path | None = None
@@ -90,7 +90,7 @@ class TrialFolder:
     gang_store = file_in("store.json", of="gang")
 
     def agent_logs(self, jobs: int | None) -> list[Path]:
-        """Return the agents' logs of a gang with this number of jobs; None for a single job."""
+        """Return the logs of a gang's agents, one for each of `jobs`; one log if `jobs` is None."""
         logs = [self.agent_log.with_suffix(f".log.{proc}") for proc in range(jobs or 0)]
         return logs or [self.agent_log]
 
@@ -162,7 +162,7 @@ class RegionFolder:
     trials = file_in(TRIALS)  # the folder of the trials' folders
 
     def trial(self, name: str) -> TrialFolder:
-        """Return the folder of a trial or of a node by its name, with its job's folder."""
+        """Return the folder of the trial or DAG node `name`, together with its job's folder."""
         if (known := self._known.get(name)) is None:
             known = self._trial(name)
             if known.of_job is not None:  # else its node's folder may follow
@@ -179,7 +179,7 @@ class RegionFolder:
         return TrialFolder(own)
 
     def of_node(self, name: str) -> TrialFolder:
-        """Return the folder of any node or trial, including the full training and the gate."""
+        """Return the folder of `name`: any DAG node or trial, also the full training or gate."""
         ends = {f"{self.root.name}.best": self.best, f"{self.root.name}.gate": self.gate}
         return ends.get(name) or self.trial(name)
 
@@ -205,7 +205,7 @@ class RunFolder:
 
     @cached_property
     def check(self) -> TrialFolder:
-        """The files of the trainer's dry start; absent after a success."""
+        """The files of the trainer's test start before the submission; absent after a success."""
         return TrialFolder(self.root / "check")
 
     study = file_in("study.yaml")  # the resolved study, frozen

@@ -1,6 +1,6 @@
-"""A run's folder, its day and its publish folder, read from the head of its frozen study.
+"""The main facts about a run and its models, from RUN/study.yaml (the frozen study).
 
-The study's types are not imported: pydantic's import takes longer than the rest of a rollback.
+The study's types are not imported: importing pydantic takes longer than the rest of a rollback.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trialfleet.workflows.names import NO_MODELS
 
 @dataclass(frozen=True)
 class FrozenHead:
-    """The facts in `RUN/study.yaml` about a run and its models.
+    """The facts in RUN/study.yaml about a run and its models.
 
     The run was planned in `folder`. Its costs belong to `of_day`. `publish` may be `NO_MODELS`.
     """
@@ -36,7 +36,7 @@ class FrozenHead:
 
 
 def check_place(found: Path, planned: Path) -> None:
-    """Raise InputError if a run was moved after it was planned; a link to the run is allowed."""
+    """Raise InputError if `found` isn't the folder `planned` or a link to it: the run was moved."""
     if not planned.is_dir() or not planned.samefile(found):
         raise InputError(
             f"{str(found)!r} was planned as {str(planned)!r}, and its files contain absolute "
@@ -46,14 +46,14 @@ def check_place(found: Path, planned: Path) -> None:
 
 
 def head_of(folder: RunFolder) -> FrozenHead:
-    """Return the head of a run's frozen study; InputError if the run is missing or was moved."""
+    """Return the main facts in a run's study.yaml; InputError if it is missing or was moved."""
     head = read_head(folder.study)
     check_place(folder.root, Path(head.folder))
     return head
 
 
 def read_head(path: Path) -> FrozenHead:
-    """Return the head of a study.yaml or its valid JSON copy; InputError if neither can be read."""
+    """Return the main facts in a study.yaml or its JSON copy; InputError if both are unreadable."""
     try:
         frozen = read_copy(path)
         study, day = frozen["study"], frozen.get("day")

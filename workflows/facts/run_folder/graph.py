@@ -1,9 +1,10 @@
-"""A run's graph as plain data: the regions, their lanes, and the names of the nodes.
+"""A run's graph as plain data: the regions, their lanes, and the names of the DAG nodes.
 
-A region's lanes run in parallel, with one trial at a time in each lane. A lane is one node whose
-job trains all of its trials (`budget.trials_per_job: all`), or a chain of nodes whose jobs train
-some trials each. Of several chains, each is a quarter longer than its share of the trials, so lanes
-on faster machines can train more trials. Nodes beyond the region's budget are skipped.
+A region's lanes run in parallel, with one trial at a time in each lane. A lane is one DAG node
+whose job trains all of the lane's trials (`budget.trials_per_job: all`), or a chain of DAG nodes
+whose jobs train some trials each. If a region has several chains, each has places for a quarter
+more than its share of the trials, so that lanes on faster machines can train more. DAG nodes that
+are left when the region's budget is used up are skipped.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SLACK = 1.25  # nodes of a lane / its share of the trials
 
 @dataclass(frozen=True, kw_only=True)
 class RegionGraph:
-    """The nodes of a region's graph."""
+    """The DAG nodes of a region's graph."""
 
     name: str
     slug: str
@@ -50,45 +51,45 @@ class RegionGraph:
 
     @property
     def best(self) -> str:
-        """The node that trains the best settings in full."""
+        """The DAG node that trains the best settings in full."""
         return f"{self.slug}.best"
 
     @property
     def gate(self) -> str:
-        """The node that measures the new and the current model, in a study with a gate."""
+        """The DAG node that measures the new and the current model, in a study with a gate."""
         return f"{self.slug}.gate"
 
     @property
     def publish(self) -> str:
-        """The node that publishes the model."""
+        """The DAG node that publishes the model."""
         return f"{self.slug}.publish"
 
     @property
     def tuned(self) -> str:
-        """The node that ends a region whose study publishes no models; the node never has a job."""
+        """The DAG node that ends a region whose study publishes no models; it never has a job."""
         return f"{self.slug}.tuned"
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """The nodes that run after the trials."""
+        """The DAG nodes that run after the trials."""
         if not self.publishes:
             return (self.tuned,)
         return (self.best, self.gate, self.publish) if self.gated else (self.best, self.publish)
 
     @property
     def trial_nodes(self) -> list[str]:
-        """The nodes whose jobs run trials, lane by lane."""
+        """The DAG nodes whose jobs run trials, lane by lane."""
         return [node for lane in self.lanes for node in lane]
 
     def next_trial(self, node: str, begun: Container[str]) -> str | None:
-        """Return the next trial that a node may start; None if the node has no more trials."""
+        """Return the first trial of a DAG node that is not in `begun`; None if there is none."""
         own = range_of(node)
         last = min(own.last, self.trials)
         names = (own.name(number, self.length) for number in range(own.first, last + 1))
         return next((name for name in names if name not in begun), None)
 
     def node_of(self, name: str) -> str | None:
-        """Return the node with this name, or the node of the trial with this name; else None."""
+        """Return the DAG node `name`, or the DAG node of the trial `name`; None for other names."""
         if name in self._names:
             return name
         lane, _, number = name.rpartition(".t")
@@ -119,7 +120,7 @@ class StudyGraph:
 
     @property
     def node_count(self) -> int:
-        """The number of nodes in all graphs: of regions, optimizer, report and fleet."""
+        """The number of DAG nodes in all DAGs, including those of optimiser, report and fleet."""
         fleet = self.autoscale != "off"
         own = sum(
             1 + region.gangs + len(region.trial_nodes) + len(region.ends) for region in self.regions
@@ -143,7 +144,7 @@ def graph_of(study: Study) -> StudyGraph:
 
 
 def autoscale_of(study: Study) -> str:
-    """Return the mode of fleet scaling during a run: off, service or provisioner."""
+    """Return how the fleet is scaled during a run: off, service or provisioner."""
     return study.fleet.autoscale if study.fleet else "off"
 
 

@@ -1,4 +1,4 @@
-"""Findings in a region's data from the time of planning: regions/SLUG/table.json."""
+"""What is known about a region's data: from planning (table.json), and from the day's checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trialfleet.workflows.facts.run_folder.folder import RegionFolder
 
 
 def found_in(region: RegionFolder) -> dict[str, Any] | None:
-    """Return the findings (`building.Description`); None if the data was not examined."""
+    """Return the description of a region's data (`building.Description`); None if not examined."""
     if not region.table_found.exists():
         return None
     found: dict[str, Any] = read_json(region.table_found)["table"]
@@ -17,7 +17,7 @@ def found_in(region: RegionFolder) -> dict[str, Any] | None:
 
 
 def source_of_table(region: RegionFolder) -> list[dict[str, Any]] | None:
-    """Return a table's source file with its checksum; None if trials read the data file itself."""
+    """Return the source files of a region's table, with checksums; None if it has no table."""
     if not region.table.exists():
         return None
     source: list[dict[str, Any]] = read_json(region.table_found)["source"]
@@ -25,9 +25,9 @@ def source_of_table(region: RegionFolder) -> list[dict[str, Any]] | None:
 
 
 def checks_in(region: RegionFolder) -> dict[str, Any] | None:
-    """Return the results of a table's checks; None if nothing was checked.
+    """Return the results of the checks of a region's table; None if it was not checked.
 
-    `days` is the number of past days in the comparison, `reason` the text of the warnings or None.
+    "days" is the number of past days in the comparison, "reason" the text of the warnings or None.
     """
     found = object_or_empty(lambda: read_json(region.checks))
     return (
@@ -36,6 +36,6 @@ def checks_in(region: RegionFolder) -> dict[str, Any] | None:
 
 
 def warnings_of(region: RegionFolder) -> str | None:
-    """Return the warnings about a region's table on its day; None without warnings."""
+    """Return the warnings of the checks of a region's table; None without warnings."""
     reason = (checks_in(region) or {}).get("reason")
     return None if reason is None else str(reason)

@@ -1,4 +1,4 @@
-"""The names of a lane's nodes and trials, and the node of each trial."""
+"""The names of a lane's DAG nodes and trials; a lane is a sequence of a region's trials."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _NAME = re.compile(r"(?P<lane>.+\.l\d+)(?:\.t(?P<first>\d+)(?:-(?P<last>\d+))?)?
 
 @dataclass(frozen=True)
 class TrialRange:
-    """The trials that a node runs, by their numbers in a lane such as `JFK.l1`.
+    """The trials that a DAG node runs, by their numbers in a lane such as `JFK.l1`.
 
-    Numbers count from 1. `last` is `ALL` if the node runs all trials of its lane.
+    Numbers count from 1. `last` is `ALL` if the DAG node runs all trials of its lane.
     """
 
     lane: str
@@ -23,9 +23,9 @@ class TrialRange:
     last: int
 
     def node(self, length: int) -> str:
-        """Return the node's name, made from its lane, its only trial, or its first and last trial.
+        """Return the DAG node's name: of its lane, its only trial, or its first and last trial.
 
-        The number of trials in the lane, `length`, sets the digits of the trials' numbers.
+        `length` is the number of trials in the lane, which sets the digits of the trials' numbers.
         """
         if self.last == ALL:
             return self.lane
@@ -37,7 +37,7 @@ class TrialRange:
         return f"{self.lane}.t{self._digits(number, length)}"
 
     def has(self, name: str) -> bool:
-        """Return whether the node runs the trial of this name."""
+        """Return whether the DAG node runs the trial `name`."""
         found = range_of(name)
         is_own = found.lane == self.lane and self.first <= found.first <= self.last
         return is_own and found.first == found.last
@@ -49,7 +49,7 @@ class TrialRange:
 
 @lru_cache(maxsize=1 << 16)  # a search for a node's trials parses all names of a region
 def range_of(name: str) -> TrialRange:
-    """Return the trials of the node with this name, or the trial with this name; else no trials."""
+    """Return the trials of the DAG node `name`, or the trial `name`; no trials for other names."""
     found = _NAME.fullmatch(name)
     if found is None:
         return TrialRange(name, 1, 0)
@@ -60,12 +60,12 @@ def range_of(name: str) -> TrialRange:
 
 
 def is_trial(name: str) -> bool:
-    """Return whether a name is a trial's."""
+    """Return whether `name` is that of a trial."""
     found = range_of(name)
     return found.first == found.last
 
 
 def is_lane(name: str) -> bool:
-    """Return whether a name is that of a node with several trials."""
+    """Return whether `name` is that of a DAG node with several trials."""
     found = range_of(name)
     return found.first < found.last

@@ -1,1 +1,1 @@
-"""Facts about runs: their names, records, storage, costs and failures."""
+"""Facts about runs: their names, records, trial databases, costs and failures."""

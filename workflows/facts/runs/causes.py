@@ -1,7 +1,7 @@
-"""Causes of failed attempts at a region's trials: the most frequent cause, or the latest.
+"""The causes of failed attempts at a region's trials.
 
-The study notes each failed attempt, even if a later one completes. Errors that differ only in
-figures (a value, an address, a job's folder) have the same cause.
+The trial database has each failed attempt, even if a later attempt at the trial completed. Errors
+that differ only in numbers (a value, an address, a job's folder) have the same cause.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ ENOUGH = 3  # attempts that all fail alike are no accident
 
 
 def log_hint(log: str) -> str:
-    """Return the end of a reason: the path of a log, quoted for a shell."""
+    """Return the end of a reason for a failure: the path of a log, quoted for a shell."""
     return f"{SEE}{shlex.quote(log)}"
 
 
 @lru_cache(maxsize=1 << 12)  # a snapshot of a run needs those of all attempts
 def kind_of(error: str) -> str:
-    """Return an error without its figures."""
+    """Return an error without its numbers, so that errors with the same cause become equal."""
     return _FIGURES.sub("#", error)
 
 
 class FailedAttempt(NamedTuple):
-    """One failed attempt: its time, node and error, and who is to blame."""
+    """A failed attempt at a trial or full training: time, DAG node, error, and who is to blame."""
 
     time: str
     node: str
@@ -57,7 +57,7 @@ class FailedAttempt(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The key of the failure, the same for all attempts that fail alike."""
+        """A key of the cause: the same for errors that differ only in numbers."""
         return kind_of(self.error)
 
 
@@ -67,7 +67,7 @@ class Cause:
 
     Attributes:
         error: the latest attempt's error.
-        of: the number of all failed attempts.
+        of: the number of all failed attempts, for any cause.
         log: the latest attempt's standard error, or HTCondor's log of that attempt.
         blame: "node" if a machine made the latest attempt fail, which costs no retry; else empty.
     """
@@ -80,7 +80,7 @@ class Cause:
 
     @property
     def kind(self) -> str:
-        """The key of the failure, the same for all attempts that fail alike."""
+        """A key of the cause: the same for errors that differ only in numbers."""
         return kind_of(self.error)
 
     def __str__(self) -> str:
@@ -96,7 +96,7 @@ class Cause:
 
 
 def in_short(reason: str) -> str:
-    """Return the beginning of a reason for a table's cell, without log and exit code."""
+    """Return a failure's reason, shortened for a table's cell, without log and exit code."""
     words = _EXIT_CODE.sub("", " ".join(reason.partition(SEE)[0].split()))
     return first_clauses(words, _SHORT)
 
@@ -125,9 +125,9 @@ def _of(trial: AnyTrial) -> Iterable[FailedAttempt]:
 def cause_of(
     trials: Iterable[AnyTrial], folder: RegionFolder, *, failed: bool = False
 ) -> Cause | None:
-    """Return the cause of failed attempts at a region's trials; None without failed attempts.
+    """Return the cause of failed attempts at a region's trials and full training; None without any.
 
-    For a `failed` region the most frequent cause counts, otherwise the latest.
+    For a `failed` region the most frequent cause is returned, otherwise the latest.
     """
     attempts = sorted([*failed_attempts(trials), *_of_final(folder)])
     if not attempts:
@@ -147,7 +147,7 @@ def cause_of(
 def note_final_failure(
     final: TrialFolder, node: str, *, attempt: int, error: str, **more: str
 ) -> dict[str, dict[str, str]]:
-    """Note why an attempt at a full training or a gate failed; return all such notes by attempt.
+    """Note why an attempt at a full training or gate failed; return all its failures by attempt.
 
     An error that is already noted for the attempt is not noted again.
     """
@@ -169,16 +169,16 @@ def _of_final(folder: RegionFolder) -> list[FailedAttempt]:
 
 
 def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:
-    """Return the notes of failed attempts at a full training or gate, by their numbers."""
+    """Return the noted failures of a full training or gate, by the attempts' numbers."""
     if not os.path.lexists(final.failures):
         return {}
     return job_files.read_record(final.failures, shape=Failures)
 
 
 def reason_all_fail(regions: Sequence[tuple[Sequence[AnyTrial], RegionFolder]]) -> str | None:
-    """Return why no trial of a run can succeed; None if one has succeeded, or if causes differ.
+    """Return why no trial of a run can succeed; None if one has, or if errors differ or are few.
 
-    The text has the first attempt's error, so the text stays the same while more attempts fail.
+    The text has the first attempt's error, so that it stays the same while more attempts fail.
     """
     trials = [trial for own, _ in regions for trial in own]
     attempts = failed_attempts(trials)
@@ -198,5 +198,5 @@ def all_alike(attempts: Sequence[FailedAttempt]) -> bool:
 
 
 def log_of(trial: TrialFolder) -> str:
-    """Return the path of a trial's last standard error; if that is empty, of the job's log."""
+    """Return the path of a trial's last standard error; if it is empty, of the job's event log."""
     return str(trial.err if job_files.size_of(trial.err) else trial.log)

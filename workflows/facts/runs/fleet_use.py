@@ -19,7 +19,7 @@ _DAGMANS = (
 
 
 def runs_on(fleet: str) -> list[Path]:
-    """Return the folders of queued runs that use a fleet; PoolError if the queue can't be asked."""
+    """Return the folders of queued runs that use `fleet`; PoolError if HTCondor is unreachable."""
     ads = schedd.query(_DAGMANS, ["TrialfleetFolder", "TrialfleetRun"])
     there: set[str] = set()
     with suppress(PoolError):

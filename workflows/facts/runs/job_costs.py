@@ -1,4 +1,4 @@
-"""Executions and costs of a run's jobs, from notes made at their end, or else from their logs."""
+"""Executions and costs of a run's jobs, from notes made at their end or else from event logs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LOST = tuple(f'"{end}"' for end in End if end.is_lost)
 
 
 def noted_job(place: TrialFolder) -> dict[str, Any]:
-    """Return the notes of a full training's or a gate's job; empty if damaged."""
+    """Return the content of job.json of a full training or gate; empty if it is damaged."""
     try:
         return job_files.read_record(place.job, shape=JobNotes)
     except InputError:
@@ -38,7 +38,7 @@ def noted_job(place: TrialFolder) -> dict[str, Any]:
 def trial_stays(
     files: RegionFolder, trial: AnyTrial, study: Study, now: float | None
 ) -> list[Stay]:
-    """Return the executions of a trial; a trial without an end executes until `now`."""
+    """Return the executions of a trial; that of a running trial counts until `now`."""
     is_over = trial.state.is_finished()
     if is_over and (noted := stays_of(trial.user_attrs.get("job") or {})):
         return noted
@@ -48,9 +48,9 @@ def trial_stays(
 
 
 def has_lost_nothing(trial: AnyTrial) -> bool:
-    """Return whether a trial's notes have executions, and none of them lost work.
+    """Return whether an ended trial has recorded executions, and none of them lost work.
 
-    A search in the notes' text takes a fraction of the time of parsing.
+    The recorded text is searched, because parsing it would take several times as long.
     """
     notes = trial.user_attrs
     text = notes.text("job") if isinstance(notes, Attributes) else ""
@@ -60,14 +60,14 @@ def has_lost_nothing(trial: AnyTrial) -> bool:
 
 
 def between_stays(files: RegionFolder, study: Study, now: float | None) -> list[Stay]:
-    """Return the executions of shared jobs without a trial; `now` is as in `trial_stays`."""
+    """Return the executions of jobs of several trials between them; `now` as in `trial_stays`."""
     until = None if files.is_done else now
     logs = (files.trial(node).log for node in shared_nodes(files))
     return [stay for log in logs for stay in read_between(log, study.usd_per_hour, now=until)]
 
 
 def end_stays(files: RegionFolder, end: TrialFolder, study: Study, now: float | None) -> list[Stay]:
-    """Return the executions of a full training or a gate in all jobs; `now` as in `trial_stays`."""
+    """Return the executions of `end`, a full training or gate, in all jobs; see `trial_stays`."""
     nodes, lane = shared_nodes(files), lane_of(files, end)
     if not nodes:
         return stays_of_own(end, study, now)
@@ -80,7 +80,7 @@ def end_stays(files: RegionFolder, end: TrialFolder, study: Study, now: float | 
 
 
 def stays_of_own(place: TrialFolder, study: Study, now: float | None) -> list[Stay]:
-    """Return the executions of a full training or a gate that has a separate job."""
+    """Return the executions of a full training or gate with its own job; see `trial_stays`."""
     if now is None and place.job.exists() and (noted := stays_of(noted_job(place))):
         return noted
     return read_stays(place, study.usd_per_hour, now=now)

@@ -93,7 +93,7 @@ def find_run(name: str | None, *, planned: bool = False) -> Path:
     Args:
         name: the run's folder, its id, or STUDY/RUN-ID; or a unique beginning of these. A study's
             name means its newest run; None means the newest of all runs.
-        planned: whether runs that were not submitted come first when the newest run is chosen.
+        planned: whether the newest run is first sought among those that were not submitted.
     """
     runs = runs_here()
     if name is None:
@@ -136,7 +136,7 @@ def _called(name: str, runs: list[FoundRun], *, planned: bool) -> list[FoundRun]
 
 
 def _of_one_study(name: str, runs: list[FoundRun]) -> list[FoundRun]:
-    """Return the runs of the only study whose name begins so; empty if a run's id does, too."""
+    """Return the runs of the one study whose name begins with `name`; none if a run's id does."""
     found = [run for run in runs if (run.study or "").startswith(name)]
     is_other = any(run.run.startswith(name) for run in runs) or len({r.study for r in found}) > 1
     return [] if is_other else found
@@ -165,7 +165,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def find_model(name: str) -> Path:
-    """Return the folder of a published model; InputError if none or several studies have one.
+    """Return the folder of a published model; InputError if none or several match `name`.
 
     `name` is a model's folder, or RUN/REGION, where RUN is an id or its beginning. A region's
     folder of models means the current model there. STUDY/REGION, or a region of only one study,
@@ -204,8 +204,8 @@ def find_model(name: str) -> Path:
 def find_models_folder(region: str, study: str | None = None) -> Path:
     """Return the folder of a region's models, with `latest` and the models of its runs.
 
-    `region` is a region's name, STUDY/REGION, the folder, or another name for `find_model`. If none
-    or several match, an InputError names them.
+    `region` is a region's name, STUDY/REGION, the folder, or another name for `find_model`. Raises
+    InputError if none or several match.
     """
     _check_here(region)
     if (Path(region) / LATEST).is_symlink():
@@ -243,7 +243,7 @@ def _check_here(name: str) -> None:
 def _folder_of_one_study(
     region: str, runs: list[FoundRun], *, elsewhere: bool = True
 ) -> Path | None:
-    """Return a region's folder of models, from runs or, if `elsewhere`, from publish folders."""
+    """Return a region's folder of models from `runs` or, if `elsewhere`, publish folders."""
     found = _folders_by_study(region, runs)
     if elsewhere:
         for folder in models_folders_here(region=region):
@@ -276,7 +276,7 @@ def _folders_by_study(region: str, runs: list[FoundRun]) -> dict[str, Path]:
 
 
 def models_folders_here(study: str | None = None, region: str | None = None) -> list[Path]:
-    """Return the regions' folders of models here, of one study, of one region or of all.
+    """Return the folders of models below the working directory, of `study`, of `region` or all.
 
     A folder without a current model is included if its first model waits for approval.
     """
@@ -292,7 +292,7 @@ def models_folders_here(study: str | None = None, region: str | None = None) -> 
 
 
 def region_names_here(study: str | None = None) -> list[str]:
-    """Return the names of regions that have models here; STUDY/REGION if studies share a name."""
+    """Return the names of regions with models here; STUDY/REGION where studies share a name."""
     found = [(folder.parent.name, region_of(folder)) for folder in models_folders_here(study)]
     count = Counter(region for _, region in found)
     return [region if count[region] == 1 else f"{of}/{region}" for of, region in found]
@@ -316,9 +316,9 @@ def _model_alone(region: str) -> Path:
 
 
 def models_of(name: str) -> list[Path]:
-    """Return the model with a name as in `find_model`, or all models that a run published.
+    """Return the model that `name` means in `find_model`, or all models of the run `name`.
 
-    A name that means only a region, or nothing, raises InputError.
+    Raises InputError if `name` means only a region, or nothing.
     """
     from trialfleet.workflows.facts.models.listing import runs_with_models
 

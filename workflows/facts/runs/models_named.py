@@ -17,7 +17,7 @@ from trialfleet.workflows.facts.runs.lookup import find_models_folder, models_fo
 
 @dataclass(frozen=True, kw_only=True)
 class RegionModels:
-    """The published models of a region, oldest first; `folder` also has `latest`."""
+    """The published models of a region, oldest first, in `folder`, which also has `latest`."""
 
     study: str
     region: str
@@ -76,9 +76,9 @@ def models_folders_named(name: str, study: str | None = None) -> list[Path]:
 
 
 def by_region(models_folders: Iterable[Path]) -> list[Path]:
-    """Return folders of models, sorted by study and then by the regions' names.
+    """Return the folders of models, sorted by study and then by the regions' names.
 
-    The folders' names have another order, because a slug has no Å.
+    The folders' names are slugs, which lack letters like Å and sort differently.
     """
     return sorted(models_folders, key=lambda folder: (folder.parent, region_of(folder)))
 

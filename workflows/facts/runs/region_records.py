@@ -28,7 +28,7 @@ class RegionRecords:
         published: the path of the model, and whether the model is the current one.
         spent: which budget in USD is spent, so that the region gets no more trials.
         changed: the changed files of the region's data or code.
-        checks: the warnings about the region's table.
+        checks: the warnings of the checks of the region's table.
         restart: why the region's DAGMan is being replaced.
     """
 
@@ -53,9 +53,9 @@ class RegionRecords:
 class EndFiles:
     """The progress of a region's full training and gate, from their files.
 
-    The full training has left a result and a model if `is_trained`. `is_measured` is True, too, if
-    the gate decided without measuring. `gate_begins` means that the order for the gate's job is
-    written.
+    If `is_trained`, the full training has left a result and a model. If `is_measured`, the gate has
+    measured the models or decided without measuring. If `gate_begins`, the gate's job has its
+    order.
     """
 
     is_trained: bool
@@ -117,7 +117,7 @@ def read_end_files(files: RegionFolder) -> EndFiles:
 
 
 def noted(path: Path, key: str) -> str | None:
-    """Return the value of a key in a JSON file, else None; InputError if the file is damaged."""
+    """Return the value of `key` in a JSON file as text, else None; InputError if damaged."""
     found = read_record(path).get(key) if path.exists() else None
     return None if found is None else str(found)
 

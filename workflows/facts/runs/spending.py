@@ -33,19 +33,19 @@ Mode = Literal["tune", "final"]
 
 
 def note(folder: RunFolder, mode: Mode, reason: str) -> None:
-    """Note why a run's trials, or also its full trainings (`final`), have no more money."""
+    """Note why no money is left for a run's trials, or also for its full trainings (`final`)."""
     noted = read_unpaid(folder)
     if mode not in noted and "final" not in noted:
         write_json(folder.unpaid, noted | {mode: reason})
 
 
 def read_unpaid(folder: RunFolder) -> dict[str, str]:
-    """Return why trials (`tune`) or full trainings (`final`) have no more money, as noted."""
+    """Return the noted reasons why no money is left for trials (`tune`) or trainings (`final`)."""
     return read_record(folder.unpaid, shape=Reasons) if folder.unpaid.exists() else {}
 
 
 def unpaid_trials(folder: RunFolder) -> str | None:
-    """Return why there is no more money for trials, else None."""
+    """Return the noted reason why no money is left for trials; None without one."""
     refused = refusal("attempt", Facts(unpaid=read_unpaid(folder)))
     return refused.reason if refused else None
 
@@ -55,12 +55,12 @@ class Spending:
     """The cost of a run's fleet in USD, from its autoscaler's last report.
 
     Attributes:
-        spent: the cost of all nodes since the run began.
+        spent: the cost of all EC2 nodes since the run began.
         cap: `price_cap.run`; without a cap, `left` and `reserve` are None, too.
         reserve: the part of the cap for the full trainings.
         ended: why trials, or also full trainings, ended for lack of money.
         trouble: why the autoscaler makes no progress.
-        nodes_left: a text about nodes that still live after the autoscaler's end.
+        nodes_left: a text about EC2 nodes that still live after the autoscaler's end.
     """
 
     spent: float
@@ -81,7 +81,8 @@ def read_spending(
 ) -> Spending | None:
     """Return the cost of a run's fleet; None until an autoscaler has reported it.
 
-    After the last report, nodes cost money until `fleet down` ended them or until their leases end.
+    EC2 nodes in the last report cost money until `fleet down` ended them, or until their leases
+    (after which they end themselves) expire.
     """
     report = run_report(folder.fleet_state, fleet.called, run) if fleet else None
     if fleet is None or report is None or report["run"] != run:  # a report on all trials
@@ -132,7 +133,7 @@ def has_autoscaler_ended(folder: RunFolder, seconds: float = AUTOSCALER_SECONDS)
 
 
 def scaling_notes(folder: RunFolder, run: str, fleet: Fleet) -> tuple[str, ...]:
-    """Return the autoscaler's last notes on trials for which it can't start a node."""
+    """Return the autoscaler's last notes on trials for which it can't start an EC2 node."""
     report = run_report(folder.fleet_state, fleet.called, run) or {}
     return tuple(map(str, (report.get("step") or {}).get("notes") or ()))
 

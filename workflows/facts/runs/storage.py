@@ -1,6 +1,6 @@
-"""The storage of a run's studies, their names, and their owner.
+"""The trial database of a run, the names of its Optuna studies (one per region), and their owner.
 
-Functions that ask for the owner raise OptimizerError if the storage can't be used.
+Functions that ask for the owner raise OptimizerError if the database can't be used.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 
 def storage_url(folder: RunFolder, study: Study) -> str:
-    """Return the URL of the storage of a run's studies: `storage` in the study, or a file."""
+    """Return the URL of a run's trial database: `storage` in the study, or a file in `folder`."""
     from trialfleet.optimizer.storage_url import sqlite_url
 
     return study.storage or sqlite_url(folder.database)
 
 
 def trials_reader(folder: RunFolder, study: Study, *, brief: bool = False) -> Reader:
-    """Return a reader of trials, which takes the name of one of the run's studies."""
+    """Return a reader of a run's trials; it is called with the name of a region's Optuna study."""
     if study.storage:
         return reader_of_url(study.storage, brief=brief)
     return _OwnFile(folder, brief=brief)
 
 
 class _OwnFile:
-    """A reader of the storage file in a run's folder, which refuses an emptied file."""
+    """A reader of the trial database in a run's folder, which raises OptimizerError if emptied."""
 
     def __init__(self, folder: RunFolder, *, brief: bool) -> None:
         self._folder = folder
@@ -56,9 +56,9 @@ class _OwnFile:
 
 
 def check_not_emptied(folder: RunFolder) -> None:
-    """Raise OptimizerError if the storage file is empty although the run has trials' files.
+    """Raise OptimizerError if the trial database is an empty file although the run has trials.
 
-    A trial's files are written after the trial is in the study, so the study has had trials.
+    A trial's files are written after the trial is in the database, so an empty one has lost trials.
     """
     try:
         is_empty = folder.database.stat().st_size == 0
@@ -72,17 +72,17 @@ def check_not_emptied(folder: RunFolder) -> None:
 
 
 def run_name(study: Study, run: str) -> str:
-    """Return the name of a run: unique among all runs that share a storage."""
+    """Return the name of a run: unique among all runs that share a trial database."""
     return f"{study.name}/{run}"
 
 
 def study_name(study: Study, run: str, region: str) -> str:
-    """Return the name of a region's Optuna study: unique among all runs that share a storage."""
+    """Return the name of a region's Optuna study: unique among all runs that share a database."""
     return f"{run_name(study, run)}/{region}"
 
 
 def ownership_of(frozen: FrozenStudy, folder: RunFolder, storage: TrialStorage) -> Ownership:
-    """Return the ownership of a run's studies, as seen from this machine and the run's folder."""
+    """Return the ownership of a run's Optuna studies, as seen from this machine and run folder."""
     from trialfleet.optimizer.ownership import Ownership, here
 
     return Ownership(storage, run_name(frozen.study, frozen.run), here(folder.root))
@@ -98,7 +98,7 @@ def not_ours(frozen: FrozenStudy, folder: RunFolder, owner: Owner) -> str:
 
 
 def check_ours(frozen: FrozenStudy, folder: RunFolder) -> None:
-    """Claim a run's studies in a shared storage; InputError if another manager owns them."""
+    """Claim a run's Optuna studies in a shared database; InputError if another has them."""
     if not frozen.study.storage:
         check_not_emptied(folder)
         return  # the file is the run's own; the service checks before it writes
@@ -108,7 +108,7 @@ def check_ours(frozen: FrozenStudy, folder: RunFolder) -> None:
 
 
 def other_manager(frozen: FrozenStudy, folder: RunFolder) -> Owner | None:
-    """Return the other manager that owns a run's studies, else None; only reads the storage."""
+    """Return the other manager that owns a run's Optuna studies, else None; claims nothing."""
     if not frozen.study.storage:
         return None
     with _opened(frozen, folder) as storage:
@@ -116,7 +116,7 @@ def other_manager(frozen: FrozenStudy, folder: RunFolder) -> Owner | None:
 
 
 def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
-    """Return whether another manager took over a day's run; True if the storage is unreachable."""
+    """Return whether another manager took over a daily run; True if the database is unreachable."""
     daily = frozen.study.daily
     if daily is None or daily.takeover_after is None:
         return False
@@ -127,7 +127,7 @@ def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
 
 
 def take_over(folder: RunFolder) -> Owner | None:
-    """Make this machine and folder the owner of a run's studies; return the previous owner."""
+    """Make this machine and folder own a run's Optuna studies; return any other previous owner."""
     frozen = load_frozen(folder.study)
     with _opened(frozen, folder) as storage:
         return ownership_of(frozen, folder, storage).take_over()

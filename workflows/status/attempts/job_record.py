@@ -1,4 +1,4 @@
-"""The execution of a trial, which is stored in the study with the trial's outcome."""
+"""The execution of a trial, which the trial database stores with the trial's outcome."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def execution_of(
 ) -> TrialExecution:
     """Return the execution of a trial from its job's files.
 
-    `failed` marks a trial without a result. `attempts` is their number if the job's log has none.
-    The log takes precedence, because DAGMan forgets the attempts of a stopped run.
+    `failed` marks a trial without a result. `attempts` is the number by DAGMan, used if the job's
+    log shows none. The log takes precedence, because DAGMan forgets the attempts of a stopped run.
     """
     plain, metric = _plain(place, study, failed=failed), study.objective.metric
     # without files from its job, its agent's reports
@@ -31,7 +31,7 @@ def execution_of(
 
 
 def note_job(place: TrialFolder, study: Study, *, failed: bool) -> None:
-    """Store the execution of a full training or a gate in a file; the storage has only trials."""
+    """Write the execution of a full training or gate to a file: the database has only trials."""
     job_files.write_json(place.job, _plain(place, study, failed=failed))
 
 

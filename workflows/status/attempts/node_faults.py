@@ -1,8 +1,8 @@
 """Failed attempts for which a machine or HTCondor is to blame; they cost no retry.
 
-Three sources identify such attempts: HTCondor's hold code, the last line of the error, and the
-machine's own ad in the pool. A broken machine may be recognised only after the third failed job.
-Its earlier failures then count as its fault, too.
+Three sources identify such attempts: HTCondor's hold code, the last line of the trainer's output,
+and the machine's own ClassAd in the pool. A broken machine may be recognised only after the third
+failed job. Its earlier failures then count as its fault, too.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def in_words(message: str) -> bool:
 
 
 def word_of(machine: str) -> bool:
-    """Return whether a machine's ad reports it as broken; False if the pool doesn't answer."""
+    """Return whether a machine's ClassAd reports it as broken; False if the pool is unreachable."""
     found = machine_named(machine)
     if found is None:
         return False
@@ -63,7 +63,7 @@ def word_of(machine: str) -> bool:
 
 
 def own_errors(noted: Mapping[str, Mapping[str, str]]) -> int:
-    """Return the number of attempts that failed by the user's error; `retries` limits them."""
+    """Return how many attempts failed by the user's error; `retries` in the study limits them."""
     others = [attempt for attempt in noted.values() if attempt.get("blame") != MACHINE]
     names = {attempt["machine"] for attempt in others if attempt.get("machine")}
     broken = {name for name in names if word_of(name)}
@@ -77,7 +77,7 @@ def to_avoid(study: Study, noted: Mapping[str, Mapping[str, str]]) -> tuple[str,
 
 
 def others_than(study: Study, used: Iterable[str]) -> bool:
-    """Return whether the pool has other machines that meet a study's requirements."""
+    """Return whether the pool has machines outside `used` that meet a study's requirements."""
     own = f"({study.resources.requirements or 'true'})"
     requirements = f"HAS_GPU && {own}" if study.accelerator == "gpu" else own
     try:

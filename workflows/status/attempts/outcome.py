@@ -64,7 +64,7 @@ def outcome_of(
 
 
 def early_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
-    """Return a trial's order to stop early, and its results; None without an order."""
+    """Return the order to stop a trial early, and the trial's results; None without an order."""
     order = read_stop(folder)
     if order is None:
         return None
@@ -76,7 +76,7 @@ def early_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
 
 
 def read_stop(folder: TrialFolder) -> dict[str, Any] | None:
-    """Return the order to stop a trial early; None without an order."""
+    """Return the order to stop a trial early; None without a valid order."""
     try:
         order = job_files.parsed(job_files.read_bytes(folder.stop, job_files.MOST_ORDER) or b"null")
     except (OSError, ValueError):
@@ -139,7 +139,7 @@ def load_result(path: Path) -> dict[str, Any]:
 
 
 def _check_count(result: dict[str, Any]) -> None:
-    """Refuse a result with too many metrics, because each is stored, shown and compared."""
+    """Raise ValueError if a result has too many metrics: each is stored, shown and compared."""
     models = result.get("models")
     of_models = models.values() if isinstance(models, dict) else ()
     for part in (result, *(one for one in of_models if isinstance(one, dict))):
@@ -181,7 +181,7 @@ def _why_no_objective(result: dict[str, Any], metric: str) -> str:
 
 
 def wrong_type(given: Mapping[str, Any], metric: str) -> str:
-    """Return the type and value of a metric that isn't a number; otherwise empty."""
+    """Return a text with the type and value of a metric that isn't a number; otherwise empty."""
     value = given.get(metric)
     if metric not in given or is_number(value):
         return ""

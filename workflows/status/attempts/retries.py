@@ -20,10 +20,10 @@ Noted = Mapping[str, Mapping[str, str]]  # the record of each failed attempt, by
 
 
 class JobEnd(NamedTuple):
-    """The end of a node's job, as DAGMan reports it to its POST script.
+    """The end of a DAG node's job, as DAGMan reports it to its POST script.
 
-    `code` is as in `outcome.outcome_of`. `retry` counts the node's retries so far, and `most` is
-    their maximum. `asked` is the exit code of the node's PRE script.
+    `code` is as in `outcome.outcome_of`. `retry` counts the DAG node's retries so far, and `most`
+    is their maximum. `asked` is the exit code of its PRE script.
     """
 
     code: int
@@ -33,7 +33,7 @@ class JobEnd(NamedTuple):
 
 
 class Attempts:
-    """The attempts at a node; `retries` limits the user's errors, DAGMan limits all attempts."""
+    """Attempts at a DAG node. `Study.retries` limits the user's errors, DAGMan all attempts."""
 
     def __init__(self, place: TrialFolder, study: Study) -> None:
         starts = [start for start in read_starts(place) if start.slot]
@@ -46,8 +46,8 @@ class Attempts:
         """Return the outcome, marked if the machine is to blame; `before` has earlier attempts.
 
         A broken Python on one machine may be the reason why a command can't be run. If the pool has
-        other machines, and none has tried the command, this machine is to blame. The failure is
-        then not final. A job without progress is treated alike.
+        other machines, and none has tried the command, this machine is to blame, and the failure is
+        not final. A job that was removed for lack of progress is treated the same way.
         """
         if not self._machine:
             return outcome
@@ -74,7 +74,7 @@ class Attempts:
         return outcome.final or so_far >= most or node_faults.own_errors(noted) > self._retries
 
     def another(self, node: str, outcome: Failed, job: JobEnd) -> Reply | None:
-        """Record a failed attempt at a full training or gate; return the reply for a retry."""
+        """Record a failed attempt at a full training or gate; return a retry's reply, else None."""
         outcome = self.with_machine(outcome, noted_failures(self._place))
         kept = self.kept(outcome)
         noted = note_final_failure(
@@ -84,7 +84,7 @@ class Attempts:
         return None if is_over else self.try_again(node, outcome, noted)
 
     def try_again(self, node: str, outcome: Failed, noted: Noted) -> Reply:
-        """Return the reply for a retry, and remove the failed attempt's files."""
+        """Remove the failed attempt's files; return the script's reply that makes DAGMan retry."""
         for left in (self._place.saved, self._place.ended):
             job_files.remove(left)
         own = node_faults.own_errors(noted)

@@ -1,1 +1,1 @@
-"""The bill of runs: the costs of their jobs and of their fleets' nodes."""
+"""The bill of runs: the costs of their jobs and of their fleets' EC2 nodes."""

@@ -49,23 +49,23 @@ class BilledRun:
 
     @property
     def fleet(self) -> Fleet | None:
-        """The study's fleet."""
+        """The study's fleet; None without one."""
         return self.frozen.study.fleet
 
 
 @dataclass(frozen=True)
 class Bill:
-    """The costs of jobs and of nodes' time without a job; `notices` say which costs are missing."""
+    """The costs of jobs and of machines' time without a job; `notices` say which are missing."""
 
     items: tuple[Item, ...]
     notices: tuple[str, ...] = ()
 
 
 def bill(runs: Iterable[BilledRun], lifetimes: Mapping[str, Lifetime], now: datetime) -> Bill:
-    """Return the costs of runs and of nodes; `now` ends the charged time of running nodes.
+    """Return the costs of runs and of EC2 nodes; running nodes are charged until `now`.
 
     `runs` must include all users of the nodes, because they share the cost of time without a job.
-    `lifetimes` are by instance.
+    `lifetimes` is by EC2 instance.
     """
     runs = list(runs)
     items: list[Item] = []
@@ -80,7 +80,7 @@ def bill(runs: Iterable[BilledRun], lifetimes: Mapping[str, Lifetime], now: date
 
 
 def _placed(item: Item, runs: Sequence[BilledRun]) -> Item:
-    """Complete the item of a node without jobs, because the node's tag has only the run's id."""
+    """Add study, day and team to the item of an EC2 node without jobs: its tag has only the run."""
     same = [run for run in runs if run.fleet and run.frozen.run == item.run]
     if item.study or len(same) != 1:
         return item
@@ -138,12 +138,12 @@ def _item(whose: Item, kind: Kind, stay: Stay) -> Item:
 
 
 def overhead(place: RunFolder, now: datetime) -> CostSum | None:
-    """Return the cost of a run's share of its fleet's nodes, mainly `boot` and `idle`.
+    """Return the cost of a run's share of its fleet's EC2 nodes, mainly `boot` and `idle`.
 
     The nodes come from the autoscaler's last report, not from AWS. The result is None without a
     report. Other runs on these nodes are looked up in the folders of this study and of studies next
-    to it. `now` ends the charged time of running nodes. Raises OptimizerError if the run's trials
-    can't be read.
+    to it. `now` ends the charged time of running nodes. Raises OptimizerError if trials can't be
+    read.
     """
     run = BilledRun.open(place.root)
     if run.fleet is None or not (known := reported(run.fleet, [place.fleet_state])):

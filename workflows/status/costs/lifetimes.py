@@ -1,4 +1,4 @@
-"""The lifetimes of a fleet's nodes, from this machine's records and from AWS."""
+"""The lifetimes of a fleet's EC2 nodes, from this machine's records and from AWS."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
 def reported(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifetime]:
-    """Return the lifetimes of nodes in autoscalers' reports here and in `fleet down`'s records."""
+    """Return a fleet's nodes' lifetimes, from autoscalers' `reports` and `fleet down`'s records."""
     found: dict[str, Lifetime] = {}
     for report in (*reports, default_report(fleet.called)):
         step = (read_report(report) or {}).get("step")
@@ -26,7 +26,7 @@ def reported(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifetime]:
 
 
 def recorded(fleet: Fleet, now: datetime | None) -> dict[str, Lifetime]:
-    """Return nodes' lifetimes from the fleet's own record and AWS; FleetError if unreachable."""
+    """Return EC2 nodes' lifetimes, from the fleet's record and AWS; FleetError if AWS fails."""
     from trialfleet.infra.fleet.aws.clients import Aws
     from trialfleet.infra.fleet.commands.status import current_record
 
