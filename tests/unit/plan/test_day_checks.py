@@ -40,6 +40,8 @@ from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.report.reading import read_report
 from trialfleet.workflows.views.report.views import attention
 
+pytestmark = pytest.mark.slow  # each plans several days
+
 FIRST = date(2026, 11, 1)
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 ROWS = 400

@@ -191,6 +191,7 @@ def is_file(value: ast.expr, known: set[str]) -> bool:
 FILES = names_of_files()
 
 
+@pytest.mark.slow
 def test_only_one_module_opens_what_a_job_left() -> None:
     paths = [path for top in TOPS for path in (ROOT / top).rglob("*.py")]
     modules = {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in paths}

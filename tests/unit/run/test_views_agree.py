@@ -256,6 +256,7 @@ def live(run: Run) -> LiveRun:
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(scene=SCENES)
+@pytest.mark.slow
 def test_no_view_of_a_run_contradicts_another(run: Run, live: LiveRun, scene: Scene) -> None:
     views = seen(RunFolder(run.folder), scene, live)
     status, metrics = views.status, views.metrics
