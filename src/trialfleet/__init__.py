@@ -111,7 +111,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name at its first use, because a trial's scripts need none of them."""
+    """Import a public name at its first use, so that `import trialfleet` is fast."""
     from importlib import import_module
 
     for module, names in _HOMES.items():
