@@ -96,8 +96,8 @@ def closed_to_others() -> Iterator[None]:
 def locked(lock: Path, *, wait: bool) -> Iterator[bool]:
     """Lock the file `lock` during the block; yield whether this process has the lock.
 
-    Without `wait`, it has none if another process has it. The file is only for this lock, and is
-    made if missing. The kernel releases the lock if this process dies.
+    Without `wait`, this function doesn't wait for another process that has it. The file is only for
+    this lock, and is made if missing. The kernel releases the lock if this process dies.
     """
     with open_lock(lock) as file:
         try:

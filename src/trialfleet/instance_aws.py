@@ -199,7 +199,7 @@ class RefusedError(AwsError):
 def fetch(
     method: str, url: str, headers: Mapping[str, str], body: bytes, timeout: float = 60
 ) -> bytes:
-    """Send a request, return the answer's body; RefusedError or, without an answer, NO_ANSWER."""
+    """Send a request and return the answer's body; RefusedError, or NO_ANSWER if none comes."""
     data = body if method != "GET" else None
     request = urllib.request.Request(url, data, dict(headers), method=method)  # noqa: S310
     try:

@@ -86,7 +86,7 @@ def _folder_of(path: Path, within: Path | None) -> Iterator[int]:
 
 
 def _refused(path: Path, folder: int) -> JobFileError | None:
-    """Return the error that opening failed for the file's kind; None for any other reason."""
+    """Return the error if opening failed because of the file's kind, such as a link; else None."""
     with suppress(OSError):
         kind = stat.S_IFMT(os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mode)
         if kind in KINDS and kind != stat.S_IFDIR:

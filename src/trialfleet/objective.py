@@ -30,7 +30,7 @@ def loss(result: float | None, direction: Direction) -> float:
 
 
 def losses(results: Iterable[float | None], direction: Direction) -> list[float]:
-    """Return the losses of results; infinite losses become the nearest finite loss, or 0 if none.
+    """Return finite losses of results: an infinite loss becomes the nearest finite one, or 0.
 
     As in Optuna's GPSampler, failed trials get the worst loss: otherwise the model would propose
     their parameters again.

@@ -20,7 +20,7 @@ IS_FREE = f'regexp("^data", Name) =?= true || ({_UNHELD})'
 
 
 def is_held(ad: Mapping[str, Any]) -> bool:
-    """Return whether the slot is claimed for a job, or between two jobs for the next one."""
+    """Return whether the slot is claimed for a job, or kept for the next one after a job ended."""
     return ad.get("State") in HELD and not is_data_slot(ad)
 
 
