@@ -145,7 +145,7 @@ class Captured(Eager):
         self._next += 1
 
     def _capture(self) -> Callable[[], object]:
-        """Return the graph of a step; the effect of the steps that compile it is undone."""
+        """Return the graph of a step; weights are as before the steps that compiled it."""
         weights = [*self.network.parameters()]
         before = [weight.detach().clone() for weight in weights]
         aside = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
