@@ -1,6 +1,6 @@
-"""The optimiser on the manager: search space, ask and tell, storage, resident service, client.
+"""Chooses the trials' parameters on the manager machine, and stores the trials' results.
 
-Any Optuna study can use `RegionSampler`.
+Any Optuna study can use `RegionSampler` as its sampler, without the other modules.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["RegionSampler"]
 
 
 def __getattr__(name: str) -> object:
-    """Import the sampler at its first use, because the client must start fast."""
+    """Import `RegionSampler` at its first use: it imports slowly, and `client` must be fast."""
     if name == "RegionSampler":
         from trialfleet.optimizer.sampling.region_sampler import RegionSampler
 

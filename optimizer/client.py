@@ -1,18 +1,21 @@
-"""Send a request to the optimiser's service of a run; start the service if none is running.
+"""Send a request to a run's optimiser service, a background process; start one if none is running.
 
     trialfleet.programs ask-service --folder RUN --start PROGRAM [ARGUMENT...] -- WORD...
 
-The client prints the service's message and exits with the service's exit code. If no service
-answers, the exit code is 75 (EX_TEMPFAIL of sysexits.h: try again later). After ten minutes without
-an answer the exit code is 1, unless the cause may be temporary. DAGMan runs the client before and
-after every trial, so the client must start as fast as Python itself. Therefore the client is one
-file, and imports only fast modules (socket, json and contextlib take 14 ms here).
+The client prints the message in the service's reply, and exits with the exit code in the reply. If
+no service answers, the exit code is 75 (EX_TEMPFAIL of sysexits.h: try again later). Once no
+service has answered for ten minutes, the exit code is 1, unless the cause may be temporary.
 
-A request is the content's length, a newline, and the content: each word followed by a NUL. A reply
-is the exit code, the message's length, a newline, and the message. Both are in UTF-8. If a service
-dies before the reply is complete, the client repeats the request, because all operations are
-idempotent. The client that acquires the service's lock starts the service, with the lock as the
-service's standard input.
+DAGMan runs the client before and after every trial, so it must start as fast as Python itself.
+Therefore it is one file and avoids slow imports: socket, json and contextlib would take 14 ms.
+
+A request is the content's length in bytes, a newline, and the content: each word followed by a NUL.
+A reply is the exit code, a space, the message's length in bytes, a newline, and the message. Both
+are in UTF-8. If a service dies before its reply is complete, the client repeats the request. It may
+do so because all operations are idempotent.
+
+A client starts a service only while it holds the lock on `service.lock`. The service gets the
+locked file as its standard input, and so holds the lock until it ends.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ USAGE = "usage: ask-service --folder RUN --start PROGRAM [ARGUMENT...] -- WORD..
 
 
 class ServiceError(Exception):
-    """No service could be started or replied; `for_now`: the cause may be temporary."""
+    """No service could be started, or none replied; `for_now` if the cause may be temporary."""
 
     def __init__(self, message: str, *, for_now: bool = False) -> None:
         super().__init__(message)
@@ -56,13 +59,14 @@ class ServiceError(Exception):
 
 
 class DagmanEndedError(ServiceError):
-    """The DAGMan that started this client has ended, which is not the service's fault."""
+    """The DAGMan that started this client has ended, so the client must send no request."""
 
 
 def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
-    """Return the exit code and the message of the service's reply; ServiceError on failure.
+    """Send `words` to the service of the run's `folder`; return the reply: exit code and message.
 
-    The command `start` starts a service in the background if none is running.
+    If no service is running, the command `start` starts one in the background. ServiceError on
+    failure.
     """
     import time
 
@@ -83,7 +87,7 @@ def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
 
 
 def is_served(folder: str) -> bool:
-    """Return whether a service listens in a run's folder."""
+    """Return whether an optimiser's service listens in the run's folder `folder`."""
     connection = _connect(folder)
     if connection:
         connection.close()
@@ -111,7 +115,7 @@ def _connect(folder: str) -> Socket | None:
 
 
 def _exchange(connection: Socket, words: list[str], folder: str) -> tuple[int, str] | None:
-    """Return the reply; None if the service ended before the reply was complete."""
+    """Send `words`, return the reply; None if the service ended before its reply was complete."""
     content = b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
     received = b""
     try:
@@ -128,7 +132,7 @@ def _exchange(connection: Socket, words: list[str], folder: str) -> tuple[int, s
 
 
 def _receive(connection: Socket, words: list[str], folder: str) -> bytes:
-    """Return the service's next bytes; ServiceError after `REPLY_SECONDS` without a byte."""
+    """Return the next bytes of a reply, none at its end; ServiceError after REPLY_SECONDS."""
     connection.settimeout(NOTE_SECONDS)
     silent = 0.0
     while True:
@@ -151,7 +155,7 @@ def _process_of(connection: Socket) -> int:
 
 
 def _logs(folder: str) -> bool:
-    """Return whether the service logged anything recently, perhaps for other clients."""
+    """Return whether the service wrote to its log in the last NOTE_SECONDS."""
     import time
 
     try:
@@ -162,7 +166,7 @@ def _logs(folder: str) -> bool:
 
 
 def _note(folder: str, error: str, *, waiting: bool = False) -> float:
-    """Record why no service answers; return the seconds since the first such record.
+    """Record why no service answers; return the seconds since the first record after an answer.
 
     The result is infinite if the record can't be written.
     """
@@ -229,7 +233,7 @@ def _start_and_connect(folder: str, start: list[str]) -> Socket:
 
 
 def _start(folder: str, command: list[str]) -> subprocess.Popen[bytes] | None:
-    """Start the service with its lock as standard input; None if another process has the lock."""
+    """Start the service with LOCK as standard input; None if another process has that lock."""
     import fcntl
 
     try:
@@ -251,7 +255,7 @@ def _start(folder: str, command: list[str]) -> subprocess.Popen[bytes] | None:
 
 
 def open_lock(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a lock like `files.open_lock`, which this program can't import."""
+    """Open a lock file like `trialfleet.files.open_lock`, which is too slow to import here."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     os.fchmod(descriptor, 0o600)
     return os.fdopen(descriptor, "r+b")
@@ -268,7 +272,7 @@ def _log_tail(folder: str) -> str:
 
 
 def _parse(arguments: list[str]) -> tuple[str, list[str], list[str]]:
-    """Parse the command line without argparse, which would take longer than the request."""
+    """Return folder, start command and words; argparse is avoided because it imports slowly."""
     end = arguments.index("--")
     match arguments[:end]:
         case ["--folder", folder, "--start", _, *_] if arguments[end + 1 :]:

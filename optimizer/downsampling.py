@@ -1,4 +1,4 @@
-"""Downsampling of curves."""
+"""Downsampling of learning curves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Point = TypeVar("Point")
 
 
 def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:
-    """Return at most `most` evenly spaced points, with both ends; `most` is two or more."""
+    """Return at most `most` of `points`, evenly spaced, with the first and the last; `most` ≥ 2."""
     if len(points) <= most:
         return points
     last = len(points) - 1

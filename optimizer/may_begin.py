@@ -1,6 +1,7 @@
-"""Reasons not to begin a trial, a full training or a gate, in order of precedence. Pure.
+"""Reasons why a region must not begin a trial, a full training or a gate, the most important first.
 
-Callers gather `Facts`; a missing fact never causes a refusal.
+A full training makes a region's final model from the best settings. A gate compares this model with
+the current one. Callers gather `Facts`; a fact that is left out never refuses anything.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _ROUNDING = 1e-9  # of sums in USD
 
 
 class UsdBudget(NamedTuple):
-    """A budget in USD, and the amounts that count against it, from `workflows.rules.budget`."""
+    """A budget in USD, and what counts against it; `trial` is the likely cost of one trial."""
 
     name: str
     usd: float
@@ -58,7 +59,7 @@ class Facts:
 
 
 def refusal(activity: Activity, facts: Facts) -> Refused | None:
-    """Return the first reason not to begin; None if the activity may begin."""
+    """Return the first reason why `activity` must not begin; None if it may begin."""
     return next((one for one in _reasons(facts) if one.kind in _KINDS[activity]), None)
 
 
@@ -100,5 +101,5 @@ def _used_up_reason(budget: UsdBudget) -> str | None:
 
 
 def _amount(usd: float) -> str:
-    """Format an amount, rounded to the cent (7.999 gives 8), or to two digits below ten cents."""
+    """Format `usd` to the cent (7.999 gives 8), or to two digits if it is less than ten cents."""
     return f"{round(usd, 2):.12g}" if usd >= 0.1 else f"{usd:.2g}"

@@ -1,8 +1,9 @@
-"""Ownership of a run's studies: the storage records the one manager that may write the studies.
+"""The owner of a run's trials in the database: the one manager machine that may write them.
 
-On one machine the service's lock prevents a second service. But two managers may use one database,
-and plan runs of the same name. So the first manager that writes records itself as the owner, in one
-transaction. Every write checks the owner. A user can transfer the ownership.
+On one machine a lock prevents a second optimiser's service, which alone writes trials. But two
+managers may use one database, and plan runs of the same name. So the first manager that writes
+records itself as the owner, in one transaction. The owner is checked before every write. A user can
+make another manager the owner.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _OWNERS = sqlalchemy.Table(
 
 @dataclass(frozen=True)
 class Owner:
-    """A manager that writes a run's studies: a run's folder on a machine."""
+    """The only manager that may write a run's trials: a machine, and the run's folder on it."""
 
     machine: str  # a digest of the machine's id
     folder: str
@@ -47,13 +48,13 @@ class Owner:
 
 
 def here(folder: Path) -> Owner:
-    """Return this machine with the run's folder `folder` as an owner."""
+    """Return this machine with the run's `folder` as an `Owner`; nothing is recorded."""
     host = socket.gethostname()
     return Owner(_machine(host), str(folder), host, datetime.now(UTC).isoformat())
 
 
 def _machine(host: str) -> str:
-    """Return a digest of the machine's id, because the id itself is private."""
+    """Return a digest of this machine's id (of `host` without an id), because the id is private."""
     identity = ""
     with suppress(OSError):
         identity = MACHINE_ID.read_text().strip()
@@ -61,27 +62,27 @@ def _machine(host: str) -> str:
 
 
 class Ownership:
-    """The right to write one run's studies. Not thread-safe; methods may raise OptimizerError."""
+    """The right to write one run's trials. Not thread-safe. Methods may raise OptimizerError."""
 
     def __init__(self, storage: TrialStorage, run: str, own: Owner) -> None:
-        """Take the run's name, unique in the storage, and this manager; use no storage yet."""
+        """Take the run's name, unique in the database, and this manager; access no database."""
         self._engine = storage.engine
         self._run = run
         self._own = own
         self._has_table = False
 
     def owner(self) -> Owner:
-        """Return the run's owner; become the owner if there is none."""
+        """Return the run's recorded owner; if there is none, first record this manager."""
         with self._storage_errors():
             return self._read() or self._claim()
 
     def other(self) -> Owner | None:
-        """Return the owner if it is another manager, else None; become the owner if none exists."""
+        """Return the owner if it isn't this manager, else None; without one, record this one."""
         owner = self.owner()
         return None if self.is_ours(owner) else owner
 
     def known_other(self) -> Owner | None:
-        """Return the recorded owner if it is another manager, else None; write nothing."""
+        """Return the run's recorded owner if it isn't this manager, else None; write nothing."""
         with self._storage_errors():
             if not sqlalchemy.inspect(self._engine).has_table(_OWNERS.name):
                 return None
@@ -89,11 +90,11 @@ class Ownership:
         return None if owner is None or self.is_ours(owner) else owner
 
     def is_ours(self, owner: Owner) -> bool:
-        """Return whether the owner is this folder on this machine, under any host name."""
+        """Return whether `owner` is this run's folder on this machine, under any host name."""
         return (owner.machine, owner.folder) == (self._own.machine, self._own.folder)
 
     def take_over(self) -> Owner | None:
-        """Become the owner; return the previous owner if it was another manager."""
+        """Record this manager as the owner; return the previous owner if it was another one."""
         with self._storage_errors():
             previous = self._read() or self._claim()
             with self._engine.begin() as connection:
@@ -113,7 +114,7 @@ class Ownership:
         return Owner(*row) if row else None
 
     def _claim(self) -> Owner:
-        """Become the owner unless another manager was faster; return the owner."""
+        """Record this manager as owner unless another was faster; return the recorded owner."""
         with suppress(sqlalchemy.exc.IntegrityError), self._engine.begin() as connection:
             connection.execute(sqlalchemy.insert(_OWNERS).values(run=self._run, **vars(self._own)))
         owner = self._read()

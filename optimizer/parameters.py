@@ -1,7 +1,4 @@
-"""One tunable parameter: its range or choices, as in a study file.
-
-A parameter is *finite* if its values can be counted: int, categorical, or float with a step.
-"""
+"""The parameters that are tuned: their ranges or choices, as in a study file."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ Scalar = str | bool | int | float
 
 
 def _scalar(given: object) -> Scalar:
-    """Check a value with one error; a pydantic union would report an error per member."""
+    """Return `given`, or raise one error; a pydantic union would raise an error for each type."""
     if not isinstance(given, Scalar):
         raise PydanticCustomError("scalar", "must be text, a number, true or false")
     if problem := scalar_problem(given):
@@ -35,7 +32,7 @@ def _scalar(given: object) -> Scalar:
 
 
 def scalar_problem(given: Scalar) -> LiteralString | None:
-    """Return why storages and samplers can't represent a value; None if they can."""
+    """Return why databases and samplers can't represent `given`; None if they can."""
     if isinstance(given, str):
         is_text = not any("\ud800" <= letter <= "\udfff" for letter in given)
         return None if is_text else "must be Unicode text without unpaired surrogates"
@@ -80,7 +77,7 @@ def same(left: Scalar, right: Scalar) -> bool:
 
 
 class Parameter(Section, ABC):
-    """The base of the three kinds of parameter, whose other methods have the same names."""
+    """The base of the three kinds of parameter: float, int and categorical."""
 
     if TYPE_CHECKING:  # declared in each kind, so that it is the last field in a dump
         when: Condition | None
@@ -96,10 +93,10 @@ class Parameter(Section, ABC):
 
     @abstractmethod
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield each fault: the field and a sentence."""
+        """Yield each fault: the name of the wrong field, and what is wrong with it."""
 
     def from_unit(self, u: float) -> Scalar:
-        """Map u of [0, 1) evenly onto the values."""
+        """Return the value for `u` in [0, 1), such that each value has an equal share."""
         assert self.count is not None
         return self.nth(min(int(u * self.count), self.count - 1))
 
@@ -133,12 +130,12 @@ class FloatParameter(Parameter):
         return int((_exact(self.high) - _exact(self.low)) / _exact(self.step)) + 1
 
     def nth(self, index: int) -> float:
-        """Return low + index · step, rounded once."""
+        """Return low + index · step; only the result is rounded to a double."""
         assert self.step is not None
         return float(_exact(self.low) + index * _exact(self.step))
 
     def from_unit(self, u: float) -> Scalar:
-        """Map u of [0, 1) evenly onto the values, or onto their logarithms with `log`."""
+        """Return the value for `u` in [0, 1), evenly over the range, or over its log with `log`."""
         if self.step is not None:
             return super().from_unit(u)
         if not self.log:
@@ -146,7 +143,7 @@ class FloatParameter(Parameter):
         return self._clip(math.exp(math.log(self.low) * (1 - u) + math.log(self.high) * u))
 
     def resolve(self, value: object) -> float | None:
-        """Return `value` as a float on the grid; None if it is out of range or off the grid."""
+        """Return `value` as one of the parameter's values; None if it is none of them."""
         if not is_number(value):
             return None
         nearest = self.nearest(value)
@@ -154,7 +151,7 @@ class FloatParameter(Parameter):
         return nearest if abs(nearest - value) <= tolerance else None
 
     def nearest(self, value: Scalar) -> float:
-        """Return `value` clipped to the range and rounded to the grid."""
+        """Return the parameter's value that is nearest to `value`."""
         clipped = self._clip(float(value))
         if self.step is None:
             return clipped
@@ -163,7 +160,7 @@ class FloatParameter(Parameter):
         return self.nth(min(max(index, 0), self.count - 1))
 
     def fallback(self) -> float:
-        """Return the given default, else the midpoint (of the logarithms, with `log`)."""
+        """Return `default`, else the middle of the range, or of its logarithm if `log` is set."""
         if self.default is not None:
             return self.nearest(self.default)
         middle = self.from_unit(0.5)
@@ -180,13 +177,13 @@ class FloatParameter(Parameter):
         return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield each fault: the field and a sentence."""
+        """Yield each fault: the name of the wrong field, and what is wrong with it."""
         yield from _range_problems(self, self.step is not None, self._double_problems())
         if self.log and self.low <= 0:
             yield "low", f"must be above 0 with log: true, not {self.low}"
 
     def _double_problems(self) -> Iterator[tuple[str, str]]:
-        """Yield faults of a width or a step that a sampler can't calculate with."""
+        """Yield the fault if range or step is too large or too small for doubles."""
         largest, step = max(abs(self.low), abs(self.high)), self.step or 0.0
         if not math.isfinite(self.high - self.low + step):
             most = f"{sys.float_info.max:.2g}"
@@ -226,25 +223,25 @@ class IntParameter(Parameter):
         return self.low + index * self._stride
 
     def from_unit(self, u: float) -> Scalar:
-        """Map u of [0, 1) evenly onto the values, or onto their logarithms with `log`."""
+        """Return the value for `u` in [0, 1), evenly over the range, or over its log with `log`."""
         if not self.log:
             return super().from_unit(u)
         lowest, highest = math.log(self.low - 0.5), math.log(self.high + 0.5)
         return self.nearest(math.exp(lowest * (1 - u) + highest * u))
 
     def resolve(self, value: object) -> int | None:
-        """Return `value` as an int; None if it is out of range or off the grid."""
+        """Return `value` as one of the parameter's values; None if it is none of them."""
         if not is_number(value):
             return None
         return self.nearest(value) if self.nearest(value) == value else None
 
     def nearest(self, value: Scalar) -> int:
-        """Return `value` clipped to the range and rounded to the grid."""
+        """Return the parameter's value that is nearest to `value`."""
         clipped = min(max(float(value), self.low), self.high)
         return self.nth(round((clipped - self.low) / self._stride))
 
     def fallback(self) -> int:
-        """Return the given default, else the midpoint (of the logarithms, with `log`)."""
+        """Return `default`, else the middle of the range, or of its logarithm if `log` is set."""
         if self.default is not None:
             return self.default
         if self.log:
@@ -262,7 +259,7 @@ class IntParameter(Parameter):
         return IntDistribution(self.low, self.high, log=self.log, step=self._stride)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield each fault: the field and a sentence."""
+        """Yield each fault: the name of the wrong field, and what is wrong with it."""
         yield from _range_problems(self, self.step not in {None, 1}, self._width_problems())
         if self.log and self.low < 1:
             yield "low", f"must be at least 1 with log: true, not {self.low}"
@@ -292,23 +289,23 @@ class CategoricalParameter(Parameter):
         return len(self.choices)
 
     def nth(self, index: int) -> Scalar:
-        """Return the choice number `index`."""
+        """Return the choice number `index`, counted from 0."""
         return self.choices[index]
 
     def resolve(self, value: object) -> Scalar | None:
-        """Return the choice that equals `value`, or None."""
+        """Return the choice that equals `value`; None if no choice does."""
         if not isinstance(value, str | int | float):
             return None
         return next((choice for choice in self.choices if same(choice, value)), None)
 
     def nearest(self, value: Scalar) -> Scalar:
-        """Return the choice that equals `value`."""
+        """Return the choice that equals `value`, which must be one of the choices."""
         choice = self.resolve(value)
         assert choice is not None, f"{value!r} is not in {self.choices}"
         return choice
 
     def fallback(self) -> Scalar:
-        """Return the given default, else the first choice."""
+        """Return `default`, else the first choice."""
         return self.choices[0] if self.default is None else self.nearest(self.default)
 
     def outermost(self) -> Sequence[Scalar]:
@@ -322,7 +319,7 @@ class CategoricalParameter(Parameter):
         return CategoricalDistribution(self.choices)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield each fault: the field and a sentence."""
+        """Yield each fault: the name of the wrong field, and what is wrong with it."""
         if len(self.choices) < 2:
             yield (
                 "choices",

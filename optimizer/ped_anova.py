@@ -1,11 +1,11 @@
 """PED-ANOVA: how important a parameter is for a trial to be among the best.
 
 Source: Watanabe et al. 2023, arXiv 2304.10255; for conditional parameters, theorem 4.2 of
-arXiv 2601.20800. The values are counted on a grid and smoothed:
+arXiv 2601.20800. The parameter's values are counted in the cells of a grid and smoothed:
 
-    n       cells of the grid, 0 … n-1; of a categorical parameter, its choices
-    c, w    cells that have values, and the number of values in each
-    sigma   bandwidth of the kernels by Scott's rule, in cells
+    n       number of cells; for a categorical parameter, its choices are the cells
+    w       number of values in each cell that has any
+    sigma   bandwidth of the smoothing kernels by Scott's rule, in cells
     p, q    each cell's smoothed share of the best trials, and of all trials; both sum to 1
 """
 
@@ -36,7 +36,8 @@ def divergence(
 ) -> float:
     """Return Pearson's divergence Σ q (p/q - 1)² of the best trials' values from all values.
 
-    `best` and `every` have the values of trials that had the parameter; `best` is not empty.
+    `every` has the values of all trials that have the parameter, `best` those of the best among
+    these. `best` is not empty.
     """
     p, q = (_density(parameter, values) + _TINY for values in (best, every))
     return float(q @ (p / q - 1) ** 2)
@@ -52,7 +53,7 @@ def _density(
 
 
 def _counts(parameter: FloatParameter | IntParameter, values: Array) -> NDArray[np.intp]:
-    """Return the number of values in each cell; a value on an edge is in the lower cell."""
+    """Return how many values are in each cell; between two cells, a value is in the lower one."""
     low, high = float(parameter.low), float(parameter.high)
     cells = min(_CELLS, parameter.count or _CELLS)
     if isinstance(parameter, IntParameter) and parameter.log:
@@ -64,7 +65,7 @@ def _counts(parameter: FloatParameter | IntParameter, values: Array) -> NDArray[
 
 
 def _of_choices(counts: NDArray[np.intp]) -> Array:
-    """Return the density: a kernel on each choice with values, plus a uniform one of weight 1."""
+    """Return each choice's share: a kernel per observed choice, plus a uniform one of weight 1."""
     seen = np.flatnonzero(counts)
     prior = 1 / (len(seen) + 1)
     each = np.full((len(seen), len(counts)), prior)
@@ -75,7 +76,7 @@ def _of_choices(counts: NDArray[np.intp]) -> Array:
 
 
 def _of_cells(counts: NDArray[np.intp]) -> Array:
-    """Return the density: a normal kernel on each cell with values, plus a wide one of weight 1."""
+    """Return each cell's share: a normal kernel per observed cell, plus a wide one of weight 1."""
     n, seen = len(counts), np.flatnonzero(counts)
     weights, grid = counts[seen], np.arange(n)
     sums = _normal(np.arange(-n, n + 1) - 0.5, _sigma(seen, weights))  # by the distance to a cell
@@ -88,7 +89,7 @@ def _of_cells(counts: NDArray[np.intp]) -> Array:
 
 
 def _sigma(seen: NDArray[np.intp], weights: NDArray[np.intp]) -> float:
-    """Return Scott's rule: 1.059 · min(interquartile range / 1.34, deviation) · Σw^(-1/5)."""
+    """Return Scott's bandwidth 1.059 · min(interquartile range / 1.34, deviation) · (Σw)^(-1/5)."""
     whole, below = int(weights.sum()), np.cumsum(weights)
     mean = (seen @ weights) / whole
     deviation = math.sqrt(((seen - mean) ** 2 @ weights) / max(1, whole - 1))
@@ -99,5 +100,5 @@ def _sigma(seen: NDArray[np.intp], weights: NDArray[np.intp]) -> float:
 
 
 def _normal(distances: NDArray[Any], sigma: float) -> Array:
-    """Return the normal distribution's share below each distance from the mean."""
+    """Return the share of a normal distribution below each of `distances` from its mean."""
     return np.array([0.5 * (1 + math.erf(x)) for x in distances / (sigma * math.sqrt(2))])

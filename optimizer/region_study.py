@@ -1,11 +1,11 @@
-"""One region's study: each ask and tell takes effect exactly once, despite crashes.
+"""One region's trials: each ask (for a trial) and tell (of its outcome) takes effect exactly once.
 
-A trial is identified by its node, the name of a DAG node. A suggestion is a pure function of the
-stored trials (`suggest`). An ask stores the new trial with node, parameters and seed in one
-transaction. A tell stores the outcome in one transaction.
+That holds even if processes crash. A trial is identified by `node`, the name of the DAG node that
+runs it. A new trial's parameters are a pure function of the stored trials (`sampling/suggest.py`).
+An ask stores the new trial in one transaction, and a tell stores its outcome in another.
 
-Only one process at a time may write a study. On one machine the service's lock prevents a second
-writer. If several machines use one storage, `ownership` prevents a second writer.
+Only one process at a time may write a study. On one machine the lock of the optimiser's service
+ensures this. If several machines use one database, `ownership` does.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ MOST_REPORTS = 50  # stored per trial: a learning curve needs no more points
 
 
 class RegionStudy:
-    """A region's study in a storage. Not thread-safe; each method may raise OptimizerError.
+    """A region's study in the trial database. Not thread-safe. Methods may raise OptimizerError.
 
-    Trials are cached; after any error the storage is read again.
+    The trials are cached in memory. After an error they are read from the database again.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class RegionStudy:
         previous: PreviousTasks | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Load the study called `name`, or create it; TrialfleetError if it has another direction.
+        """Load or create the study `name`; TrialfleetError if it exists with another direction.
 
-        For a name, which is unique in the storage, `space` and `previous` must stay the same. `now`
-        returns Unix seconds.
+        Each later call with this `name` needs the same `space` and `previous`. `now` returns Unix
+        seconds.
         """
         self.name = name
         self._storage = storage
@@ -80,7 +80,7 @@ class RegionStudy:
             self._study_id = self._load_or_create()
 
     def ask(self, node: str) -> Assignment | Refused:
-        """Return the assignment of `node`, the same for each ask until the tell, or a refusal."""
+        """Return the trial for `node`, the same until its outcome is recorded, or a refusal."""
         with self._storage_errors():
             known = self._find(node)
             if known is not None:
@@ -92,7 +92,7 @@ class RegionStudy:
             return self._assignment(self._create(node))
 
     def refusal(self, facts: Facts = NO_FACTS) -> Refused | None:
-        """Return why no other trial may begin, by `facts` and the study's own facts, or None."""
+        """Return why no further trial may begin, by `facts` and the stored trials, or None."""
         return refusal("trial", self._facts(facts))
 
     def _facts(self, facts: Facts) -> Facts:
@@ -110,9 +110,10 @@ class RegionStudy:
         )
 
     def tell(self, node: str, outcome: Outcome, **execution: Unpack[TrialExecution]) -> None:
-        """Record the outcome of `node`; a repeated call changes nothing.
+        """Record the outcome of the trial of `node`; change nothing if one is already recorded.
 
-        A node that was never asked raises TrialfleetError, except for an outcome `Abandoned`.
+        If `node` has no trial, the outcome `Abandoned` is ignored, and any other raises
+        TrialfleetError.
         """
         with self._storage_errors():
             trial = self._find(node)
@@ -145,10 +146,11 @@ class RegionStudy:
     def note_failure(
         self, node: str, *, attempt: int, error: str, **more: str
     ) -> dict[str, dict[str, str]]:
-        """Record why an attempt at `node` failed; return the trial's failed attempts by number.
+        """Record why an attempt at `node`'s trial failed; return its failed attempts by number.
 
-        Each failed attempt has its time, its error and `more`. A repeated call changes nothing.
-        Only the first failure of each `job` is recorded, and none after the trial's outcome.
+        Each failed attempt has its time, its `error` and `more`. A repeated call changes nothing.
+        Of each job (`more["job"]`) only the first failure is recorded, and none once the trial has
+        an outcome.
         """
         with self._storage_errors():
             trial = self._find(node)
@@ -167,7 +169,7 @@ class RegionStudy:
             return noted
 
     def failures(self, node: str) -> dict[str, dict[str, str]]:
-        """Return the failed attempts at `node` by number, as `note_failure` returns them."""
+        """Return the failed attempts at the trial of `node` by number; empty if none failed."""
         with self._storage_errors():
             trial = self._find(node)
             return dict(trial.user_attrs.get(FAILURES, {})) if trial else {}
@@ -178,25 +180,25 @@ class RegionStudy:
             return list(self._trials())
 
     def best(self) -> Assignment | None:
-        """Return the best complete trial, the earliest among equals; None if there is none."""
+        """Return parameters and seed of the best complete trial (of equals the first), or None."""
         best = best_trial(self.trials(), self._settings.direction)
         return self._assignment(best) if best else None
 
     def stopped(self) -> Refused | None:
-        """Return the refusal of all trials after too many trials failed for good; else None."""
+        """Return why too many failed trials stop the region; None if they don't."""
         return refusal("region", self._facts(NO_FACTS))
 
     def nodes(self) -> set[str]:
-        """Return the nodes of all trials."""
+        """Return the names of the DAG nodes of all trials."""
         return {str(trial.user_attrs["node"]) for trial in self.trials()}
 
     def running(self) -> list[str]:
-        """Return the nodes of the running trials, in the order of their asks."""
+        """Return the names of the running trials' DAG nodes, in the order of their asks."""
         running = (trial for trial in self.trials() if trial.state == TrialState.RUNNING)
         return [str(trial.user_attrs["node"]) for trial in running]
 
     def ask_ahead(self) -> bool:
-        """Compute the next suggestion in advance; return False if it is known or not needed."""
+        """Compute the next trial's parameters in advance; False if known or not needed."""
         with self._storage_errors():
             before = self._ahead
             if self._trials() and not self.refusal():
@@ -225,9 +227,9 @@ class RegionStudy:
         return self._cached
 
     def _once_each(self, trials: list[FrozenTrial]) -> list[FrozenTrial]:
-        """Return one trial per node, by number; close a second running trial of a node as PRUNED.
+        """Return one trial per DAG node, by number; set other running trials of the node to PRUNED.
 
-        Optuna's own ask commits a trial twice if the connection breaks after the first commit.
+        Optuna's own ask (not used here) stores a trial twice if the connection breaks.
         """
         kept: dict[str, FrozenTrial] = {}
         for trial in sorted(trials, key=lambda t: (not t.state.is_finished(), t.number)):

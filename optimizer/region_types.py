@@ -1,4 +1,4 @@
-"""Types of a region's study: settings, replies to an ask, outcomes of a trial."""
+"""Types of a region's study: settings, replies to an ask for a trial, outcomes of a trial."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RegionSettings:
 
 @dataclass(frozen=True)
 class Assignment:
-    """The reply to an ask: complete parameters (active ones and constants) and a seed."""
+    """The reply to an ask: the trial's number, parameters (active ones and constants) and seed."""
 
     number: int
     params: dict[str, Any]
@@ -38,7 +38,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Refused:
-    """A refusal to begin something, such as a trial of a node that is finished."""
+    """A refusal to begin a trial or other work, and the reason for the refusal."""
 
     reason: str
     kind: Kind | None = field(default=None, compare=False)
@@ -49,7 +49,7 @@ class Stopped(Refused):
 
 
 class TrialExecution(TypedDict, total=False):
-    """The execution of a trial, stored with any outcome."""
+    """Facts about a trial's execution, which are stored with any outcome."""
 
     attempts: int
     job: Mapping[str, Any] | None  # other facts about the job, as plain data
@@ -58,7 +58,7 @@ class TrialExecution(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Complete:
-    """Success of an attempt, and so of the trial."""
+    """An attempt (an execution of the trial's job) succeeded, and so did the trial."""
 
     metrics: dict[str, float]  # all finite; the study's own is the trial's value
     seconds: float | None  # duration of the training, if reported
@@ -67,10 +67,10 @@ class Complete:
 
 @dataclass(frozen=True, kw_only=True)
 class StoppedEarly:
-    """Early stopping of the trial, which has no measured result.
+    """The trial was stopped early, so it has a predicted result, but no measured one.
 
     The trial's state is PRUNED, and its value is the predicted result. The sampler learns from this
-    value, but no search for a best trial returns the trial.
+    value, but the trial is never returned as a best trial.
     """
 
     order: Mapping[str, Any]  # as in `stop.json`: the `predicted` result, and the reason
@@ -81,7 +81,7 @@ class StoppedEarly:
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """Failure of an attempt."""
+    """An attempt (an execution of the trial's job) failed."""
 
     error: str
     final: bool  # another attempt with the same parameters would fail, too
@@ -92,13 +92,13 @@ class Failed:
 
 @dataclass(frozen=True, kw_only=True)
 class Abandoned:
-    """End of a trial through no fault of its parameters: neither a failure nor a result."""
+    """The trial ended without a result, through no fault of its parameters."""
 
     error: str
 
 
 class Unpaid(Abandoned):
-    """End of an attempt by the fleet's autoscaler, because the cost cap is reached."""
+    """The fleet's autoscaler ended the attempt, because the cost cap is reached."""
 
 
 Outcome = Complete | StoppedEarly | Failed | Abandoned  # Unpaid among these

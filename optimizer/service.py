@@ -1,9 +1,9 @@
 """The optimiser's service of a run: one process and one thread, which serves one request at a time.
 
 The service listens on a Unix socket in the run's folder, and holds an exclusive lock on a file
-there. So a run has at most one service, and its studies have one writer. The service may be killed
-at any moment. The kernel then releases the lock, and the next client starts another service, with
-the lock as its standard input. `client` describes the protocol.
+there. So a run has at most one service, and only that service writes the run's trials. The service
+may be killed at any moment. The kernel then releases the lock, and the next client starts another
+service. The module `client` describes the protocol.
 """
 
 from __future__ import annotations
@@ -45,33 +45,33 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Reply:
-    """The client's output and exit code."""
+    """The message that the client prints, and the exit code with which it ends."""
 
     exit_code: int
     message: str = ""
 
 
 class Handler(Protocol):
-    """The operations of a service, which one thread calls one at a time."""
+    """The work of the service: requests, events and background work, called by one thread only."""
 
     def handle(self, words: list[str]) -> Reply:
-        """Serve a request, idempotently: a client repeats the request if the service dies."""
+        """Serve a request, idempotently: if the service dies, the client repeats its request."""
 
     def idle(self) -> bool:
-        """Do one piece of background work; return whether more may be left."""
+        """Do one piece of background work between requests; return whether more may be left."""
 
     def due(self) -> bool:
-        """Return whether background work is due without a request; called every second."""
+        """Return whether there is background work although no request came; called every second."""
 
     def is_watching(self) -> bool:
-        """Return whether to keep running after the idle timeout."""
+        """Return whether the service must run on after the idle timeout, without requests."""
 
     @property
     def descriptor(self) -> int | None:
-        """A descriptor that becomes readable on an event; None without events."""
+        """A file descriptor, readable after an event (such as a job's message), or None."""
 
     def noticed(self) -> None:
-        """Handle the events of `descriptor`, idempotently."""
+        """Handle the events of `descriptor`, idempotently, as the service may die."""
 
 
 def serve(
@@ -81,15 +81,15 @@ def serve(
     idle_timeout: float | None,
     wait_for_lock: bool,
 ) -> None:
-    """Run the service of `folder` until a signal, or `idle_timeout` seconds without a request.
+    """Run the service of the run's `folder` until a signal, or `idle_timeout` s without a request.
 
-    Call `serve` from the main thread of a separate process: `serve` handles SIGTERM and SIGINT, and
-    logs to stderr. `make_handler`, with its slow imports, is called once the lock is held. If
-    another service has the lock, `serve` returns at once, unless `wait_for_lock` is set.
+    Call `serve` from the main thread of a separate process: it handles SIGTERM and SIGINT, and logs
+    to stderr. `make_handler` may import slowly, so it is called only once the lock is held. If
+    another service has the lock, `serve` waits with `wait_for_lock`, and else returns at once.
 
     Raises:
         OSError: the folder is missing or not writable.
-        SystemExit: exit code 75 after an OptimizerError of `make_handler`, which may be temporary.
+        SystemExit: with exit code 75 (try again later), if `make_handler` raised an OptimizerError.
     """
     logging.basicConfig(
         stream=sys.stderr,
@@ -131,7 +131,7 @@ class _Stop:
 
 @contextmanager
 def _locked(folder: Path, *, wait: bool) -> Iterator[bool]:
-    """Yield whether this process holds the folder's lock."""
+    """Lock the lock file in `folder` for the block; yield whether this process got the lock."""
     with open_lock(folder / LOCK) as file:
         is_handed_over = os.path.sameopenfile(STDIN, file.fileno())
         try:
@@ -146,7 +146,7 @@ def _locked(folder: Path, *, wait: bool) -> Iterator[bool]:
 
 @contextmanager
 def _listening(folder: Path) -> Iterator[socket.socket]:
-    """Listen on the folder's socket, for this user only; replace a dead service's socket."""
+    """Listen on a socket in `folder`, for this user only; replace a dead service's socket file."""
     path = folder / SOCKET
     path.unlink(missing_ok=True)  # the lock is held: no other service listens on it
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
@@ -191,7 +191,7 @@ class _Loop:
         self._updates = updates
 
     async def run(self, listener: socket.socket) -> None:
-        """Serve until the end; waiting clients are then disconnected, and ask the next service."""
+        """Serve until a signal or the timeout; clients left waiting ask the next service."""
         if (descriptor := self._handler.descriptor) is not None:
             asyncio.get_running_loop().add_reader(descriptor, self._notice)
         server = await asyncio.start_unix_server(self._take_in, sock=listener, backlog=BACKLOG)
@@ -219,7 +219,7 @@ class _Loop:
             self._heard.set()
 
     async def _turn(self) -> bool:
-        """Wait, serve one request or do one piece of work; return whether to continue."""
+        """Wait, serve a request or do a piece of background work; return whether to go on."""
         with suppress(TimeoutError):
             async with asyncio.timeout(0 if self._requests else self._pause()):
                 await self._heard.wait()
@@ -292,7 +292,7 @@ class _Loop:
             log.exception("event")
 
     def _done(self, background_work: Callable[[], bool]) -> bool:
-        """Return the result of background work; False on an error, as the work is optional."""
+        """Do background work; return its result, or False on an error, as it is optional."""
         try:
             return background_work()
         except Exception:
@@ -301,7 +301,7 @@ class _Loop:
 
 
 def _parse(received: bytes) -> list[str] | None:
-    """Return a request's words; None if it is incomplete, ValueError if it is invalid."""
+    """Return a request's words; None while bytes are missing, ValueError if it is invalid."""
     head, newline, content = received.partition(b"\n")
     if len(head) > LARGEST_HEAD or not (head or b"0").isdigit():
         raise ValueError("it doesn't begin with its length")
@@ -318,7 +318,7 @@ def _parse(received: bytes) -> list[str] | None:
 
 
 def _has_left(writer: asyncio.StreamWriter) -> bool:
-    """Return whether the client has closed the connection, not only its sending side."""
+    """Return whether the client has closed the whole connection, not only its sending side."""
     descriptor = writer.get_extra_info("socket").fileno()
     poll = select.poll()
     if descriptor >= 0:

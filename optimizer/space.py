@@ -2,10 +2,10 @@
 
 A point of the space has three forms:
 
-active     the parameters whose `when` holds
-canonical  every parameter, inactive ones at their default: the input of the sampler's model. Two
-           points that train the same model have the same canonical form
-complete   the active parameters and the study's constants: the parameters of a trial
+active     only the parameters whose condition (`when`) holds
+canonical  all parameters, inactive ones at their default: the input of the sampler's model. Two
+           points with the same active parameters have the same canonical form
+complete   the active parameters and the study's constants: what a trial gets
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Problem = tuple[tuple[str | int, ...], str, object]
 
 
 def _parse(given: Any) -> Any:
-    """Parse without a pydantic union, which would add its member to each error's place."""
+    """Check one entry without a pydantic union, which would add its type to an error's location."""
     if isinstance(given, Parameter):
         return given
     if isinstance(given, Mapping):
@@ -95,7 +95,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         return {name: entry.distribution() for name, entry in self.parameters.items()}
 
     def defaults(self) -> dict[str, Scalar]:
-        """Return each parameter's default: the given default, else the middle or first value."""
+        """Return each parameter's `default`; if none is set, its middle value or first choice."""
         return dict(self._defaults)
 
     @cached_property
@@ -107,9 +107,9 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         return any(entry.when for entry in self.parameters.values())
 
     def active(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Return the parameters whose conditions hold, in the order of the file.
+        """Return name and value of each active parameter, in the study file's order.
 
-        A parameter that `values` lacks is at its default; other names are left out.
+        A parameter that `values` lacks has its default. Names of no parameter are left out.
         """
         full = self.defaults() | dict(values)
         if not self._has_conditions:
@@ -118,16 +118,16 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         return {name: full[name] for name in self.parameters if self._holds(name, full, known)}
 
     def canonical(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Return a value for every parameter, inactive ones at their default."""
+        """Return the values of all parameters; inactive ones have their default."""
         return self.defaults() | self.active(values)
 
     def complete(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Return active parameters and constants in the order of the file: a trial's `params`."""
+        """Return active parameters and constants, in the study file's order: a trial's `params`."""
         known = self.constants() | self.active(values)
         return {name: known[name] for name in self.root if name in known}
 
     def conditions(self) -> dict[str, dict[str, list[Scalar]]]:
-        """Return for each conditional parameter the values of other parameters that it needs."""
+        """Return for each conditional parameter the values of others that make it active."""
         return {
             name: {other: self._resolved(other, options) for other, options in entry.when.items()}
             for name, entry in self.parameters.items()
@@ -218,7 +218,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         return found
 
     def _reach_problems(self) -> Iterator[Problem]:
-        """Yield conditions that need two different values of one parameter at once."""
+        """Yield an error for each condition that needs two values of one parameter at once."""
         for name, entry in self.parameters.items():
             allowed: dict[str, list[Scalar]] = {}
             for dependent in [name, *self._ancestors(name)]:

@@ -1,4 +1,4 @@
-"""The storage of a run's studies: SQLite by default, or any database that Optuna supports.
+"""The trial database of a run: a SQLite file by default, or any database that Optuna supports.
 
 Functions raise two errors:
 
@@ -40,10 +40,11 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 def open_storage(url: str) -> TrialStorage:
-    """Open the storage at `url`, and create missing tables.
+    """Open the trial database at `url`, and create its tables if they are missing.
 
-    SQLite uses a write-ahead log. So a reader, even a suspended one, never blocks the service and
-    never sees half a transaction. Every commit is on the disk before the call returns.
+    A SQLite file gets a write-ahead log. So a reader, even a suspended one, never blocks the
+    process that writes, and never sees half a transaction. A method that writes returns after its
+    commit is on the disk.
     """
     parsed = _parsed(url)
     dialect = parsed.get_backend_name()
@@ -56,7 +57,7 @@ def open_storage(url: str) -> TrialStorage:
 
 
 def open_to_read(url: str) -> TrialStorage | None:
-    """Open the storage at `url` for reading, and create nothing; None if there is no storage."""
+    """Open an existing trial database, creating nothing; None if file or tables are missing."""
     parsed = _parsed(url)
     waits = {"connect_args": {"timeout": LOCK_WAIT_SECONDS}}
     options = waits if parsed.get_backend_name() == "sqlite" else {"pool_pre_ping": True}
@@ -65,14 +66,14 @@ def open_to_read(url: str) -> TrialStorage | None:
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
-    """Copy a SQLite file as of one moment, even while other processes write the file."""
+    """Copy the SQLite file `source` as of one moment, even while other processes write to it."""
     read, write = sqlite3.connect(source), sqlite3.connect(target)
     with closing(read), closing(write):
         read.backup(write)
 
 
 def copy_studies(url: str, names: Iterable[str], target: Path) -> bool:
-    """Copy the existing studies among `names` to a new SQLite file; False if no file was made."""
+    """Copy those studies in `names` that exist to a new SQLite file; False if none exists."""
     source = open_to_read(url)
     if source is None:
         return False
@@ -91,17 +92,17 @@ def copy_studies(url: str, names: Iterable[str], target: Path) -> bool:
 
 
 def close_storage(storage: TrialStorage) -> None:
-    """Close the database's connections; SQLite then merges its log into the file."""
+    """Close the database's connections; SQLite then merges its write-ahead log into the file."""
     storage.remove_session()
     storage.engine.dispose()
 
 
 @contextmanager
 def storage_errors(subject: str, *, secrets: Iterable[str] = ()) -> Iterator[None]:
-    """Turn a database's errors into OptimizerErrors that begin with `subject`.
+    """In the block, raise a database's error as an OptimizerError that begins with `subject`.
 
-    The texts `secrets` are removed from the message. No traceback shows the database's own error,
-    because that error may repeat the secrets.
+    The texts in `secrets` are removed from the message. The error has no cause, because the text of
+    the database's own error may contain the secrets.
     """
     try:
         yield
@@ -119,7 +120,7 @@ def _errors_of(url: URL) -> AbstractContextManager[None]:
 
 
 def _reason(error: BaseException, secrets: Iterable[str]) -> str:
-    """Return the first line of the driver's message, without the secrets."""
+    """Return the first line of the database driver's message, with `***` in place of `secrets`."""
     if isinstance(error, optuna.exceptions.StorageInternalError) and error.__cause__:
         error = error.__cause__
     original = getattr(error, "orig", None) or error
@@ -148,7 +149,7 @@ def _parsed(url: str) -> URL:
 
 
 def _has_tables(url: URL) -> bool:
-    """Return whether Optuna's tables exist, without Optuna, which would create the tables."""
+    """Return whether Optuna's tables exist, without using Optuna, which would create them."""
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
         return False
     engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
@@ -176,10 +177,10 @@ def _open_sqlite(url: URL) -> TrialStorage:
 
 
 def _create_sqlite(url: URL, path: Path) -> None:
-    """Create the file with its tables under a temporary name; rename it unless `path` exists.
+    """Create the file with its tables under a temporary name, then at `path` unless one exists.
 
-    Two processes that create tables in one file can both fail, and a crash can leave half of the
-    tables.
+    Otherwise two processes that create the tables at once could both fail, and a crash could leave
+    only some of the tables.
     """
     temporary = path.with_name(f".{secrets.token_hex(6)}.tmp")
     try:

@@ -1,6 +1,6 @@
-"""The URL of a storage: parse it, check it, show it without secrets.
+"""The URL of a trial database: parse it, check it, show it without secrets.
 
-This module imports no Optuna, so that reading a study file with a storage is fast.
+This module imports no Optuna, so that a study file with such a URL can be read fast.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ STORAGE_FORMS = "sqlite:///PATH or postgresql+psycopg://USER:PASSWORD@HOST/DATAB
 
 
 def sqlite_url(path: Path) -> str:
-    """Return the storage URL of a SQLite file; its path may have any characters."""
+    """Return the URL of the SQLite file `path`, which may contain any characters."""
     return URL.create("sqlite", database=str(path.absolute())).render_as_string()
 
 
 def parse_storage(url: str) -> URL:
-    """Return the parts of a storage's URL.
+    """Return the parts of a database's URL.
 
     Raises:
-        ValueError: the URL is invalid, or the end of the password would be read as another part.
-            The message repeats nothing of the URL.
+        ValueError: the URL is invalid, or an unescaped '@' would make a part of the password look
+            like another part. The message repeats nothing of the URL.
     """
     try:
         parsed = make_url(url)
@@ -49,7 +49,7 @@ def parse_storage(url: str) -> URL:
 
 
 def sqlite_file(url: str) -> Path | None:
-    """Return the file of a SQLite URL without options, else None; ValueError as `parse_storage`."""
+    """Return the file of a SQLite URL without options, else None; ValueError if it is invalid."""
     parsed = parse_storage(url)
     is_file = parsed.get_backend_name() == "sqlite" and parsed.database and not parsed.query
     return Path(str(parsed.database)) if is_file else None
@@ -61,7 +61,7 @@ def redacted(url: URL) -> str:
 
 
 def secrets_of(url: URL) -> Iterator[str]:
-    """Yield the secret parts of a URL, in each form that a driver might repeat."""
+    """Yield the secret parts of a URL, in each quoting that a database driver may print."""
     for secret in filter(None, [url.password and str(url.password), *_secret_options(url)]):
         yield from {secret, quote(secret, safe=""), quote_plus(secret), repr(secret)[1:-1]}
 
@@ -69,7 +69,7 @@ def secrets_of(url: URL) -> Iterator[str]:
 def _secret_options(url: URL) -> Iterator[str]:
     """Yield passwords among the URL's options, and options that may be the end of a password.
 
-    After an '&' that isn't written as %26, the end of a password is read as another option.
+    If a password contains an '&' that isn't written as %26, its end is read as another option.
     """
     passwords = {name for name in url.query if "pass" in name.lower()}
     for name, values in url.normalized_query.items():

@@ -1,8 +1,8 @@
 """Readers of a study's stored trials, without Optuna if possible. Nothing here writes.
 
-`trialfleet status` must answer at once, but Optuna with SQLAlchemy takes a second to import. So the
-standard library reads a SQLite file if its tables have the versions `TABLES`. Optuna reads all
-other storages and versions.
+`trialfleet status` must answer at once, but Optuna with SQLAlchemy takes a second to import. So
+Python's own sqlite3 reads a SQLite file whose tables have the versions `TABLES`. Optuna reads all
+other versions and databases.
 """
 
 from __future__ import annotations
@@ -67,19 +67,20 @@ _AT_ONCE = 5_000  # trials per statement
 
 
 class Reader(Protocol):
-    """A reader of the trials of studies, by the studies' names. A missing study has no trials.
+    """Reads the trials of studies, given the studies' names. A missing study has no trials.
 
-    Finished trials are read only once. Methods raise OptimizerError if the storage can't be read.
+    Finished trials are kept in memory and read only once. Methods raise OptimizerError if the
+    database can't be read.
     """
 
     def __call__(self, study: str) -> list[StoredTrial]:
-        """Return the trials of a study."""
+        """Return the trials of the study with the name `study`."""
 
     def all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
-        """Return the trials of studies, by the studies' names, as of one moment if possible."""
+        """Return the trials of each study by its name, if possible all as of one moment."""
 
     def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return each study's trial with the given number, with all its stored data."""
+        """Return, for each study name in `numbers`, the trial with that number and all data."""
 
 
 class TrialState(IntEnum):
@@ -116,7 +117,7 @@ class StoredTrial:
     def ran(self) -> tuple[float, float] | None:
         """Start and end of a finished trial's job in Unix seconds; None if unknown.
 
-        The times of ask and tell replace unknown times of the job.
+        If the job's times are unknown, those of the trial's creation and outcome are used.
         """
         job = self.user_attrs.get("job") or {}
         start, end = job.get("started"), job.get("ended")
@@ -130,7 +131,7 @@ class StoredTrial:
 
 
 class Attributes(Mapping[str, Any]):
-    """A trial's attributes; each is parsed at its first use, because most are never used."""
+    """A trial's attributes; each is parsed from JSON at its first use, as most are never used."""
 
     def __init__(self, raw: dict[str, str]) -> None:
         self._raw = raw
@@ -174,10 +175,10 @@ def _decoded(text: str) -> Any:
 
 
 def is_own(trial: FrozenTrial | StoredTrial) -> bool:
-    """Return whether a trial belongs to the region's DAG.
+    """Return whether a trial was created for a DAG node of the region, and is no closed duplicate.
 
-    Trials of other programs have no node. A closed duplicate has no error, unlike an abandoned
-    trial.
+    Trials of other programs lack the attribute `node`. A closed duplicate is PRUNED like an
+    abandoned trial, but has no error.
     """
     attributes = trial.user_attrs
     is_closed = trial.state == TrialState.PRUNED
@@ -190,7 +191,7 @@ AnyTrial = TypeVar("AnyTrial", bound="StoredTrial | FrozenTrial")
 
 
 def best_first(trials: Iterable[AnyTrial], direction: Direction) -> list[AnyTrial]:
-    """Return the complete trials, the best first, equally good trials by number."""
+    """Return the complete trials, the best first; equally good ones in order of their numbers."""
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     complete.sort(key=lambda trial: trial.number)
     return ranked(complete, direction, lambda trial: trial.value)
@@ -202,7 +203,7 @@ def best_trial(trials: Iterable[AnyTrial], direction: Direction) -> AnyTrial | N
 
 
 def count_cut_off(trials: Iterable[StoredTrial | FrozenTrial]) -> int:
-    """Return the number of unfinished trials with failed attempts, which awaited a retry."""
+    """Return the number of unfinished trials with failed attempts: they awaited a retry."""
     return sum(bool(t.user_attrs.get(FAILURES)) and not t.state.is_finished() for t in trials)
 
 
@@ -214,14 +215,14 @@ def is_stopped_early(trial: FrozenTrial | StoredTrial) -> bool:
 def reader_of_file(path: Path, *, brief: bool = False) -> Reader:
     """Return a reader of a SQLite file, which need not exist yet.
 
-    With `brief`, the reader may return only the attributes about job and outcome, and no
-    intermediate values.
+    With `brief`, trials may lack intermediate values, and all attributes except those about job and
+    outcome.
     """
     return _SqliteFile(path, brief=brief)
 
 
 def reader_of_url(url: str, *, brief: bool = False) -> Reader:
-    """Return a reader of the storage at `url`; for `brief` see `reader_of_file`."""
+    """Return a reader of the trial database at `url`; for `brief` see `reader_of_file`."""
     from trialfleet.optimizer.storage_url import sqlite_file
 
     file = sqlite_file(url)
@@ -296,7 +297,7 @@ class _SqliteFile:
 
 
 def _version(database: sqlite3.Connection) -> tuple[Any, ...]:
-    """Return the versions of the tables; empty if there are none."""
+    """Return the versions of Optuna's tables, as in TABLES; empty if there are no tables."""
     if not database.execute(_HAS_TABLES).fetchone():
         return ()
     return tuple(value for (value,) in database.execute(_VERSIONS))

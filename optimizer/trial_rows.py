@@ -1,8 +1,8 @@
-"""Optuna's database, with one transaction for each ask and each tell.
+"""Optuna's trial database, with one transaction for each new trial and one for each outcome.
 
-Optuna itself writes each parameter and attribute with separate statements, and each part of an
-outcome in a separate transaction. With thousands of jobs, the service would spend most of its time
-on these statements.
+Optuna itself writes each parameter and attribute with a separate statement, and each part of an
+outcome in a separate transaction. With thousands of jobs, the optimiser's service would spend most
+of its time on these statements.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 
 class TrialStorage(RDBStorage):
-    """Optuna's storage, with the same tables; methods may raise sqlalchemy.exc.SQLAlchemyError."""
+    """Optuna's storage class and tables. Methods may raise sqlalchemy.exc.SQLAlchemyError."""
 
     def begin(self, study_id: int, trial: FrozenTrial) -> FrozenTrial:
-        """Store a new running trial, and return it as stored; KeyError if the study is missing."""
+        """Store and return a new running trial, now with its number; KeyError without the study."""
         import sqlalchemy
         from optuna.storages._rdb import models
 
@@ -60,9 +60,10 @@ class TrialStorage(RDBStorage):
         attributes: Mapping[str, Any],
         reports: Mapping[int, float],
     ) -> FrozenTrial:
-        """Store the outcome of a running trial in one transaction, and return the trial as stored.
+        """Store the outcome of a running trial in one transaction; return the trial as stored.
 
-        No name of `attributes` may be stored yet. `reports` are intermediate values by step.
+        The trial must have none of the `attributes` yet. `reports` are its intermediate values by
+        step.
 
         Raises:
             UpdateFinishedTrialError: the trial is already finished.
@@ -99,7 +100,7 @@ class TrialStorage(RDBStorage):
 
 
 def _as_stored(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes as a reader of the storage gets them: a tuple becomes a list."""
+    """Return `attributes` as they are after a round trip through JSON: a tuple becomes a list."""
     return {name: json.loads(json.dumps(value)) for name, value in attributes.items()}
 
 

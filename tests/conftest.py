@@ -29,7 +29,7 @@ settings.load_profile(os.environ.get("TRIALFLEET_EXAMPLES", "same"))
 
 
 class FailuresAtOnce:
-    """Names a test as soon as it has failed: a run that is cut off has no summary."""
+    """Prints a test's name and cause as soon as it fails, in case pytest is killed later."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._plugins = config.pluginmanager
@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class MakeRun(Protocol):
-    """Plans a run of a small study; changes are keys of the study file."""
+    """Plans a run of a small study; `changes` replace keys of the study file."""
 
     def __call__(
         self,
@@ -64,7 +64,7 @@ class MakeRun(Protocol):
 
 @pytest.fixture
 def trials_per_job() -> int | str:
-    """The number of trials per job in runs whose test sets none."""
+    """The number of trials per job in runs of tests that don't set it."""
     return "all"
 
 
@@ -104,7 +104,7 @@ def make_run(work: Path, trials_per_job: int | str) -> MakeRun:
 
 @pytest.fixture(scope="module")
 def moto() -> Iterator[str]:
-    """The address of an AWS that stands in for the real one, of each module's own."""
+    """The address of a mock AWS (moto), a separate one for each test module."""
     from tests.moto_server import moto_server
 
     with moto_server() as address:
@@ -113,7 +113,7 @@ def moto() -> Iterator[str]:
 
 @pytest.fixture
 def wait_for() -> Callable[..., None]:
-    """Wait until something holds; a test fails that waits too long."""
+    """A function that waits until `holds()` is true, and fails the test after `seconds`."""
 
     def wait(holds: Callable[[], object], seconds: float = 180) -> None:
         deadline = time.monotonic() + seconds

@@ -1,1 +1,1 @@
-"""The choice of the next parameters: start-up trials, our Gaussian process, Optuna's samplers."""
+"""The choice of a trial's parameters: start-up trials, Gaussian process, Optuna's samplers."""

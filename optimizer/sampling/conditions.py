@@ -1,7 +1,8 @@
-"""Conditions between parameters, derived from trials, because an Optuna study declares none.
+"""Which parameters exist only for some values of others, derived from an Optuna study's trials.
 
-A model without the conditions would propose a choice with a parameter that the choice does not
-have. The trial would teach the model nothing, so the model would propose the same again.
+An Optuna study does not declare such conditions. Without them, a model would propose parameters
+that have no effect, such as SGD's momentum for Adam. The trial would teach the model nothing, so
+the model would propose the same again.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ Conditions = dict[str, dict[str, list[Any]]]
 def conditions_of(
     space: Mapping[str, BaseDistribution], trials: Sequence[FrozenTrial]
 ) -> Conditions:
-    """Return, for each parameter that some trials lack, the values of another one that it needs.
+    """Return each parameter that some trials lack, with another and the values that activate it.
 
-    Parameter a depends on b, a choice or a whole number, under two conditions. Each trial with a
-    also has b. No value of b is both in trials with a and in complete trials without a. A value of
-    b that no trial had is allowed. A wrong condition ends with the first trial that contradicts it.
-    No parameter depends on itself, because a is in fewer trials than b.
+    Parameter a is taken to depend on b, a choice or a whole number, if two things hold. Each trial
+    with a also has b. No value of b is both in trials with a and in complete trials without a.
+    Values of b that are in no trial activate a, too. A wrong condition ends with the first trial
+    that contradicts it. Conditions have no cycles, because a is in fewer trials than b.
     """
     values = {name: found for name in space if (found := _values(space[name]))}
     having = {name: [each for each in trials if name in each.params] for name in space}
@@ -47,7 +48,7 @@ def conditions_of(
 
 
 def _values(distribution: BaseDistribution) -> Sequence[Any]:
-    """Return the values that a condition may name; none if a number has too many."""
+    """Return the values that a condition may name; none for a number with too many."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices
     if isinstance(distribution, IntDistribution):
@@ -62,7 +63,7 @@ def _without(
     having: Sequence[FrozenTrial],
     lacking: Sequence[FrozenTrial],
 ) -> set[float]:
-    """Return the encoded values of `other` that exclude a parameter; none without a condition."""
+    """Return the encoded values of `other` that make a parameter inactive; empty if none do."""
     if any(other not in each.params for each in having):
         return set()
     encoded = distribution.to_internal_repr

@@ -1,4 +1,4 @@
-"""The names of the samplers that a study may choose; the samplers themselves import slowly."""
+"""The names of the samplers, apart from the samplers' modules, which import slowly."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Suggestions by one of Optuna's own samplers, as a pure function of the history.
+"""Suggestions by one of Optuna's own samplers, as a pure function of the trials so far.
 
-For each ask the sampler gets a study in memory with the history. So the next point must depend on
-the history alone. Samplers that keep their state in attributes of an Optuna study (CmaEsSampler,
-NSGAIISampler) would restart at every trial.
+For each suggestion a new sampler gets a new study in memory with these trials. So samplers that
+keep state in attributes of an Optuna study (CmaEsSampler, NSGAIISampler) can't be used: they would
+restart at every trial.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
 
 
 class OptunaHistory:
-    """A history as an Optuna study in memory, for one ask and its repetitions."""
+    """The trials so far as an Optuna study in memory, used for one suggestion."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class OptunaHistory:
         direction: Direction,
         seed: int,
     ) -> None:
-        """Take trials, one or more of them complete, with their canonical points."""
+        """Take the trials so far, at least one of them complete, and their canonical `points`."""
         self._space = space
         self._seen = _model_distributions(space)
         self._study = optuna.create_study(direction=direction, sampler=_SAMPLERS[name](seed))
@@ -78,11 +78,11 @@ class OptunaHistory:
                 self._add(TrialState.COMPLETE, point, value / scale)
 
     def add_pending(self, point: Point) -> None:
-        """Add a trial without a result yet."""
+        """Add a trial at `point` that has no result yet."""
         self._add(TrialState.RUNNING, point, None)
 
     def ask(self) -> Point:
-        """Return the canonical point of the sampler's proposal."""
+        """Return the sampler's proposal as a canonical point."""
         return nearest_point(self._space, self._study.ask(fixed_distributions=self._seen).params)
 
     def _add(self, state: TrialState, point: Point, value: float | None) -> None:
@@ -94,7 +94,7 @@ class OptunaHistory:
 
 
 def _model_distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
-    """Return distributions for the sampler, which may list all values of a discrete one."""
+    """Return distributions for the sampler, continuous for a number with many discrete values."""
     distributions = space.distributions()
     for name, entry in space.parameters.items():
         if entry.type != "categorical" and (entry.count or 0) > COUNTABLE:

@@ -1,7 +1,7 @@
-"""Results of previous runs, of this and other regions: start-up points, and teachers of the model.
+"""Results of the study's earlier runs: start-up points, and models ("teachers") to learn from.
 
-Previous results are read once, before a run begins, and never change. So a suggestion stays a pure
-function of its inputs.
+They are read once, before a run begins, and never change. So a suggestion stays a pure function of
+its inputs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KEPT = 1024  # cached models of tasks, about 40 kB each
 
 @dataclass(frozen=True, eq=False)
 class PreviousTask:
-    """The results of one region in a previous run: the complete trials' parameters and losses."""
+    """The results of one region in an earlier run: parameters and losses of its complete trials."""
 
     name: str  # of its study in the storage: STUDY/RUN/REGION
     region: str
@@ -37,12 +37,12 @@ class PreviousTask:
 
 
 def previous_as_text(tasks: Iterable[PreviousTask]) -> str:
-    """Return tasks as the JSON that `read_previous` reads."""
+    """Return `tasks` as the JSON that `read_previous` reads."""
     return json.dumps({"schema": 1, "tasks": [asdict(task) for task in tasks]}) + "\n"
 
 
 def read_previous(path: Path) -> tuple[PreviousTask, ...]:
-    """Return the tasks of a file, none if it is missing; TrialfleetError if it is damaged."""
+    """Return the tasks in the file `path`, none if it is missing; TrialfleetError if damaged."""
     if not path.exists():
         return ()
     try:
@@ -56,13 +56,13 @@ def read_previous(path: Path) -> tuple[PreviousTask, ...]:
 
 @dataclass(frozen=True)
 class PreviousTasks:
-    """Previous results of all regions, in a fixed order, for the tuned region `region`."""
+    """Results of all regions in earlier runs, in a fixed order, for use by the region `region`."""
 
     tasks: tuple[PreviousTask, ...]
     region: str
 
     def known(self, space: SearchSpace) -> tuple[list[str], Teachers] | None:
-        """Return names and models of the tasks with results in a space; None if there are none."""
+        """Return names and models of the tasks with two or more results in `space`, or None."""
         from trialfleet.optimizer.sampling.gp.transfer import Teachers
 
         key = space.model_dump_json()
@@ -70,7 +70,7 @@ class PreviousTasks:
         return (list(found), Teachers(list(found.values()))) if found else None
 
     def startup_points(self, space: SearchSpace, count: int) -> Iterator[dict[str, Scalar]]:
-        """Yield good points: the region's own best, then `count` points good for all tasks."""
+        """Yield this region's best points of earlier runs, then `count` good for all tasks."""
         for task in (task for task in self.tasks if task.region == self.region):
             order = sorted(range(len(task.losses)), key=task.losses.__getitem__)
             usable = (usable_point(space, task.points[place]) for place in order)
@@ -82,22 +82,22 @@ class PreviousTasks:
 
 
 def domain_of(space: SearchSpace) -> Domain:
-    """Return the model's form of a search space."""
+    """Return the search space in the form that the Gaussian process uses."""
     from trialfleet.optimizer.sampling.gp.domain import Domain
 
     return Domain(space.distributions(), space.conditions(), space.defaults())
 
 
 def nearest_point(space: SearchSpace, found: dict[str, Any]) -> dict[str, Scalar]:
-    """Return the canonical point of a space that is nearest to the model's values."""
+    """Return the canonical point of `space` that is nearest to the sampler's proposal `found`."""
     entries = space.parameters.items()
     return space.canonical({name: entry.nearest(found[name]) for name, entry in entries})
 
 
 def usable_point(space: SearchSpace, point: dict[str, Scalar]) -> dict[str, Scalar] | None:
-    """Return a previous point in the present space; None if a value is out of range.
+    """Return a point of an earlier run in the present `space`; None if a value is out of range.
 
-    A missing parameter is at its default. A parameter that the present space lacks is dropped.
+    A parameter that `point` lacks gets its default. A parameter that `space` lacks is dropped.
     Without a common parameter the result is None.
     """
     entries = space.parameters
@@ -108,7 +108,7 @@ def usable_point(space: SearchSpace, point: dict[str, Scalar]) -> dict[str, Scal
 
 @lru_cache(maxsize=_KEPT)
 def _model(space_as_json: str, task: PreviousTask) -> Posterior | None:
-    """Return the model of a task's results in a space; None if fewer than two are usable."""
+    """Return the Gaussian process of a task's results; None if fewer than two are in the space."""
     import numpy as np
 
     from trialfleet.optimizer.sampling.gp.proposal import teacher

@@ -1,9 +1,9 @@
-"""Our Gaussian process as a sampler that any Optuna study may use.
+"""trialfleet's Gaussian process as a sampler that any Optuna study may use.
 
     study = optuna.create_study(sampler=RegionSampler(seed=0))
 
-The sampler reads the study's storage and keeps no state, so several processes can share a storage.
-The random seed of a proposal depends on the number of the trial.
+The sampler reads all trials from the study and keeps none, so several processes can share a study.
+The random numbers of a proposal depend only on the sampler's seed and the trial's number.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ from trialfleet.optimizer.sampling.seeds import stable_seed
 class RegionSampler(BaseSampler):
     """A Gaussian process that handles pending trials, failed trials and conditional parameters.
 
-    The conditions are derived from the trials: a parameter may depend on a choice or a whole
-    number. A parameter that a trial lacks is at the middle of its range. Failed trials count as the
-    worst result, and so do trials pruned before their first report, and trials that violate a
-    constraint. Until a trial satisfies all constraints, the total violation is minimized.
+    The conditions are derived from the trials: a parameter may exist only for some choices or whole
+    numbers of another one. Where a trial lacks a parameter, the model sees the middle of its range
+    or its first choice. Failed trials count as the worst result, and so do trials pruned before
+    their first report, and trials that violate a constraint. Until some trial satisfies all
+    constraints, the sum of their violations is minimized instead.
 
     Three kinds of trials are ignored:
 
     - trials that a pruner ended after a report, because reports are not results
     - trials with a value outside the latest range of its parameter
-    - trials without any parameter
+    - trials without any parameter of the search space
 
     Methods raise ValueError if the study has several objectives.
     """
@@ -51,9 +52,9 @@ class RegionSampler(BaseSampler):
     def __init__(self, *, seed: int | None = None, n_startup_trials: int = 10) -> None:
         """Create a sampler; without a `seed`, each sampler has a different seed.
 
-        The model proposes after `n_startup_trials` results. Until then, trials follow a Sobol
-        sequence, except the first two: they are random, because their parameters are unknown
-        before.
+        The Gaussian process proposes once `n_startup_trials` trials are complete. Until then,
+        trials follow a Sobol sequence. The first two trials are random, because a parameter must be
+        in two trials to be known.
         """
         self._seed = _any_seed() if seed is None else int(seed)
         self._startup = n_startup_trials
@@ -67,7 +68,7 @@ class RegionSampler(BaseSampler):
     ) -> dict[str, BaseDistribution]:
         """Return the parameters that occur in two or more trials, with their latest ranges.
 
-        A parameter of a single trial is left out, because its name may be unique to that trial.
+        A parameter of only one trial is left out, because its name may be unique to that trial.
         """
         found: dict[str, BaseDistribution] = {}
         counts: Counter[str] = Counter()
@@ -81,7 +82,7 @@ class RegionSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return the next point; empty while no parameter is known."""
+        """Return the next values of the active parameters; empty if `search_space` is empty."""
         self._raise_error_if_multi_objective(study)
         trials = [
             each
@@ -113,7 +114,7 @@ class RegionSampler(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """Return a random value."""
+        """Return a random value for a parameter that `sample_relative` did not choose."""
         self._raise_error_if_multi_objective(study)
         seed = stable_seed(self._seed, trial.number, param_name)
         return RandomSampler(seed=seed).sample_independent(
@@ -126,7 +127,7 @@ def _any_seed() -> int:
 
 
 def _losses(trials: Sequence[FrozenTrial], direction: Direction) -> Array:
-    """Return finite losses of finished trials, of which one or more are complete."""
+    """Return a finite loss for each of `trials`, which are finished; at least one is complete."""
     complete = [each for each in trials if each.state == TrialState.COMPLETE]
     kept = [loss(each.value, direction) for each in complete if not _violation(each)]
     if not kept:
@@ -143,7 +144,7 @@ def _losses(trials: Sequence[FrozenTrial], direction: Direction) -> Array:
 
 
 def _is_known(trial: FrozenTrial) -> bool:
-    """Return whether a trial has a result, or ended through a fault of its parameters."""
+    """Return whether the model uses `trial`: complete, failed, or pruned before any report."""
     never_reported = trial.state == TrialState.PRUNED and not trial.intermediate_values
     return never_reported or trial.state in (TrialState.COMPLETE, TrialState.FAIL)
 

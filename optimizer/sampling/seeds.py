@@ -7,6 +7,6 @@ import json
 
 
 def stable_seed(*parts: str | int) -> int:
-    """Return 31 bits that depend only on `parts`, in every process and release."""
+    """Return a seed of 31 bits that depends only on `parts`, in every process and release."""
     digest = hashlib.sha256(json.dumps(parts).encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1

@@ -1,12 +1,12 @@
-"""The next point to try, as a pure function of space, history and seed, in any process.
+"""The next point to try, as a pure function of space, trials so far and seed, in any process.
 
-So a suggestion can be computed ahead, discarded, or repeated after a crash. The model's data depend
-on the state of a trial:
+So a suggestion can be computed ahead, discarded, or repeated after a crash. What the model learns
+from a trial depends on the trial's state:
 
 COMPLETE   its value
 FAIL       the worst value of all trials; without a value the point would be proposed again
 PRUNED     the predicted value if the trial was stopped early; nothing if it was abandoned
-RUNNING    pending: fantasized, its result is the model's prediction
+RUNNING    nothing but a smaller uncertainty, as if the result were the model's prediction
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ ENUMERABLE = 2000  # largest size of a space that is searched to its last unseen
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A canonical point, and the weights of the previous tasks that the model learned from."""
+    """A canonical point to try, and the weight of each earlier task that the model learned from."""
 
     point: Point
     taught: dict[str, float] = field(default_factory=dict)
 
 
 def warm_up(sampler: Sampler = OWN) -> None:
-    """Import the model's modules, so that no ask has to wait for them."""
+    """Import the modules of `sampler`, so that no request for a trial has to wait for them."""
     from trialfleet.optimizer.space import SearchSpace
 
     space = SearchSpace.model_validate({"x": {"type": "float", "low": 0, "high": 1}})
@@ -68,13 +68,14 @@ def suggest(
 ) -> Suggestion:
     """Return the canonical point to try next. A point repeats only if the space has no other.
 
-    The first point is the defaults. The next start-up trials follow a scrambled Sobol sequence, or
-    good points of previous tasks. The sequence covers the space more evenly than random points, and
-    never repeats a point, even with pending trials. Then the sampler proposes.
+    The first point is the defaults. The other start-up trials take good points of `previous`, or
+    else follow a scrambled Sobol sequence. This sequence covers the space more evenly than random
+    points, and never repeats a point, even if trials have no result yet. After the start-up trials,
+    the sampler proposes.
 
-    `history` is all trials so far in the order of their asks, with their active parameters. `seed`
-    is the study's, and is combined with the length of the history. `startup_trials` includes the
-    defaults. Only our own sampler's model learns from `previous`.
+    `history` is all trials so far in the order of their creation, with their active parameters.
+    `seed` is the study's, and is combined with the length of the history. `startup_trials` includes
+    the defaults. Of the samplers, only trialfleet's own learns from `previous`.
     """
     if not history:
         return Suggestion(space.canonical(space.defaults()))
@@ -97,9 +98,9 @@ def _new(points: Iterator[Point], taken: set[Key]) -> Point | None:
 
 
 def in_startup(history: Sequence[FrozenTrial], startup_trials: int) -> bool:
-    """Return whether the next point comes from the start-up design, not from the model.
+    """Return whether the next point belongs to the start-up trials, which need no model.
 
-    The design has `startup_trials` points, and continues until `results_awaited` trials have
+    These are the first `startup_trials` trials, and more until `results_awaited` trials have
     results.
     """
     has_value = {TrialState.COMPLETE, TrialState.PRUNED}  # measured, or predicted
@@ -144,7 +145,7 @@ def _by_optuna(
     direction: Direction,
     seed: int,
 ) -> Iterator[Point]:
-    """Yield proposals of an Optuna sampler; each becomes a pending trial for the next one."""
+    """Yield an Optuna sampler's proposals; each counts as a pending trial for the next proposal."""
     from trialfleet.optimizer.sampling.optuna_samplers import OptunaHistory
 
     study = OptunaHistory(sampler, space, history, points, direction, seed)
@@ -155,7 +156,7 @@ def _by_optuna(
 
 
 def _unseen(space: SearchSpace, taken: set[Key], seed: int, *, skip: int) -> Point:
-    """Return the first point of the design that no trial has, or a used one if all are used."""
+    """Return the first point of the Sobol design not in `taken`; a taken one if none is left."""
     design = _design(space, seed, skip)
     first = next(design)
     size = space.size()
@@ -165,7 +166,7 @@ def _unseen(space: SearchSpace, taken: set[Key], seed: int, *, skip: int) -> Poi
 
 
 def _design(space: SearchSpace, seed: int, skip: int) -> Iterator[Point]:
-    """Yield points of the study's scrambled Sobol sequence after the first `skip`."""
+    """Yield canonical points of the study's scrambled Sobol sequence, after the first `skip`."""
     from scipy.stats.qmc import Sobol
 
     sequence = Sobol(len(space.parameters), scramble=True, seed=stable_seed(seed, "design"))
@@ -182,5 +183,5 @@ def _all_points(space: SearchSpace) -> Iterator[Point]:
 
 
 def _key(point: Point) -> Key:
-    """Return a key that distinguishes points: `true` differs from 1, unlike in Python."""
+    """Return a key of a point's values, in which `true` differs from 1, unlike in Python."""
     return tuple((type(value), value) for value in point.values())

@@ -2,25 +2,25 @@
 
 Notation, for one curve of n reports (smaller is better):
 
-    t     (n,)     steps from 1 on, in units of the distance between two reports
+    t     (n,)     steps, shifted and scaled: the first is 1, and reports are typically 1 apart
     y     (n,)     reported values
-    T              the last step of the training
-    k              one of the K basis curves, φ_k(1) = 1 and falling towards 0
+    T              the last step of the training, on the scale of t
+    φ_k            one of the K basis curves, which falls from φ_k(1) = 1 towards 0
     θ     (2,)     asymptote c and amplitude a of y = c + a φ_k(t) + ε,  ε ~ N(0, σ²)
-    m, S  (2,), (2, 2)   the prior of θ
+    m, S  (2,), (2, 2)   the mean and covariance of the normal prior of θ
     w     (K,)     the probability of each basis curve
 
 The basis curves are power laws t^-α (pow3) and exponentials exp(-(t - 1)/τ) of Domhan, Springenberg
 and Hutter (IJCAI 2015, "Speeding up automatic hyperparameter optimization of deep neural networks
-by extrapolation of learning curves"), with α and τ from a grid. For a fixed shape the curve is
+by extrapolation of learning curves"), with α and τ from a grid. For a given α or τ, the curve is
 linear in θ. So posterior, evidence and prediction are those of Bayesian linear regression (Bishop,
 "Pattern Recognition and Machine Learning", eq. 3.50, 3.58, 3.86), which replaces the Markov chain
-of Domhan et al. A prediction takes a fraction of a millisecond, and the same reports give the same
-bits.
+of Domhan et al. A prediction takes a fraction of a millisecond, and is the same to the last bit for
+the same reports.
 
-The region's complete curves give the prior. For each k, m and S are mean and spread of the θ that
-fit these curves, w is how well k explains the curves, and σ² is the rest. If the curves differ
-much, the prediction has a large deviation.
+The prior comes from the region's complete curves. For each k, m and S are the median and the spread
+of the θ that fit these curves, and w is how well φ_k fits them. σ² is the mean square that the best
+fits leave. If the curves differ much, the prediction has a large deviation.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class Prediction:
 
     @property
     def mean(self) -> float:
-        """The expected value."""
+        """The mean of the mixture."""
         return float(self.weights @ self.means)
 
     @property
     def deviation(self) -> float:
-        """The standard deviation."""
+        """The standard deviation of the mixture."""
         away = np.hypot(self.deviations, self.means - self.mean)
         most = float(away.max())  # the squares of huge losses overflow
         return most * math.sqrt(float(self.weights @ (away / most) ** 2))
@@ -77,7 +77,7 @@ class Prediction:
 
 
 class CurveModel:
-    """A model learned from two or more complete curves; `end` is a training's last step."""
+    """Predicts curves from two or more complete ones; `end` is the last step of a training."""
 
     def __init__(self, complete: list[Curve], end: float) -> None:
         assert len(complete) >= 2, "the spread of curves needs two curves"
@@ -98,7 +98,7 @@ class CurveModel:
         return self._calibrated(self._predict(*self._scaled(curve)), float(curve.steps[-1]))
 
     def _predict(self, t: Array, y: Array) -> Prediction:
-        """Return the prediction in the model's units."""
+        """Return the prediction for `t` and `y`, in the same scaled units."""
         means, covariances, logs = self._posteriors(self._basis(t), y)
         at_end = _with_ones(self._basis(np.array([self._end])))[:, 0, :]  # (K, 2)
         variances = np.einsum("kp,kpq,kq->k", at_end, covariances, at_end)
@@ -111,7 +111,7 @@ class CurveModel:
         )
 
     def _calibrated(self, found: Prediction, step: float) -> Prediction:
-        """Return the prediction in the curve's units, widened by the factor `_miss` if above 1."""
+        """Return `found` in unscaled units, the deviations times `_miss` if that is above 1."""
         wider = self._misses.get(step)
         if wider is None:
             wider = self._misses[step] = self._miss(self._time(step))
@@ -122,9 +122,9 @@ class CurveModel:
         )
 
     def _miss(self, until: float) -> float:
-        """Return √((Σ z² + _DOUBT²) / n) for n complete curves, each predicted from its beginning.
+        """Return √((Σ z² + _DOUBT²) / n), how much n complete curves miss their predictions.
 
-        z is a prediction's error in standard deviations.
+        Each is predicted from its reports up to `until`; z is the error in standard deviations.
         """
         away = []
         for t, y in self._curves:
@@ -135,7 +135,7 @@ class CurveModel:
         return math.sqrt((sum(z * z for z in away) + _DOUBT**2) / len(away)) if away else 1.0
 
     def _posteriors(self, basis: Array, y: Array) -> tuple[Array, Array, Array]:
-        """Return, for each k, mean and covariance of θ given the reports, and the log evidence."""
+        """Return for each φ_k mean and covariance of θ given the reports, and the log evidence."""
         rows = _with_ones(basis)  # (K, n, 2)
         inverse = np.linalg.inv(self._spreads)
         precisions = inverse + np.einsum("knp,knq->kpq", rows, rows) / self._noise
@@ -155,7 +155,7 @@ class CurveModel:
         return means, covariances, logs
 
     def _learn(self) -> None:
-        """Set prior, weights and noise from separate fits of the complete curves."""
+        """Set prior, weights and noise from a separate fit of each complete curve."""
         fits, squares = [], []
         for t, y in self._curves:
             rows = _with_ones(self._basis(t))
@@ -182,12 +182,12 @@ class CurveModel:
         return max((step - self._first) / self._unit, 0.0) + 1.0
 
     def _basis(self, t: Array) -> Array:
-        """Return the basis curves at some times, (K, n)."""
+        """Return the values of the K basis curves at the scaled steps `t`, (K, n)."""
         powers = [t**-alpha for alpha in POWERS]
         exponentials = [np.exp(-(t - 1.0) / (part * self._end)) for part in TIMES]
         return np.array(powers + exponentials)
 
 
 def _with_ones(basis: Array) -> Array:
-    """Return the rows of the regression, (K, n, 2), from (K, n)."""
+    """Return the rows (1, φ_k(t)) of the regression, (K, n, 2), for `basis` of shape (K, n)."""
     return np.stack([np.ones_like(basis), basis], axis=-1)

@@ -3,15 +3,16 @@
 A trial is stopped if, with probability `confidence` or more, it would end worse than the region's
 best complete trial. Exceptions:
 
-- a trial whose last report is before `min_steps`, or that has fewer than `LEAST_REPORTS` reports
-- any trial while fewer than `startup_trials` trials with curves are complete
+- a trial whose last report (of the metric at a step) is before `min_steps`, or that has fewer than
+  `LEAST_REPORTS` reports
+- every trial, while fewer than `startup_trials` trials with reports are complete
 - a trial that has already reported a better value than the region's best result
-- further trials, once two thirds of the running trials are stopped at one time, or the share
-  `max_stopped` of all begun trials: a wrong model of curves must not leave a region without results
+- further trials, once this decision stops nearly two thirds of the running trials, or the share
+  `max_stopped` of all begun trials is stopped: a wrong prediction must not stop all trials
 
-Many trainers return the weights of the best epoch, not of the last epoch. So the policy uses curves
-of the best value so far, if the best reports explain the complete results better than the last
-reports do. Pure: a restarted service makes the same decisions.
+Many trainers return the weights of the best epoch, not of the last. So if the complete trials'
+results are closer to their best reports than to their last, each report is replaced by the best so
+far. Decisions depend on the arguments alone, so a restarted service makes the same ones.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Complete:
-    """A complete trial: its curve and its result, of which smaller is better."""
+    """A complete trial: its learning curve, and its result as a loss (smaller is better)."""
 
     curve: Curve
     loss: float
@@ -51,7 +52,7 @@ class Complete:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """A decision to stop a trial."""
+    """A decision to stop a trial, and the prediction behind it."""
 
     step: int  # the trial's last reported step
     max_steps: int  # the last step of a complete training
@@ -62,7 +63,7 @@ class Decision:
 
 
 def curve_of(reports: Mapping[int, float], direction: Direction) -> Curve | None:
-    """Return the curve of a trial's reports by step; None if no report is finite."""
+    """Return the learning curve of a trial's reports by step; None if no report is finite."""
     steps = np.array(sorted(reports), dtype=float)
     losses = np.array([loss(reports[int(step)], direction) for step in steps], dtype=float)
     finite = np.isfinite(losses)
@@ -79,8 +80,8 @@ def to_stop(
 ) -> dict[str, Decision]:
     """Return the trials to stop, by name: the least promising first.
 
-    `running` has only trials that no decision has stopped yet. `begun` and `stopped` count the
-    region's trials.
+    `running` has the curves of the running trials without a decision to stop. `begun` and `stopped`
+    are the numbers of the region's trials that have begun, and that were stopped early.
     """
     at_once = max(1, math.ceil(AT_ONCE * len(running)) - 1)
     free = min(int(rule.max_stopped * begun) - stopped, at_once)
@@ -116,7 +117,7 @@ def to_stop(
 
 
 def _keeps_best(complete: Sequence[Complete]) -> bool:
-    """Return whether results are closer to the best reports than to the last reports."""
+    """Return whether the trials' results are closer to their best reports than to their last."""
     best = sum(abs(each.loss - float(each.curve.losses.min())) for each in complete)
     return best < sum(abs(each.loss - float(each.curve.losses[-1])) for each in complete)
 

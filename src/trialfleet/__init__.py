@@ -17,9 +17,9 @@ Run.status() returns a RunStatus with a RegionStatus for each region; both have 
 Run.trials() returns Trials. Each Trial has a row() for a table:
 pandas.DataFrame([trial.row() for trial in run.trials()]). Run.best() returns BestSettings.
 
-Errors are TrialfleetErrors, with a message for people. In a notebook, a Run shows its status;
-`trialfleet init FOLDER --example notebook` writes a notebook. The command line has the same
-functions; see `trialfleet --help`.
+Errors are subclasses of TrialfleetError, with a message for the user. In a notebook, a Run shows
+its status; `trialfleet init FOLDER --example notebook` writes a notebook. The command line has the
+same functions; see `trialfleet --help`.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name at its first use, because a trial's scripts need none of them."""
+    """Import a public name at its first use, so that `import trialfleet` is fast."""
     from importlib import import_module
 
     for module, names in _HOMES.items():

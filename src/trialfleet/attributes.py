@@ -1,7 +1,7 @@
-"""All ClassAd attributes that trialfleet writes into the ads of jobs and machines.
+"""All attributes that trialfleet writes into the ClassAds of jobs and machines.
 
-Templates, queries and nodes use these names. `docs/reference/attributes.md` is generated from this
-table.
+Templates, queries and the programs of nodes use these names. `docs/reference/attributes.md` is
+generated from this table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ClassAds as plain values, from HTCondor's bindings and tools, without undefined values.
+"""ClassAds as plain values, from HTCondor's bindings and tools, without undefined attributes.
 
 For `undefined` the bindings return `classad2.Value`, an enum that is an int. So `ad.get("Price",
 0)` is 2 for an ad with `Price = undefined`. In JSON, HTCondor's tools print `undefined` as null,
@@ -44,13 +44,13 @@ HELD_BY_A_PERSON = 1  # HoldReasonCode UserRequest
 
 
 def plain(ad: Mapping[str, Any], as_text: Collection[str] = ()) -> dict[str, Any]:
-    """Return an ad's defined attributes; those in `as_text` are returned as text, not evaluated."""
+    """Return the defined attributes of `ad`: their values, or for those in `as_text` their text."""
     values = {name: (text if name in as_text else value)(ad, name) for name in ad}
     return {name: found for name, found in values.items() if found is not None}
 
 
 def value(ad: Mapping[str, Any], name: str) -> Any:
-    """Return an attribute, evaluated in its ad; None if the value is undefined or an error."""
+    """Return an attribute, evaluated in its ClassAd; None if it is undefined or an error."""
     import classad2
 
     found = ad.get(name)
@@ -60,7 +60,7 @@ def value(ad: Mapping[str, Any], name: str) -> Any:
 
 
 def text(ad: Mapping[str, Any], name: str) -> str | None:
-    """Return an attribute as text, not evaluated; None if it is undefined or missing."""
+    """Return the text of an attribute, which is not evaluated; None if undefined or missing."""
     import classad2
 
     found = ad.get(name)
@@ -68,7 +68,7 @@ def text(ad: Mapping[str, Any], name: str) -> str | None:
 
 
 def from_json(text: str) -> list[dict[str, Any]]:
-    """Return the ads in a tool's output, which may be empty; ValueError if it is not JSON."""
+    """Return the ClassAds in a tool's output, which may be empty; ValueError if it is not JSON."""
     return [
         {name: found for name, found in ad.items() if not _is_nothing(found)}
         for ad in json.loads(text.strip() or "[]")

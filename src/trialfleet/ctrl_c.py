@@ -1,8 +1,8 @@
 """Ctrl-C: the command prints what happens to the run and ends at once, with exit code 130.
 
 No KeyboardInterrupt is raised, because it could come between two imports, in a destructor that
-ignores it, or in a callback of HTCondor's C++ bindings. The interpreter does not shut down, because
-threads may still run.
+ignores it, or in a callback of HTCondor's C++ bindings. The process ends without the interpreter's
+shutdown, because threads may still run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _pressed: threading.Event | None = None
 
 
 def answer_from_the_start() -> None:
-    """End at Ctrl-C from now on, unless this process was started with Ctrl-C ignored."""
+    """Let Ctrl-C end this process from now on, unless it was started with Ctrl-C ignored."""
     submits = sys.argv[1:2] and sys.argv[1] in {"run", "submit", "resume"}
     say("nothing was submitted" if submits else "interrupted")
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -32,13 +32,13 @@ def answer_from_the_start() -> None:
 
 
 def say(words: str) -> None:
-    """Set the message for Ctrl-C."""
+    """Set the message that Ctrl-C prints."""
     global _words  # noqa: PLW0603 - a process has one Ctrl-C
     _words = words
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
-    """End the process by system calls alone, because a print may have been interrupted."""
+    """End the process by system calls alone, because Ctrl-C may have interrupted a print."""
     text = f"\n{_words}\n".encode()
     try:
         os.write(1, SHOW_CURSOR + text if os.isatty(1) else text)
@@ -47,14 +47,14 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
 
 
 def stop_if_pressed() -> None:
-    """Raise KeyboardInterrupt after Ctrl-C in a `postponed` block, to end a long step."""
+    """In a `postponed` block, raise KeyboardInterrupt if Ctrl-C came; call this in long steps."""
     if _pressed and (_pressed.is_set() or signal.SIGINT in signal.sigpending()):
         raise KeyboardInterrupt
 
 
 @contextmanager
 def taken_by(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Let SIGTERM and SIGINT call a handler in the block, if this is the main thread."""
+    """Let SIGTERM and SIGINT call `handler` in the block; do nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -72,8 +72,8 @@ def taken_by(handler: Callable[[int, FrameType | None], object]) -> Iterator[Non
 def postponed() -> Iterator[None]:
     """Delay Ctrl-C until the end of this block, which must not be interrupted.
 
-    HTCondor's bindings crash if Python code that they call raises. If a signal interrupts a call,
-    the call fails, whether the job was submitted or not.
+    HTCondor's bindings crash if a Python function that they call raises. If a signal interrupts a
+    call that submits a job, the call fails even if the job was submitted.
     """
     if threading.current_thread() is not threading.main_thread():  # no signal is handled there
         yield

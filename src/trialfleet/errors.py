@@ -1,4 +1,4 @@
-"""All errors that trialfleet raises for people to read.
+"""All errors that trialfleet raises for its users.
 
 The message tells the user everything: the fault, the given value, the valid choices, where to look.
 A bug of the program itself is a plain `AssertionError`.
@@ -21,7 +21,7 @@ _WITH_PASSWORD = re.compile(
 class TrialfleetError(Exception):
     """The base of all errors that the command line prints without a traceback; exit code 1.
 
-    The message is safe to show in any terminal, page or log, even if it repeats outside text.
+    The message is safe to show in any terminal, page or log, even if it repeats a file's content.
     """
 
     exit_code = 1
@@ -34,7 +34,7 @@ def printable(text: str) -> str:
     r"""Return `text` in a form that is safe to show.
 
     Characters that control a terminal are escaped (`\x1b`, `\u202e`; not `\n`). If a URL has an
-    "@", the text after the scheme is left out, because the text may contain a password.
+    "@", all after its scheme is left out, because that may contain a password.
     """
     text = _WITH_PASSWORD.sub(r"\1***", text)
     if text.isprintable():
@@ -45,7 +45,7 @@ def printable(text: str) -> str:
 
 
 def first_of(names: Sequence[str], most: int) -> str:
-    """Return names as a line; if there are more than `most`, as `a, b, c and 2 more`."""
+    """Return `names` joined by commas; with more than `most`, such as `a, b, c and 2 more`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
@@ -65,7 +65,7 @@ class PoolError(TrialfleetError):
 
 
 class OptimizerError(TrialfleetError):
-    """The optimiser's service or its storage can't be used."""
+    """The optimiser's service, a process of each run, or the trial database can't be used."""
 
 
 class FleetError(TrialfleetError):

@@ -1,7 +1,7 @@
 """Files that are replaced atomically, and locks on files.
 
-Functions raise OSError if a folder is missing, full or not writable; the file is then unchanged.
-PyPI's `atomicwrites`, which does the same, is not maintained.
+Functions raise OSError if a folder is missing or not writable, or the disk is full; the file is
+then unchanged. PyPI's `atomicwrites`, which does the same, is not maintained.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def write_atomic(
 ) -> None:
     """Replace `path` atomically: write a temporary file, fsync it, rename it, fsync the folder.
 
-    Unless the write is `durable`, nothing waits for the disk: a power failure may lose the file.
+    With `durable=False` both fsyncs are left out, so a power failure may lose the file.
     """
     with _beside(path, mode, durable=durable) as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -38,7 +38,7 @@ def write_atomic(
 
 @contextmanager
 def replacing(path: Path, *, mode: int = 0o666) -> Iterator[TextIO]:
-    """Yield a text file that replaces `path` once the block has ended; the umask limits `mode`."""
+    """Yield a text file that replaces `path` if the block succeeds; the umask limits `mode`."""
     with _beside(path, mode) as file:
         text = TextIOWrapper(file, encoding="utf-8", newline="")
         yield text
@@ -68,7 +68,7 @@ def _beside(path: Path, mode: int, *, durable: bool = True) -> Iterator[BinaryIO
 
 
 def open_lock(path: Path) -> BinaryIO:
-    """Open a file for locking; no other account may read it, because readers can lock a file."""
+    """Open a lock file that other accounts can't read, because whoever reads it can lock it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     with suppress(PermissionError):  # another account's file, which we may write
         os.fchmod(descriptor, 0o600)
@@ -76,7 +76,7 @@ def open_lock(path: Path) -> BinaryIO:
 
 
 def close_to_others() -> int:
-    """Make new files of this process not writable for other accounts; return the old umask."""
+    """Let no other account write to files that this process creates; return the old umask."""
     before = os.umask(0o077)
     os.umask(before | 0o022)
     return before
@@ -84,7 +84,7 @@ def close_to_others() -> int:
 
 @contextmanager
 def closed_to_others() -> Iterator[None]:
-    """Make new files of this process in the block not writable for other accounts."""
+    """In the block, let no other account write to files that this process creates."""
     before = close_to_others()
     try:
         yield
@@ -94,10 +94,10 @@ def closed_to_others() -> Iterator[None]:
 
 @contextmanager
 def locked(lock: Path, *, wait: bool) -> Iterator[bool]:
-    """Try to hold a lock during the block; yield whether the lock is held.
+    """Lock the file `lock` during the block; yield whether this process has the lock.
 
-    The file `lock` is only for this lock, and is made if missing. The kernel releases the lock if
-    this process dies.
+    Without `wait`, this function doesn't wait for another process that has it. The file is only for
+    this lock, and is made if missing. The kernel releases the lock if this process dies.
     """
     with open_lock(lock) as file:
         try:
@@ -109,9 +109,9 @@ def locked(lock: Path, *, wait: bool) -> Iterator[bool]:
 
 
 def folder_stamp(folder: Path) -> int:
-    """Return when a folder's entries last changed, by a rename or removal, in nanoseconds.
+    """Return when an entry of `folder` was last created, renamed or removed, in nanoseconds.
 
-    The result is 0 for a missing folder, and for a change so recent that another change may have
+    The result is 0 for a missing folder, and for a change so recent that the next change may get
     the same time.
     """
     try:
@@ -131,12 +131,12 @@ def sync(path: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace `path` by `value` as indented JSON, with the keys in their order."""
+    """Replace `path` atomically by `value` as indented JSON, with the keys in their order."""
     write_atomic(path, as_json(value))
 
 
 def as_json(value: Any) -> str:
-    """Return a value as indented JSON, with the keys in their order."""
+    """Return `value` as indented JSON, with the keys in their order."""
     return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -150,7 +150,7 @@ DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError)
 
 
 def unless_damaged(read: Callable[[], T], default: U) -> T | U:
-    """Return the result of `read` on a file; the default if the file is missing or damaged."""
+    """Return what `read` reads from a file; `default` if the file is missing or damaged."""
     try:
         return read()
     except DAMAGED:
@@ -158,20 +158,20 @@ def unless_damaged(read: Callable[[], T], default: U) -> T | U:
 
 
 def object_or_empty(read: Callable[[], Any]) -> dict[str, Any]:
-    """Return the JSON object that `read` returns; empty for any other content."""
+    """Return the JSON object that `read` reads; empty if it is missing, damaged or no object."""
     found = unless_damaged(read, None)
     return found if isinstance(found, dict) else {}
 
 
 def read_record(path: Path, *keys: str, shape: Any = None) -> dict[str, Any]:
-    """Return the JSON object in `path`, of type `shape` if given; InputError if it is damaged."""
+    """Return a file's JSON object; InputError if damaged, without `keys` or not of type `shape`."""
     return checked_record(path, path.read_bytes, keys, shape)
 
 
 def checked_record(
     path: Path, read: Callable[[], bytes], keys: Sequence[str], shape: Any
 ) -> dict[str, Any]:
-    """Return the JSON object in the bytes of `read`, checked as by `read_record`."""
+    """Return the JSON object in the bytes that `read` returns, checked as by `read_record`."""
     try:
         text = read().decode()
         found = json.loads(text) if text.strip() else None
@@ -191,7 +191,7 @@ def checked_record(
 
 
 def _not_of(shape: Any, text: str) -> str:
-    """Return the first mismatch between a JSON text and a type; empty if they match."""
+    """Return how a JSON text first differs from the type `shape`; empty if it doesn't."""
     from pydantic import ValidationError
 
     try:
@@ -205,7 +205,7 @@ def _not_of(shape: Any, text: str) -> str:
 
 @cache
 def checker(shape: Any) -> Any:
-    """Return pydantic's validator of a type."""
+    """Return pydantic's validator of the type `shape`."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(shape)

@@ -1,4 +1,4 @@
-"""The memory bandwidth of GPUs by NVIDIA's data sheets, for the probe and the fleet."""
+"""The memory bandwidth of GPUs by NVIDIA's data sheets, for the GPU probe and the EC2 fleet."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ DATA_SHEET = {
 def by_ec2_name(name: str, memory_mb: int) -> float | None:
     """Return the bandwidth in GB/s of a GPU as EC2 names it, such as `A100`; None if unknown.
 
-    The driver's name has all words of EC2's name. Among several matches, the first name with the
-    memory (such as `80GB`) is chosen, else the first name.
+    A name in DATA_SHEET matches if it has all words of `name`. Of several matches, the first that
+    has the memory in it (such as `80GB`) is used, else the first.
     """
     words = set(name.casefold().split())
     known = [driver for driver in DATA_SHEET if words <= set(re.split("[ -]", driver.casefold()))]

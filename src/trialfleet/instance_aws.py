@@ -1,7 +1,7 @@
 """An EC2 instance's calls to AWS: for its metadata (IMDSv2), objects (S3) and a token (SSM).
 
-The user data contains this file's code, so this file imports nothing from trialfleet. A booting
-node has only the standard library, without boto3.
+The instance's boot script (user data) contains this file's code. So this file imports nothing from
+trialfleet, and no boto3: a booting node has only the standard library.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class AwsError(Exception):
 
 
 class Imds:
-    """The instance's metadata, by version 2 of the service (with a session token)."""
+    """The instance's metadata, by version 2 of AWS's service IMDS (with a session token)."""
 
     def __init__(self, base: str = "", timeout: float = 5, waits: Sequence[float] = ()) -> None:
-        """Set the service's URL, by default that of AWS's tools; a request may take `timeout` s.
+        """Set the service's URL, by default from `ENDPOINT` or AWS's own; `timeout` is in seconds.
 
-        A request without an answer, or with the answer 429 or 5xx, is repeated after each of
-        `waits`.
+        A request without an answer, or with the answer 429 or 5xx, is repeated after each of the
+        seconds in `waits`.
         """
         self._base = (base or os.environ.get(ENDPOINT) or IMDS).rstrip("/")
         self._timeout, self._waits = timeout, waits
@@ -54,7 +54,8 @@ class Imds:
     def get(self, path: str) -> str | None:
         """Return the value at a path such as `meta-data/instance-id`; AwsError on failure.
 
-        The result is None if the value is absent: no notice, or the tag is not set.
+        The result is None if there is no value, as for a tag that is not set or a spot notice that
+        has not come.
         """
         for wait in (*self._waits, None):
             try:
@@ -97,7 +98,7 @@ class Imds:
 
 @dataclass(frozen=True)
 class Credentials:
-    """Keys of the instance's role, valid for some hours."""
+    """Keys of the instance's IAM role, valid for some hours."""
 
     key: str
     secret: str
@@ -105,7 +106,7 @@ class Credentials:
 
 
 def credentials(imds: Imds) -> Credentials:
-    """Return the keys of the instance's role; AwsError if it has no role."""
+    """Return the keys of the instance's IAM role; AwsError if it has no role."""
     place = "meta-data/iam/security-credentials/"
     role = (imds.get(place) or "").strip()
     found = imds.get(place + role.splitlines()[0]) if role else None
@@ -120,7 +121,7 @@ def credentials(imds: Imds) -> Credentials:
 
 
 class Aws:
-    """The few calls that a node makes, signed by the instance's role."""
+    """The few calls to AWS that a node makes, signed with the keys of the instance's IAM role."""
 
     def __init__(
         self,
@@ -130,23 +131,24 @@ class Aws:
         waits: Sequence[float] = WAITS,
         timeout: float = 60,
     ) -> None:
-        """Set the region, and the endpoint if it is not AWS's own.
+        """Set the AWS region, and the endpoint if it is not AWS's own.
 
-        A failed call is repeated after each of `waits`. All times are in seconds.
+        A failed call is repeated after each of the seconds in `waits`. `timeout` is in seconds,
+        too.
         """
         self._imds, self._region, self._waits, self._timeout = imds, aws_region, waits, timeout
         self._endpoint = endpoint.rstrip("/")
 
     def get_object(self, bucket: str, key: str) -> bytes:
-        """Return an object of S3; AwsError if that fails."""
+        """Return the content of an object in S3; AwsError if that fails."""
         return self._call("s3", "GET", self._object(bucket, key))
 
     def put_object(self, bucket: str, key: str, body: bytes) -> None:
-        """Write an object of S3; AwsError if that fails."""
+        """Write an object to S3; AwsError if that fails."""
         self._call("s3", "PUT", self._object(bucket, key), body, {"Content-Type": "text/plain"})
 
     def parameter(self, name: str) -> str:
-        """Return a parameter of SSM, decrypted; AwsError if that fails."""
+        """Return the decrypted value of a parameter in SSM; AwsError if that fails."""
         body = json.dumps({"Name": name, "WithDecryption": True}).encode()
         headers = {
             "Content-Type": "application/x-amz-json-1.1",
@@ -197,7 +199,7 @@ class RefusedError(AwsError):
 def fetch(
     method: str, url: str, headers: Mapping[str, str], body: bytes, timeout: float = 60
 ) -> bytes:
-    """Return the answer's body; RefusedError for an error, a NO_ANSWER error for no answer."""
+    """Send a request and return the answer's body; RefusedError, or NO_ANSWER if none comes."""
     data = body if method != "GET" else None
     request = urllib.request.Request(url, data, dict(headers), method=method)  # noqa: S310
     try:
@@ -210,7 +212,7 @@ def fetch(
 
 
 def refusal(status: int, text: str) -> RefusedError:
-    """Return the error in AWS's XML (S3) or JSON (SSM)."""
+    """Return the error that an answer of AWS describes in XML (S3) or JSON (SSM)."""
     values: dict[str, Any] = {}
     with contextlib.suppress(ValueError):
         values = json.loads(text) if text.startswith("{") else {}
@@ -230,7 +232,7 @@ def signed_headers(
     keys: Credentials,
     now: datetime,
 ) -> dict[str, str]:
-    """Return the headers of a request with AWS's signature, version 4.
+    """Return the headers of a request, `headers` included, with AWS's signature, version 4.
 
     `url` has no query, and its path is quoted as sent. `scope` is AWS's name of the service, and
     the region. `now` is in UTC, within 5 minutes of AWS's clock.
@@ -256,7 +258,7 @@ def signed_headers(
 
 
 def sign(secret: str, where: str, text: str) -> str:
-    """Return the signature of `text` by a key from `secret`, day, region and service."""
+    """Return the signature of `text` by a key from `secret` and the day, region, … in `where`."""
     key = f"AWS4{secret}".encode()
     for part in where.split("/"):
         key = hmac.digest(key, part.encode(), "sha256")

@@ -1,12 +1,13 @@
 """Safe reads and writes of files that a job may have left or replaced: hostile input.
 
 A job may leave a link, a device, a pipe, or a file of any size in its trial's folder on the access
-point. So only regular files to which no link leads are read, up to the size of their kind. Nothing
-here waits for a writer. Functions raise OSError if a file can't be read or written, and
-JobFileError, an OSError, for a file of another kind or size than our jobs leave.
+point. So only regular files are read, without following links, and up to a maximum size. Nothing
+here waits until a program writes to a pipe. Functions raise OSError if a file can't be read or
+written. They raise JobFileError, an OSError, for a file of another kind or size than trialfleet's
+jobs leave.
 
-Below the folder `within` a job may have replaced any part of the path. The default is the file's
-own folder.
+`within` is a folder that no job can replace. Below it, a job may have replaced any part of the path
+by a link. By default, `within` is the file's own folder.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class JobFileError(OSError):
 
 @contextmanager
 def opened(path: Path, within: Path | None = None) -> Iterator[BinaryIO]:
-    """Open a regular file, to which no link leads, for reading."""
+    """Open a regular file for reading, without following links below `within`."""
     with os.fdopen(_open(path, within, _FILE), "rb") as file:
         yield file
 
@@ -85,7 +86,7 @@ def _folder_of(path: Path, within: Path | None) -> Iterator[int]:
 
 
 def _refused(path: Path, folder: int) -> JobFileError | None:
-    """Return the error if the file's kind prevented opening; None for any other reason."""
+    """Return the error if opening failed because of the file's kind, such as a link; else None."""
     with suppress(OSError):
         kind = stat.S_IFMT(os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mode)
         if kind in KINDS and kind != stat.S_IFDIR:
@@ -108,7 +109,7 @@ def read_json(path: Path, most: int, within: Path | None = None) -> Any:
 
 
 def parsed(content: bytes) -> Any:
-    """Return the JSON value of a text; ValueError if it is not JSON in UTF-8."""
+    """Return the JSON value in `content`; ValueError if it is not JSON in UTF-8."""
     try:
         return json.loads(content.decode())
     except RecursionError as error:
@@ -123,7 +124,7 @@ def read_record(
 
 
 def tail(path: Path, most: int) -> tuple[bytes, int]:
-    """Return the end of a file, and the number of bytes before it; empty for other things."""
+    """Return the last `most` bytes of a file, and the number of bytes before; empty on errors."""
     try:
         with opened(path) as file:
             begin = max(0, os.fstat(file.fileno()).st_size - most)
@@ -139,7 +140,7 @@ def size_of(path: Path) -> int:
 
 
 def stamp_of(path: Path) -> tuple[int, int]:
-    """Return size and time of a file; zeros if it is not a regular file."""
+    """Return a file's size and time of change in ns; zeros if it is not a regular file."""
     try:
         found = os.lstat(path)  # Path's own takes twice the time
     except OSError:
@@ -148,7 +149,7 @@ def stamp_of(path: Path) -> tuple[int, int]:
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether a path is a folder, not a link to a folder."""
+    """Return whether `path` is a folder itself, not a link to a folder."""
     return stat.S_ISDIR(_kind(path))
 
 
@@ -160,12 +161,12 @@ def _kind(path: Path) -> int:
 
 
 def has_files(folder: Path) -> bool:
-    """Return whether a path is a folder that is not empty."""
+    """Return whether `folder` is a folder (no link) that is not empty."""
     return is_folder(folder) and any(folder.iterdir())
 
 
 def sizes_in(folder: Path) -> dict[str, int]:
-    """Return the names in a folder with their files' sizes, 0 for all but regular files."""
+    """Return the size of each entry of `folder` by name, 0 for all but regular files."""
     found: dict[str, int] = {}
     with (
         _folder_of(folder / "any", folder.parent) as descriptor,
@@ -186,7 +187,7 @@ def write(
     within: Path | None = None,
     durable: bool = True,
 ) -> None:
-    """Replace whatever is at a path by a new file, like `files.write_atomic`."""
+    """Replace whatever a job left at `path` by a new file, as `files.write_atomic` does."""
     with _folder_of(path, within) as folder:
         place = Path(f"/proc/self/fd/{folder}") / path.name  # its folder, wherever that is now
         try:
@@ -199,7 +200,7 @@ def write(
 
 
 def append(path: Path, content: bytes) -> None:
-    """Append to a regular file in one write, because other programs may append to it, too."""
+    """Append `content` in one write, because other programs may append to the same file."""
     descriptor = _open(path, None, _FILE & ~os.O_ACCMODE | os.O_WRONLY | os.O_APPEND)
     try:
         if os.write(descriptor, content) < len(content):
@@ -216,12 +217,12 @@ def write_json(
     within: Path | None = None,
     durable: bool = True,
 ) -> None:
-    """Replace whatever is at a path by a value as JSON, like `files.write_json`."""
+    """Replace whatever a job left at `path` by `value` as JSON, as `files.write_json` does."""
     write(path, as_json(value), mode=mode, within=within, durable=durable)
 
 
 def tree_of(folder: Path) -> list[Path]:
-    """Return the files and folders, but no links, at any depth in a folder from a job."""
+    """Return all files and folders below `folder`; JobFileError for a link, device or pipe."""
     found = sorted(folder.rglob("*"))
     for path in (folder, *found):
         kind = stat.S_IFMT(_kind(path))
@@ -231,9 +232,9 @@ def tree_of(folder: Path) -> list[Path]:
 
 
 def copy_tree(source: Path, to: Path, copy: Callable[[Path, Path], object] | None = None) -> None:
-    """Copy a folder from a job to a new path or into an empty folder.
+    """Copy a folder that a job left to a new path or into an empty folder.
 
-    By default `copy` copies each file's bytes into a new file that only its owner may write.
+    `copy` copies one file; by default, into a new file that only its owner may write.
     """
     to.mkdir(mode=0o755, exist_ok=True)
     for path in tree_of(source):
@@ -245,7 +246,7 @@ def copy_tree(source: Path, to: Path, copy: Callable[[Path, Path], object] | Non
 
 
 def share(source: Path, to: Path) -> None:
-    """Give a regular file a second name by a hard link; copy the file if that fails."""
+    """Give `source`, a regular file, the second name `to` (a hard link); else copy it."""
     with opened(source):
         try:
             os.link(source, to, follow_symlinks=False)
@@ -264,7 +265,7 @@ def _copy(source: Path, to: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove whatever a job left at a path: a folder with its content, or a link itself."""
+    """Remove whatever a job left at `path`: a folder with its content, or a link itself."""
     with suppress(FileNotFoundError):
         if is_folder(path):
             shutil.rmtree(path)
@@ -273,6 +274,6 @@ def remove(path: Path) -> None:
 
 
 def make_empty(folder: Path) -> None:
-    """Make an empty folder in place of whatever a job left at its path."""
+    """Make an empty folder in place of whatever a job left at the path `folder`."""
     remove(folder)
     folder.mkdir(mode=0o755)

@@ -1,4 +1,4 @@
-"""The meanings of a study file's keys, from the descriptions in the schema and the reference."""
+"""The meanings of a study file's keys: their descriptions in pydantic's JSON schema."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Schema = Mapping[str, Any]
 
 
 def meaning_of(model: type[BaseModel], keys: Sequence[int | str]) -> str:
-    """Return the meaning of a file's key, such as `daily`, `at`; empty if it has no description."""
+    """Return the description of the key at the path `keys`, such as `daily`, `at`; else empty."""
     whole = model.model_json_schema()
     named = whole.get("$defs", {})
     found: list[Schema] = [whole]
@@ -36,7 +36,7 @@ def _forms(schema: Schema, named: Mapping[str, Schema]) -> Iterator[Schema]:
 
 
 def _below(schema: Schema, key: str) -> Iterator[Schema]:
-    """Yield the schemas of the value at a table's key or a list's index."""
+    """Yield the schemas of the value at `key`, a key of a table or an index of a list."""
     properties = schema.get("properties", {})
     if key in properties:
         yield properties[key]

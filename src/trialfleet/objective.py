@@ -1,7 +1,8 @@
-"""The order of results, for all comparisons, rankings and gains. Pure.
+"""Which of two results is better, and by how much. Opens no file.
 
-A smaller loss is better. A missing result or NaN has the worst loss, so no other result is worse.
-Infinite results are compared by their value. Among equal results, the first is the best.
+A result's loss is the result itself, or its negative if larger results are better: a smaller loss
+is always better. A missing result or NaN has an infinite loss, so no other result is worse.
+Infinite results are compared like numbers. Among equal results, the first is the best.
 """
 
 from __future__ import annotations
@@ -17,21 +18,22 @@ T = TypeVar("T")
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Return whether a value is an int or a float, but not a bool."""
+    """Return whether `value` is an int or a float, but not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def loss(result: float | None, direction: Direction) -> float:
-    """Return the loss of a result; given a loss, return the result."""
+    """Return the loss of a result, or the result of a loss, which is the same calculation."""
     if result is None or math.isnan(result):
         return math.inf
     return -result if direction == "maximize" else result
 
 
 def losses(results: Iterable[float | None], direction: Direction) -> list[float]:
-    """Return the losses of results; infinite losses become the nearest finite loss, or 0 if none.
+    """Return finite losses of results: an infinite loss becomes the nearest finite one, or 0.
 
-    As in Optuna's GPSampler: a model without the failed trials would propose their points again.
+    As in Optuna's GPSampler, failed trials get the worst loss: otherwise the model would propose
+    their parameters again.
     """
     known = [loss(result, direction) for result in results]
     finite = [value for value in known if math.isfinite(value)] or [0.0]
@@ -40,12 +42,12 @@ def losses(results: Iterable[float | None], direction: Direction) -> list[float]
 
 
 def is_better(result: float | None, other: float | None, direction: Direction) -> bool:
-    """Return whether a result is better than another."""
+    """Return whether `result` is better than `other`."""
     return loss(result, direction) < loss(other, direction)
 
 
 def gain(result: float | None, other: float | None, direction: Direction) -> float | None:
-    """Return by how much a result is better than another; None if the difference isn't finite."""
+    """Return by how much `result` is better than `other`; None if that is not a finite number."""
     difference = loss(other, direction) - loss(result, direction)
     return difference if math.isfinite(difference) else None
 

@@ -1,12 +1,12 @@
-"""Programs whose command lines are stored before they are started; each has a name.
+"""Programs whose command lines are stored in files and run later; each program has a name.
 
     python -I -m trialfleet.programs NAME [ARGUMENT...]
 
-Runs, systemd units and pools keep such command lines, while an update of trialfleet may move
-modules. So a program's name never changes, and only this module knows the program's module. The
+Folders of runs, systemd units and pools keep such command lines, while an update of trialfleet may
+move modules. So a program's name never changes, and only this file knows the program's module. The
 first argument of most programs is a run's folder.
 
-DAGMan runs `ask-service` before and after each trial. `ask-service` needs no package, so this file
+DAGMan runs `ask-service` before and after each trial. That program needs no package, so this file
 is started by its path (`python -I -S`), which is as fast as Python itself.
 """
 
@@ -33,7 +33,7 @@ _ALONE = "ask-service"  # needs the standard library alone
 
 
 def command(name: str, *arguments: str) -> list[str]:
-    """Return the command line that starts a program, even after an update of trialfleet."""
+    """Return a program's command line, which still works after an update of trialfleet."""
     assert name in PROGRAMS, name
     start = ["-S", __file__] if name == _ALONE else ["-m", "trialfleet.programs"]
     return [sys.executable, "-I", *start, name, *arguments]
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _imported(module: str) -> ModuleType:
-    """Import a program's module; without the package, import its file alone."""
+    """Import a program's module; if this file was started by its path, without the package."""
     if __package__:
         from importlib import import_module
 

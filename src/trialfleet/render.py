@@ -1,6 +1,6 @@
-"""Jinja templates, and quoting that keeps a text from outside within its value.
+"""Jinja templates, and the quoting of outside text, so that it can't break out of its place.
 
-A page's templates (`HTML`) escape every value. The other languages have filters: `dag_string` for a
+Templates of pages (`HTML`) escape every value. Other languages have filters: `dag_string` for a
 path in a DAG file, `classad_string` for a text in a submit file or a DAG's SET_JOB_ATTR, `shell`
 for a word of a shell script, `unit_word` and `unit_text` for a systemd unit. All other values are
 numbers, trialfleet's own choices, or texts that were checked when the study was read.
@@ -20,7 +20,7 @@ HTML = ("html.j2", "css.j2")  # the endings of templates for pages
 
 
 def render_template(template: str, /, **values: Any) -> str:
-    """Render a template, such as `dag/study.dag.j2`; jinja2.UndefinedError without a value."""
+    """Render a template, such as `dag/study.dag.j2`; UndefinedError if a value is missing."""
     return _environment().get_template(template).render(**values)
 
 
@@ -56,7 +56,8 @@ def dag_string(value: object) -> str:
 def classad_string(value: object) -> str:
     """Return `value` as a ClassAd string, in unchanged UTF-8.
 
-    Submit files and queries read escapes differently, so a text that needs an escape is refused.
+    An assertion refuses a text that needs an escape, because submit files and queries read escapes
+    differently.
     """
     text = _one_line(str(value))
     assert not needs_escape(text), f"no ClassAd string: {text!r}"
@@ -69,7 +70,7 @@ def needs_escape(text: str) -> bool:
 
 
 def is_transferable(path: str) -> bool:
-    """Return whether HTCondor's lists of files, which have no quoting, can hold a name."""
+    """Return whether HTCondor's lists of files, which have no quoting, can contain `path`."""
     return "," not in path and path == path.strip() and not needs_escape(path)
 
 
@@ -84,13 +85,13 @@ def shell_word(value: object) -> str:
 
 
 def unit_word(value: object) -> str:
-    """Return `value` as one word of a command in a systemd unit."""
+    """Return `value` as one word of a command in a systemd unit, quoted and escaped."""
     text = unit_text(value).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
     return f'"{text}"'
 
 
 def unit_text(value: object) -> str:
-    """Return `value` as a text of a systemd unit, in which no `%` begins a specifier."""
+    """Return `value` as a text of a systemd unit, in which each `%` is escaped."""
     return _one_line(str(value)).replace("%", "%%")
 
 

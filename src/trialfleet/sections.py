@@ -1,6 +1,6 @@
 """The base of the tables in trialfleet's own files (studies, fleets): a frozen pydantic model.
 
-The error for an unknown key lists the known keys. Each check's error describes the valid values.
+The error for an unknown key lists the known keys. Other errors describe the valid values.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ FROM_FILE = {"is": "a file"}  # the context of a validation: a person wrote the 
 class Section(BaseModel):
     """A part of a study file: frozen; the error for an unknown key lists the known keys.
 
-    In a file (`FROM_FILE`), an empty value for an optional part is also an error, because the
-    file's author wants the part, but would not get it.
+    In a file (`FROM_FILE`), an optional part without a value (`part:`) is also an error. Otherwise
+    it would be missing, although the file's author wants it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -91,7 +91,7 @@ class Section(BaseModel):
 
 
 def _empty(name: str, part: type[Section]) -> PydanticCustomError:
-    """Return the error for an empty value of a part; `{}` would mean the part's defaults."""
+    """Return the error for a part without a value; it says whether `{}` gives the defaults."""
     try:
         part.model_validate({})
     except ValidationError:
@@ -102,7 +102,7 @@ def _empty(name: str, part: type[Section]) -> PydanticCustomError:
 
 
 def _of_values(error: ValidationError, *, with_missing: bool) -> list[InitErrorDetails]:
-    """Return the problems of single values; a missing key counts only `with_missing`."""
+    """Return the problems of single values, and of missing keys only if `with_missing`."""
     return [
         InitErrorDetails(
             type=PydanticCustomError(
@@ -119,7 +119,7 @@ def _of_values(error: ValidationError, *, with_missing: bool) -> list[InitErrorD
 
 
 def refuse(title: str, problems: list[Refused]) -> NoReturn:
-    """Raise a ValidationError with an error per problem; an outer model adds its own place."""
+    """Raise a ValidationError with an error per problem; pydantic adds an outer model's place."""
     details = [
         InitErrorDetails(
             type=PydanticCustomError("search_space", "{message}", {"message": message}),
@@ -144,7 +144,7 @@ def one_line(value: str) -> str:
 
 
 def matches(pattern: str, words: str) -> Callable[[Any], str]:
-    """Return a check of a pattern; the check's error describes the pattern by `words`."""
+    """Return a validator of text that matches `pattern`, which its error describes by `words`."""
 
     def check(value: Any) -> str:
         if isinstance(value, str) and re.fullmatch(pattern, value):
@@ -161,7 +161,7 @@ def schema_of(pattern: str) -> WithJsonSchema:
 
 
 def not_empty(value: T) -> T:
-    """Return `value`; raise an error of validation if it is empty."""
+    """Return `value`; raise a validation error if it is empty."""
     if not value:
         raise refusal("must not be empty")
     return value
@@ -172,7 +172,7 @@ _LARGEST = 1 << 60  # bytes; HTCondor reads 8 times as many as a negative number
 
 
 def bytes_of(size: str, kilo: float = 1024.0) -> float:
-    """Return the number of bytes of a size such as 2GB; a KB has `kilo` bytes."""
+    """Return the number of bytes of a size such as 2GB, where a KB has `kilo` bytes."""
     return float(size[:-2]) * kilo ** (1 + _UNITS.index(size[-2:]))
 
 

@@ -1,9 +1,9 @@
-"""The use of a machine's slots; a machine is idle while none of its slots is held.
+"""Which of a machine's slots are held (claimed for a job); a machine is idle while none is.
 
-Two kinds of slots have a job's id but run nothing. Partitionable slots run their jobs in dynamic
-slots. Data slots hold files that jobs share, and are claimed with the id of the first of these
+Two kinds of slots have a job's id but run nothing. A partitionable slot has its jobs run in dynamic
+slots. A data slot holds files that jobs share, and is claimed with the id of the first of these
 jobs. HTCondor releases a data slot 5 minutes (KEEP_DATA_CLAIM_IDLE) after the last job, or when the
-machine drains. Until then the machine still counts as idle.
+machine drains. Until then it does not count as held.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ IS_FREE = f'regexp("^data", Name) =?= true || ({_UNHELD})'
 
 
 def is_held(ad: Mapping[str, Any]) -> bool:
-    """Return whether the slot is claimed for a job, or for the next job after a job has ended."""
+    """Return whether the slot is claimed for a job, or kept for the next one after a job ended."""
     return ad.get("State") in HELD and not is_data_slot(ad)
 
 
 def is_data_slot(ad: Mapping[str, Any]) -> bool:
-    """Return whether the slot holds files that jobs share."""
+    """Return whether the slot holds files that jobs share, and runs no job."""
     return ad.get("IsDataSlot") is True
 
 
 def runs_job(ad: Mapping[str, Any]) -> bool:
-    """Return whether a slot runs a job now."""
+    """Return whether the slot runs a job now."""
     return "JobId" in ad and not is_data_slot(ad) and ad.get("SlotType") != "Partitionable"

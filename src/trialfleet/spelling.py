@@ -1,4 +1,4 @@
-"""Suggestions for a misspelt word, without pydantic, because pydantic is slow to import."""
+"""Suggestions for a misspelt word."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LONGEST_GUESSED = 100  # characters of a word that are compared
 def did_you_mean(
     word: str, choices: Iterable[str], other_words: Mapping[str, str] | None = None
 ) -> str:
-    """Return ` (did you mean …?)` for a similar choice or a known other word, else ""."""
+    """Return ` (did you mean …?)` with a similar choice or the value in `other_words`, else ""."""
     known = (other_words or {}).get(word.lower()) or nearest(word, choices)
     return f" (did you mean {known!r}?)" if known else ""
 

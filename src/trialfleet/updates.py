@@ -1,4 +1,4 @@
-"""The restart of a long-lived process as the new release after an update of trialfleet.
+"""The restart of a long-lived process with the new code after an update of trialfleet.
 
 The old code in memory would not match the new release's jobs, scripts and templates.
 """
@@ -19,7 +19,7 @@ _Stamp = tuple[int, int, int]  # inode, bytes, time of the last change in ns
 
 
 class Updates:
-    """A watch of the loaded modules' files. Make it when the process starts."""
+    """Watches the files of the loaded modules. Make it when the process starts."""
 
     def __init__(self) -> None:
         self._began = self._before = _stamps()
@@ -28,7 +28,7 @@ class Updates:
     def follow(self) -> None:
         """After an update, replace this process by a new one with the same command line and id.
 
-        Call this often: the files are checked every `SECONDS`.
+        Call this often; the files are checked every `SECONDS`.
         """
         if self._have_come():
             log.info("trialfleet was updated: restarting")
@@ -47,7 +47,7 @@ class Updates:
 
 
 def _stamps() -> dict[str, _Stamp | None]:
-    """Return a stamp of each file, which changes when the file is replaced or written."""
+    """Return for each loaded module's file a stamp that changes when the file changes."""
     own = [m for name, m in sys.modules.items() if name.split(".")[0] in {__package__, "__main__"}]
     return {file: _stamp(Path(file)) for module in own if (file := getattr(module, "__file__", ""))}
 

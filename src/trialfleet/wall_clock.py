@@ -1,8 +1,9 @@
-"""A wall clock that may be set by NTP after a start, by a person or by a virtual machine.
+"""A wall clock that tolerates jumps: NTP, a person or a virtual machine may set the time.
 
-After a jump ahead all nodes would seem silent or idle, money spent and deadlines over. So for a
-while after a jump a monotonic clock continues the previous time. A jump that is soon corrected has
-no effect. Meanwhile other programs renew their times.
+After a jump ahead, all machines would seem silent or idle, money spent and deadlines over. So for
+SETTLED_SECONDS after a jump, the time before the jump goes on, measured by a monotonic clock.
+Meanwhile other programs renew their time stamps. If the jump is corrected meanwhile, it has no
+effect.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ def real_time() -> datetime:
 
 
 class WallClock:
-    """The time, and whether the clock was set just now."""
+    """The time, and whether the system's clock was set just now."""
 
     def __init__(
         self,
         clock: Callable[[], datetime] = real_time,
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Trust the clock (UTC) at first; `ticks` returns seconds of a clock that nobody sets."""
+        """Trust `clock` (UTC) at first; `ticks` returns seconds of a clock that nobody sets."""
         self._clock, self._ticks = clock, ticks
         self._wall, self._tick = clock(), ticks()
         self._trusted = (self._wall, self._tick)
         self._until = float("-inf")
 
     def now(self) -> datetime:
-        """Return the time to use."""
+        """Return the time in UTC, for SETTLED_SECONDS after a jump without the jump."""
         wall, tick = self._clock(), self._ticks()
         expected = self._wall + timedelta(seconds=tick - self._tick)
         if abs(wall - expected) > SET:
@@ -49,7 +50,7 @@ class WallClock:
 
     @property
     def is_set(self) -> bool:
-        """True if the clock was set so recently before the last call that ages are unknown."""
+        """True if `now` last found a jump so recent that the age of time stamps is unknown."""
         return self._tick < self._until
 
     def _carried_on(self, tick: float) -> datetime:

@@ -1,4 +1,4 @@
-"""Every benchmark, as ratios within one run: machinery (`make bench`), kernels, trainer.
+"""Every benchmark compares two ways in one run: machinery (`make bench`), kernels, trainer.
 
-The kernels' needs torch and numpy alone, as a bare machine with a GPU has them.
+The benchmarks of the kernels need only torch and NumPy, as on a new machine with a GPU.
 """

@@ -1,6 +1,6 @@
-"""Benchmarks of the parts: `make bench`. Ratios within one run, since machines are noisy.
+"""Benchmarks of trialfleet's parts: `make bench`. Figures are ratios, since machines are noisy.
 
-Every figure stands beside the plain way of doing the same on the same machine, minutes apart.
+Each part is compared with a plain way to do the same on the same machine, within minutes.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def make_study(
 
 
 def bench_plan(base: Path) -> None:
-    """41 regions x 100 trials, against a copy of what is written."""
+    """Time the plan of 41 regions x 100 trials, against a copy of the files that it writes."""
     study = make_study(base, regions=41, trials=100, lanes=4)
     places = (base / f"plan{i}" for i in range(100))
     ours = seconds(lambda: plan(study, run="bench", out=next(places)), 3)
@@ -103,7 +103,7 @@ def bench_plan(base: Path) -> None:
 
 
 def bench_next_trial(base: Path) -> None:
-    """Time a job's next trial of the reference trainer, in the same process and in a new one."""
+    """Time the start of a job's next trial, in the same trainer process and in a new one."""
     ours = next_trial(base / "same", stays=True)
     plain = next_trial(base / "new", stays=False)
     line("first step of a job's next trial", ours * 1e3, plain * 1e3, "ms", "a new process")
@@ -113,7 +113,7 @@ def bench_next_trial(base: Path) -> None:
 
 
 def bench_status(base: Path) -> None:
-    """`trialfleet status` of three regions with 20 trials each, against Python's own start."""
+    """Time `trialfleet status` of three regions with 20 trials each, against Python's own start."""
     study = make_study(base, regions=3, trials=20, lanes=4)
     run = plan(study, run="status", out=base / "status")
     finish_trials(run, 20)
@@ -126,7 +126,7 @@ def bench_status(base: Path) -> None:
 
 
 def finish_trials(run: Run, number: int) -> None:
-    """Put this number of complete trials into each region's study, as the service does."""
+    """Store `number` complete trials in each region's study, as the optimiser's service does."""
     storage = open_storage(sqlite_url(RunFolder(run.folder).database))
     for region in run.study.region_table:
         settings = RegionSettings(
@@ -162,7 +162,7 @@ study.ask({n: optuna.distributions.FloatDistribution(0.0, 1.0) for n in names})
 
 
 def bench_ask(base: Path) -> None:
-    """Time a PRE script's ask of a resident service and of a fresh process, 40 trials known."""
+    """Time a PRE script's request to a running service and to a new one, with 40 trials stored."""
     run = plan(make_study(base, 1, 80, lanes=1, per_job=1), run="ask", out=base / "ask")
     folder = RunFolder(run.folder)
     nodes = sorted(p.name for p in folder.region("R00").trials.iterdir())
@@ -204,7 +204,7 @@ def bench_ask(base: Path) -> None:
 
 
 def bench_answer(base: Path) -> None:
-    """Time the wait from an agent's word in a lane to its next order, of a resident service."""
+    """Time from a message of a lane's agent until the service has written the agent's order."""
     run = plan(make_study(base, 1, 80, lanes=1), run="answer", out=base / "answer")
     folder = RunFolder(run.folder)
     (node,) = folder.region("R00").trials.iterdir()
@@ -233,7 +233,7 @@ def end_services(run: Run) -> None:
 
 
 def call(folder: RunFolder, *words: str) -> None:
-    """Call a run's client as a node's script does."""
+    """Call the optimiser's client as the script of a DAG node does."""
     subprocess.run([folder.client, *words], check=True, capture_output=True)
 
 

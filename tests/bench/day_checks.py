@@ -1,7 +1,7 @@
-"""`python -m tests.bench.day_checks`: how often the checks of a day's table err, what they take.
+"""`python -m tests.bench.day_checks`: the errors and the time of the checks of a day's table.
 
-Days of made tables, whose columns tell the target more or less well. A false alarm is a finding on
-a healthy day; a miss is a day with shuffled labels that isn't found.
+The tables are generated; their columns predict the target more or less well. A false alarm is a
+finding on a healthy day. A miss is a day with shuffled labels that isn't found.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _WORDS = list("abcde")
 
 
 def made_table(kind: str, rows: int, strength: float, seed: int, numeric: int = _NUMERIC) -> Table:
-    """Return a day's table of which three columns tell the target.
+    """Return a day's table in which three columns predict the target.
 
     Args:
         kind: "binary", "multiclass" or "regression".
-        rows: how many it has.
-        strength: of what the columns tell, in standard deviations of the noise.
-        seed: another gives another day.
-        numeric: how many numeric columns it has.
+        rows: number of rows.
+        strength: of the columns' effect, in standard deviations of the noise.
+        seed: a different one for each day.
+        numeric: number of numeric columns.
     """
     dealt = np.random.default_rng(seed)
     numbers = dealt.normal(size=(rows, numeric)).astype(np.float32)
@@ -56,19 +56,19 @@ def made_table(kind: str, rows: int, strength: float, seed: int, numeric: int = 
 
 
 def shuffled(table: Table, seed: int) -> Table:
-    """Return a table whose labels belong to other rows."""
+    """Return a table with the labels in random order."""
     return replace(table, target=np.random.default_rng(seed).permutation(table.target))
 
 
 def profile(table: Table) -> DayProfile:
-    """Return a day's profile, as a plan makes it."""
+    """Return the profile of a day's table, as `trialfleet plan` makes it."""
     return profile_of(table, describe(table), seed=0, labels=True)
 
 
 def count(kind: str, rows: int, strength: float, days: int) -> tuple[Counter[str], int]:
-    """Return the false alarms of each check on `SEEDS` healthy days, and the missed shuffles.
+    """Return each check's false alarms on `SEEDS` healthy days, and the missed shuffled days.
 
-    Each day has `days` before it.
+    Each day is compared with `days` earlier ones.
     """
     seeds = range(SEEDS + days)
     profiles = [profile(made_table(kind, rows, strength, seed)) for seed in seeds]

@@ -1,4 +1,4 @@
-"""The time from a job's next trial of the reference trainer to its first step."""
+"""The time from a job's next trial with the reference trainer to the trial's first step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def next_trial(base: Path, *, stays: bool) -> float:
 
     Args:
         base: a folder to work in.
-        stays: one process trains all trials; else each has its own.
+        stays: one process trains all trials; else each trial has a process.
     """
     base.mkdir()
     job = base / "job"

@@ -1,7 +1,7 @@
-"""Costs of the page at 41 regions of 100 trials: `python -m tests.bench.page`.
+"""Costs of the live page at 41 regions of 100 trials: `python -m tests.bench.page`.
 
-The server runs as people start it, and a client asks as the browser's page does: once a second,
-with the version that it has. Processor time is the server's, all of its threads.
+The server runs as users start it. A client asks as the page in a browser does: once a second, with
+the version that it has. Processor time is that of all threads of the server.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _planned(base: Path) -> Run:
 
 
 def _fill(opened: StoredRun) -> None:
-    """Give the first region its trials, and all others copies of them, by SQL: that is quick."""
+    """Store trials of the first region, and copy them for the others by SQL, which is fast."""
     began = datetime.now() - timedelta(minutes=40)
     names = list(opened.graph)
     opened.fill(names[0], TRIALS, began)
@@ -142,7 +142,7 @@ def _first_byte(url: str) -> float:
 
 
 def _seconds_to_screen(opened: StoredRun, server: Server, at: int) -> float:
-    """Measure how soon a page that asks each second shows a recorded trial."""
+    """Measure how soon a page that asks each second shows a newly recorded trial."""
     time.sleep(3)
     version = server.seen()
     _record(opened, at)
@@ -162,7 +162,7 @@ def _record(opened: StoredRun, at: int) -> None:
 
 
 def _share(server: Server, meanwhile: Callable[[], None]) -> float:
-    """Return the part of a core that the server takes while one page is open."""
+    """Return the share of a core that the server uses while one page is open."""
     process = psutil.Process(server.process)
     version = server.seen()
     time.sleep(3)

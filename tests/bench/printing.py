@@ -1,4 +1,4 @@
-"""Lines of figures, and the clock."""
+"""Prints lines of figures, and measures times."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Time and cost from a trial's end to the next one's start: in a job each, in a lane.
+"""Time and cost from a trial's end to the next one's start: in separate jobs, and in one lane.
 
-A lane's trainers note their begin and end in a ledger themselves; the bare DAG and the chain of
-jobs have a gap between two jobs, by HTCondor's logs.
+A lane's job trains one trial after another; its trainers write begin and end to a ledger. For the
+chain of jobs, and for a DAG without trialfleet, the gap between jobs is read from HTCondor's logs.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ trial.run(train)
 
 
 class MakeStudy(Protocol):
-    """Makes a study by regions, trials and lanes; see `tests.bench.__main__.make_study`."""
+    """Makes a study; see `tests.bench.__main__.make_study`."""
 
     def __call__(
         self,
@@ -71,7 +71,7 @@ class MakeStudy(Protocol):
 
 @contextmanager
 def one_slot_pool(base: Path) -> Iterator[Pool]:
-    """A pool that runs one job at a time."""
+    """Start a pool that runs one job at a time."""
     pool = Pool(base / "pool", cpus=1)
     try:
         pool.up()
@@ -82,7 +82,7 @@ def one_slot_pool(base: Path) -> Iterator[Pool]:
 
 
 def bench_turnaround(base: Path, make_study: MakeStudy) -> None:
-    """Short trials in one chain; longer ones in two chains that share a slot, one always queued."""
+    """Time short trials in one chain, then longer ones in two chains that share a slot."""
     plain = median(gaps(run_plain_chain(base)))
     one = plan(make_study(base, 1, TRIALS, lanes=1, per_job=1), run="one", out=base / "one")
     memory = run_and_weigh(one)
@@ -103,7 +103,7 @@ def bench_turnaround(base: Path, make_study: MakeStudy) -> None:
 
 
 def bench_lane(base: Path, pool: Pool, make_study: MakeStudy) -> None:
-    """One lane by itself, of trainers that do nothing: the way from one to the next."""
+    """Time one lane alone, whose trainers do nothing, from one trial to the next."""
     plain = median(gaps(run_plain_chain(base)))
     kinds = (("sh", SHELL, "a new process each"), ("py", STAYING, "one that stays"))
     for kind, text, what in kinds:
@@ -124,7 +124,7 @@ def bench_lane(base: Path, pool: Pool, make_study: MakeStudy) -> None:
 def lane_study(
     base: Path, make_study: MakeStudy, kind: str, text: str, *, has_model: bool
 ) -> Study:
-    """Return a study of one lane whose trainers keep the ledger."""
+    """Return a study of one lane whose trainers write the ledger."""
     ledger = base / f"{kind}.ledger"
     ledger.unlink(missing_ok=True)
     (base / f"lane.{kind}").write_text(text.format(ledger=str(ledger)))
@@ -138,7 +138,7 @@ def lane_study(
 
 
 def run_lane(run: Run, pool: Pool, ledger: Path) -> tuple[list[str], dict[str, float], int]:
-    """Run to the end; its ledger, and what all processes used while trials ended, and how many."""
+    """Run to the end; return the ledger, and the processor time between two numbers of trials."""
     looks: list[tuple[int, dict[str, float]]] = []
     run.submit()
     while run.status().state == "running":
@@ -152,7 +152,7 @@ def run_lane(run: Run, pool: Pool, ledger: Path) -> tuple[list[str], dict[str, f
 
 
 def between(ledger: list[str]) -> list[tuple[float, float]]:
-    """Return the ends of trials, each with the begin of the next."""
+    """Return the time of each trial's end with the time of the next one's begin."""
     noted = [(word, float(when)) for word, when in (line.split() for line in ledger)]
     return [
         (ended, begun)
@@ -167,7 +167,7 @@ def median(values: list[float]) -> float:
 
 
 def run_and_weigh(run: Run) -> dict[str, float]:
-    """Run to the end; the largest memory seen of the service and of DAGMan, in MB."""
+    """Run to the end; return the largest memory of the service and of DAGMan, in MB."""
     largest: dict[str, float] = {}
     run.submit()
     for _ in run.watch(every=1):
@@ -192,7 +192,7 @@ def matches(process: psutil.Process, run: Run, word: str) -> bool:
 
 
 def pss(process: psutil.Process) -> float:
-    """Memory of a process in MB, what it shares with others divided among them."""
+    """Return a process's memory in MB; shared memory is divided among its processes."""
     try:
         return float(process.memory_full_info().pss) / 1e6
     except psutil.Error:
@@ -200,7 +200,7 @@ def pss(process: psutil.Process) -> float:
 
 
 def bare_python() -> float:
-    """Memory of an interpreter that does nothing, in MB."""
+    """Return the memory of an interpreter that does nothing, in MB."""
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE
     ) as bare:
@@ -212,7 +212,7 @@ def bare_python() -> float:
 
 @cache
 def run_plain_chain(base: Path) -> list[Path]:
-    """Run the same jobs as a DAG without scripts, each file written by hand."""
+    """Run the same jobs as a DAG without scripts, whose files trialfleet didn't write."""
     folder = base / "plain"
     folder.mkdir()
     lines = []
@@ -237,7 +237,7 @@ def logs_of(run: Run) -> list[Path]:
 
 
 def gaps(logs: list[Path]) -> list[float]:
-    """Seconds between the end of a job and the start of the next, on one slot."""
+    """Return the seconds between each job's end and the next one's start, on one slot."""
     import htcondor2
 
     spans = []

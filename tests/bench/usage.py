@@ -1,4 +1,4 @@
-"""Processor time and memory of a pool's processes and of the runs in it, by what they are."""
+"""Processor time and memory of the processes of a pool and its runs, by role."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _OF_NODES = ("condor_startd", "condor_procd")  # the latter looks at the jobs' p
 
 
 def cpu_by_role(pool: Pool) -> dict[str, float]:
-    """Seconds of a processor by role; what ended processes took is their parent's part.
+    """Return processor seconds by role; those of ended processes count for their parents.
 
-    The difference of two is what was used between them, as long as the pool is up.
+    The difference of two results is the usage between them, as long as the pool is up.
     """
     found: dict[str, float] = defaultdict(float)
     for role, process in _roles(pool):
@@ -30,7 +30,7 @@ def cpu_by_role(pool: Pool) -> dict[str, float]:
 
 
 def memory_by_role(pool: Pool) -> dict[str, tuple[int, float]]:
-    """Return processes and their memory in MB by role; shared memory is divided among them."""
+    """Return number and memory in MB of processes by role; shared memory is divided."""
     found: dict[str, tuple[int, float]] = {}
     for role, process in _roles(pool):
         with suppress(psutil.Error):
@@ -40,7 +40,7 @@ def memory_by_role(pool: Pool) -> dict[str, tuple[int, float]]:
 
 
 def parts(used: dict[str, float]) -> tuple[float, float]:
-    """Return the access point's part of such figures, and the nodes' without their trainers."""
+    """Return the access point's part of usage by role, and the nodes' without the trainers."""
     trainers = sum(value for role, value in used.items() if role.startswith(TRAINER))
     nodes = sum(value for role, value in used.items() if role.startswith(NODE))
     return sum(used.values()) - nodes, nodes - trainers
@@ -53,7 +53,7 @@ def difference(before: dict[str, float], after: dict[str, float]) -> dict[str, f
 
 
 def _roles(pool: Pool) -> Iterator[tuple[str, psutil.Process]]:
-    """Yield each process of the pool with what it is."""
+    """Yield each process of the pool with its role."""
     known: dict[int, psutil.Process] = {}
     if master := pool.master():
         with suppress(psutil.Error):
@@ -80,7 +80,7 @@ def _roles(pool: Pool) -> Iterator[tuple[str, psutil.Process]]:
 
 
 def _name(process: psutil.Process) -> str:
-    """Return a process's name, by its program's where that is an interpreter."""
+    """Return a process's name; of an interpreter, the name of its program."""
     name, words = process.name(), " ".join(process.cmdline())
     marks = {"agent.pyz": "agent", "programs serve": "service", "programs supervise": "supervisor"}
     return next((what for mark, what in marks.items() if mark in words), name)

@@ -1,7 +1,8 @@
 """`python -m tests.storm`: no crash leaves a run stuck, loses a trial or doubles one.
 
-A pool of its own in a folder of its own, runs of a small study in it, and random processes killed
-at random moments. Prints what it found; exits 0 if that is nothing, else 1 and keeps the folder.
+Runs of a small study in a new pool and folder, while random processes are killed at random moments.
+Prints the faults that it found. The exit code is 0 if there are none; else it is 1, and the folder
+is kept.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from tests.storm.victims import KINDS
 
 
 def main() -> None:
-    """Raise a storm."""
+    """Run a storm."""
     arguments = _arguments()
     if not arguments.lab:
         enter_own_namespace()

@@ -19,20 +19,20 @@ BEST_X = 0.3  # the trainer's loss is (x - BEST_X)²
 
 @dataclass
 class Audit:
-    """Faults found in some runs; all are zero unless the storm has shown one.
+    """Faults found in some runs (the first seven numbers), and counts of what was done.
 
     Attributes:
-        lost: trials of the budget that no study knows a value of.
-        doubled: numbers or nodes that two trials have, and numbers left out.
+        lost: trials of the budget for which no value is stored.
+        doubled: numbers or DAG nodes that two trials have, and numbers left out.
         wrong: values, or published models, that don't follow from the parameters.
         repeated: trials that were trained again after their good result had arrived.
         unpublished: regions without a model.
         unended: runs that did not end by themselves.
         persons: how often a person was needed.
-        evidence: each finding in words.
+        evidence: each fault in words.
         trials: number of recorded trials.
         stopped: how many of them were stopped early.
-        trainings: how many ran for them and for the full trainings; the rest is repeated work.
+        trainings: number of trainings of trials and full trainings, repetitions included.
         mends: the supervisor's repairs, by fault.
     """
 
@@ -59,12 +59,12 @@ class Audit:
         return not any(getattr(self, name) for name in self.FAULTS)
 
     def add(self, run: Run, words: Iterable[Word] = (), ledger: Path | None = None) -> None:
-        """Look at a run that is over.
+        """Look for faults in a run that is over.
 
         Args:
             run: the run.
-            words: what its agents said, as far as it was noticed.
-            ledger: what its trainers wrote down.
+            words: messages that its jobs' agents wrote, as far as they were noticed.
+            ledger: the file in which its trainers wrote when each trial began and ended.
         """
         self.runs += 1
         status = run.status()
@@ -87,11 +87,11 @@ class Audit:
                 setattr(self, name, mine + value)
 
     def needed(self, what: str) -> None:
-        """Note that a person was needed."""
+        """Record that a person was needed, and why."""
         self._note("persons", what)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the audit as plain data."""
         return {**vars(self), "mends": dict(self.mends)}
 
     def _add_region(self, run: Run, region: str) -> None:
@@ -150,7 +150,7 @@ class Audit:
 
 
 def trial_logs(folder: Path) -> list[Path]:
-    """Return HTCondor's logs of a run's trials and full trainings."""
+    """Return HTCondor's event logs of a run's trials and full trainings."""
     return [*folder.glob("regions/*/trials/*/log"), *folder.glob("regions/*/best/log")]
 
 
@@ -159,5 +159,5 @@ def _follows(value: float | None, x: float) -> bool:
 
 
 def _kind(what: str) -> str:
-    """Return a fault without the names that differ from one to the next."""
+    """Return a fault's text without names that differ from case to case."""
     return re.split(r": |\d", what)[0]

@@ -1,9 +1,9 @@
-"""The wall clock of a storm: wrong for its processes alone, where a machine has one for all.
+"""The wall clock of a storm: wrong for its processes alone, although a machine has only one.
 
-A library that is preloaded into everything in the storm's namespace adds to the time of day what
-the storm says (`wrong_clock.c`). libfaketime is made for that, too, but Debian 12's, 0.9.10, breaks
-each `time.sleep` of a Python from 3.11 on if the monotonic clock is to stay right, and its
-semaphores outlive processes that are killed.
+A library that is preloaded into all programs in the storm's namespace adds an offset to the time of
+day (`wrong_clock.c`). libfaketime would do that, too. But Debian 12's 0.9.10 breaks each
+`time.sleep` of Python 3.11 or newer if the monotonic clock is to stay right, and its semaphores
+outlive processes that are killed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _PLACE = Path("/dev/shm")
 
 
 def enter_own_time() -> None:
-    """Become this program with a wall clock of its own; to be called in a mount namespace.
+    """Restart this program with a separate wall clock; call this in a mount namespace.
 
-    Nothing happens where there is no C compiler, or the namespace may not be furnished so.
+    Nothing happens if there is no C compiler, or the namespace does not allow it.
     """
     if FILE in os.environ:
         return
@@ -38,7 +38,7 @@ def enter_own_time() -> None:
 
 
 def _furnished() -> Path:
-    """Set up and return the file that sets the clock of all processes started from now on."""
+    """Preload the library, and return the file that sets the clock of programs started later."""
     _run("mount", "-t", "tmpfs", "trialfleet-storm", str(_PLACE))
     file, library = _PLACE / "clock", _PLACE / "wrong_clock.so"
     make(file, library)
@@ -47,15 +47,15 @@ def _furnished() -> Path:
 
 
 def make(file: Path, library: Path) -> None:
-    """Make a clock that goes right, and the library that has a process go by it.
+    """Make the file of a clock that goes right, and the library that makes programs use it.
 
     Args:
-        file: by which the clock is set.
+        file: sets the clock.
         library: to be preloaded.
 
     Raises:
         OSError: there is no C compiler.
-        CalledProcessError: it fails.
+        CalledProcessError: the compiler fails.
     """
     file.write_bytes(bytes(_COUNT.size + SETTINGS * _SETTING.size))
     define = f'-DCLOCK_FILE="{file}"'
@@ -63,9 +63,9 @@ def make(file: Path, library: Path) -> None:
 
 
 def _preload(library: Path) -> None:
-    """Have the dynamic linker load a library into each program that is started from now on.
+    """Have the dynamic linker load `library` into each program that is started from now on.
 
-    By its file and not by a variable: HTCondor gives jobs an environment of their own.
+    This uses the linker's file and not a variable, because HTCondor gives jobs another environment.
     """
     before = Path("/etc/ld.so.preload")
     text = before.read_text() if before.exists() else ""
@@ -82,7 +82,7 @@ def _run(*words: str) -> None:
 
 
 class Clock:
-    """The clock that `enter_own_time` gave this program and all that it starts."""
+    """The clock that `enter_own_time` gave this program and all programs that it starts."""
 
     def __init__(self) -> None:
         file = os.environ.get(FILE)
@@ -92,11 +92,11 @@ class Clock:
 
     @property
     def can_be_set(self) -> bool:
-        """True if there is such a clock, and room for two more settings."""
+        """True if there is such a clock, and its file has room for two more settings."""
         return self._file is not None and self._count + 2 <= SETTINGS
 
     def set(self, wrong: int) -> None:
-        """Set it this number of seconds ahead of the right time; back, if negative."""
+        """Set the clock `wrong` seconds ahead of the right time, or behind it if negative."""
         assert self._file is not None, "there is no clock of our own"
         right = int(time.time()) - self.wrong
         with self._file.open("r+b", buffering=0) as file:

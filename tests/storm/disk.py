@@ -1,4 +1,4 @@
-"""A small disk of its own for a storm's run, which can be filled up."""
+"""A small disk for a storm's run, which can be filled up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DISK_MB = 512
 
 
 def enter_own_namespace() -> None:
-    """Become this program in a mount namespace of its own, where that is allowed."""
+    """Restart this program in a new mount namespace, if that is allowed."""
     if INSIDE in os.environ or shutil.which("unshare") is None:
         return
     as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
@@ -24,7 +24,7 @@ def enter_own_namespace() -> None:
 
 
 def fill_disk(ballast: Path) -> None:
-    """Fill a disk to its last byte, with a file that gives the room back once it is removed."""
+    """Fill a disk to its last byte with the file `ballast`, which can be removed again."""
     with ballast.open("wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12):
             try:
@@ -52,14 +52,14 @@ class Disk:
         fill_disk(self._ballast)
 
     def empty(self) -> None:
-        """Give the room back."""
+        """Remove what `fill` wrote."""
         self._ballast.unlink(missing_ok=True)
 
     def protect(self) -> None:
-        """Let nothing be made, renamed, removed or opened for writing.
+        """Let no file be created, renamed, removed or opened for writing.
 
-        By modes: a disk can't be mounted read-only while files are open, and the pool's processes,
-        in a user namespace of root's or a plain user's, have no privilege that overrides them.
+        This uses file modes, because a disk can't be mounted read-only while files are open. The
+        modes work because the pool's processes have no privilege that overrides them.
         """
         for path in [self.root, *sorted(self.root.rglob("*"))]:
             try:
@@ -70,7 +70,7 @@ class Disk:
                 continue
 
     def allow(self) -> None:
-        """Take that back."""
+        """End the effect of `protect`."""
         for path, mode in self._modes.items():
             try:
                 path.chmod(mode)
@@ -79,12 +79,12 @@ class Disk:
         self._modes = {}
 
     def keep(self, place: Path) -> None:
-        """Copy what a storm leaves here to where it outlives the namespace."""
+        """Copy the disk's content to `place`, which outlives the namespace."""
         if self.is_small:
             shutil.copytree(self.root, place, symlinks=True, ignore=_without_sockets)
 
     def remove(self) -> None:
-        """Take the disk away, so that its folder can be removed."""
+        """Unmount the disk, so that its folder can be removed."""
         if self.is_small:
             subprocess.run(["umount", "--lazy", self.root], check=False)
 

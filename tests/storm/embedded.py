@@ -1,4 +1,4 @@
-"""An embedded pool as the storm's ground: processes killed, and what befalls a machine."""
+"""A storm in an embedded pool (HTCondor on this machine), whose processes and machine fail."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RATES = {"master": 0.2}  # of a kind's deaths; a master's takes the whole pool w
 
 
 def study(settings: Settings, ledger: Path) -> dict[str, Any]:
-    """Return a study whose loss is known, with trials of a second; of six with early stopping."""
+    """Return a study with a known loss and trials of one second, or six with early stopping."""
     return {
         **_plain(settings, ledger),
         **({"early_stopping": _STOPPING} if settings.stopping else {}),
@@ -60,7 +60,7 @@ def _plain(settings: Settings, ledger: Path) -> dict[str, Any]:
 
 
 def _region(number: int, settings: Settings) -> dict[str, Any]:
-    """Return a region with its own number of trials per job, resident trainer and checkpoints."""
+    """Return a region; its `number` decides trials per job, resident trainer and checkpoints."""
     per_job = settings.trials_per_job or TRIALS_PER_JOB[number % len(TRIALS_PER_JOB)]
     stays, saves, is_brief = number // 3 % 2, number % 5 == 4, number % 4 == 3
     return {
@@ -74,13 +74,12 @@ _STOPPING: dict[str, Any] = {"min_steps": 3, "startup_trials": 2, "grace_seconds
 
 
 class Embedded:
-    """An embedded pool, in a folder of its own; see `Ground`."""
+    """An embedded pool in a separate folder; see `Ground`."""
 
     look_seconds = 1.0
     recovery_seconds = 60.0
 
     def __init__(self, folder: Path, settings: Settings) -> None:
-        """Name the pool; nothing is started yet."""
         self.pool = Pool(folder / "pool", cpus=CPUS)
         self._settings = settings
         self._disk = Disk(folder / "runs")
@@ -103,7 +102,7 @@ class Embedded:
         use(self.pool.environment())
 
     def tend(self) -> list[str]:
-        """Restart the pool, as systemd does on a real machine."""
+        """Restart the pool if it is down, as systemd does on a real machine."""
         if self.pool.is_up():
             return []
         try:
@@ -179,7 +178,7 @@ class Embedded:
         return None
 
     def _ambush(self, random: Random) -> Strike | None:
-        """Kill one of those by which an agent and the service talk, at a moment of their talk."""
+        """Kill a process just when a job's agent and the optimiser's service exchange a message."""
         assert self._words is not None, "there is a run"
         kind, moments = random.choice(TALKING), {"asked", random.choice(MOMENTS)}  # one is rare
         kinds = frozenset({kind})
@@ -199,7 +198,7 @@ class Embedded:
         return None
 
     def _of_kind(self) -> Callable[[str], list[Victim]]:
-        """Return what gives the processes of a kind, looked for once; a short-lived is caught."""
+        """Return a function that returns a kind's processes; it waits for a short-lived kind."""
         alive = victims(self.pool.condor_config)
 
         def of_kind(kind: str) -> list[Victim]:
@@ -232,7 +231,7 @@ class Embedded:
         return None
 
     def _crash(self, _: Random) -> Strike:
-        """Kill the machine, and start it again."""
+        """Kill all of the pool's processes, as if the machine failed; `tend` restarts the pool."""
         self.pool.down(grace=0)
         return Strike(what="killed the whole pool", counts=("crash",))
 
@@ -267,7 +266,7 @@ class Embedded:
         )
 
     def _set_clock(self, random: Random) -> Strike | None:
-        """Set the machine's clock wrong, by seconds or up to an hour; NTP sets it right."""
+        """Set the clock wrong by up to an hour, and right again later, as NTP would."""
         wrong = random.choice([-1, 1]) * round(MOST_WRONG ** random.random())
         if not self._clock.can_be_set or self._clock.wrong:
             return None

@@ -1,4 +1,4 @@
-"""A storm's surroundings: a pool, one run after another in it, and all possible disturbances."""
+"""Where a storm takes place: a pool, one run after another in it, and all possible failures."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ class Settings:
     """A storm's settings.
 
     Attributes:
-        kills: processes to kill; in the lab, events of any kind.
-        seed: of the order of events; which process is there to be killed is the machine's word.
+        kills: number of processes to kill; in the lab, of events of any kind.
+        seed: of the order of events; which processes exist to be killed depends on the machine.
         regions: of each run.
         trials: of each region.
-        mean: seconds between two events on average.
+        mean: mean number of seconds between two events.
         clocks: the share of events that set the clock.
-        ambushes: the share of events that kill at a moment of the talk of agent and service.
+        ambushes: the share of events that kill during a message between a job's agent and the
+            optimiser's service.
         stopping: whether trials are stopped early.
         trials_per_job: of all regions; None: all, 1 and 2, region by region.
     """
@@ -41,14 +42,14 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Strike:
-    """Something that befell the pool.
+    """A failure that was caused.
 
     Attributes:
-        what: in words.
+        what: description.
         counts: the names by which it is counted.
         lasts: seconds until its end.
-        ends: what is done then.
-        ended: that in words.
+        ends: ends it.
+        ended: description of its end.
     """
 
     what: str
@@ -62,10 +63,10 @@ class Ground(Protocol):
     """A pool with a run in it.
 
     Attributes:
-        shares: how often which event is, as a part of all; the rest are kills.
-        left_out: events that can't be had here, and why.
+        shares: the share of each kind of event among all events; the rest are kills.
+        left_out: events that are not possible on this machine, and why.
         look_seconds: between two looks at the run.
-        recovery_seconds: after the last event, for all to run again.
+        recovery_seconds: the time after the last event until all processes must run again.
     """
 
     shares: Mapping[str, float]
@@ -74,31 +75,31 @@ class Ground(Protocol):
     recovery_seconds: float
 
     def up(self) -> None:
-        """Bring the pool up."""
+        """Start the pool."""
 
     def tend(self) -> Sequence[str]:
-        """Do what happens by itself on a machine; return what was done, in words."""
+        """Do what a machine's systemd would do; return descriptions of what was done."""
 
     def strike(self, event: str, random: Random) -> Strike | None:
-        """Have something befall the pool; None where nothing is there that it could."""
+        """Cause a failure of kind `event`; None if nothing is there that can fail so."""
 
     def plan(self, number: int) -> None:
         """Plan the run of this number."""
 
     def submit(self) -> None:
-        """Hand it to HTCondor; PoolError while that is away."""
+        """Submit the planned run to HTCondor; PoolError while HTCondor can't be reached."""
 
     def resume(self) -> None:
-        """Do what a person does with a run that doesn't go on; PoolError as `submit`."""
+        """Resume the run, as a person does with a stalled run; PoolError as for `submit`."""
 
     def look(self, before: Progress) -> Seen:
-        """Return how the run stands; what can't be read now is as it was before."""
+        """Return the run's state; what can't be read now is as in `before`."""
 
     def missing(self) -> list[str]:
-        """Return what does not run of what should; empty where all does."""
+        """Return the processes and jobs that should run and don't; empty if all run."""
 
     def close(self, audit: Audit) -> None:
-        """Audit the run that is over; it is removed if nothing was found."""
+        """Audit the run, which is over; remove it if there is no fault."""
 
     def down(self, kept: Path | None) -> None:
-        """End everything; what the runs left is copied to a folder, if one is named."""
+        """Stop the pool, and copy the runs' folders to `kept` if given."""

@@ -1,7 +1,7 @@
-"""The fleet's lab as a storm's ground: nodes that are cut off, lost, taken back; processes killed.
+"""A storm in the fleet's lab: nodes are cut off, killed or interrupted, and processes killed.
 
-A node whose process dies is restarted by its own systemd, one that is lost is replaced by the run's
-autoscaler. Nobody else does anything: that is what is to be shown.
+If a process of a node dies, the node's systemd restarts it. If a node dies, the run's autoscaler
+replaces it. The storm shows that nothing else is needed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ class LabGround:
     left_out: Sequence[str] = ()
 
     def __init__(self, folder: Path, settings: Settings) -> None:
-        """Name the lab; nothing is started yet."""
         self.shares: Mapping[str, float] = {"cut": 0.2, "lose": 0.07, "interrupt": 0.08}
         self._settings = settings
         self._lab = Lab.start(folder / "lab")
@@ -58,7 +57,7 @@ class LabGround:
 
     @property
     def project(self) -> Project:
-        """The manager, which is up."""
+        """The manager of the lab, after `up`."""
         assert self._project is not None, "the lab is up"
         return self._project
 
@@ -73,7 +72,7 @@ class LabGround:
         self.project.trialfleet(*words, timeout=300)
 
     def tend(self) -> list[str]:
-        """Do nothing: the lab's machines have a systemd each."""
+        """Do nothing, because each of the lab's machines has its systemd."""
         return []
 
     def down(self, kept: Path | None) -> None:
@@ -153,7 +152,7 @@ class LabGround:
         return strikes[event](random)
 
     def _living(self) -> list[str]:
-        """Return the nodes that run and can be reached."""
+        """Return the nodes that run and are not cut off."""
         return [
             one["id"]
             for one in self._lab.instances("running")
@@ -161,7 +160,7 @@ class LabGround:
         ]
 
     def _kill(self, random: Random) -> Strike | None:
-        """Kill a process of the manager's or of a node's, as often of the one as of the other."""
+        """Kill a process of the manager or of a node, each with the same probability."""
         nodes = [self._lab.machine(name) for name in self._living()]
         is_node = bool(nodes) and random.random() < 0.5
         machine = random.choice(nodes) if is_node else self._lab.manager
@@ -192,7 +191,7 @@ class LabGround:
         )
 
     def _lose(self, random: Random) -> Strike | None:
-        """Kill a machine without a notice to anybody."""
+        """Kill a machine without notice, even to AWS."""
         if len(living := self._living()) < 2:
             return None
         name = random.choice(living)
@@ -214,7 +213,7 @@ class LabGround:
 
 
 def _processes(machine: Machine) -> dict[str, list[str]]:
-    """Return the numbers of a machine's processes, by kind."""
+    """Return the pids of a machine's processes, by kind."""
     found: dict[str, list[str]] = {}
     for line in machine.run(PROCESSES).stdout.splitlines():
         pid, cwd, *words = line.rstrip("\t").split("\t")

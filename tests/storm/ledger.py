@@ -1,7 +1,7 @@
-"""The ledger of a storm's trainers, and those of their trainings that were useless.
+"""The ledger, in which a storm's trainers write when trials begin and end; repeated trainings.
 
-Nothing that arrived is to be trained again. Of that there are two accounts: the marks in the jobs'
-logs, and the trainers' ledger beside the words that were noticed.
+A trial whose result has arrived must not be trained again. Two sources show whether one was: the
+marks in the jobs' logs, and the ledger together with the agents' messages.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Name = tuple[str, str]  # a region's slug, and a trial of it
 
 @dataclass
 class Times:
-    """The times of a trial's begins and ends in a trainer, by `time.monotonic`."""
+    """When a trial began and ended in a trainer, by `time.monotonic`."""
 
     begins: list[float] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)
 
 
 def read_ledger(ledger: Path) -> dict[Name, Times]:
-    """Return what the trainers of a run wrote down."""
+    """Return what the trainers of a run wrote into the ledger, by trial."""
     found: dict[Name, Times] = defaultdict(Times)
     for text in ledger.read_text().splitlines() if ledger.exists() else ():
         line = json.loads(text)
@@ -42,11 +42,11 @@ def read_ledger(ledger: Path) -> dict[Name, Times]:
 
 
 def trained_again(ledger: dict[Name, Times], words: Iterable[Word]) -> set[Name]:
-    """Return the trials that were trained again though their good result had arrived.
+    """Return the trials that were trained again although their good result had arrived.
 
     Args:
-        ledger: when they began and ended in their trainers.
-        words: what their agents said.
+        ledger: when the trials began and ended in their trainers.
+        words: the messages of their jobs' agents.
     """
     done: dict[Name, float] = {}
     for word in words:
@@ -57,7 +57,7 @@ def trained_again(ledger: dict[Name, Times], words: Iterable[Word]) -> set[Name]
 
 
 def begun_again(log: str) -> set[str]:
-    """Return the trials that begin in a job's log after they ended well."""
+    """Return the trials that, by a job's log, began again after they had ended well."""
     ended: set[str] = set()
     found = set()
     for trial, kind, code in MARK.findall(log):
@@ -69,5 +69,5 @@ def begun_again(log: str) -> set[str]:
 
 
 def begins(log: str) -> int:
-    """Return how often a trial begins in a job's log."""
+    """Return how often any trial begins in a job's log."""
     return sum(kind == "begins" for _, kind, _ in MARK.findall(log))

@@ -1,6 +1,6 @@
-"""Each kind of process killed once in each phase of a region: how long until all ran again.
+"""Each kind of process is killed once in each phase of a region: how long until all run again.
 
-The region is kept in its phase: its trainers wait for a file, or the phase's program is stopped.
+The region is kept in its phase: its trainers wait for a file, or the phase's program is suspended.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Row = dict[str, str]
 
 
 class Matrix:
-    """Kills by phase, in a pool of its own."""
+    """Kills by phase, in a new pool."""
 
     def __init__(self, folder: Path, say: Say) -> None:
         self.pool = Pool(folder / "pool", cpus=CPUS)
@@ -49,7 +49,7 @@ class Matrix:
         self._say = say
 
     def rows(self, phases: Iterable[str] = PHASES) -> dict[str, Row]:
-        """Return for each phase and kind the seconds until all ran again, or `FAILED`."""
+        """Return for each phase and kind the seconds until all processes ran again, or FAILED."""
         self._runs.mkdir()
         self.pool.up(seconds=START_SECONDS)
         use(self.pool.environment())
@@ -114,7 +114,7 @@ class _Region:
         self._keeper = threading.Thread(target=self._keep, daemon=True)
 
     def reach(self, phase: str) -> bool:
-        """Bring the region to the phase; returns whether that came true."""
+        """Bring the region to the phase; return whether that succeeded."""
         self._keeper.start()
         self.run.submit()
         reached: dict[str, Callable[[], bool]] = {
@@ -130,7 +130,7 @@ class _Region:
         return self.wait(reached[phase], PHASE_SECONDS)
 
     def end(self) -> bool:
-        """Let everything go on; returns whether the run is done by itself."""
+        """Let the region go on; return whether the run ended as it should, without help."""
         self._is_kept = False
         self._keeper.join()
         self._signal(signal.SIGCONT)
@@ -138,11 +138,11 @@ class _Region:
         return self.wait(self._is_done, END_SECONDS)
 
     def wait(self, holds: Callable[[], bool], seconds: float = RECOVERY_SECONDS) -> bool:
-        """Wait until something holds, in the phase; the machine's systemd lives meanwhile."""
+        """Return whether something holds within `seconds`; a pool that is down is started."""
         return wait_in_pool(self._pool, holds, seconds)
 
     def _keep(self) -> None:
-        """Stop the phase's program as soon as it is there, while a pool comes up, too."""
+        """Suspend the phase's program whenever it runs, until the phase is over."""
         while self._is_kept:
             self._signal(signal.SIGSTOP)
             time.sleep(0.02)
@@ -170,7 +170,7 @@ class _Region:
 
 
 def wait_in_pool(pool: Pool, holds: Callable[[], bool], seconds: float) -> bool:
-    """Wait until something holds; bring the pool up meanwhile, as the machine's systemd would."""
+    """Return whether something holds in time; start a pool that is down, as systemd would."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if not pool.is_up():

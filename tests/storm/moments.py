@@ -1,7 +1,8 @@
-"""Those by which an agent and the service talk, killed at each moment of their talk.
+"""Kills at each moment of the messages between a job's agent and the optimiser's service.
 
-The region has one lane, so that each process is the job's own. To hit a moment that lasts for
-milliseconds, the other side of the talk is stopped before it, and goes on after the kill.
+The region has one lane (one sequence of trials), so all killed processes are of that lane's job. To
+hit a moment of a few milliseconds, the receiver of the message is suspended before the kill, and
+continued after it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class MissedError(Exception):
 
 
 class Moments:
-    """Kills by moment, in a pool of its own; `rows` as of `Matrix`."""
+    """Kills by moment, in a new pool; `rows` is like that of `Matrix`."""
 
     def __init__(self, folder: Path, say: Say) -> None:
         self.pool = Pool(folder / "pool", cpus=CPUS)
@@ -48,7 +49,7 @@ class Moments:
         self._runs, self._say = folder / "runs", say
 
     def rows(self) -> dict[str, Row]:
-        """Return for each moment and kind the seconds until the next trial ended, or `FAILED`."""
+        """Return for each moment and kind the seconds until the next trial ended, or FAILED."""
         self._runs.mkdir()
         self.pool.up(seconds=START_SECONDS)
         use(self.pool.environment())
@@ -115,7 +116,7 @@ class Moments:
 
 
 class _Lane:
-    """A run of one region with one lane."""
+    """A run of one region with one lane (a sequence of trials)."""
 
     def __init__(self, pool: Pool, run: Run) -> None:
         self.run, self._pool = run, pool
@@ -124,10 +125,10 @@ class _Lane:
 
     @contextmanager
     def at(self, moment: str, *, is_last: bool) -> Iterator[str]:
-        """Bring the talk to a moment, and let it go on afterwards; gives the trial's name.
+        """Hold the messages at a moment during the block; yield the trial's name.
 
         Raises:
-            MissedError: it was not hit.
+            MissedError: the moment was not hit.
         """
         self._until_one_trains(is_last=is_last)
         if moment == "no service":
@@ -162,13 +163,13 @@ class _Lane:
             raise MissedError
 
     def kill(self, kind: str) -> bool:
-        """Kill the process of a kind; returns whether there was one."""
+        """Kill a process of a kind; return whether there was one."""
         pids = self._alive(kind)
         _signal(pids[:1], signal.SIGKILL)
         return bool(pids)
 
     def has_recorded_since(self, begin: float, trial: str) -> bool:
-        """Return whether another trial's end was recorded, or there are no more."""
+        """Return whether another trial has been recorded since, or none is left."""
         recorded = (word for word in self.words.all if word.moment == "told" and word.time > begin)
         return any(word.trial != trial for word in recorded) or self.is_done()
 
@@ -177,7 +178,7 @@ class _Lane:
         return self.run.report.exists() and self.run.status().state is RunState.DONE
 
     def wait(self, holds: Callable[[], bool], seconds: float) -> bool:
-        """Wait until something holds; the machine's systemd lives meanwhile."""
+        """Return whether something holds within `seconds`; a pool that is down is started."""
         return wait_in_pool(self._pool, holds, seconds)
 
     def _next(self, moment: Moment) -> Word:
@@ -200,7 +201,7 @@ class _Lane:
 
     @contextmanager
     def _stopping(self, kind: str, *, on: str) -> Iterator[Word]:
-        """Stop a process at once when something is written, before anything else is."""
+        """Suspend the processes of a kind as soon as the message `on` is written."""
         pids = self._alive(kind)
         word = self._next("told" if on == "told" else "arrived")
         _signal(pids, signal.SIGSTOP)
@@ -216,7 +217,7 @@ class _Lane:
 
     @contextmanager
     def _without(self, kind: str) -> Iterator[None]:
-        """Kill each process of a kind as soon as it is there."""
+        """Kill each process of a kind as soon as it exists, during the block."""
         is_over = threading.Event()
 
         def keep() -> None:

@@ -1,4 +1,4 @@
-"""A run on a lab's manager: `python -m tests.storm.on_manager look|audit RUN` prints JSON."""
+"""On a lab's manager, `python -m tests.storm.on_manager look|audit RUN` prints JSON about a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trialfleet import Run
 
 
 def main(what: str, folder: Path) -> None:
-    """Print how a run stands and what of it does not run, or the audit of it."""
+    """Print a run's state and the processes that it lacks, or the audit of the run."""
     run = Run(folder)
     if what == "audit":
         audit = Audit()

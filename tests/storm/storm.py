@@ -1,4 +1,4 @@
-"""The storm itself: events at random moments, calm at last, and what became of the runs."""
+"""The storm itself: events at random moments, then none, and what became of the runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOTHING = Seen(progress=Progress(), is_done=False, has_ended=False, message="", 
 
 @dataclass
 class Storm:
-    """A storm over runs; it notes what befell them in a log of its own."""
+    """A storm over runs; it records the events in `storm.log`."""
 
     folder: Path
     settings: Settings
@@ -51,7 +51,7 @@ class Storm:
     # --- The course of a storm --------------------------------------------------------------------
 
     def rage(self) -> None:
-        """Do all of it: runs under events until the kills are spent; then calm; then the audit."""
+        """Cause events during runs until the kills are used up; let each run end, and audit it."""
         self.ground.up()
         while self.events["kill"] < self.settings.kills:
             self._start_run()
@@ -79,7 +79,7 @@ class Storm:
             self._later.append((time.monotonic() + strike.lasts, strike))
 
     def _lull(self) -> None:
-        """Leave a run alone that nothing came of for long; help it if it does not go on."""
+        """Cause no event while a stalled run recovers; resume it if it does not."""
         self.events["lull"] += 1
         self._print("a lull")
         self._calm()
@@ -91,7 +91,7 @@ class Storm:
         self._since = time.monotonic()
 
     def _calm(self) -> None:
-        """Let what was begun come to its end, such as a freeze."""
+        """Wait until all events that last some time, such as a suspended process, have ended."""
         while self._later:
             self._pass(1.0)
 
@@ -108,7 +108,7 @@ class Storm:
         return seconds
 
     def _until_the_end(self) -> None:
-        """Wait until the run is done; if it stalls, act as the person that it needs."""
+        """Wait until the run is done; if it stalls, resume it as a person would."""
         for _ in range(PERSONS):
             while not self._seen.is_done and not self._stands_still():
                 self._pass(1.0)
@@ -138,7 +138,7 @@ class Storm:
         self._retrying(self.ground.submit, self.ground.resume)
 
     def _retrying(self, first: Callable[[], object], then: Callable[[], object]) -> None:
-        """Take the first action, and from the second try on the other, while HTCondor is away."""
+        """Call `first`, then `then` again and again while HTCondor can't be reached."""
         deadline, action = time.monotonic() + START_SECONDS, first
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Small storms, as `make storm` raises large ones."""
+"""Small storms; `make storm` runs large ones."""
 
 from __future__ import annotations
 

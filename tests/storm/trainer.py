@@ -1,8 +1,8 @@
-"""A storm's trainer: minimises (x - 0.3)², and writes down when each trial began and ended in it.
+"""A storm's trainer: minimises (x - 0.3)², and records when each trial began and ended in it.
 
-With the constant `stays` it is one that trains trial after trial in one process, and says so by
-its command line; else each trial has a process. The ledger is the file that the constant `ledger`
-names: a line for each begin and each end, by a clock that nobody sets.
+With the constant `stays`, one process trains trial after trial, and its command line shows that;
+otherwise each trial has a process. The constant `ledger` names the file for the records: a line for
+each begin and each end, with the time of a monotonic clock.
 """
 
 import json
@@ -22,7 +22,7 @@ BEST_X = 0.3
 
 
 def train(t: Trial) -> None:
-    """Train one trial, in the working directory, whose name is the trial's."""
+    """Train one trial, in the working directory, which has the trial's name."""
     note(t, "begins")
     saved = t.restore()
     done = int((saved / "steps").read_text()) if saved else 0

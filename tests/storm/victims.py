@@ -1,4 +1,4 @@
-"""The kinds of processes that a run lives by, and finding one of them among the pool's."""
+"""The kinds of processes that a run needs, and how to find them among the pool's processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Victim:
 
     Attributes:
         kind: a name of `KINDS`.
-        pid: its number.
+        pid: its process id.
     """
 
     kind: str
@@ -102,7 +102,7 @@ def victims(config: Path, kinds: frozenset[str] | None = None) -> list[Victim]:
 
 
 def catch(config: Path, kind: str, seconds: float = AMBUSH_SECONDS) -> list[Victim]:
-    """Return the processes of a kind; one of a short-lived kind is waited for."""
+    """Return the processes of a kind; if the kind is short-lived, wait for one."""
     deadline = time.monotonic() + seconds
     while True:
         found = victims(config, frozenset({kind}))
@@ -112,7 +112,7 @@ def catch(config: Path, kind: str, seconds: float = AMBUSH_SECONDS) -> list[Vict
 
 
 def job_of(victim: Victim) -> str | None:
-    """Return the HTCondor job that a process is of, such as 12.0; None where it is of none."""
+    """Return the id of a process's HTCondor job, such as 12.0; None if it belongs to none."""
     folder = PROC / str(victim.pid)
     try:
         if victim.kind == "shadow":
@@ -127,7 +127,7 @@ def job_of(victim: Victim) -> str | None:
 
 
 def _job_in(process: Path) -> str:
-    """Return the job in whose sandbox a process works; empty where it can't be told."""
+    """Return the job in whose sandbox a process works; empty if that can't be read."""
     here = (process / "cwd").readlink()
     for place in (here, *here.parents[:2]):
         if (ad := place / ".job.ad").exists():
@@ -164,8 +164,8 @@ def kind_of(words: list[str], cwd: str, kinds: Mapping[str, Matches] = KINDS) ->
     """Return the kind of a process; None if it is of no kind.
 
     Args:
-        words: its command line.
+        words: the process's command line.
         cwd: the folder where it works.
-        kinds: those that it may be of.
+        kinds: the possible kinds.
     """
     return next((kind for kind, matches in kinds.items() if matches(words, cwd)), None)

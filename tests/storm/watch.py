@@ -1,4 +1,4 @@
-"""A run in a storm, seen from outside: how far it is, and what of it does not run."""
+"""A run in a storm, seen from outside: its progress, and what should run but doesn't."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ TOLD = "SELECT count(*) FROM trials WHERE state IN ('COMPLETE', 'FAIL', 'PRUNED'
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """A run as it stands, seen from outside.
+    """A run's state, seen from outside.
 
     Attributes:
-        progress: how far it is.
+        progress: how far the run is.
         is_done: whether it has ended as it should.
         has_ended: whether it has ended at all.
-        message: what its status says, in words; of what is out of reach, why.
+        message: the status in words, or why it can't be read.
         mends: number of the supervisor's repairs.
     """
 
@@ -58,7 +58,7 @@ class Progress:
 
 
 def progress(run: Run, before: Progress) -> Progress:
-    """Return how far a run is; what can't be read now is as it was before."""
+    """Return how far a run is; what can't be read now is as in `before`."""
     root = run.folder
     return Progress(
         told=max(before.told, _finished(RunFolder(root).database)),
@@ -69,7 +69,7 @@ def progress(run: Run, before: Progress) -> Progress:
 
 
 def seen(run: Run, before: Progress) -> Seen:
-    """Return how a run stands; what can't be read now is as it was before."""
+    """Return a run's state; what can't be read now is as in `before`."""
     now = progress(run, before)
     mended = len(read_repairs(RunFolder(run.folder)))
     try:
@@ -94,11 +94,11 @@ def _finished(database: Path) -> int:
 
 
 def missing(pool: Pool, run: Run | None) -> list[str]:
-    """Return what does not run of what should; empty where all does.
+    """Return the processes and jobs that should run and don't; empty if all run.
 
     Args:
         pool: the pool.
-        run: the run that goes on in it; None where none does.
+        run: the run that is in progress; None if there is none.
     """
     status = pool.status()
     if status.state != "up":
@@ -113,11 +113,11 @@ def missing(pool: Pool, run: Run | None) -> list[str]:
 
 
 def missing_of_run(run: Run, processes: int | None = None) -> list[str]:
-    """Return what does not run of a run that is not over.
+    """Return which parts of a run that is not over should run and don't.
 
     Args:
         run: the run.
-        processes: how many DAGMans there are; None where nobody counts them.
+        processes: number of DAGMan processes; None if it is unknown.
     """
     try:
         queued = job_queue.look_up(RunFolder(run.folder))

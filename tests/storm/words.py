@@ -1,7 +1,7 @@
 """Messages of the agents of a run's jobs, and the answers: noticed when written, and kept.
 
-A thread reads what the kernel tells of the folders `words/` (inotify). So the storm knows what had
-arrived when a process was killed, and can kill one at such a moment.
+A thread watches the folders `words/`, into which agents and service write, by inotify. So the storm
+knows what had arrived when a process was killed, and can kill one at such a moment.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _PACKAGE = ".result.tar"
 
 @dataclass(frozen=True)
 class Word:
-    """Something that was written into a folder of words.
+    """A message or an answer.
 
     Attributes:
-        time: when, by `time.monotonic`.
-        moment: asked: an agent asks for a trial; arrived: a trial's package is there; told: so is
-            word of its end; answered: there is an order for an agent that asked or told.
-        region: the slug.
+        time: when it was written, by `time.monotonic`.
+        moment: asked: an agent asks for a trial; arrived: a trial's package is there; told: the
+            agent has also reported the trial's end; answered: the agent has an order.
+        region: name of the region's folder.
         node: the DAG node.
-        job: the HTCondor job, such as 12.0; empty where nothing says so.
+        job: the HTCondor job, such as 12.0; empty if unknown.
         trial: the trial's name, of a package or an end.
-        code: with which it ended; None where its package was taken before that was read.
+        code: the trial's exit code; None if its package was removed before it was read.
     """
 
     time: float
@@ -52,7 +52,7 @@ class Word:
 
 
 class Words:
-    """All that is written into the folders of words of the run in a folder, from now on."""
+    """All messages and answers of the run in a folder, from now on."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
@@ -66,13 +66,13 @@ class Words:
         self._thread.start()
 
     def close(self) -> None:
-        """Listen no longer."""
+        """End the watch."""
         self._is_over = True
         self._thread.join()
         self._inotify.close()
 
     def next(self, moments: Container[str], seconds: float) -> Word | None:
-        """Wait for the next moment of these kinds; None where it does not come in time."""
+        """Wait for the next message at one of `moments`; None if none comes in time."""
         deadline = time.monotonic() + seconds
         with self._new:
             seen = len(self.all)
@@ -106,7 +106,7 @@ class Words:
 
 
 def _words(folder: Path, name: str) -> Iterator[Word]:
-    """Yield the words of a file that has just been written, if they are of interest."""
+    """Yield the messages in a file that has just been written."""
     region, node = folder.parts[-4], folder.parts[-2]
     now, said = time.monotonic(), _json(folder / "agent.json")
     who = (region, node, str(said.get("job", "")))

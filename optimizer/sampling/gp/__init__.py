@@ -3,7 +3,8 @@
 Notation
     X           n × d matrix of encoded points, x one of them
     y           n transformed values, smaller is better, mean 0 and variance 1
-    ℓ, s², a²   length per parameter, variance of their joint effect, of their separate effects
+    ℓ           a length scale per parameter: the distance over which results are similar
+    s², a²      variance of the parameters' joint effect, variance of their separate effects
     σ²          variance of the noise
     K           k(X, X) + σ² I, with Cholesky factor L and α = K⁻¹ y
     μ(x), v(x)  posterior mean and variance of the function, without noise

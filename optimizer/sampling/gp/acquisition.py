@@ -1,9 +1,10 @@
-"""The logarithm of the expected improvement, averaged over posteriors.
+"""The logarithm of the expected improvement, averaged over posteriors (samples of θ).
 
     EI(x) = √v h((y* - μ) / √v),    h(z) = φ(z) + z Φ(z)
 
-y* is the best mean at a known point. Far from the best, EI is 0 in double precision, but log EI is
-finite and has a gradient (Ament et al. 2023).
+y* is the least posterior mean at a tried point; φ and Φ are the normal density and distribution.
+Where μ is far above y*, EI is 0 in double precision, but log EI is finite and has a gradient (Ament
+et al. 2023).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class ExpectedImprovement:
     """The expected improvement over the best known point, averaged over posteriors."""
 
     def __init__(self, posteriors: Posteriors) -> None:
-        """Compute y* of each posterior from its known points."""
+        """Compute y* of each posterior at the points that the posterior includes."""
         self._posteriors = posteriors
         self._best = posteriors.best_means()
 

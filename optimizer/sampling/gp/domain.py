@@ -1,8 +1,8 @@
-"""Points of a search space as rows of numbers, the model's input.
+"""Points of a search space as rows of numbers, the input of the Gaussian process.
 
-A number is mapped to [0, 1], by its logarithm if the parameter has `log`; a choice is mapped to its
-index. A row is canonical if each number is a value of its parameter, and each inactive parameter is
-at its default. So two points that train the same model have the same canonical row.
+A number is mapped to [0, 1], by its logarithm if the distribution has `log`. A choice is mapped to
+its index. A row is canonical if each number in it encodes a possible value, and inactive parameters
+have their default. So points that differ only in inactive parameters have the same canonical row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COUNTABLE = 50  # a parameter with more values is searched as a continuous one, 
 
 @dataclass(frozen=True)
 class Column:
-    """A parameter's encoding: the number, or its logarithm, `low` becomes 0, and `high` 1."""
+    """A parameter's encoding, which maps its number, or the log of it, from low…high to 0…1."""
 
     distribution: BaseDistribution
     low: float
@@ -36,7 +36,7 @@ class Column:
 
     @classmethod
     def from_distribution(cls, distribution: BaseDistribution) -> Column:
-        """Return the column of a parameter."""
+        """Return the column of a parameter with this distribution."""
         if isinstance(distribution, CategoricalDistribution):
             return cls(distribution, 0.0, 1.0)
         assert isinstance(distribution, FloatDistribution | IntDistribution)
@@ -48,12 +48,12 @@ class Column:
 
     @property
     def is_categorical(self) -> bool:
-        """True if its values have no order."""
+        """True if the parameter's values have no order."""
         return isinstance(self.distribution, CategoricalDistribution)
 
     @property
     def count(self) -> int | None:
-        """Number of its values; None if they can't be counted."""
+        """Number of the parameter's values; None if they can't be counted."""
         if isinstance(self.distribution, CategoricalDistribution):
             return len(self.distribution.choices)
         assert isinstance(self.distribution, FloatDistribution | IntDistribution)
@@ -63,7 +63,7 @@ class Column:
         return round(span / self.distribution.step) + 1
 
     def encode(self, values: Any) -> Array:
-        """Return the encoding of numbers, or of indices of choices."""
+        """Return `values`, the parameter's numbers or the indices of its choices, encoded."""
         numbers = np.asarray(values, dtype=float)
         if self.is_categorical:
             return numbers
@@ -74,7 +74,7 @@ class Column:
         return np.asarray((numbers - self.low) / (self.high - self.low))
 
     def decode(self, encoded: Array) -> Array:
-        """Return the parameter's own numbers, or indices of choices, nearest to an encoding."""
+        """Return the possible numbers, or indices of choices, that are nearest to `encoded`."""
         if self.is_categorical:
             return np.clip(np.rint(encoded), 0, (self.count or 1) - 1)
         assert isinstance(self.distribution, FloatDistribution | IntDistribution)
@@ -94,7 +94,7 @@ class Column:
 
 
 class Domain:
-    """The model's form of a search space."""
+    """A search space in the form that the Gaussian process uses: a column per parameter."""
 
     def __init__(
         self,
@@ -102,11 +102,11 @@ class Domain:
         conditions: Mapping[str, Mapping[str, Sequence[Any]]] | None = None,
         defaults: Mapping[str, Any] | None = None,
     ) -> None:
-        """Describe a search space.
+        """Take the parameters' distributions.
 
         `conditions` has, for each conditional parameter, the values of other parameters that make
-        it active. No parameter depends on itself. `defaults` has values for inactive parameters; a
-        parameter without a default gets the middle of its range.
+        it active. Conditions have no cycles. `defaults` has values for inactive parameters. Where
+        it has none, the middle of the range or the first choice is used.
         """
         self.columns = {
             name: Column.from_distribution(item) for name, item in distributions.items()
@@ -136,7 +136,7 @@ class Domain:
         return len(self.names)
 
     def encode(self, points: Sequence[Mapping[str, Any]]) -> Array:
-        """Return the rows of n points, n × d; a missing parameter is at its default."""
+        """Return the rows of n points, n × d; a parameter that a point lacks has its default."""
         rows = np.tile(self.defaults, (len(points), 1))
         for place, name in enumerate(self.names):  # by columns: there may be ten thousand points
             known = [i for i, point in enumerate(points) if name in point]
@@ -145,7 +145,7 @@ class Domain:
         return rows
 
     def decode(self, row: Array) -> dict[str, Any]:
-        """Return the values of all parameters; inactive parameters are at their default."""
+        """Return the values of all parameters that `row` encodes."""
         return {
             name: _value(column.distribution, float(column.decode(row[place])))
             for place, (name, column) in enumerate(self.columns.items())
@@ -159,7 +159,7 @@ class Domain:
         return np.where(self.active(found), found, self.defaults)
 
     def active(self, rows: Array) -> Mask:
-        """Return a mask of the active parameters of m rows, m × d."""
+        """Return which parameters are active in each of m rows, m × d."""
         found = np.ones(rows.shape, dtype=bool)
         for name in self._order:
             place = self.names.index(name)
@@ -170,7 +170,7 @@ class Domain:
         return found
 
     def spread(self, unit: Array) -> Array:
-        """Return canonical rows for m points of the unit cube, evenly over all values."""
+        """Return canonical rows for m points of the unit cube; each value has an equal share."""
         rows = unit.copy()
         for place, column in enumerate(self.columns.values()):
             if column.is_categorical:

@@ -1,9 +1,9 @@
 """Fit of hyperparameters to results: the likeliest values, and samples of the posterior.
 
-Every θ has a normal prior, and so has the z of each teacher, whose weight is max(0, z). Elliptical
-slice sampling (Murray, Adams and MacKay 2010) needs no step size, and starts at the likeliest
-point. With few results, a single θ would be overconfident, for example that a choice has no effect.
-So the samples are averaged (Snoek, Larochelle and Adams 2012).
+θ has a normal prior, and so has the z of each teacher (a model of another task), whose weight is
+max(0, z). Elliptical slice sampling (Murray, Adams and MacKay 2010) needs no step size, and starts
+at the likeliest point. With few results, a single θ would be too certain, for example that a choice
+has no effect. So the posteriors of several samples are averaged (Snoek, Larochelle and Adams 2012).
 """
 
 from __future__ import annotations
@@ -32,27 +32,28 @@ _BOUND = 4.0  # standard deviations of the prior
 
 @dataclass(frozen=True)
 class Prior:
-    """The normal priors of all θ and of the z of `tasks` teachers."""
+    """The normal prior of θ and of the z of `tasks` teachers."""
 
     means: Array  # of the logarithms of all ℓ, s², a², σ²; then of all z
     deviations: Array
     tasks: int
 
     def split(self, point: Array) -> tuple[Array, Array]:
-        """Return θ and the weights of the teachers."""
+        """Return the parts of `point`: θ, and the teachers' weights max(0, z)."""
         hyperparameters = len(self.means) - self.tasks
         return point[:hyperparameters], np.maximum(point[hyperparameters:], 0.0)
 
 
 def prior(is_categorical: Mask, tasks: int = 0) -> Prior:
-    """Return the prior for d parameters and k teachers.
+    """Return the prior for d parameters and k = `tasks` teachers.
 
     Lengths grow with √d, so that the variance between two random points does not depend on d (arXiv
-    2402.02229). The metric is standardized: s² + a² is about 1. The noise is between 0 and a tenth
-    of the variance. All teachers together have the prior weight of one.
+    2402.02229). The metric is standardized, so s² + a² is expected near 1. The noise is expected
+    between 0 and a tenth of that. With more teachers, each weight is expected to be smaller.
 
-    A choice has a longer length than a number. With equal lengths, the regrets on the bench's mixed
-    spaces were smaller in 21 of 38 tasks without noise, but larger in 13 of 18 tasks with noise.
+    A choice has a longer length than a number. With equal lengths, the regret (distance from the
+    best value) on the benchmark's mixed spaces was smaller in 21 of 38 tasks without noise, but
+    larger in 13 of 18 tasks with noise.
     """
     d = len(is_categorical)
     lengths = np.where(is_categorical, 0.5, -0.5) + 0.5 * np.log(d)
@@ -69,7 +70,7 @@ def posteriors(
     random: np.random.Generator,
     teachers: Teachers | None = None,
 ) -> Posteriors:
-    """Return the posterior under each of a few samples of θ, for canonical X, n × d, and y."""
+    """Return the posterior under each of a few samples of θ, for X (`rows`) and y (`values`)."""
     taught = teachers.means(rows) if teachers else np.empty((len(rows), 0))
     centres = taught.mean(axis=0)
     taught = taught - centres
@@ -99,7 +100,7 @@ def posteriors(
 
 
 def likeliest(rows: Array, values: Array, is_categorical: Mask) -> Posterior:
-    """Return the posterior under the likeliest θ, for a teacher of other tasks."""
+    """Return the posterior under the likeliest θ alone, as a teacher of other tasks."""
     fitted = _fitted(values)
     likelihood = Likelihood(rows[fitted], values[fitted], is_categorical)
     best = _likeliest(likelihood, prior(is_categorical))
@@ -107,7 +108,7 @@ def likeliest(rows: Array, values: Array, is_categorical: Mask) -> Posterior:
 
 
 def _fitted(values: Array) -> NDArray[np.intp]:
-    """Return the places of the results for the fit: the best, and others evenly by rank."""
+    """Return the indices of the results for the fit: the best, and others evenly by rank."""
     order = np.argsort(values, kind="stable")
     if len(values) <= MOST_FITTED:
         return order
@@ -170,7 +171,7 @@ def _slice_step(
     known: Prior,
     random: np.random.Generator,
 ) -> tuple[Array, float]:
-    """Do one step along an ellipse through θ and a draw from the prior."""
+    """Return θ after a step on an ellipse through a draw from the prior; and its log likelihood."""
     draw = known.deviations * random.standard_normal(len(logs))
     threshold = level + np.log(random.uniform())
     angle = random.uniform(0, 2 * np.pi)

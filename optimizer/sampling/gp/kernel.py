@@ -1,13 +1,13 @@
-"""The covariance: a joint part of all parameters, and an additive part.
+"""The covariance of two points: a joint part of all parameters, and an additive part.
 
     k(x, x') = s² m(Σ_d δ_d² / ℓ_d²)  +  a² / d Σ_d m(δ_d² / ℓ_d²)
     m(r²)    = (1 + √5 r + 5/3 r²) exp(-√5 r)                        (Matérn 5/2)
 
-δ_d is the difference of two numbers; for choices, δ_d is 0 if they are equal, else 1. The joint
-part has a length per parameter (Rasmussen and Williams, equation 4.17). With this part alone, a
-trial with one choice says little about trials with another choice. The additive part (first order,
-Duvenaud, Nickisch and Rasmussen 2011) learns the effect of one parameter for all values of the
-others.
+δ_d is the difference of the points' numbers for parameter d. For choices, δ_d is 0 if they are
+equal, else 1. The joint part has a length per parameter (Rasmussen and Williams, equation 4.17).
+With the joint part alone, a trial with one choice says little about trials with another choice. The
+additive part (first order, Duvenaud, Nickisch and Rasmussen 2011) learns the effect of one
+parameter for all values of the others.
 
 All gradients follow from dm/d(r²) = -5/6 (1 + √5 r) exp(-√5 r), which is finite at r = 0.
 """
@@ -26,7 +26,7 @@ _SQRT5 = 5**0.5
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """The hyperparameters of a covariance, or a stack of samples along the first axis."""
+    """The hyperparameters of the covariance, or of S samples, stacked along the first axis."""
 
     lengths: Array  # ℓ, d numbers in the last axis
     joint: float | Array  # s², the variance of the joint effect of all parameters
@@ -35,13 +35,13 @@ class Hyperparameters:
 
     @classmethod
     def from_logs(cls, logs: Array) -> Hyperparameters:
-        """Return the hyperparameters with the logarithms θ: all ℓ, s², a², σ²."""
+        """Return the hyperparameters whose logarithms are θ: all ℓ, s², a², σ²."""
         values = np.exp(logs)
         return cls(values[:-3], *(float(value) for value in values[-3:]))
 
     @classmethod
     def stacked(cls, given: Sequence[Hyperparameters]) -> Hyperparameters:
-        """Return a stack of S samples, for covariances S × m × n of m points with n others."""
+        """Return S samples in a shape for covariances of m points with n others, S × m × n."""
         joint, additive, noise = (
             np.array([getattr(each, name) for each in given])[:, None, None]
             for name in ("joint", "additive", "noise")
@@ -56,21 +56,21 @@ class Hyperparameters:
 
 
 def differences(left: Array, right: Array, is_categorical: Mask) -> Array:
-    """Return δ between rows, 1 for different choices; the d parameters are the last axis."""
+    """Return δ between rows, 1 for different choices; the last axis has the d parameters."""
     found: Array = left - right
     found[..., is_categorical] = found[..., is_categorical] != 0
     return found
 
 
 def covariance(distances: Array, given: Hyperparameters) -> tuple[Array, Array]:
-    """Return the two parts of k, given |δ| with the d parameters last."""
+    """Return joint and additive part of k, for |δ| whose last axis has the d parameters."""
     scaled = distances * (_SQRT5 / given.lengths)
     joint = given.joint * _matern(_norm(scaled))
     return joint, given.additive * _mean(_matern(scaled))
 
 
 def covariance_and_slopes(distances: Array, given: Hyperparameters) -> tuple[Array, Array, Array]:
-    """Return both parts of k, and dk / d(δ_d²) in the shape of `distances`."""
+    """Return joint and additive part of k, and dk / d(δ_d²) in the shape of `distances`."""
     scaled = distances * (_SQRT5 / given.lengths)
     joint, joint_slope = _matern_and_slope(_norm(scaled))
     additive, additive_slope = _matern_and_slope(scaled)
@@ -91,12 +91,12 @@ def _mean(vectors: Array) -> Array:
 
 
 def _matern(r: Array) -> Array:
-    """Return the Matérn function of √5 times the distance."""
+    """Return the Matérn function for `r`, which is √5 times the distance."""
     return np.asarray((1 + r + r * r / 3) * np.exp(-r))
 
 
 def _matern_and_slope(r: Array) -> tuple[Array, Array]:
-    """Return the Matérn function of r, √5 times the distance, and its slope by r²/5."""
+    """Return the Matérn function for `r`, √5 times the distance, and its derivative by r²/5."""
     falling = np.exp(-r)
     linear = (1 + r) * falling
     return linear + r * r / 3 * falling, -5 / 6 * linear

@@ -1,8 +1,8 @@
-"""The transformation of a metric's values for the model.
+"""The transformation of a metric's values for the Gaussian process.
 
 A Gaussian process expects values that spread evenly on both sides of the mean. But next to one
-diverged training, all other losses would look equal. So the logarithm compresses a long tail on the
-bad side. Power transformations were measured and rejected: if the values are noisy, a power
+diverged training, all other losses would look equal. So losses far above the median are compressed
+by the logarithm. Power transformations were measured and rejected: if the values are noisy, a power
 transformation enlarges the noise of the best values.
 """
 
@@ -17,7 +17,7 @@ _TAIL = 3.0  # distance of the tail's start from the median, in distances of the
 
 
 def standardized(values: Array) -> Array:
-    """Return finite losses with mean 0 and variance 1, in the same order; zeros if all equal."""
+    """Return finite losses with mean 0, variance 1 and the same ranks; zeros if all are equal."""
     largest = float(np.abs(values).max())
     if largest == 0.0 or np.ptp(values / largest) <= _FLAT:
         return np.zeros_like(values)

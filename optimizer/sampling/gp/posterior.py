@@ -27,7 +27,7 @@ JITTER = 1e-9  # added to the noise, relative to the signal: makes the Cholesky 
 
 
 class PriorMeans(Protocol):
-    """The prior mean of a function, in S samples, with the weights of k teachers, S × k."""
+    """The function's prior mean in S samples, a sum over k teachers (other tasks' models)."""
 
     weights: Array
 
@@ -39,12 +39,12 @@ class PriorMeans(Protocol):
 
 
 class Likelihood:
-    """The likelihood of n results, given hyperparameters and weights of other tasks."""
+    """The likelihood of n results, given hyperparameters and the weights w of other tasks."""
 
     def __init__(
         self, rows: Array, values: Array, is_categorical: Mask, taught: Array | None = None
     ) -> None:
-        """Take points X, n × d, results y, and the means of k other tasks at X, n × k."""
+        """Take points X (n × d), results y, and as `taught` k other tasks' means at X, n × k."""
         self._values = values
         self._taught = np.empty((len(values), 0)) if taught is None else taught
         self._pairs = np.triu_indices(len(rows), k=1)  # places of pairs in a matrix of n × n
@@ -100,7 +100,7 @@ class Posterior:
     def __init__(
         self, rows: Array, values: Array, is_categorical: Mask, given: Hyperparameters
     ) -> None:
-        """Condition on results y at canonical points X."""
+        """Condition the Gaussian process on results y at canonical points X."""
         self.rows = rows
         self.values = values
         self.given = given
@@ -113,7 +113,10 @@ class Posterior:
         return np.asarray(self._covariance(rows) @ self.alpha)
 
     def fantasize(self, pending: Array) -> Posterior:
-        """Return the posterior after pending points get predicted results; no mean changes."""
+        """Return the posterior as if each pending point had returned its predicted mean.
+
+        This reduces the variance and leaves the mean unchanged.
+        """
         if not len(pending):
             return self
         n, p = len(self.rows), len(pending)
@@ -140,10 +143,10 @@ class Posterior:
 
 
 class Posteriors:
-    """The posteriors under samples of hyperparameters, together to save NumPy's cost per call."""
+    """The posteriors under S samples of the hyperparameters, computed together to be fast."""
 
     def __init__(self, posteriors: Sequence[Posterior], prior: PriorMeans | None = None) -> None:
-        """Stack S posteriors, at the same points, of the results minus the `prior` means."""
+        """Stack S posteriors at the same points, given the results minus the means of `prior`."""
         self.each = list(posteriors)
         self._prior = prior
         self._rows = posteriors[0].rows
@@ -154,11 +157,11 @@ class Posteriors:
         self._whitening = np.array([dtrtri(each.factor, lower=1)[0].T for each in posteriors])
 
     def fantasize(self, pending: Array) -> Posteriors:
-        """Return the posteriors after pending points get their predicted results."""
+        """Return the posteriors as if each pending point had returned its predicted mean."""
         return Posteriors([each.fantasize(pending) for each in self.each], self._prior)
 
     def mean_weights(self) -> list[float]:
-        """Return the mean weight of each teacher over the samples."""
+        """Return each teacher's mean weight over the samples; empty without teachers."""
         return [float(x) for x in self._prior.weights.mean(axis=0)] if self._prior else []
 
     def mean(self, rows: Array) -> Array:
@@ -167,7 +170,7 @@ class Posteriors:
         return means + self._prior.means(rows) if self._prior else means
 
     def best_means(self) -> Array:
-        """Return the least μ at the known points, S numbers."""
+        """Return the least μ of each posterior at the points that it includes, S numbers."""
         return np.asarray(self.mean(self._rows).min(axis=1))
 
     def means_and_deviations(self, rows: Array) -> tuple[Array, Array]:
@@ -217,7 +220,7 @@ class Posteriors:
 
 
 def _cholesky(whole: Array) -> Array:
-    """Return L of a covariance, by LAPACK, because SciPy's checks dominate for 50 results."""
+    """Return the factor L of `whole` by LAPACK: for 50 results, SciPy's checks take most time."""
     factor, failed = dpotrf(whole, lower=1, clean=1)
     if failed:
         raise LinAlgError("the covariance is singular")

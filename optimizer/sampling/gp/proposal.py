@@ -1,4 +1,4 @@
-"""The next point to try, from all results and all pending points."""
+"""The next point to try, from all results and all pending points (running trials)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GOOD = 5  # best known points, near which the search starts
 
 @dataclass(frozen=True)
 class Proposals:
-    """Points, the most promising first, known and pending ones last; the weight of each teacher."""
+    """Points, the most promising first, tried and pending ones last; the weight of each teacher."""
 
     rows: Array
     weights: list[float]
@@ -57,7 +57,7 @@ def improvement_of(
     random: np.random.Generator,
     teachers: Teachers | None = None,
 ) -> tuple[ExpectedImprovement, list[float]]:
-    """Return the acquisition function and each teacher's weight; see `proposals`."""
+    """Return the acquisition function and each teacher's weight; arguments as in `proposals`."""
     modelled = informative(rows, values, domain.is_categorical)
     rows, scaled = rows[modelled], standardized(values[modelled])
     nearest = teachers.nearest(rows, scaled) if teachers else []
@@ -70,5 +70,5 @@ def improvement_of(
 
 
 def teacher(domain: Domain, rows: Array, values: Array) -> Posterior:
-    """Return the model of a task that teaches others; see `proposals` for the arguments."""
+    """Return the model of a task from which others learn; see `proposals` for the arguments."""
     return likeliest(rows, standardized(values), domain.is_categorical)

@@ -1,8 +1,8 @@
 """Search for the best point of an acquisition function over grids, choices and conditions.
 
-Some candidates are spread over the space, others are near the best known points. The best
+Some candidates are spread over the space, others are near the best known points. Then a few
 candidates are refined, first of all the best with each combination of choices. Gradients refine
-continuous parameters, single changes refine the others.
+continuous parameters. All other parameters are changed one at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_STEPS = 40  # of L-BFGS
 def best_points(
     domain: Domain, improvement: ExpectedImprovement, good: Array, random: np.random.Generator
 ) -> Array:
-    """Return distinct canonical points in order of falling acquisition, some near `good`."""
+    """Return distinct canonical points, the most promising first; some are near `good` points."""
     sequence = Sobol(domain.size, scramble=True, rng=random)
     spread = domain.spread(sequence.random_base2(int(np.log2(SPREAD))))
     candidates = np.unique(np.concatenate([spread, _near(domain, good, random)]), axis=0)
@@ -41,7 +41,7 @@ def best_points(
 
 
 def _near(domain: Domain, good: Array, random: np.random.Generator) -> Array:
-    """Return points that differ from good points in a few numbers, by steps of several sizes."""
+    """Return points that differ from `good` points in some numbers, by steps of several sizes."""
     rows = good[np.arange(NEAR) % len(good)].copy()
     scales = np.array(_SCALES)[(np.arange(NEAR) // len(good)) % len(_SCALES)]
     changed = random.uniform(size=rows.shape) < max(0.3, 1.5 / domain.size)
@@ -54,7 +54,7 @@ def _near(domain: Domain, good: Array, random: np.random.Generator) -> Array:
 
 
 def _different(domain: Domain, ranked: Array) -> Array:
-    """Return the best point of each combination of choices, then the best other points."""
+    """Return the best point of each combination of choices (a few), then the best other points."""
     choices = ranked[:, domain.is_categorical]
     _, first = np.unique(choices, axis=0, return_index=True)
     chosen = list(np.sort(first)[: STARTS - 2])
@@ -84,7 +84,7 @@ def _refined(domain: Domain, improvement: ExpectedImprovement, starts: Array) ->
 
 
 def _climbed(domain: Domain, improvement: ExpectedImprovement, starts: Array) -> Array:
-    """Return each start's local optimum over the active continuous parameters, all together."""
+    """Return the local optimum over each start's active continuous parameters, in one search."""
     free = domain.is_continuous & domain.active(starts)
     if not free.any():
         return starts
@@ -109,7 +109,7 @@ def _climbed(domain: Domain, improvement: ExpectedImprovement, starts: Array) ->
 
 
 def _single_changes(domain: Domain, row: Array) -> Array:
-    """Return points that differ from a row in one choice or one number of a grid."""
+    """Return points that differ from `row` in one choice or one number of a grid."""
     found = []
     active = domain.active(row[None])[0]
     for place, column in enumerate(domain.columns.values()):

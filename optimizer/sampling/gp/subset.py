@@ -1,10 +1,10 @@
-"""A subset of the results for a model, if there are too many.
+"""The choice of the results that the Gaussian process uses, if there are too many.
 
-A Gaussian process takes time by the cube of the number of results. Half of the subset are the best
-results, because improvements are near the best results. The other half covers the space. Without
-this half, the model would be uncertain in tried parts of the space. Each result of this half is the
-farthest from all chosen before (Gonzalez: Clustering to minimize the maximum intercluster distance,
-1985).
+A Gaussian process takes time by the cube of the number of results. Half of the chosen results are
+the best ones, because improvements are near them. The other half covers the space. Without this
+half, the model would be uncertain where trials have already been. Each result of this half is the
+farthest from all chosen before it (Gonzalez: Clustering to minimize the maximum intercluster
+distance, 1985).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST = 200  # results of a model
 
 
 def informative(rows: Array, values: Array, is_categorical: Mask) -> NDArray[np.intp]:
-    """Return the places of the model's results, all up to `MOST`; smaller values are better."""
+    """Return the indices of at most `MOST` results for the model; smaller values are better."""
     order = np.argsort(values, kind="stable")
     if len(values) <= MOST:
         return np.arange(len(values))

@@ -1,14 +1,14 @@
-"""Transfer from other tasks: the prior mean is a weighted sum of their posterior means.
+"""Transfer from other tasks (regions of earlier runs): the prior mean is a sum of their means.
 
     f(x) = Σ_i w_i (μ_i(x) - c_i) + r(x),    w_i = max(0, z_i)
 
-μ_i is the posterior mean of another task i, a teacher; c_i is the mean of μ_i over this task's
-points; r is a Gaussian process with the usual covariance. Half of a weight's prior is at 0, so a
-task that does not help gets no weight. The likelihood fits the weights together with θ.
+μ_i is the posterior mean of another task i, a teacher. c_i is the mean of μ_i over this task's
+points. r is a Gaussian process with the usual covariance. Half of a weight's prior is at 0, so a
+task that does not help gets no weight. The weights are fitted together with θ, by the likelihood.
 
 This is the model of ScaML-GP (Tighineanu et al. 2023, arXiv 2312.00742) with only the residual part
-of its covariance. Other tasks have many results, so their means are more certain than their
-relevance.
+of its covariance. The other part is not needed: other tasks have many results, so their means are
+more certain than their relevance.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ _PORTFOLIO_BEST = 3  # best points of each task, the candidates of a portfolio
 
 
 class Teachers:
-    """The posteriors of other tasks."""
+    """The posteriors of k other tasks."""
 
     def __init__(self, tasks: Sequence[Posterior]) -> None:
-        """Take the posteriors of k tasks."""
         self._tasks = list(tasks)
         self._stacks = [Posteriors([task]) for task in tasks]
 
@@ -47,7 +46,7 @@ class Teachers:
         return np.array(means), np.array([by[0] for _, _, by, _ in found])
 
     def nearest(self, rows: Array, values: Array) -> list[int]:
-        """Return the few tasks whose means have the best rank correlation to the results."""
+        """Return the indices of a few tasks whose means correlate best with `values`, by rank."""
         means = self.means(rows)
         ranks = _centred(rankdata(values))
         scores = [float(_centred(rankdata(means[:, i])) @ ranks) for i in range(len(self))]
@@ -55,15 +54,16 @@ class Teachers:
         return [int(i) for i in best if scores[i] > 0]
 
     def only(self, chosen: Sequence[int]) -> Teachers:
-        """Return some of the teachers."""
+        """Return the teachers with the indices `chosen`."""
         return Teachers([self._tasks[i] for i in chosen])
 
     def portfolio(self, count: int) -> Array:
-        """Return at most `count` points that together are good for every task, for start-up trials.
+        """Return at most `count` points for start-up trials, such that each task has a good one.
 
-        The points are chosen one by one, each for the best sum of ranks by all tasks' means
-        (Wistuba, Schilling, Schmidt-Thieme: Sequential model-free hyperparameter tuning, 2015). The
-        candidates are the best points of each task.
+        The candidates, the best points of each task, are ranked by each task's mean. Points are
+        chosen one by one, to minimize the sum over the tasks of the best rank among the chosen
+        points (Wistuba, Schilling, Schmidt-Thieme: Sequential model-free hyperparameter tuning,
+        2015).
         """
         best = [task.rows[np.argsort(task.values, kind="stable")] for task in self._tasks]
         candidates = np.unique(np.concatenate([rows[:_PORTFOLIO_BEST] for rows in best]), axis=0)
@@ -82,7 +82,7 @@ class TaughtMeans:
     """The prior mean of a task, in S samples of its teachers' weights."""
 
     def __init__(self, teachers: Teachers, centres: Array, weights: Array) -> None:
-        """Combine k teachers with c, their means over the task's points, and w, S × k."""
+        """Combine k teachers with c, their means over this task's points, and w, S × k."""
         self._teachers = teachers
         self._centres = centres
         self.weights = weights

@@ -1,1 +1,1 @@
-"""Costs of a fleet of a thousand nodes for its manager."""
+"""The costs of a fleet of a thousand nodes (EC2 instances) for its manager."""

@@ -1,8 +1,8 @@
 """Time of an autoscaler's step with a thousand nodes and 20,000 jobs: `make bench-fleet`.
 
-Each part stands beside the plain way of doing the same, on the same machine within the same minute.
-AWS's answers are moto's, kept and given again, so that what they take is what boto3 takes to read
-them. The queue is a real schedd's, with real jobs that wait.
+Each part is compared with a plain way to do the same on the same machine, within a minute. AWS's
+answers are recorded from moto and repeated, so that their time is what boto3 takes to read them.
+The queue is a real schedd's, with real idle jobs.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def bench_queue() -> None:
-    """Time the queue's demand by the schedd's groups, and by an ad for each job."""
+    """Time the count of idle jobs by the schedd's groups, and by an ad for each job."""
 
     def by_groups() -> Demand:
         return pool_demand.read_pool("f", named=False).demand
@@ -121,7 +121,7 @@ def bench_steps(here: World, jobs: int) -> None:
 
 
 def slots_of(node: Instance) -> Iterator[Any]:
-    """Yield the ads of a node that is full, as the bindings give them."""
+    """Yield the ClassAds of a full node's slots, as HTCondor's bindings return them."""
     yield classad2.ClassAd(slot_ad(node.id, NumDynamicSlots=4, GPUs=0))
     for i in range(1, 5):
         name = f"slot1_{i}@{node.id}"
@@ -129,7 +129,7 @@ def slots_of(node: Instance) -> Iterator[Any]:
 
 
 def bench_decision(nodes: Sequence[Instance], machines: Sequence[Machine], jobs: int) -> None:
-    """Time the decision on launches and drains, and a search for room job by job."""
+    """Time the decision on launches and drains, against a search for a slot for each job."""
     joined = Watch(ago(600)).nodes(nodes, machines, {}, ROOM, NOW)
     limits = replace(LIMITS, max_nodes=len(nodes) + 100)
 
@@ -160,7 +160,7 @@ def bench_decision(nodes: Sequence[Instance], machines: Sequence[Machine], jobs:
 
 
 def bench_record(here: World, nodes: Sequence[Instance]) -> None:
-    """Time the record of costs: a look that changes nothing, and writing it down."""
+    """Time the record of costs: a check that changes nothing, and a write."""
     record = Ledger().noted(nodes, here.now)
 
     def written() -> None:
@@ -173,7 +173,7 @@ def bench_record(here: World, nodes: Sequence[Instance]) -> None:
 
 
 def timed_step(here: World, step: Callable[[], object], what: str) -> None:
-    """Make a step; print the seconds of its parts, and its calls."""
+    """Do a step; print the seconds of its parts, and the number of its calls."""
     parts: dict[str, float] = {}
     here.account.faults.calls.clear()
     with kept_answers(), spans(parts):
@@ -201,7 +201,7 @@ PARTS: dict[str, tuple[Any, str]] = {
 
 @contextmanager
 def spans(parts: dict[str, float]) -> Iterator[None]:
-    """Add up the seconds of a step's parts; of those that go on side by side, too."""
+    """Add up the seconds of a step's parts, including parts that run in parallel."""
     lock = threading.Lock()
 
     def timed(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -224,7 +224,7 @@ def spans(parts: dict[str, float]) -> Iterator[None]:
 
 @contextmanager
 def kept_answers() -> Iterator[None]:
-    """Answer each list of instances as moto did the first time: it takes long to write one."""
+    """Repeat moto's first answer to each list of instances, because moto writes one slowly."""
     kept: dict[str, Any] = {}
     ask = BotocoreStubber.__call__
 

@@ -1,10 +1,10 @@
-"""A thousand nodes that join within a minute: what the manager's HTCondor makes of it.
+"""A thousand nodes join within a minute: the load of the manager's HTCondor.
 
-The nodes' ads are simulated and sent to a real collector; a thousand startds don't fit on one
-machine. Each node sends its partitionable slot and the slots that were cut from it, and again every
-UPDATE_INTERVAL. Jobs wait that no slot suits, so that the negotiator looks at every slot in each
-cycle and nobody is claimed. A variant after the other runs in a pool of its own; the figures are by
-HTCondor's own statistics and the kernel's clock of each daemon.
+A thousand startds don't fit on one machine, so their ClassAds are simulated and sent to a real
+collector. Each node sends its partitionable slot and that slot's dynamic slots, and repeats this
+every UPDATE_INTERVAL. The queue has jobs that no slot suits, so the negotiator looks at every slot
+in each cycle and claims none. Each variant runs in a new pool. The figures are HTCondor's own
+statistics, and the processor time of each daemon.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ DAEMONS = ("condor_collector", "condor_negotiator", "condor_schedd")
 
 @dataclass
 class Nodes:
-    """Simulated nodes that send their ads from when they join on.
+    """Simulated nodes, which send their ClassAds from the time when they join.
 
     Attributes:
-        sent: ads so far.
-        late: seconds that the sender was behind its plan, at worst: it was the bottleneck then.
+        sent: number of ads so far.
+        late: the sender's largest delay in seconds; if it is large, the sender was the bottleneck.
     """
 
     count: int
@@ -69,7 +69,7 @@ class Nodes:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def send(self) -> None:
-        """Send until told to stop."""
+        """Send ads until a stop is requested."""
         import htcondor2
 
         collector = htcondor2.Collector()
@@ -92,7 +92,7 @@ class Nodes:
             self.sent += len(ads)
 
     def ads_of(self, node: int, sequence: int) -> list[Any]:
-        """Return the ads of a node's slots, as they are now."""
+        """Return the present ClassAds of a node's slots."""
         now = int(time.time())
         made = self.made.get(node) or [self._new(node, slot) for slot in range(self.slots)]
         self.made[node] = made
@@ -193,7 +193,7 @@ def figure(what: str, value: float) -> None:
 
 
 def submit(jobs: int) -> None:
-    """Put jobs into the queue that no slot suits, in 20 groups by what they ask for."""
+    """Submit jobs that no slot suits, in 20 groups with different requests."""
     import htcondor2
 
     for group in range(20):
@@ -211,7 +211,7 @@ def submit(jobs: int) -> None:
 
 
 def negotiation() -> dict[str, float]:
-    """Return what the negotiator says of its last cycle."""
+    """Return the negotiator's statistics of its last cycle."""
     import htcondor2
 
     (ad,) = htcondor2.Collector().query(htcondor2.AdTypes.Negotiator)
@@ -219,13 +219,13 @@ def negotiation() -> dict[str, float]:
 
 
 def number(ad: Any, name: str) -> float:
-    """Return a figure of an ad; nan where it has none."""
+    """Return a number in a ClassAd; NaN if the ad lacks it."""
     value = ad.get(name)
     return float(value) if isinstance(value, int | float) else float("nan")
 
 
 def cost_of_handshakes(pool: Pool, count: int) -> float:
-    """Return the collector's seconds for each of some tools that authenticate again."""
+    """Return the collector's seconds per tool that authenticates again."""
     before = processor_time(pool)["condor_collector"]
     for _ in range(count):
         subprocess.run(["condor_status", "-limit", "1"], check=True, capture_output=True)
@@ -233,7 +233,7 @@ def cost_of_handshakes(pool: Pool, count: int) -> float:
 
 
 def processor_time(pool: Pool) -> dict[str, float]:
-    """Return the seconds of a processor that the pool's daemons have used, with their children."""
+    """Return the processor seconds of the pool's daemons and their children."""
     found = dict.fromkeys(DAEMONS, 0.0)
     for one in of_pool(pool):
         times = one.cpu_times()
@@ -242,7 +242,7 @@ def processor_time(pool: Pool) -> dict[str, float]:
 
 
 def memory(pool: Pool) -> dict[str, float]:
-    """Return the megabytes of memory that the pool's daemons hold."""
+    """Return the memory of the pool's daemons in MB."""
     found = dict.fromkeys(DAEMONS, 0.0)
     for one in of_pool(pool):
         found[one.name()] = max(found[one.name()], one.memory_info().rss / 1e6)
@@ -250,7 +250,7 @@ def memory(pool: Pool) -> dict[str, float]:
 
 
 def of_pool(pool: Pool) -> list[psutil.Process]:
-    """Return the processes of the pool that are its daemons; not workers that they forked."""
+    """Return the processes of the pool's daemons, without workers that they forked."""
     every = {one.pid: psutil.Process(one.pid) for one in pool.processes() if one.name in DAEMONS}
     return [one for one in every.values() if one.ppid() not in every]
 

@@ -1,16 +1,17 @@
-"""A year of spot nodes: trials finished per dollar, by pools that learn and by the cheapest first.
+"""A year of spot nodes: trials per dollar, if pools are chosen by experience or by price.
 
-Prices and interruptions are generated with a seed. Prices: AWS's on-demand prices with a discount
-of 40 to 70 %, which wanders from day to day. Hours between interruptions of a node, by pool:
+Prices and interruptions are generated with a seed. Prices are AWS's on-demand prices with a
+discount of 40 to 70 %, which drifts from day to day. Hours between interruptions of a node, by pool
+(an instance type in a zone):
 
 - `traces`: half the pools 1 to 2.5, the others 4 to 23. That is how long V100 nodes lasted in the
   zones that https://github.com/skypilot-org/spot-traces has records of (NSDI '24, "Can't Be Late").
 - `advisor`: half 5 %, half 20 % of nodes a month, the outer bands of AWS's Spot Instance Advisor.
 - `alike`: 8 in every pool.
 
-AWS's own choice among the pools of a request, which goes by room that nobody else knows, is taken
-to be the cheapest per weighted unit: what it knows better is not counted. An interruption strikes
-without memory; a pool that is avoided for a while after one gains nothing by that here.
+Of a request's pools, AWS itself chooses by its free capacity, which only AWS knows. Here it chooses
+the pool that is cheapest per weighted unit. Interruptions are memoryless, so avoiding a pool for a
+while after one has no benefit here.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ Choose = Callable[[list[Candidate], list[NodeRecord], datetime], Candidate]
 
 
 def avoiding(candidates: list[Candidate], records: list[NodeRecord], now: datetime) -> Candidate:
-    """Return the cheapest pool but those that took a node back within a quarter of an hour."""
+    """Return the cheapest pool, if possible without an interruption in the last 15 minutes."""
     shunned = {
         one.pool
         for one in records[-50:]
@@ -128,7 +129,7 @@ def learning(
     *,
     lost_minutes: float = 10,
 ) -> Candidate:
-    """Return the pool of the first request that is cheapest per unit of its weight."""
+    """Return the cheapest pool per weight in the request that trialfleet's history makes."""
     known = pool_history.learned(records, now).apply(candidates, lost_minutes)
     first = next(launch.requests(sorted(known, key=lambda one: one.cost), one_type=False))
     weights = fleet_request.weights_of(first)
@@ -148,7 +149,7 @@ class _Node:
 def trials_per_dollar(
     market: Market, choose: Choose, *, nights: int, trials: int, nodes: int
 ) -> float:
-    """Return how many trials a year of nights finishes for a dollar."""
+    """Return the number of trials per dollar that a year of nights finishes."""
     draw = random.Random(market.seed + 1)  # noqa: S311 - a replay
     records, cost = list[NodeRecord](), 0.0
     for night in range(nights):
@@ -198,7 +199,7 @@ def _night(
 
 
 def _left(scenario: Scenario, node: _Node, now: datetime) -> float:
-    """Return the hours that an interrupted trial takes yet."""
+    """Return the hours that an interrupted trial still needs."""
     if math.isinf(scenario.checkpoint):
         return node.left
     done = (now - node.begun) / timedelta(hours=1)

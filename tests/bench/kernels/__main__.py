@@ -1,8 +1,8 @@
-"""The benchmark of 2014, remade: `python -m tests.bench.kernels`.
+"""The benchmark of 2014 on today's GPUs: `python -m tests.bench.kernels`.
 
-128 x 1000 calls of MulC from arrays so small that launching is all, to arrays so large that memory
-is, in every manner that there is; then each fused operation against torch.compile. BENCHMARKS.md
-says how it is measured, and what `--json` gives.
+It times 128 x 1000 calls of MulC (`x *= c`) by several implementations. The arrays range from sizes
+where launches take all the time to sizes where memory does. Then each fused operation is compared
+with torch.compile. BENCHMARKS.md describes the method and the output of `--json`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     """Measure and print.
 
     Returns:
-        0; 1 if something gave wrong numbers; 2 for wrong arguments.
+        0; 1 if a result was wrong; 2 for wrong arguments.
     """
     reader = parser()
     chosen = reader.parse_args(arguments)
@@ -63,14 +63,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def replace(path: Path, text: str) -> None:
-    """Replace a file atomically by one with this text."""
+    """Replace a file atomically by one with the text `text`."""
     beside = path.with_suffix(".new")
     beside.write_text(text, encoding="utf-8")
     beside.replace(path)
 
 
 class Parser(argparse.ArgumentParser):
-    """Tells what is wrong in one line."""
+    """A parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with code 2."""
@@ -78,7 +78,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the reader of the command line."""
+    """Return the parser of the command line."""
     made = Parser(
         prog=COMMAND, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -115,10 +115,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def sizes_of(text: str) -> tuple[int, ...]:
-    """Return sizes from words such as "1K,64K,16M" (2^10, 2^16, 2^24), in order.
+    """Return the sizes in a text such as "1K,64K,16M" (2^10, 2^16, 2^24), in rising order.
 
     Raises:
-        argparse.ArgumentTypeError: it is not such a list.
+        argparse.ArgumentTypeError: the text is not such a list.
     """
     found = [re.fullmatch(r"([1-9][0-9]*)([KM]?)", word) for word in text.split(",")]
     if not all(found):
@@ -127,10 +127,10 @@ def sizes_of(text: str) -> tuple[int, ...]:
 
 
 def device_of(name: str) -> torch.device:
-    """Return the device of that name; a GPU, or else the processor, for "auto".
+    """Return the device `name`; for "auto" a GPU, or the CPU if there is none.
 
     Raises:
-        ValueError: there is none of that name here.
+        ValueError: this machine has no such device.
     """
     count = torch.cuda.device_count()
     if name == "auto":
@@ -149,10 +149,10 @@ def device_of(name: str) -> torch.device:
 
 
 def fitting(sizes: Sequence[int], device: torch.device) -> list[int]:
-    """Return the sizes of which two arrays fit in the device's memory.
+    """Return those sizes of which two arrays fit into the device's memory.
 
     Raises:
-        ValueError: not even the smallest does.
+        ValueError: not even the smallest size fits.
     """
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]

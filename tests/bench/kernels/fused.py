@@ -1,7 +1,7 @@
-"""Each fused operation beside plain torch: compiled, and as it is.
+"""Each fused operation compared with plain torch: compiled, and eager.
 
-Memory traffic is counted as what must be moved at least: each input read once, each output written
-once, what stays in the cache left out.
+Memory traffic is the necessary minimum: each input read once, and each output written once. What
+stays in the cache doesn't count.
 
     b  rows    h  units    c  classes    n  samples    d, k  numeric and categorical columns
     e  numbers per embedding    v  rows of the embedding table
@@ -28,7 +28,7 @@ NUMERIC, CATEGORIES, CODES, EMBEDDING = 32, 8, 1000, 16  # d, k, v / k, e
 
 @dataclass(frozen=True)
 class Fused:
-    """One fused operation at one size: what it moves, and who does it."""
+    """One fused operation at one size: the bytes that it moves, and its implementations."""
 
     name: str
     shape: str
@@ -39,7 +39,7 @@ class Fused:
     torchs_own: tuple[str, Call] | None = None  # one that torch ships itself, by its name
 
     def implementations(self) -> dict[str, Callable[[], Call]]:
-        """Return what makes each implementation's call."""
+        """Return, for each implementation, a function that makes its call."""
         made: dict[str, Callable[[], Call]] = {
             "ours": lambda: self.ours,
             "compile": lambda: partial(freshly_compiled(self.plain), *self.arguments),
@@ -56,8 +56,8 @@ class Scale:
     """Sizes, type and device of the fused operations' arrays.
 
     Attributes:
-        device: where.
-        dtype: of activations: bfloat16 on a GPU, as the trainer has them.
+        device: of all arrays.
+        dtype: of activations: bfloat16 on a GPU, as in the trainer.
         rows: b of activations.
         width: h, and the sides of the optimiser's matrices.
         scored: b of logits of several classes.
@@ -78,7 +78,7 @@ class Scale:
     samples: int
 
     def random(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Return normal numbers on the device, of the activations' type if none is named."""
+        """Return normal numbers on the device, by default of the activations' type."""
         return torch.randn(*shape, device=self.device).to(dtype or self.dtype)
 
     def integers(self, below: int, *shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
@@ -90,7 +90,7 @@ def scales(device: torch.device) -> tuple[Scale, ...]:
     """Return the sizes for a device: one where launches dominate, one where memory does.
 
     The larger one's arrays are several times any GPU's last cache, which is 60 MB on an H200 and
-    126 MB on a B200: what is still in it from the call before needs no memory.
+    126 MB on a B200. Otherwise data left in the cache by the previous call would need no memory.
     """
     small = {"rows": 256, "width": 128, "scored": 256, "classes": 16, "outputs": 4096, "batch": 256}
     if device.type == "cpu":
@@ -107,7 +107,7 @@ def scales(device: torch.device) -> tuple[Scale, ...]:
 
 
 def activation(s: Scale) -> Fused:
-    """Bias, ReLU and dropout, forward."""
+    """Return bias, ReLU and dropout, forward."""
     x, bias = s.random(s.rows, s.width), s.random(s.width, dtype=torch.float32)
     rng = torch.tensor([1, 2], device=s.device)
 
@@ -127,7 +127,8 @@ def activation(s: Scale) -> Fused:
 def linear(s: Scale) -> Fused:
     """Return a hidden layer without dropout: a matrix product of cuBLAS's, then bias and ReLU.
 
-    cuBLASLt does both at once, if the bias is of the product's type: whether that is worth it.
+    The question is whether cuBLASLt is faster, which does both at once if bias and product have the
+    same type.
     """
     x, weight = s.random(s.rows, s.width), s.random(s.width, s.width) / s.width**0.5
     bias, rng = s.random(s.width, dtype=torch.float32), torch.tensor([1, 2], device=s.device)
@@ -152,7 +153,7 @@ def linear(s: Scale) -> Fused:
 
 
 def activation_backward(s: Scale) -> Fused:
-    """Bias, ReLU and dropout, backward, from what the forward gave."""
+    """Return bias, ReLU and dropout, backward, from the forward pass's outputs."""
     gradient, y = s.random(s.rows, s.width), s.random(s.rows, s.width)
 
     def plain(gradient: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -170,7 +171,7 @@ def activation_backward(s: Scale) -> Fused:
 
 
 def cross_entropy(s: Scale) -> Fused:
-    """Softmax cross-entropy and its gradient."""
+    """Return the softmax cross-entropy and its gradient."""
     logits, target = s.random(s.scored, s.classes), s.integers(s.classes, s.scored)
     return loss(
         "softmax_cross_entropy",
@@ -181,7 +182,7 @@ def cross_entropy(s: Scale) -> Fused:
 
 
 def binary_cross_entropy(s: Scale) -> Fused:
-    """Cross-entropy of a sigmoid and its gradient."""
+    """Return the cross-entropy of a sigmoid and its gradient."""
     target = s.integers(2, s.outputs).float()
     return loss(
         "sigmoid_bce",
@@ -192,7 +193,7 @@ def binary_cross_entropy(s: Scale) -> Fused:
 
 
 def squared_error(s: Scale) -> Fused:
-    """Mean squared error and its gradient."""
+    """Return the mean squared error and its gradient."""
     return loss(
         "mean_squared_error",
         torch.ops.trialfleet.mean_squared_error,
@@ -224,7 +225,7 @@ def loss(
 
 @dataclass(frozen=True)
 class Parameters:
-    """A network's weights and what an optimiser keeps of them."""
+    """A network's weights, and the optimiser's state for them."""
 
     weights: list[Tensor]
     gradients: list[Tensor]
@@ -236,7 +237,7 @@ class Parameters:
 
     @classmethod
     def of(cls, s: Scale) -> Parameters:
-        """Return four layers: matrices and biases."""
+        """Return the weights and biases of four layers."""
         shapes = [(s.width, s.width), (s.width,)] * 4
         weights, gradients = (
             [s.random(*shape, dtype=torch.float32) for shape in shapes] for _ in range(2)
@@ -253,18 +254,18 @@ class Parameters:
 
     @property
     def bytes(self) -> int:
-        """All weights together."""
+        """Size of all weights together."""
         return sum(w.nbytes for w in self.weights)
 
     @property
     def shape(self) -> str:
-        """The number of values and of tensors, in words."""
+        """The number of values and of tensors, as text."""
         return f"{self.bytes // 4} in {len(self.weights)}"
 
     def trained_by(
         self, optimizer: Callable[..., torch.optim.Optimizer], **options: Any
     ) -> tuple[str, Call]:
-        """Return the step of torch's own optimiser in its fused form."""
+        """Return the step of torch's own optimiser with `fused=True`."""
         parameters = [nn.Parameter(w) for w in self.weights]
         for parameter, gradient in zip(parameters, self.gradients, strict=True):
             parameter.grad = gradient
@@ -272,7 +273,7 @@ class Parameters:
 
 
 def adamw(s: Scale) -> Fused:
-    """Return a step of AdamW with all weights."""
+    """Return a step of AdamW over all weights."""
     p = Parameters.of(s)
     options = {"betas": (BETA_1, BETA_2), "eps": EPSILON, "capturable": s.device.type == "cuda"}
     state = (p.weights, p.gradients, p.m, p.v)
@@ -306,7 +307,7 @@ def plain_adamw(
 
 
 def sgd(s: Scale) -> Fused:
-    """Return a step of SGD with momentum with all weights."""
+    """Return a step of SGD with momentum over all weights."""
     p = Parameters.of(s)
     state = (p.weights, p.gradients, p.m)
     return Fused(
@@ -336,7 +337,7 @@ def plain_sgd(
 
 
 def gather(s: Scale) -> Fused:
-    """Return a batch by index, with its embeddings."""
+    """Return a batch of rows by index, with its embeddings."""
     table = (
         s.random(s.samples, NUMERIC, dtype=torch.float32),
         s.integers(CODES, s.samples, CATEGORIES, dtype=torch.int32),
@@ -359,7 +360,7 @@ def gather(s: Scale) -> Fused:
 
 
 def plain_gather(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the batch at the cursor: its numbers beside its embeddings, its codes, its target."""
+    """Return the batch at the cursor: numbers followed by embeddings, codes, target."""
     numeric, categorical, target, order, cursor, first_code, weight, rows, dtype = given
     chosen = order[cursor + torch.arange(rows, device=order.device)]
     codes = categorical[chosen] + first_code
@@ -368,10 +369,10 @@ def plain_gather(*given: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def gather_backward(s: Scale) -> Fused:
-    """Return the embeddings' gradient.
+    """Return the gradient of the embeddings.
 
-    What torch.compile makes of index_add_ adds by atomics, so in an order that differs from run to
-    run, as ours does not; torch's own sorts the codes first and is deterministic too.
+    torch.compile's code for index_add_ adds by atomics, so in an order that differs between runs;
+    ours has a fixed order. torch's own code sorts the codes first, and is deterministic, too.
     """
     vocabulary = CATEGORIES * CODES
     first = torch.arange(0, vocabulary, CODES, dtype=torch.int32, device=s.device)

@@ -1,4 +1,4 @@
-"""MulC, `x *= c` on float32, in every manner that the benchmark compares."""
+"""MulC, `x *= c` on float32, in every implementation that the benchmark compares."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ SOURCE = Path(__file__).with_suffix(".cu")
 
 
 class UnavailableError(Exception):
-    """Something can't be measured here; the message says why."""
+    """An implementation can't be measured on this machine; the message says why."""
 
 
 def copy(x: Tensor, _meter: Meter) -> Call:
-    """Return a copy of the same bytes, which is what every share is a share of."""
+    """Return a copy of the same bytes; all shares of bandwidth are relative to its bandwidth."""
     target = torch.empty_like(x)
     return partial(target.copy_, x)
 
 
 def library() -> Path:
-    """Return the library of mulc.cu for this machine's torch and GPUs; it is compiled once.
+    """Return the library of mulc.cu for this machine's torch and GPUs; compile it if needed.
 
     Raises:
-        BuildError: a compiler is missing, or refuses.
+        BuildError: a compiler is missing, or fails.
         OSError: the cache can't be written.
     """
     recipe, place = build.Recipe.here(), build.cache()
@@ -58,7 +58,7 @@ def library() -> Path:
 
 
 def ours(x: Tensor, meter: Meter) -> Call:
-    """Return the kernel of mulc.cu, called as NPP is: by ctypes, with a pointer and a stream."""
+    """Return a call of mulc.cu's kernel, made as NPP's is: by ctypes, with pointer and stream."""
     if not isinstance(meter, CudaMeter):
         raise UnavailableError("needs a GPU")
     try:
@@ -76,7 +76,7 @@ def ours(x: Tensor, meter: Meter) -> Call:
 
 
 def npps(x: Tensor, meter: Meter) -> Call:
-    """NVIDIA's library."""
+    """Return a call of NVIDIA's library NPP."""
     if not isinstance(meter, CudaMeter):
         raise UnavailableError("needs a GPU")
     try:
@@ -88,12 +88,12 @@ def npps(x: Tensor, meter: Meter) -> Call:
 
 
 def eager(x: Tensor, _meter: Meter) -> Call:
-    """Torch as it is."""
+    """Return a call of torch without compilation."""
     return partial(x.mul_, CONSTANT)
 
 
 def compiled(x: Tensor, _meter: Meter) -> Call:
-    """Return the call that torch.compile makes for this exact shape."""
+    """Return a call that torch.compile makes for this exact shape."""
     return partial(freshly_compiled(lambda x: x.mul_(CONSTANT)), x)
 
 
@@ -107,10 +107,10 @@ VARIANTS: Mapping[str, Callable[[Tensor, Meter], Call]] = {
 
 
 def multiplies(meter: Meter, x: Tensor, action: Call, calls: int) -> bool:
-    """Return whether an action of this number of calls multiplies x by the constant each time.
+    """Return whether `action` multiplies x by the constant as often as `calls` says.
 
-    It begins with numbers from 1 to 2 that differ, as equal ones ask less of a GPU. float32 rounds
-    once in a product or a quotient, by half a unit in the last place at most: 2^-24.
+    x begins with different numbers from 1 to 2, because equal ones make a GPU faster. float32
+    rounds once in a product or a quotient, by half a unit in the last place at most: 2^-24.
     """
     before = x.uniform_(1, 2).clone()
     meter.rounds(action, 1)

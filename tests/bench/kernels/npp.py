@@ -1,11 +1,11 @@
 """NVIDIA's NPP by ctypes: `nppsMulC_32f_I`, the library call of the benchmark of 2014.
 
 The library is in NVIDIA's wheels, `pip install '.[npp-cu13]'` (or `npp-cu12`), and in the CUDA
-toolkit. It brings its own CUDA runtime and works on the context and the stream that torch made.
+toolkit. It has its own CUDA runtime, and uses torch's context and stream.
 
-CUDA 13 has only the forms whose name ends in `_Ctx`, which take the stream with them; they are in
-CUDA 12 too. There `nLength` is an int at first and a size_t later: passed as size_t, a length
-that fits in an int is right for both.
+CUDA 13 has only the functions whose names end in `_Ctx`, which get the stream as an argument; CUDA
+12 has them, too. There `nLength` is an int in early releases and a size_t in later ones. A length
+that fits into an int is right for both if passed as size_t.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class NppError(Exception):
 
 @dataclass(frozen=True)
 class Npp:
-    """The library, and the wheel that it is from (`nvidia-npp 13.2.0.93`), or its file."""
+    """The library, and its wheel (such as `nvidia-npp 13.2.0.93`) or file."""
 
     library: ctypes.CDLL
     wheel: str
@@ -64,8 +64,8 @@ class Npp:
     ) -> Callable[[], int]:
         """Return a call of `nppsMulC_32f_I_Ctx`: `length` float32 at `pointer`, times `constant`.
 
-        Its arguments are converted once, here, so that a call costs what a library call costs. It
-        returns NPP's status: `SUCCESS`, or see `checked`.
+        The arguments are converted once, here, so that the call costs what a library call costs.
+        The call returns NPP's status: `SUCCESS`, or see `checked`.
         """
         function: Any = self.library.nppsMulC_32f_I_Ctx
         function.argtypes = (ctypes.c_float, ctypes.c_void_p, ctypes.c_size_t, StreamContext)
@@ -111,7 +111,7 @@ def library_of(wheel: str) -> Path | None:
 
 
 def stream_context(stream: torch.cuda.Stream) -> StreamContext:
-    """Return what NPP wants to know of a stream and its device."""
+    """Return NPP's description of a stream and its device."""
     device = torch.cuda.get_device_properties(stream.device)
     return StreamContext(
         hStream=stream.cuda_stream,
@@ -127,10 +127,10 @@ def stream_context(stream: torch.cuda.Stream) -> StreamContext:
 
 
 def checked(call: Callable[[], int]) -> Callable[[], int]:
-    """Make a call once, and return it if NPP did not refuse.
+    """Make a call once, and return it if NPP did not report an error.
 
     Raises:
-        NppError: it did, with its status; nppdefs.h says what it means.
+        NppError: NPP did, with its status; nppdefs.h says what the status means.
     """
     status = call()
     if status < SUCCESS:

@@ -1,4 +1,4 @@
-"""The benchmark's results: its rows, their arithmetic, and the goals. No torch in here."""
+"""The benchmark's results: rows, figures computed from them, and goals. Needs no torch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20}
 
 
 def in_words(elements: int) -> str:
-    """Return 4096 as "4 K"."""
+    """Return a number in short form, such as 4096 as "4 K"."""
     for suffix in ("M", "K"):
         if elements % SUFFIXES[suffix] == 0:
             return f"{elements // SUFFIXES[suffix]} {suffix}"
@@ -38,7 +38,7 @@ def in_words(elements: int) -> str:
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine of a measurement; unknown values are null in JSON and "-" in words."""
+    """The machine of a measurement; unknown values are null in JSON and "-" in text."""
 
     when: str
     device: str
@@ -62,12 +62,12 @@ class Row:
     Attributes:
         operation: "mulc", or the fused operation's name.
         shape: its size in words.
-        variant: who did it.
+        variant: name of the implementation.
         manner: "called" from Python each time; "graph", a round's calls in one CUDA graph.
-        bytes: what a call reads and writes at least.
-        rounds: how many were timed.
-        calls: how many there are in a round.
-        seconds: of all rounds; a figure to hold against 2014's where they are 128 x 1000 calls.
+        bytes: the least that a call reads and writes.
+        rounds: number of timed rounds.
+        calls: number of calls in a round.
+        seconds: of all rounds; comparable with 2014's figure if they are 128 x 1000 calls.
         microseconds: of a call, the median of the rounds.
         low: of a call, the rounds' first decile.
         high: of a call, the rounds' last decile.
@@ -94,7 +94,7 @@ class Row:
 
     @property
     def made_full(self) -> bool:
-        """True if these are all the calls of 2014, so that the seconds compare."""
+        """True if 128 x 1000 calls were made as in 2014, so that the seconds compare."""
         return self.rounds * self.calls == FULL
 
     @property
@@ -108,11 +108,11 @@ class Row:
         return 1e6 / self.microseconds if self.microseconds else 0.0
 
     def share(self, copy: float) -> float:
-        """Return this row's GB/s by those of the copy."""
+        """Return this row's GB/s divided by `copy`, those of the copy."""
         return self.gb_per_s / copy
 
     def as_json(self, copy: float | None) -> dict[str, Any]:
-        """Return all of it; null for what was not measured, or not 128,000 times."""
+        """Return the row as plain data; null for what was not measured (128,000 times)."""
         if self.skipped:
             known = ("operation", "shape", "variant", "manner", "bytes", "skipped")
             return {name: value for name, value in asdict(self).items() if name in known}
@@ -128,13 +128,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Goal:
-    """Something that the kernels should reach on a GPU.
+    """A ratio that the kernels should reach on a GPU.
 
     Attributes:
-        name: what.
-        wanted: at least so much.
-        found: the worst that was measured; None if nothing was to judge.
-        where: at which size the worst was.
+        name: what is compared.
+        wanted: the least ratio that meets the goal.
+        found: the worst that was measured; None if nothing was measured.
+        where: the size at which the worst was measured.
     """
 
     name: str
@@ -144,7 +144,7 @@ class Goal:
 
     @property
     def verdict(self) -> str:
-        """In words."""
+        """Whether the goal is met, as text."""
         if self.found is None:
             return "not judged"
         return "met" if self.found >= self.wanted else "not met"
@@ -175,7 +175,7 @@ class Results:
     """One run of the benchmark.
 
     Attributes:
-        machine: what was measured.
+        machine: on which it was measured.
         mulc: the rows of MulC.
         fused: the rows of the fused operations.
     """
@@ -186,7 +186,7 @@ class Results:
 
     @property
     def copy(self) -> float | None:
-        """GB/s of the copy that every share is a share of; None if it was not measured."""
+        """GB/s of the copy to which shares are relative; None if it was not measured."""
         return copy_bandwidth(self.mulc, self.machine.cache_bytes)
 
     def dominates(self, row: Row) -> str:
@@ -194,7 +194,7 @@ class Results:
         return regime(row.bytes, self.copy, self.machine.cache_bytes)
 
     def goals(self) -> list[Goal]:
-        """Return each goal with the worst of what was measured; none on the processor."""
+        """Return each goal with the worst measured ratio; none for the CPU."""
         if self.machine.cache_bytes is None:
             return []
         large = [row for row in self.mulc if self.dominates(row) == "memory"]
@@ -207,7 +207,7 @@ class Results:
         ]
 
     def fused_copy_goals(self) -> Iterator[Goal]:
-        """Yield each fused operation's share of the copy's bandwidth, where memory dominates it."""
+        """Yield each fused operation's share of the copy's bandwidth, if memory dominates it."""
         for name in dict.fromkeys(row.operation for row in self.fused):
             if name in COMPUTING:
                 continue
@@ -229,19 +229,19 @@ class Results:
 
 
 def copy_bandwidth(rows: Iterable[Row], cache: int | None) -> float | None:
-    """Return the GB/s of the copy of the largest array; None if a cache may have held all."""
+    """Return the GB/s of the copy of the largest array; None if it may have fit into a cache."""
     beyond = CACHES * (cache or 0)
     copies = [r for r in rows if r.label == "copy" and not r.skipped and r.bytes / 2 >= beyond]
     return max(copies, key=lambda row: row.bytes).gb_per_s if copies else None
 
 
 def regime(moved: int, copy: float | None, cache: int | None) -> str:
-    """Return what dominates a call: "launch", "memory", or "" where it's both.
+    """Return what dominates a call: "launch", "memory", or "" if it is both or unknown.
 
     Args:
-        moved: bytes that it reads and writes; of MulC twice the array.
-        copy: GB/s of the device's copy; None where that isn't known, and nothing is said.
-        cache: bytes of its last cache; the same.
+        moved: bytes that the call reads and writes; for MulC twice the array.
+        copy: GB/s of the device's copy; None if unknown.
+        cache: bytes of the device's last cache; None if unknown.
     """
     if cache is None or not copy:
         return ""
@@ -254,7 +254,7 @@ def regime(moved: int, copy: float | None, cache: int | None) -> str:
 
 
 def copy_goal(operation: str, large: Sequence[Row], copy: float | None, title: str = "") -> Goal:
-    """Return the share of the copy's bandwidth, of the rows in which memory dominates."""
+    """Return the goal for the share of the copy's bandwidth, over rows that memory dominates."""
     found = [
         (row.share(copy), row.shape)
         for row in large
@@ -265,13 +265,13 @@ def copy_goal(operation: str, large: Sequence[Row], copy: float | None, title: s
 
 
 def npp_goal(small: Sequence[Row], mine: str, theirs: str, wanted: float) -> Goal:
-    """Return how many times as fast as NPP, of the rows in which launches dominate."""
+    """Return the goal for the speed relative to NPP, over rows that launches dominate."""
     found = ratios(small, mine, theirs)
     return Goal(f"MulC, times as fast as NPP: {mine} / {theirs}", wanted, *worst(found))
 
 
 def compile_goals(rows: Sequence[Row]) -> Iterator[Goal]:
-    """Yield for each fused operation how many times as fast as torch.compile it is."""
+    """Yield for each fused operation the goal for its speed relative to torch.compile."""
     for name in dict.fromkeys(row.operation for row in rows):
         for graph in ("", ", graph"):
             own = [row for row in rows if row.operation == name]
@@ -282,7 +282,7 @@ def compile_goals(rows: Sequence[Row]) -> Iterator[Goal]:
 
 
 def ratios(rows: Sequence[Row], mine: str, theirs: str) -> list[tuple[float, str]]:
-    """Return their time by mine, for each shape that both have."""
+    """Return the time of variant `theirs` divided by that of `mine`, for each common shape."""
     measured = [row for row in rows if not row.skipped]
     other = {row.shape: row.microseconds for row in measured if row.label == theirs}
     return [
@@ -293,5 +293,5 @@ def ratios(rows: Sequence[Row], mine: str, theirs: str) -> list[tuple[float, str
 
 
 def worst(found: Sequence[tuple[float, str]]) -> tuple[float | None, str]:
-    """Return the least of some ratios and where it was."""
+    """Return the least of some ratios, and the place that belongs to it."""
     return min(found) if found else (None, "")

@@ -1,4 +1,4 @@
-"""Runs the benchmark. Importing this module loads the kernels, and builds them if need be."""
+"""Runs the benchmark. Importing this module loads the kernels, and builds missing ones."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Wanted:
     """The measurements to make, and their time limits.
 
     Attributes:
-        sizes: elements of MulC's arrays, the fewest first.
-        budget: seconds for a row at most.
+        sizes: elements of MulC's arrays, in rising order.
+        budget: maximum seconds for a row.
         tables: "mulc", "fused" or both.
         quick: leave out the larger size of the fused operations.
         without: variants to leave out.
@@ -44,7 +44,7 @@ class Wanted:
 
 
 def growing(device: torch.device, wanted: Wanted, results: Results) -> Iterator[Results]:
-    """Yield what has been measured so far, after each row."""
+    """Yield the results so far, after each measured row."""
     meter = CudaMeter(device) if device.type == "cuda" else Meter(device)
     with torch.no_grad():
         for row in mulc_rows(meter, wanted):
@@ -56,9 +56,9 @@ def growing(device: torch.device, wanted: Wanted, results: Results) -> Iterator[
 
 
 def mulc_rows(meter: Meter, wanted: Wanted) -> Iterator[Row]:
-    """Yield the rows of MulC's table, the largest array's first: its copy is the share's measure.
+    """Yield the rows of MulC, the largest array first, as shares are relative to its copy.
 
-    Where the table isn't wanted that copy is all.
+    If the table isn't wanted, only that copy is measured.
     """
     whole = "mulc" in wanted.tables
     for size in reversed(wanted.sizes if whole else wanted.sizes[-1:]):
@@ -73,7 +73,7 @@ def mulc_rows(meter: Meter, wanted: Wanted) -> Iterator[Row]:
 
 
 def fused_rows(meter: Meter, wanted: Wanted) -> Iterator[Row]:
-    """Yield the rows of the fused operations' table; of the smaller size alone where it's quick."""
+    """Yield the rows of the fused operations; with `quick`, only of the smaller size."""
     scales = fused.scales(meter.device)
     for make in fused.FUSED:
         for scale in scales[:1] if wanted.quick else scales:
@@ -97,14 +97,14 @@ def rows_of(
     budget: float,
     right: Callable[[Call, int], bool] = lambda _action, _calls: True,
 ) -> Iterator[Row]:
-    """Yield a call's row in each of the device's manners.
+    """Yield a call's row for each of the device's ways to repeat it.
 
     Args:
-        meter: the device's.
-        blank: the row but for the measurement.
+        meter: of the device.
+        blank: the row without the measurement.
         make: returns the call.
         budget: seconds for a row.
-        right: returns whether an action made its number of calls.
+        right: returns whether an action really made its number of calls.
     """
     call: Call | None = None
     for manner, repeat in meter.manners.items():
@@ -122,7 +122,7 @@ def rows_of(
 
 
 def with_timing(row: Row, found: timing.Timing) -> Row:
-    """Return a row with its measurement."""
+    """Return a row with the measurement `found`."""
     low, middle, high = found.microseconds
     return replace(
         row,
@@ -157,7 +157,7 @@ def machine_of(device: torch.device) -> Machine:
 
 
 def processor() -> str:
-    """Return the processor's name, or the kind of it."""
+    """Return the CPU's name, or its architecture if the name is unknown."""
     found = re.search(r"^model name\s*: (.*)$", read(Path("/proc/cpuinfo")), flags=re.MULTILINE)
     return found[1] if found else platform.machine()
 
@@ -171,7 +171,7 @@ def npp_here() -> str:
 
 
 def read(file: Path) -> str:
-    """Return a text, "" where it can't be had."""
+    """Return a file's text; empty if it can't be read."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:

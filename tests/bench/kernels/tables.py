@@ -1,4 +1,4 @@
-"""The benchmark's results in words."""
+"""The benchmark's results as text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def text(results: Results) -> str:
 
 
 def machine_lines(machine: Machine) -> Iterator[str]:
-    """Yield what was measured on."""
+    """Yield lines that describe the machine."""
     cuda = f"CUDA {machine.cuda_version}" if machine.cuda_version else "no CUDA"
     why = f" ({machine.reason})" if machine.reason else ""
     yield f"{machine.when}  {machine.name} ({machine.device}, {machine.threads} threads)"
@@ -36,14 +36,14 @@ def machine_lines(machine: Machine) -> Iterator[str]:
 
 
 def checks_in_words(machine: Machine) -> str:
-    """Return the driver's option of 2014."""
+    """Return, as text, the driver's option that the authors changed in 2014."""
     if machine.driver is None:
         return "- (no driver)"
     return machine.check_pci_config_space or "- (this driver has no such option)"
 
 
 def seconds_table(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the lines of 2014's table as it is today: one row per size, one column per variant."""
+    """Yield 2014's table with today's results: a row per size, a column per variant."""
     full = {(r.shape, r.label): r.seconds for r in rows if r.made_full}
     labels = [label for label in dict.fromkeys(r.label for r in rows) if label != "copy"]
     shown = [label for label in labels if any(own == label for _, own in full)]
@@ -58,7 +58,7 @@ def seconds_table(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def detail_table(results: Results) -> Iterator[str]:
-    """Yield every row's lines, under its operation and size."""
+    """Yield the lines of all rows, under headings with operation and size."""
     titles = ("us/call", "10-90 %", "GB/s", "of copy", "launches/s", "ours is", "calls")
     yield f"{'':<20}" + "{:>9} {:>19} {:>8} {:>8} {:>11} {:>9} {:>7}".format(*titles)
     rows = (*results.mulc, *results.fused)
@@ -72,7 +72,7 @@ def detail_table(results: Results) -> Iterator[str]:
 
 
 def columns(row: Row, copy: float | None, mine: float) -> str:
-    """Return a row's figures; "ours is" says how many times as fast as this ours is."""
+    """Return a row's figures; "ours is" is our speed relative to the row's."""
     if row.skipped:
         return f"  - {row.skipped}"
     share = f"{row.share(copy):.1%}" if copy else "-"
@@ -84,7 +84,7 @@ def columns(row: Row, copy: float | None, mine: float) -> str:
 
 
 def reference_table() -> Iterator[str]:
-    """Yield the lines of 2014's table."""
+    """Yield the lines of 2014's table with the results of 2014."""
     yield "For reference, 2014: seconds for 128 x 1000 calls of MulC, by an own kernel and by NPP"
     yield "(Netflix Tech Blog, Distributed Neural Networks with GPUs in the AWS Cloud)"
     titles = ("machine", "GPU", "memory", "CheckPCIConfigSpace", "own", "NPP")

@@ -1,7 +1,7 @@
-"""Times calls on one device: by its own events on a GPU, by the clock on the processor.
+"""Times calls on one device: by CUDA events on a GPU, by the clock on a CPU.
 
-The benchmark of 2014 was 128 x 1000 calls. Each of the 128 rounds is timed by itself, so that
-there is a median and a spread; nothing waits for the device between the first call and the last.
+The benchmark of 2014 was 128 x 1000 calls. Each of the 128 rounds is timed separately, which gives
+a median and a spread. Nothing waits for the device between the first call and the last.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Repeat = Callable[[Call, int], Call]
 
 @dataclass(frozen=True)
 class Timing:
-    """The seconds of some rounds of calls each."""
+    """The seconds of some rounds, each of several calls."""
 
     calls: int
     rounds: tuple[float, ...]
@@ -54,12 +54,12 @@ class Timing:
 
 
 class Meter:
-    """Times what runs on the processor.
+    """Times what runs on the CPU.
 
     Attributes:
-        device: where.
+        device: the CPU; a GPU in subclasses.
         manners: the ways of repeating a call, by name: "called"; on a GPU also "graph".
-        warm_up: seconds of calls before the first that counts: clocks rise, caches fill.
+        warm_up: seconds of calls before the measurement, in which clock rates rise and caches fill.
     """
 
     warm_up = 0.1
@@ -79,9 +79,9 @@ class Meter:
 
 
 class CudaMeter(Meter):
-    """Times what one stream of a GPU does, as the GPU sees it: waiting for launches is part of it.
+    """Times the work of one stream of a GPU by the GPU's clock, including waits for launches.
 
-    Everything that is measured runs on `stream`, and alone.
+    Everything that is measured runs on `stream`, with nothing else on the GPU.
     """
 
     warm_up = 0.02
@@ -108,7 +108,7 @@ class CudaMeter(Meter):
         return tuple(begin.elapsed_time(end) / 1000 for begin, end in pairwise(marks))
 
     def captured(self, call: Call, calls: int) -> Call:
-        """Return the launch of a CUDA graph of this number of calls, after at least one call."""
+        """Return the launch of a CUDA graph of `calls` calls; make one call outside first."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=self.stream):
             for _ in range(calls):
@@ -117,7 +117,7 @@ class CudaMeter(Meter):
 
 
 def repeated(call: Call, calls: int) -> Call:
-    """Return an action that repeats a call this number of times."""
+    """Return an action that makes a call `calls` times."""
 
     def action() -> None:
         for _ in range(calls):
@@ -127,12 +127,12 @@ def repeated(call: Call, calls: int) -> Call:
 
 
 def measured(meter: Meter, call: Call, repeat: Repeat, budget: float) -> Timing:
-    """Time a call again and again: 128 x 1000 times, or for about `budget` seconds if that is less.
+    """Time a call 128 x 1000 times, or for about `budget` seconds if that is less.
 
     Args:
-        meter: the device's.
+        meter: of the device.
         call: what is timed.
-        repeat: one of the meter's manners.
+        repeat: one of the meter's ways of repeating a call.
         budget: seconds for all rounds.
     """
     warm_up = min(meter.warm_up, budget / 2)
@@ -145,9 +145,9 @@ def measured(meter: Meter, call: Call, repeat: Repeat, budget: float) -> Timing:
 
 
 def scaled(seconds: float, budget: float) -> tuple[int, int]:
-    """Return how many rounds of how many calls fit, for calls of some seconds: 128 x 1000 at most.
+    """Return the numbers of rounds and of calls per round for calls of `seconds`: most 128 x 1000.
 
-    At least 8 rounds of one call are made, whatever they take.
+    At least 8 rounds of one call are made, however long they take.
     """
     affordable = int(min(budget / max(seconds, 1e-9), ROUNDS * CALLS))
     rounds = min(ROUNDS, max(FEWEST_ROUNDS, affordable // CALLS))
@@ -155,7 +155,7 @@ def scaled(seconds: float, budget: float) -> tuple[int, int]:
 
 
 def seconds_when_warm(meter: Meter, call: Call, warm_up: float) -> float:
-    """Make a call more and more often until that takes so long; return what one took at best."""
+    """Repeat a call for `warm_up` seconds or more; return the least seconds per call."""
     meter.rounds(call, 2)  # the first may compile something
     calls, best = 1, math.inf
     while True:
@@ -168,7 +168,7 @@ def seconds_when_warm(meter: Meter, call: Call, warm_up: float) -> float:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Keep Python's garbage collector from running meanwhile."""
+    """Switch Python's garbage collector off in the block."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -179,6 +179,6 @@ def without_collector() -> Iterator[None]:
 
 
 def freshly_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what torch.compile makes of a function; nothing compiled before has a say in it."""
+    """Return torch.compile's version of a function, without earlier compilations' effects."""
     torch._dynamo.reset()
     return torch.compile(function, dynamic=False)

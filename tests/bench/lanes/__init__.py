@@ -1,1 +1,1 @@
-"""Many jobs at once that train one trial after another: `make bench-lanes`."""
+"""Many jobs at once, each of which trains one trial after another: `make bench-lanes`."""

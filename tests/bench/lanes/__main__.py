@@ -1,9 +1,9 @@
 """A thousand jobs at once on one access point, each a lane that trains one trial after another.
 
-The trainers sleep and report. Printed are the access point's processor time and memory, by trial
-and by job, and how long agents wait for the next order; beside them the same jobs with one trial
-each, fewer of them, and what ten thousand jobs come to. Processor time of nodes is apart: theirs
-grow with the jobs, the access point does not.
+The trainers sleep and report. The bench prints the access point's processor time and memory, per
+trial and per job, and how long agents wait for the next order. For comparison it prints the same
+for jobs with one trial each (fewer of them), and an estimate for ten thousand jobs. The processor
+time of nodes is left out: a real pool has more nodes for more jobs, but one access point.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ LOOK_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Cost:
-    """The access point's costs above those of an idle pool.
+    """The access point's costs, less those of an idle pool.
 
     Attributes:
-        trial: seconds of a processor of a trial that ends and the next that begins.
-        job_second: of a job that trains, each second.
+        trial: processor seconds of a trial's end and the next one's begin.
+        job_second: processor seconds per second of a job that trains.
         memory_mb: of a job.
-        fixed_mb: of what is there once.
+        fixed_mb: independent of the number of jobs.
     """
 
     trial: float
@@ -54,7 +54,7 @@ class Cost:
     fixed_mb: float
 
     def of_trial(self, seconds: float) -> float:
-        """Seconds of a processor of a whole trial that trains so long."""
+        """Processor seconds of a whole trial that trains for `seconds`."""
         return self.trial + seconds * self.job_second
 
 
@@ -98,7 +98,7 @@ def measured(
     regions: int,
     per_job: Literal["all"] | int,
 ) -> Cost:
-    """Let jobs train at once, first without any end, then with ends for this number of minutes."""
+    """Let jobs train at once: first no trial ends, then trials end for the given minutes."""
     lanes = math.ceil(jobs / regions)
     jobs = lanes * regions
     nap = 0.5 * given.nap, 1.5 * given.nap
@@ -166,7 +166,7 @@ def measured(
 def growth(
     before: dict[str, tuple[int, float]], after: dict[str, tuple[int, float]], *, own: bool
 ) -> float:
-    """Memory that came with the jobs, in MB: on the access point, or on the nodes."""
+    """Return the memory in MB that the jobs added, on the access point or on the nodes."""
     sums = [
         sum(megabytes for role, (_, megabytes) in look.items() if role.startswith(NODE) != own)
         for look in (before, after)
@@ -175,7 +175,7 @@ def growth(
 
 
 def wait_for(run: Run, jobs: int) -> None:
-    """Wait until this number of agents has begun a trial."""
+    """Wait until the agents of `jobs` jobs have begun a trial."""
     while sum(1 for _ in run.folder.glob("regions/*/trials/*/words/agent.json")) < jobs:
         time.sleep(2.0)
 
@@ -186,7 +186,7 @@ def finished(run: Run) -> int:
 
 
 def tell_of_many(cost: Cost, jobs: int) -> None:
-    """Print what ten thousand jobs come to."""
+    """Print the estimate for ten thousand jobs."""
     each = cost.of_trial(TRIAL_SECONDS)
     cores = MANY / TRIAL_SECONDS * each
     gigabytes = (MANY * cost.memory_mb + cost.fixed_mb) / 1e3

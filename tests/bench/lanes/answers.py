@@ -1,4 +1,4 @@
-"""Agents' waiting times for their next order, by the files that they and the service write."""
+"""Agents' waiting times for the next order, by the times of files of agents and service."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
 
 class Answers:
-    """Each answer of a run, as long as it is looked at before the job's next question."""
+    """The answers of a run; each is found if `look` is called before the job's next question."""
 
     def __init__(self, run: Run) -> None:
         folder = RunFolder(run.folder)
@@ -23,7 +23,7 @@ class Answers:
         self._seconds: dict[tuple[str, str, int], float] = {}
 
     def look(self) -> None:
-        """Take note of the answers that are new."""
+        """Record the new answers."""
         for place in self._places:
             with suppress(OSError, ValueError, LookupError):
                 said, order = (path.stat().st_mtime for path in (place.said, place.order))
@@ -34,7 +34,7 @@ class Answers:
                     self._seconds.setdefault(key, order - said)
 
     def as_text(self) -> str:
-        """Median and shares, in milliseconds; a file's time is exact to four of them."""
+        """Median and shares, in milliseconds; a file's time is exact to 4 ms."""
         found = sorted(self._seconds.values())
         if not found:
             return "none seen"

@@ -1,9 +1,9 @@
-"""The optimiser's service alone: agents' words are files, so a thousand lanes need no HTCondor.
+"""The optimiser's service alone: agents' messages are files, so no HTCondor is needed.
 
     OMP_NUM_THREADS=1 python -m tests.bench.lanes.service --lanes 20 --turns 2000 [--profile 40]
 
-Each turn, an agent says that its trial has ended and wants another. Printed are the processor's and
-the clock's time of an answer, fsyncs included.
+Each turn, an agent reports that its trial has ended and asks for another. The bench prints
+processor time and wall time of an answer, fsyncs included.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def measured(base: Path, given: argparse.Namespace) -> None:
-    """Let stand-ins for agents say what they say, and print what the answers took."""
+    """Write messages as agents do, and print the time of the answers."""
     study = lanes_study(
         base, given.regions, given.lanes, trials=given.trials, has_model=given.model
     )
@@ -98,19 +98,19 @@ def measured(base: Path, given: argparse.Namespace) -> None:
 
 
 def begin_log(place: TrialFolder) -> None:
-    """Write the event log of a job that has begun."""
+    """Write the event log of a job that runs."""
     at = datetime.now().isoformat(" ", "milliseconds")
     place.log.write_text(_LOG.format(at=at))
 
 
 def settle(scripts: NodeScripts) -> None:
-    """Let the service do what it does between two requests: suggest ahead."""
+    """Let the service do its work between two requests: it computes the next suggestion."""
     while scripts.idle():
         pass
 
 
 def tell(place: TrialFolder, turn: int) -> None:
-    """Be the agent of a job: ask for its first trial, or bring a result and ask for another."""
+    """Act as a job's agent: ask for the first trial, or bring a result and ask for another."""
     order = json.loads(place.order.read_bytes())
     if order["do"] == "ask":
         _say(place, turn, say="ask")
@@ -132,7 +132,7 @@ def tell(place: TrialFolder, turn: int) -> None:
 
 
 def _say(place: TrialFolder, turn: int, **words: object) -> None:
-    """Write an agent's words."""
+    """Write an agent's message."""
     said = {"schema": 1, "job": "1.0", "starts": 1, "token": "9f31c2aa", "turn": turn}
     said |= {**words, "time": time.time()}
     part = place.said.with_name("agent.json.part")
@@ -142,7 +142,7 @@ def _say(place: TrialFolder, turn: int, **words: object) -> None:
 
 @contextmanager
 def profiled(functions: int) -> Iterator[None]:
-    """Print where time went, by function; nothing for 0."""
+    """Print the time in the block by function, for `functions` functions; nothing for 0."""
     if not functions:
         yield
         return

@@ -35,8 +35,8 @@ def lanes_study(
         regions: number of them.
         lanes: of each region.
         trials: of each region.
-        has_model: whether the model chooses after the first trials, as in any study; else the
-            design chooses them all, which takes next to nothing.
+        has_model: whether the model proposes after the start-up trials, as in any study; else all
+            are start-up trials, whose choice takes almost no time.
         nap: the least and the most seconds of a trial.
         per_job: the budget's `trials_per_job`.
     """

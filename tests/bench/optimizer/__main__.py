@@ -1,9 +1,10 @@
 """Compare optimisers on families of functions: `python -m tests.bench.optimizer`.
 
-Every rival gets the same tasks, seeds and number of parallel trials; trials end in the order of
-their asks. The measure is the regret of the best point after the last trial, without noise, as a
-ratio to GPSampler's in the same run: the geometric mean over the tasks, with the interval that
-contains 95% of bootstrap samples of the tasks.
+All optimisers (rivals) get the same tasks, seeds and number of parallel trials. Trials end in the
+order in which they began. The measure is the regret of the best point after the last trial: its
+distance from the optimum, without noise. It is divided by GPSampler's regret in the same run. The
+table has the geometric mean over the tasks, with the interval that contains 95% of bootstrap
+samples of the tasks.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 
 @dataclass(frozen=True)
 class Curve:
-    """A line over 1, 2, …, and the band around it.
+    """A line over x = 1, 2, …, and the band around it.
 
     Attributes:
         name: label at its end.
@@ -51,7 +51,7 @@ class _Scale:
         return cls(max(min(positive), high / 1000), high, linear)
 
     def share(self, value: float) -> float:
-        """Return the height of a value, 0 to 1."""
+        """Return the height of a value, as a share of the chart's height."""
         if self.linear:
             return min(value, 1.05 * self.high) / (1.05 * self.high)
         bottom, top = math.log10(self.low) - 0.05, math.log10(self.high) + 0.05
@@ -127,7 +127,7 @@ def _marks(low: float, high: float) -> list[float]:
 
 
 def _apart(places: Sequence[float], least: float = 15.0) -> list[float]:
-    """Return the places of labels, moved down so that they don't overlap."""
+    """Return the heights of labels, moved down so that the labels don't overlap."""
     found = list(places)
     previous = -math.inf
     for i in sorted(range(len(places)), key=places.__getitem__):

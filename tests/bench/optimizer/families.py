@@ -200,7 +200,7 @@ def sibling(family: str, seed: int, number: int, *, apart: float) -> Task:
 
 
 class _Between:
-    """A source of numbers between those of two generators, and of choices of the first."""
+    """Random numbers between those of two generators; choices are those of the first one."""
 
     def __init__(self, common: np.random.Generator, own: np.random.Generator, apart: float) -> None:
         self._common, self._own, self._apart = common, own, apart
@@ -219,7 +219,7 @@ def described(
     *,
     noisy: bool,
 ) -> Task:
-    """Return the task of a function; find its optimum by search from the best random points."""
+    """Return the task of a function; its optimum is searched from the best random points."""
     points = [random_point(space, random) for _ in range(_LOOKED_AT)]
     values = np.array([loss(point) for point in points])
     order = np.argsort(values)
@@ -249,7 +249,7 @@ def _at(entry: Mapping[str, Any], u: float) -> Any:
 def _polished(
     space: Mapping[str, Any], loss: Callable[[Parameters], float], start: Mapping[str, Any]
 ) -> float:
-    """Return the least value near a point, over its numbers' neighbours and all choices."""
+    """Return the least value near `start`, from changes of single numbers and choices."""
     discrete = {
         name: entry["choices"] if entry["type"] == "categorical" else _grid(entry)
         for name, entry in space.items()

@@ -86,7 +86,7 @@ def main() -> int:
 
 
 def cells(count: int) -> Iterator[Cell]:
-    """Yield all trainings in order: a few other seeds come after the first settings."""
+    """Yield all trainings in order; the first settings are also trained with other seeds."""
     for setting in range(count):
         seeds = range(1 + SEEDS) if setting < REPEATED else range(1)
         yield from ((setting, seed, region) for seed in seeds for region in REGIONS)
@@ -107,7 +107,7 @@ def settings(count: int) -> list[dict[str, Any]]:
 
 
 def known_trainings(table: Path, journal: Path) -> dict[Cell, Training]:
-    """Return the trainings of the table and of the journal; cut off a torn last line."""
+    """Return the trainings in the table and the journal; cut off a line torn by a kill."""
     found = read(table).trainings if checksum_file(table).exists() else []
     if journal.exists():
         content = journal.read_bytes()
@@ -129,7 +129,7 @@ def versions() -> dict[str, str]:
 
 
 def trained(wanted: Iterable[Cell], work: Path, until: float) -> Iterator[Training]:
-    """Yield the trainings of cells until the time limit."""
+    """Yield the wanted trainings, one after the other, until the time limit."""
     import torch
 
     from trialfleet.nodes.tabular import dataset
@@ -180,7 +180,7 @@ def region_tables(work: Path) -> dict[str, Path]:
 
 
 class _RejectedError(Exception):
-    """The trainer can't train these settings."""
+    """The trainer reports that it can't train these settings."""
 
 
 def replayed_trial(work: Path, seed: int, region: str, file: Path) -> Any:

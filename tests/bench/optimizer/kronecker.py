@@ -1,11 +1,11 @@
-"""Another model of curves, for comparison: a Gaussian process over settings and steps.
+"""Another model of learning curves, for comparison: a Gaussian process over settings and steps.
 
 Lin, Ament, Balandat and Bakshy (2024, arXiv 2410.09239): the covariance of the loss of setting x at
 step t with that of x' at t' is s² k(x, x') k(t, t'), a Kronecker product of which only the reported
-part is observed; Gaussian in x, exponential (Matérn 1/2) in log t. Their method is for thousands of
-curves; for one region the reported part is small enough for a Cholesky decomposition. Lengths,
-scale and noise have the largest likelihood on a grid, given the complete curves. Without settings,
-each curve is an independent draw around the complete curves' mean.
+part is observed. k is Gaussian in x and exponential (Matérn 1/2) in log t. Their method is for
+thousands of curves; for one region the reported part is small enough for a Cholesky decomposition.
+Lengths, scale and noise are those with the largest likelihood on a grid, given the complete curves.
+Without settings, each curve is an independent draw around the complete curves' mean.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _GRID = ((0.3, 1.0, 3.0), (0.5, 2.0, 8.0), (0.5, 1.0), (0.01, 0.03, 0.1))
 
 @dataclass(frozen=True)
 class SettingsCurve(Curve):
-    """A curve and its settings, scaled to about one; empty settings have no effect."""
+    """A curve and its settings, scaled to about one; with empty settings only steps matter."""
 
     settings: Array
 

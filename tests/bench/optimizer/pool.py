@@ -31,13 +31,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """The list of settings.
+    """The list of settings from which optimisers choose.
 
     Attributes:
         space: their search space.
         settings: canonical points of it, the defaults first.
-        domain: the model's form of the space.
-        rows: the settings as rows for the model, [settings, d].
+        domain: the search space in the form that the Gaussian process uses.
+        rows: the settings as rows for the Gaussian process, [settings, d].
     """
 
     space: SearchSpace
@@ -60,10 +60,10 @@ class Pool:
 
 @dataclass
 class Results:
-    """A rival's results: settings by number, in the order of the asks.
+    """An optimiser's results so far: settings by number, in the order in which they were chosen.
 
     Attributes:
-        asked: all asked settings.
+        asked: all chosen settings.
         losses: of the finished ones; smaller is better.
     """
 
@@ -72,7 +72,7 @@ class Results:
 
     @property
     def known(self) -> list[int]:
-        """Return the settings with a result."""
+        """Return the numbers of the settings with a result."""
         return [number for number in self.asked if number in self.losses]
 
     @property
@@ -82,7 +82,7 @@ class Results:
 
     @property
     def pending(self) -> list[int]:
-        """Return the settings without a result yet."""
+        """Return the numbers of the settings without a result yet."""
         return [number for number in self.asked if number not in self.losses]
 
 
@@ -90,11 +90,11 @@ class PoolRival(Protocol):
     """An optimiser that chooses the next setting."""
 
     def choose(self, results: Results, left: Sequence[int]) -> int:
-        """Return one of the remaining settings."""
+        """Return the number of one of the remaining settings."""
 
 
 class RandomDesign:
-    """The start of all rivals: settings in random order, the defaults first."""
+    """The first settings of all optimisers: the defaults, then random ones."""
 
     def __init__(self, pool: Pool, seed: int) -> None:
         others = np.random.default_rng([seed, 2]).permutation(np.arange(1, len(pool.settings)))
@@ -154,7 +154,7 @@ def replayed(
 
 
 def one_hot(domain: Domain, rows: Array) -> Array:
-    """Return settings with a dimension for each value of a choice."""
+    """Return settings with a dimension for each value of a choice, for models without choices."""
     columns = []
     for place, column in enumerate(domain.columns.values()):
         values = rows[:, place]
@@ -166,6 +166,6 @@ def one_hot(domain: Domain, rows: Array) -> Array:
 
 
 def previous_task(name: str, region: str, pool: Pool, results: Results) -> PreviousTask:
-    """Return a replay as previous results of a region."""
+    """Return a replay's results as those of a region in an earlier run."""
     points = tuple(pool.settings[number] for number in results.known)
     return PreviousTask(name, region, points, tuple(results.values.tolist()))

@@ -1,4 +1,4 @@
-"""Rivals that choose from a pool: ours as in the service, Optuna's, BoTorch's, baselines."""
+"""Optimisers that choose from a pool of settings: trialfleet's, Optuna's, BoTorch's, baselines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STARTUP = 10  # results before the model of the other rivals, as in GPSampler
 
 
 class Ours:
-    """Our `suggest`, with the settings of the pool in place of the search over the space."""
+    """trialfleet's `suggest`, which searches only the pool's settings."""
 
     def __init__(self, pool: Pool, seed: int, trials: int, previous: PreviousTasks | None = None):
         self._pool, self._seed, self._previous = pool, stable_seed(seed, "bench"), previous
@@ -52,7 +52,7 @@ class Ours:
         return left[int(improvement.log(rows[list(left)]).argmax())]
 
     def _next_good(self, left: Sequence[int]) -> int | None:
-        """Return the next good setting of previous runs; None if all were tried."""
+        """Return the next good setting of earlier runs; None if all were tried."""
         while self._good:
             row = self._pool.domain.encode([self._good.pop(0)])[0]
             nearest = int(self._pool.distances(row).argmin())
@@ -62,7 +62,7 @@ class Ours:
 
 
 class PooledGPSampler(optuna.samplers.GPSampler):
-    """Optuna's GPSampler, with its acquisition function evaluated only at given points."""
+    """Optuna's GPSampler, whose acquisition function is evaluated only at the pool's settings."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed=seed, n_startup_trials=STARTUP)
@@ -119,7 +119,7 @@ class GPSampler:
 
 
 class NearestTPE:
-    """Optuna's TPESampler; it ranks each parameter by itself, so the nearest setting is taken."""
+    """Optuna's TPESampler; of its proposal, the nearest setting of the pool is taken."""
 
     def __init__(self, pool: Pool, seed: int) -> None:
         self._pool, self._seed, self._design = pool, seed, RandomDesign(pool, seed)
@@ -137,7 +137,7 @@ class NearestTPE:
 
 
 class NoisyEI:
-    """BoTorch's qLogNEI with SingleTaskGP, both with defaults; a choice is a dimension per value.
+    """BoTorch's qLogNEI with SingleTaskGP, both with defaults; a choice has a dimension per value.
 
     MixedSingleTaskGP, BoTorch's other model for choices, took four to six times as long.
     """
@@ -199,9 +199,9 @@ class ZeroShot:
 class QuantileTransfer:
     """Gaussian copula with Thompson sampling: Salinas, Shen, Perrone 2020 (ICML), its CTS.
 
-    Each task's results become quantiles of the normal distribution; a regression (here LightGBM's
-    trees, in place of a network) predicts them from the settings; a setting is drawn by its
-    prediction and the prediction's error. Nothing is learned from the new task.
+    Each earlier task's results become quantiles of the normal distribution. A regression (here
+    LightGBM's trees, in place of a network) predicts them from the settings. A setting is drawn by
+    its prediction and the prediction's error. Results of the new task have no effect.
     """
 
     def __init__(self, pool: Pool, seed: int, tasks: Sequence[PreviousTask]) -> None:
@@ -265,7 +265,7 @@ def portfolio(means: Array) -> list[int]:
 
 
 def trials_of(pool: Pool, results: Results) -> list[FrozenTrial]:
-    """Return the results as a history of the service."""
+    """Return the results as the trials that `suggest` gets."""
     distributions = pool.space.distributions()
 
     def trial(number: int) -> FrozenTrial:

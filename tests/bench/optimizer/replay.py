@@ -162,13 +162,13 @@ def _known(given: argparse.Namespace) -> dict[tuple[str, int], Replay]:
 
 
 def region_of(replicate: int) -> str:
-    """Return the region of a replicate, which has a yesterday."""
+    """Return the region of a replicate, for which the table has the month before."""
     regions = [region for region in REGIONS if FlightsTable.yesterday(region)]
     return regions[int(np.random.default_rng(33).permutation(len(regions))[replicate % 33])]
 
 
 def replay(rival: str, replicate: int, trials: int, parallel: int, file: Path) -> Replay:
-    """Let one rival optimize the region of a replicate."""
+    """Let one optimiser tune the region of a replicate."""
     warnings.simplefilter("ignore")
     table, pool = _opened(file)
     region = region_of(replicate)
@@ -208,7 +208,7 @@ def _rival(name: str, pool: Pool, seed: int, trials: int, region: str, file: Pat
 
 
 def known_before(knowledge: str, region: str, seed: int, file: Path) -> list[PreviousTask]:
-    """Return the previous tasks of a kind of knowledge."""
+    """Return the results of earlier runs of the kind `knowledge`, such as `others`."""
     runs = previous_runs(file)
     others = [task for name, task in runs.items() if name != region]
     if knowledge == "others":
@@ -226,7 +226,7 @@ def known_before(knowledge: str, region: str, seed: int, file: Path) -> list[Pre
 
 
 def name_of(file: Path) -> str:
-    """Return a name that distinguishes a table from one with more settings."""
+    """Return a name for a table, which changes when the table gets more settings."""
     return checksum_file(file).read_text()[:12]
 
 
@@ -255,7 +255,7 @@ def previous_runs(file: Path, processes: int = 1) -> dict[str, PreviousTask]:
 
 
 class _InOrder:
-    """A rival that repeats known choices."""
+    """Repeats known choices, in the interface of an optimiser."""
 
     def __init__(self, order: Sequence[int]) -> None:
         self._order = order
@@ -286,7 +286,7 @@ def regrets(table: FlightsTable, found: Replay) -> Array:
 
 
 def unit_of(losses: Array) -> tuple[float, float]:
-    """Return the best loss and the distance of the median loss from it."""
+    """Return the best loss, and the distance of the median loss from the best."""
     best = float(np.nanmin(losses))
     return best, float(np.nanmedian(losses)) - best
 

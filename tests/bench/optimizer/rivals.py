@@ -1,4 +1,4 @@
-"""Optimisers with one interface: ours as a study uses it, and Optuna's own."""
+"""Optimisers with one interface: trialfleet's as a study uses it, and Optuna's own."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Rival(Protocol):
     """An optimiser that proposes points, several of which may be pending."""
 
     def ask(self) -> tuple[Any, dict[str, Any]]:
-        """Return a handle and the parameters to try."""
+        """Return the parameters to try, and a handle for `tell`."""
 
     def tell(self, handle: Any, loss: float) -> None:
         """Record the result."""
 
 
 class Ours:
-    """Our `suggest`, called as the service calls it for each trial of a region."""
+    """trialfleet's `suggest`, called as the optimiser's service calls it for each trial."""
 
     def __init__(
         self, space: SearchSpace, seed: int, trials: int, previous: PreviousTasks | None = None
@@ -65,7 +65,7 @@ class Ours:
 
 
 class OfOptuna:
-    """A sampler of Optuna with its own defaults."""
+    """One of Optuna's samplers with its own defaults."""
 
     def __init__(self, sampler: optuna.samplers.BaseSampler, space: SearchSpace) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)

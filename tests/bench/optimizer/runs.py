@@ -31,11 +31,11 @@ _RESAMPLED = 2000
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of one rival on one task.
+    """The outcome of one optimiser on one task.
 
     Attributes:
         regrets: of the best point after each trial.
-        seconds: mean duration of an ask with the model.
+        seconds: mean duration of a proposal by the model.
     """
 
     rival: str
@@ -47,9 +47,9 @@ class Outcome:
 
 
 def single_threaded(processes: int) -> ProcessPoolExecutor:
-    """Return a pool of processes with one thread each.
+    """Return a pool of processes with one thread each, which are not forked.
 
-    Libraries read the number of threads when they are loaded; in a fork they already are.
+    Libraries read the number of threads when they are loaded, and a forked process has loaded them.
     """
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
@@ -70,7 +70,7 @@ def run_left(
 ) -> None:
     """Do jobs, one per process, and append each result, a dataclass, to a file as a line.
 
-    A failed job is named and gets no line: the next start retries it.
+    A failed job is printed and gets no line, so the next start of the bench repeats it.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as results, single_threaded(processes) as pool:

@@ -1,9 +1,10 @@
 """A reimplementation of Spearmint: expected improvement, integrated over hyperparameters.
 
-Snoek, Larochelle and Adams 2012 (arXiv 1206.2944): a Gaussian process with Matérn 5/2 and a length
-per dimension; ten samples of its hyperparameters by slice sampling, one coordinate after the other;
-pending trials are fantasised, a hundred times for each sample, and the improvement averaged. A
-choice is one dimension for each value. Its package (github.com/HIPS/Spearmint) is for Python 2.
+Snoek, Larochelle and Adams 2012 (arXiv 1206.2944). A Gaussian process has Matérn 5/2 and a length
+per dimension. Ten samples of its hyperparameters come from slice sampling, one coordinate after the
+other. Pending trials get random results of the model, a hundred times for each sample, and the
+improvement is averaged. A choice has a dimension for each value. Spearmint's package
+(github.com/HIPS/Spearmint) is for Python 2.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def expected_improvement(
     candidates: Array,
     random: np.random.Generator,
 ) -> Array:
-    """Return each candidate's expected improvement over fantasies of pending ones."""
+    """Return each candidate's expected improvement, averaged over random pending results."""
     noise, mean = np.exp(point[-2]), point[-1]
     fantasies = values[:, None]
     known = rows

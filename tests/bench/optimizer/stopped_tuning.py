@@ -90,7 +90,7 @@ def _power_laws(real: Table, kind: str, seed: int) -> Table:
 
 
 class Tuning(Stopper):
-    """Our rule with an optimiser that learns from each trial.
+    """trialfleet's stopping rule with an optimiser that learns from each trial.
 
     Attributes:
         results: the optimiser's results.
@@ -133,7 +133,7 @@ def tuned(kind: str, region: str, way: str, trials: int) -> Score:
 
 
 def _chosen(chooser: Chooser, results: Results, table: Table, trials: int) -> Iterator[int]:
-    """Yield the optimiser's next setting, chosen when a lane is free."""
+    """Yield the next setting, which the optimiser chooses only when a lane is free."""
     for _ in range(trials):
         left = sorted(set(range(len(table.results))) - set(results.asked))
         results.asked.append(chooser.choose(results, left))

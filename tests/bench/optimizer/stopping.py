@@ -79,14 +79,14 @@ class Table:
     settings: Array
 
     def drawn(self, count: int, rng: np.random.Generator) -> Table:
-        """Return some of its settings, in the order of their trials."""
+        """Return `count` random settings of the table, in the order of their trials."""
         chosen = rng.permutation(len(self.curves))[:count]
         return Table(self.curves[chosen], self.results[chosen], self.settings[chosen])
 
 
 @dataclass(frozen=True)
 class Replay:
-    """The result of a rule on a draw: the complete trials and the number of trained epochs."""
+    """The complete trials and the number of trained epochs, after a rule was applied to a draw."""
 
     complete: list[int]
     epochs: int
@@ -121,7 +121,7 @@ def crossing(rng: np.random.Generator, count: int) -> Table:
 
 
 def late(rng: np.random.Generator, count: int) -> Table:
-    """Return curves of which every fourth falls late, but further than the others."""
+    """Return curves; every fourth falls late, but further than the others."""
     table = power_laws(rng, count)
     t = np.arange(1, EPOCHS + 1)
     begin = rng.uniform(5, 35, count)[:, None]
@@ -169,12 +169,12 @@ class Stopper:
         """Record the end of a trial."""
 
     def stops(self, running: dict[int, int]) -> set[int]:
-        """Return the trials to stop, of the running trials and their trained epochs."""
+        """Return the trials to stop; `running` has the running trials and their trained epochs."""
         raise NotImplementedError
 
 
 class Ours(Stopper):
-    """Our rule, with a model of curves."""
+    """trialfleet's rule, with a model of learning curves."""
 
     def __init__(self, table: Table, rule: Rule, model: MakeModel = CurveModel) -> None:
         self._table, self._rule, self._make = table, rule, model
@@ -205,7 +205,7 @@ class Ours(Stopper):
         return {int(name): decision for name, decision in found.items()}
 
     def _made(self, complete: list[Curve], end: float) -> Predictor:
-        """Return the model of a number of complete curves, made once."""
+        """Return the model of the complete curves, made again only if their number has changed."""
         if self._model is None or self._model[0] != len(complete):
             self._model = len(complete), self._make(complete, end)
         return self._model[1]
@@ -293,7 +293,7 @@ def one_epoch(table: Table, tried: Sequence[int] | None = None, finalists: int =
 
 @dataclass(frozen=True)
 class Score:
-    """The measures of a rule on one draw: see the module."""
+    """The measures of a rule on one draw, which the module's docstring defines."""
 
     regret: float
     epochs: float

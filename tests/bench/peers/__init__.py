@@ -1,1 +1,1 @@
-"""The same tuning by trialfleet and by its peers: `make bench-peers`."""
+"""The same tuning by trialfleet and by other systems: `make bench-peers`."""

@@ -1,9 +1,10 @@
 """The flights' regions tuned by trialfleet, Ray Tune, Celery with Redis, and Optuna with joblib.
 
-Each has two slots, the same trainer and space, and as many trials. Undisturbed first; then again
-with a SIGKILL in the middle, of one that trains, of what hands out the trials, and of everything.
-What goes on by itself is let go on; where nothing has moved for a while, the system's program is
-started again, and counted. `ledger.jsonl` says what was trained, results.json what the system has.
+Each system has two slots, the same trainer and search space, and the same number of trials. First
+nothing is killed. Then each run has one SIGKILL in the middle: of a training process, of the
+process that hands out trials, or of all processes. The system may recover by itself. If nothing has
+changed for a while, its program is started again, which is counted. `ledger.jsonl` has the
+trainings that really happened, results.json those that the system reports.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ MOST_STARTS = 4
 
 
 def main() -> None:
-    """Measure, print a table, and leave the figures as JSON."""
+    """Measure, print a table, and write the figures as JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--trials", type=int, default=20, help="of each of 3 regions [20]")
     parser.add_argument("--kill-trials", type=int, default=8, help="the same, with kills [8]")
@@ -66,7 +67,7 @@ def main() -> None:
 
 
 def measured(system: str, kill: str, trials: int) -> Outcome:
-    """Let a system run in an empty folder, and look at what it leaves."""
+    """Run a system in an empty folder, and return its outcome."""
     folder = platformdirs.user_cache_path("trialfleet") / "peers"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -103,19 +104,19 @@ def measured(system: str, kill: str, trials: int) -> Outcome:
 
 
 def best_of(ended: Sequence[Line], region: str, trials: int) -> float:
-    """Return the best objective of a region's first trainings; NaN where there is none."""
+    """Return the best objective of a region's first trainings; NaN if there are none."""
     values = [line.value for line in ended if line.region == region and line.value is not None]
     return max(values[:trials], default=float("nan"))
 
 
 def longest_still(moments: Sequence[float]) -> float:
-    """Return the longest time between one moment and the next."""
+    """Return the longest time between two successive moments."""
     ordered = sorted(moments)
     return max(after - before for before, after in pairwise(ordered))
 
 
 def driven(system: str, kill: str, trials: int, folder: Path) -> int:
-    """Start a system, kill once in the middle, and return how often it had to be started."""
+    """Start a system, kill once in the middle, and return how often the system was started."""
     program = started(system, folder, trials)
     starts, killed = 1, kill == "none"
     last = time.time()
@@ -157,7 +158,7 @@ def started(system: str, folder: Path, trials: int) -> subprocess.Popen[bytes]:
 def kill_once(
     system: str, kill: str, program: subprocess.Popen[bytes], lines: Sequence[Line]
 ) -> bool:
-    """Kill what is named; False where nothing trains just now."""
+    """Kill the processes that `kill` names; return False if no training runs now."""
     ended = {(line.region, line.trial) for line in lines if line.event == "end"}
     training = [line.pid for line in lines if (line.region, line.trial) not in ended]
     if kill == "machine":
@@ -176,7 +177,7 @@ def kill_once(
 
 
 def command_of(process: psutil.Process) -> str:
-    """Return a process's command line; empty where it has gone."""
+    """Return a process's command line; empty if the process has ended."""
     try:
         return " ".join(process.cmdline())
     except psutil.Error:
@@ -184,7 +185,7 @@ def command_of(process: psutil.Process) -> str:
 
 
 def nothing_trains(lines: Sequence[Line], last: float) -> bool:
-    """Return whether no process of the ledger exists ten seconds after the last line."""
+    """Return whether ten seconds have passed since `last`, and no process of the ledger exists."""
     return time.time() - last > 10 and not any(psutil.pid_exists(line.pid) for line in lines)
 
 

@@ -1,7 +1,7 @@
-"""Cost and resilience of a system: every process below this one, counted and killed.
+"""Cost and resilience of a system: counts and kills all descendants of this process.
 
-This process becomes the one that orphans go to (PR_SET_CHILD_SUBREAPER, prctl(2)), so daemons that
-leave their parents stay below it, and their time is in RUSAGE_CHILDREN once they have ended.
+This process adopts orphans (PR_SET_CHILD_SUBREAPER, prctl(2)). So daemons that leave their parents
+stay its descendants, and their time is in RUSAGE_CHILDREN once they have ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOOK_SECONDS = 1.0
 
 
 def adopt_orphans() -> None:
-    """Make orphans of our descendants our children.
+    """Let this process adopt its descendants' orphans.
 
     Raises:
         OSError: the kernel refused.
@@ -32,19 +32,19 @@ def adopt_orphans() -> None:
 
 
 def descendants() -> list[psutil.Process]:
-    """Every living process below this one."""
+    """Return every living descendant of this process."""
     return psutil.Process().children(recursive=True)
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
-    """SIGKILL each that is still there."""
+    """Send SIGKILL to each process that still exists."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()
 
 
 def kill_everything(own: int = 0) -> None:
-    """Kill all processes, as a power cut does, and those that are started meanwhile."""
+    """Kill all descendants, including those that are started meanwhile, like a power cut."""
     while any(alive(process) for process in descendants()):
         kill(descendants())
         time.sleep(0.1)
@@ -60,7 +60,7 @@ def alive(process: psutil.Process) -> bool:
 
 
 def reap_orphans(own: int) -> None:
-    """Take ended orphans' exit codes, so that their time counts; `own` is left to its waiter."""
+    """Wait for ended orphans, so that their time counts; leave out `own`, which others await."""
     for process in psutil.Process().children():
         with suppress(psutil.NoSuchProcess, ChildProcessError):
             if process.pid != own and process.status() == psutil.STATUS_ZOMBIE:
@@ -68,14 +68,14 @@ def reap_orphans(own: int) -> None:
 
 
 def children_cpu() -> float:
-    """Seconds of a processor that ended and awaited descendants took."""
+    """Return the processor seconds of descendants that have ended and were waited for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 @dataclass
 class Memory:
-    """The largest memory seen, in MB (PSS: what processes share is divided among them).
+    """The largest memory seen, in MB (PSS: shared memory is divided among its processes).
 
     Attributes:
         machinery: of processes that never trained.

@@ -11,16 +11,16 @@ class Outcome:
     """One system's results.
 
     Attributes:
-        seconds: from nothing to the results, the start of the system's own daemons included.
-        overhead_cpu: seconds of a processor beside the trainings themselves.
+        seconds: from the start of the system's daemons to the results.
+        overhead_cpu: processor seconds besides those of the trainings.
         overhead_mb: the largest memory of processes that never trained (PSS).
         trainers_mb: the same of those that did.
         best_halfway: mean over the regions of the best objective after half of their trials.
         best: the same at the end.
         lost: results that the system lacks at the end.
-        surplus: results that it has beyond what was asked for.
-        retrained: trainings that ended for a trial which had one already.
-        wasted: trainings that were begun and didn't end.
+        surplus: results beyond the number asked for.
+        retrained: trainings that ended for a trial whose training had already ended.
+        wasted: trainings that began and didn't end.
         by_hand: how often the program had to be started again.
         still_seconds: the longest time in which no training began or ended.
     """
@@ -64,12 +64,12 @@ def costs(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _cpu(one: Outcome) -> str:
-    """Below zero where a system's own daemon kills its workers and never waits for them."""
+    """Return the overhead: below 0 if a system's daemon kills workers and doesn't wait for them."""
     return f"{one.overhead_cpu:.0f}" if one.overhead_cpu >= 0 else "not measured"
 
 
 def losses(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return the losses through kills as lines of Markdown."""
+    """Return what was lost through kills as lines of Markdown."""
     rows = [
         f"| {o.system} | {o.kill} | {o.lost} | {o.surplus} | {o.retrained} | {o.wasted} | "
         f"{o.by_hand} | {o.still_seconds:.0f} |"

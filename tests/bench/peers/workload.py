@@ -1,7 +1,7 @@
 """Each system's task: tune the flights' regions with the reference trainer.
 
-Each training leaves two lines in `ledger.jsonl`, a beginning and an end, whoever started it. What
-became of a trial is read there, and not from what a system says of itself.
+Each training writes two lines to `ledger.jsonl`, a begin and an end, in every system. A trial's
+outcome is read there, and not from the system's own records.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Line:
 
     Attributes:
         event: "begin" or "end".
-        trial: names the training within its region; the same for one that is retried.
+        trial: name of the training within its region; a retry has the same name.
         at: seconds since the epoch.
         pid: the process that trains.
-        value: the objective; None at a beginning.
-        cpu: seconds of a processor that the training took; 0 at a beginning.
+        value: the objective; None at a begin.
+        cpu: processor seconds of the training; 0 at a begin.
     """
 
     event: str
@@ -54,7 +54,7 @@ class Line:
 
 
 def read_ledger(path: Path) -> list[Line]:
-    """Return the whole lines of a ledger; none where nothing has begun."""
+    """Return the complete lines of a ledger; none if it is missing."""
     if not path.exists():
         return []
     texts = path.read_text().split("\n")[:-1]  # the last is empty, or was cut by a kill
@@ -62,7 +62,7 @@ def read_ledger(path: Path) -> list[Line]:
 
 
 def write_line(path: Path, line: Line) -> None:
-    """Append a line, by one write that no other process's can be mixed with."""
+    """Append a line in one write, so that other processes' lines don't mix with it."""
     ledger = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         os.write(ledger, (json.dumps(vars(line)) + "\n").encode())
@@ -76,10 +76,10 @@ def data_of(region: str) -> Path:
 
 
 def train(folder: Path, region: str, trial: str, params: dict[str, Any]) -> float:
-    """Train in this process, and return the objective. The folder holds the ledger.
+    """Train in this process, and return the objective; `folder` has the ledger.
 
     Raises:
-        RuntimeError: the training left no result.
+        RuntimeError: the training wrote no result.
     """
     sandbox = folder / "sandboxes" / f"{region}-{trial}-{os.getpid()}"
     sandbox.mkdir(parents=True, exist_ok=True)
@@ -97,12 +97,12 @@ def train(folder: Path, region: str, trial: str, params: dict[str, Any]) -> floa
 
 
 def plain(value: Any) -> Any:
-    """Return a number as JSON has it; some samplers hand out NumPy's."""
+    """Return a value that JSON can represent, because some samplers return NumPy's numbers."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def recorded(ledger: Path, region: str, trial: str, sandbox: Path) -> float:
-    """Run the reference trainer on `trial.json` in a folder; write a beginning and an end."""
+    """Run the reference trainer on `trial.json` in `sandbox`; write a begin and an end."""
     write_line(ledger, Line("begin", region, trial, time.time(), os.getpid()))
     os.environ["TRIALFLEET_TRIAL"] = str(sandbox / "trial.json")
     import torch

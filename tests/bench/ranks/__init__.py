@@ -1,1 +1,1 @@
-"""Bytes that several ranks send, and their effect on the model: `make bench-ranks`."""
+"""Bytes that the ranks of a training send, and their effect on the model: `make bench-ranks`."""

@@ -1,8 +1,9 @@
 """Accuracy against bytes sent: one airport's flights, trained by several ranks in several ways.
 
-Ranks are processes with gloo on this machine, as a gang's are. Each way has the same rows, seed,
-settings and epochs. What is counted: the bytes that each rank hands to all_reduce (what travels is
-2 (n - 1) / n times that, by a ring of n), how often, and the share of the time that it waits there.
+Ranks are processes with gloo on this machine, like those of a gang (a training over several jobs).
+Each way has the same rows, seed, settings and epochs. Counted are the bytes that each rank passes
+to all_reduce, the number of calls, and the share of the time in them. In a ring of n ranks, 2 (n -
+1) / n times these bytes are sent.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ class Outcome:
     """The results of a training.
 
     Attributes:
-        way: its name.
-        ranks: how many trained.
-        val_loss: of the model that is left.
-        test_auc: of the same.
-        megabytes: handed to all_reduce by each rank.
+        way: name of the way to train.
+        ranks: number of ranks.
+        val_loss: of the final model.
+        test_auc: of the final model.
+        megabytes: passed to all_reduce by each rank.
         sums: calls of all_reduce.
-        waiting: share of rank 0's training time in them.
+        waiting: share of rank 0's training time in these calls.
     """
 
     way: str
@@ -64,7 +65,7 @@ class Outcome:
 
 
 def main() -> None:
-    """Train each way, print a table, and leave the figures as JSON."""
+    """Train each way, print a table, and write the figures as JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--ranks", type=int, nargs="+", default=[4])
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
@@ -101,7 +102,7 @@ def _means(found: list[Outcome]) -> list[str]:
 
 
 def outcome_of(way: str, ranks: int, table: Path, params: Mapping[str, Any], seed: int) -> Outcome:
-    """Train with this number of processes, in folders that are removed."""
+    """Train with `ranks` processes, in temporary folders."""
     with trained(ranks, table, params, PROGRAM, seed) as (first, *_):
         metrics = json.loads((first / "result.json").read_text())["metrics"]
         counted = json.loads((first / "counted.json").read_text())

@@ -1,4 +1,4 @@
-"""The reference trainer, in a trial's sandbox, with what it hands to all_reduce counted."""
+"""The reference trainer in a trial's sandbox; counts what it passes to all_reduce."""
 
 import json
 import time
@@ -15,7 +15,7 @@ sum_up, fit = distributed.all_reduce, train.Training.fit
 
 
 def counted(tensor: torch.Tensor, *more: Any, **named: Any) -> Any:
-    """Sum up, and count it."""
+    """Call all_reduce, and count bytes and time."""
     begun = time.perf_counter()
     done = sum_up(tensor, *more, **named)
     found["seconds"] += time.perf_counter() - begun
@@ -25,7 +25,7 @@ def counted(tensor: torch.Tensor, *more: Any, **named: Any) -> Any:
 
 
 def timed(training: Any) -> None:
-    """Train, and take the time."""
+    """Train, and measure the time."""
     begun = time.perf_counter()
     fit(training)
     found["training_seconds"] = time.perf_counter() - begun

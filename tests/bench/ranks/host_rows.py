@@ -1,10 +1,10 @@
-"""Time a step with the table in main memory, against the whole table: `make bench-host-rows`.
+"""Time a step with only a batch's embeddings on the device, against the whole table there.
 
-On a CPU, where the table and a batch's rows lie in the same memory: the bytes are those of a GPU,
-the times are not. "whole" is the dense optimiser over the whole table. Both take the same batches
-in one process, one after the other. The steps are numbered from 10,000 on, as in the middle of a
-training, and batches have been taken before. Zipf: code number i, from 1, is drawn in proportion to
-1 / i^1.1, and codes lie in the table in random order.
+`make bench-host-rows`. On a CPU both are in the same memory: the bytes are those of a GPU, the
+times are not. "whole" is the dense optimiser over the whole table. Both take the same batches in
+one process, one after the other. Steps are numbered from 10,000, as in the middle of a training,
+and some batches come before the measurement. Zipf: code number i, from 1, is drawn in proportion to
+1 / i^1.1, and codes are in random order in the table.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 class Dense:
-    """The whole table in the hands of the dense optimiser."""
+    """The dense optimiser over the whole table."""
 
     def __init__(self, rows: int) -> None:
         holder = nn.Module()
@@ -74,7 +74,7 @@ class Dense:
 
 
 class InMainMemory:
-    """A batch's rows in the hands of the dense optimiser, the others in main memory."""
+    """The dense optimiser over a batch's rows; the others are in main memory."""
 
     def __init__(self, rows: int) -> None:
         rate = CHOSEN.learning_rate
@@ -100,12 +100,12 @@ def move(optimizer: Optimizer, embedded: Tensor, factors: Tensor) -> None:
 
 
 def factors() -> Tensor:
-    """Return other factors of a batch's embeddings, [b * columns, e]: what its gradient is."""
+    """Return the gradient of a batch's embeddings, different each time, [b * columns, e]."""
     return torch.randn(BATCH * COLUMNS, NUMBERS)
 
 
 def drawn(draw: str, rows: int, steps: int) -> list[Tensor]:
-    """Return batches of codes [b * columns]."""
+    """Return batches of codes, [b * columns]."""
     random = np.random.default_rng(0)
     size = steps, BATCH * COLUMNS
     if draw == "uniform":
@@ -117,7 +117,7 @@ def drawn(draw: str, rows: int, steps: int) -> list[Tensor]:
 
 
 def median_of(step: Callable[[Tensor, Tensor], None], batches: list[Tensor]) -> float:
-    """Return a step's milliseconds, the median's."""
+    """Return the median milliseconds of a step."""
     times = []
     for wanted in batches:
         given = factors()

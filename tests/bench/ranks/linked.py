@@ -1,4 +1,4 @@
-"""Two ranks that add up arrays, in a trial's sandbox, with the seconds of each sum."""
+"""Two ranks that sum arrays, in a trial's sandbox; writes the seconds of each sum."""
 
 import json
 import time

@@ -1,9 +1,10 @@
 """Memory of a rank's model, whole and sharded: `make bench-ranks-memory`.
 
-The table has many codes, so embeddings are nearly all of the model. The figure of a rank is the
-most that it had resident from the making of the network to the end of a training, above what it had
-before: weights, gradients, the optimiser's means, the best epoch's weights, activations; and, where
-it saved, what it saved. "Held" are the weights, gradients and means that would lie on its GPU.
+The table has many codes, so embeddings are nearly all of the model. A rank's "resident" is its
+largest resident memory, from the creation of the network to the end of a training, less that
+before. It includes weights, gradients, the optimiser's state, the best epoch's weights,
+activations, and checkpoints if it saved any. "Held" are the weights, gradients and optimiser's
+state that would be on its GPU.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def main() -> None:
 
 
 def write_codes(path: Path, codes: int) -> None:
-    """Write a table in which every code stands once among the rows to train on."""
+    """Write a table in which every code is in one row to train on."""
     random = np.random.default_rng(0)
     known = random.permutation(codes)
     later = random.integers(0, codes, 2_000)

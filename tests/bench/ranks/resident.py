@@ -1,4 +1,4 @@
-"""The reference trainer, in a trial's sandbox, with the memory that its model takes counted."""
+"""The reference trainer in a trial's sandbox; measures the memory of its model."""
 
 import json
 import re
@@ -17,20 +17,20 @@ found = {"before": 0}
 
 
 def kilobytes(name: str) -> int:
-    """Return what the kernel says of this process: VmRSS now, VmHWM at most."""
+    """Return a value of this process in /proc, such as VmRSS (now) or VmHWM (maximum)."""
     (size,) = re.findall(rf"^{name}:\s+(\d+) kB$", STATUS.read_text(), re.MULTILINE)
     return int(size)
 
 
 def watched(*given: Any) -> Any:
-    """Make the network, and count from here."""
+    """Create the network, and measure from now on."""
     Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
     found["before"] = kilobytes("VmRSS")
     return made(*given)
 
 
 def held(training: Any) -> None:
-    """Count what lies where the network works: weights, and as many gradients and means."""
+    """Count the bytes on the network's device: weights, gradients and the optimiser's state."""
     steps = training.steps
     take = steps.take
 

@@ -1,4 +1,4 @@
-"""The ranks of a gang on this machine, each in a sandbox of its own."""
+"""The ranks of a gang (a training over several jobs) on this machine, each in a sandbox."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.unit.tabular.small_trials import copy_trainer
 def trained(
     ranks: int, table: Path, params: Mapping[str, Any], program: Path, seed: int = 0
 ) -> Iterator[list[Path]]:
-    """Train with this number of processes; return their sandboxes, or exit with their output.
+    """Train with `ranks` processes; yield their sandboxes, or exit with their output on failure.
 
     Args:
-        ranks: how many.
+        ranks: number of processes.
         table: the region's.
         params: the trainer's settings.
-        program: that runs the trainer.
+        program: runs the trainer.
         seed: of the trial.
     """
     with tempfile.TemporaryDirectory(prefix="trialfleet-ranks-") as place:
@@ -59,7 +59,7 @@ def _trained_in(
 
 
 def row(*cells: str, width: int, first: int | None = None) -> str:
-    """Return cells in columns to the right; the first one to the left, where it has a width."""
+    """Return cells aligned right in columns; with `first`, the first cell is aligned left."""
     if first is None:
         return "".join(f"{cell:>{width}}" for cell in cells)
     return f"{cells[0]:<{first}}" + row(*cells[1:], width=width)

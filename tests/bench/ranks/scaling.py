@@ -1,13 +1,13 @@
-"""Predictions of the model of compute and link, compared with ranks on this machine.
+"""Predictions of the model of compute and link (`step_model`), compared with real ranks.
 
-Measured on one rank: the step of a batch and of a quarter of it, which part the compute from what
-no number of ranks shortens; on two ranks: what gloo's loopback takes for a small and for a large
-sum. From these alone the model tells the step of two ranks and of four, which are then measured.
+One rank is measured: a step with a batch and with a quarter of it, which separates the compute from
+the overhead. Two ranks are measured: a small and a large sum by gloo on loopback. From these
+figures alone the model predicts the step of two ranks and of four, which are then measured.
 
-Ranks on one machine share its cores, as ranks on machines of their own don't: where there are more
-of them than cores, their steps are taken to be as many times longer. Everything is measured in
-several rounds, and of each thing the least of the rounds' lower quartiles counts: whoever else
-works here makes steps longer, never shorter.
+Ranks on one machine share its cores, unlike ranks on several machines. If there are more ranks than
+cores, the predicted compute is longer in proportion. Everything is measured in several rounds. Of
+each figure's lower quartiles the least counts, because other programs can make steps longer, but
+not shorter.
 """
 
 from __future__ import annotations
@@ -67,19 +67,19 @@ def main() -> None:
 
 
 def predicted(step: Step, ranks: int, link: Link) -> float:
-    """Return the seconds of a step of ranks that may have to share cores."""
+    """Return the predicted seconds of a step, also for more ranks than cores."""
     crowd = max(1.0, ranks / CORES)
     return step.seconds(ranks, link) + (crowd - 1) * (step.overhead + step.compute / ranks)
 
 
 def keys_of(network: tuple[int, int], ranks: Sequence[int]) -> list[Key]:
-    """Return what has to be measured of a network."""
+    """Return the measurements that a network needs."""
     hidden, batch = network
     return [(hidden, batch, 1), (hidden, batch // PART, 1), *((hidden, batch, n) for n in ranks)]
 
 
 def step_by(hidden: int, batch: int, seconds: dict[Key, float]) -> Step:
-    """Return the step of a network by what one rank takes for a batch and for a part of it."""
+    """Return a network's step from one rank's seconds for a batch and for a part of it."""
     whole, part = seconds[hidden, batch, 1], seconds[hidden, batch // PART, 1]
     compute = min(whole, (whole - part) * PART / (PART - 1))
     weights = (COLUMNS + 1 + (LAYERS - 1) * (hidden + 1)) * hidden + hidden + 1
@@ -88,7 +88,7 @@ def step_by(hidden: int, batch: int, seconds: dict[Key, float]) -> Step:
 
 
 def write_rows(path: Path) -> None:
-    """Write a table of random numbers, nearly all of them to train on."""
+    """Write a table of random numbers; nearly all rows are for training."""
     random = np.random.default_rng(0)
     numbers = {f"x{i}": random.normal(size=ROWS) for i in range(COLUMNS)}
     split = np.full(ROWS, table.TRAIN)
@@ -98,27 +98,27 @@ def write_rows(path: Path) -> None:
 
 
 def measure_sums(path: Path) -> dict[int, float]:
-    """Return the seconds that two ranks take to add up arrays, by their bytes."""
+    """Return the seconds in which two ranks sum arrays, by the arrays' bytes."""
     with trained(2, path, {}, LINKED) as (folder, _):
         linked = json.loads((folder / "linked.json").read_text())
     return {int(size): quartile(times) for size, times in linked.items()}
 
 
 def link_of(sums: dict[int, float]) -> Link:
-    """Return loopback as two ranks have it: each sends the bytes of a sum, in two messages."""
+    """Return the link of two ranks by loopback: each sends a sum's bytes, in two messages."""
     (small, short), (large, long) = sorted(sums.items())
     return Link(bandwidth=(large - small) / (long - short), latency=short / 2)
 
 
 def step_of(path: Path, hidden: int, batch: int, ranks: int) -> float:
-    """Return the seconds of a step of a gang's first rank."""
+    """Return the seconds of a step, measured in the first rank."""
     params = {"hidden": hidden, "layers": LAYERS, "batch_size": batch, "epochs": 1}
     with trained(ranks, path, params, TIMED) as (folder, *_):
         return quartile(json.loads((folder / "timed.json").read_text())[WARM_UP:])
 
 
 def quartile(times: Sequence[float]) -> float:
-    """Return the lower one."""
+    """Return the lower quartile."""
     return statistics.quantiles(times, n=4)[0]
 
 

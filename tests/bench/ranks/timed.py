@@ -1,4 +1,4 @@
-"""The reference trainer, in a trial's sandbox, with the seconds of each of its steps."""
+"""The reference trainer in a trial's sandbox; writes the seconds of each step."""
 
 import json
 import time
@@ -16,7 +16,7 @@ found: list[float] = []
 
 
 def timed(steps: Any) -> None:
-    """Take a step, and its time."""
+    """Take a step, and record its time."""
     begun = time.perf_counter()
     take(steps)
     found.append(time.perf_counter() - begun)

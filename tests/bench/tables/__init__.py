@@ -1,1 +1,1 @@
-"""The reference trainer beside LightGBM and scikit-learn's network, on the same frozen rows."""
+"""The reference trainer against LightGBM and scikit-learn's network, on the same rows."""

@@ -1,9 +1,9 @@
-"""Our trainer beside LightGBM and scikit-learn's network: `python -m tests.bench.tables`.
+"""Our trainer against LightGBM and scikit-learn's network: `python -m tests.bench.tables`.
 
-Flights and three generated files (sets.py) are read as `trialfleet plan` reads them; the columns,
-rows and split that it finds are what everybody learns from. What counts is the error on the test
-rows of the setting that is best on the validation rows: the cross-entropy of classes, the RMSE of
-numbers. Exit code 1 where ours is more than a tenth above scikit-learn's network.
+Flights and three generated files (sets.py) are read as `trialfleet plan` reads them. All ways learn
+from the resulting columns, rows and split. The measure is the error on the test rows of the setting
+that is best on the validation rows: cross-entropy for classes, RMSE for numbers. The exit code is 1
+if our error is more than a tenth above that of scikit-learn's network.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ALLOWED = 1.1  # of the error of scikit-learn's network
 
 
 def main() -> int:
-    """Measure each way on each file, and print a table."""
+    """Measure each way to learn on each file, and print a table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -67,7 +67,7 @@ def main() -> int:
 
 
 def table_of(file: File, folder: Path) -> Table:
-    """Return what `plan` makes of a file, written as CSV: what a model learns from."""
+    """Return the table that `plan` makes of a file, written as CSV."""
     path = folder / "rows.csv"
     file.rows.write_csv(path)
     options = TableOptions.model_validate({"split": {"column": "part"}, "columns": file.columns})
@@ -76,7 +76,7 @@ def table_of(file: File, folder: Path) -> Table:
 
 
 def mean_error(way: str, source: Table, count: int, seeds: int, folder: Path) -> float:
-    """Return the mean test error of a way, whose settings begin elsewhere each time."""
+    """Return the mean test error of a way to learn; each seed has different settings."""
     found = [best_of(way, source, settings(count, seed), folder) for seed in range(seeds)]
     return float(np.mean([errors.test for errors in found]))
 

@@ -1,6 +1,6 @@
 """The files of the benchmark: flights, and three generated ones with traits that real files have.
 
-Each has a column `part` that says which rows are to train, to validate and to test.
+In each file, the column `part` says whether a row is for training, validation or test.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MARCH, _ROWS = "3", 4000
 
 
 class File(NamedTuple):
-    """A file's rows, its target, and what its `table:` section says beside the split."""
+    """A file's rows and target, and the rest of its `table:` section without the split."""
 
     rows: pl.DataFrame
     target: str
@@ -25,7 +25,7 @@ class File(NamedTuple):
 
 
 def flights() -> File:
-    """Flights from JFK in March 2013: three days of five are to train."""
+    """Return flights from JFK in March 2013; three days of five are for training."""
     from trialfleet.nodes.tabular.table import TEST, VALIDATION
     from trialfleet.workflows.examples.flights import prepare
 
@@ -40,7 +40,7 @@ def flights() -> File:
 
 
 def late() -> File:
-    """Return a regression by time, with columns that begin late, never vary, or hardly do."""
+    """Return a regression over time, with columns that begin late, never vary, or hardly vary."""
     random = np.random.default_rng(1)
     x = random.normal(size=(_ROWS, 6))
     amount = random.lognormal(0, 1.2, _ROWS)
@@ -66,7 +66,7 @@ def late() -> File:
 
 
 def spelt() -> File:
-    """Shops by number, as a program writes them that has met an empty cell, and some new ones."""
+    """Return a file whose shops are numbers, some as `12.0`, some empty, and some new."""
     random = np.random.default_rng(2)
     shops = random.choice(60, _ROWS, p=(weights := random.gamma(1, 1, 60)) / weights.sum())
     effects, slopes = random.normal(size=60), random.normal(size=60)
@@ -92,7 +92,7 @@ def spelt() -> File:
 
 
 def narrow() -> File:
-    """Numbers whose spread float32 has no room for: a target of 1e9 ± 1, and moments in seconds."""
+    """Return numbers whose spread float32 can't represent: a target of 1e9 ± 1, and times in s."""
     random = np.random.default_rng(3)
     x = random.normal(size=(_ROWS, 5))
     seconds = random.permutation(_ROWS) * 0.9

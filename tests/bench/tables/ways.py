@@ -1,7 +1,7 @@
 """The ways to learn a table: ours, scikit-learn's network, LightGBM, and a constant.
 
-All see the same arrays: the columns that `plan` uses, in the rows of its split. Each is given the
-same number of settings, and the validation rows choose among these, and among a network's epochs.
+All get the same arrays: the columns that `plan` uses, in the rows of its split. Each tries the same
+number of settings. The validation rows choose among the settings, and among a network's epochs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Values = npt.NDArray[np.float64]
 
 
 class Setting(NamedTuple):
-    """A starting point of the search; a network takes all of it, trees the seed and the leaves."""
+    """A setting of the search; a network uses all of it, trees only the seed and the leaves."""
 
     seed: int
     learning_rate: float
@@ -34,7 +34,7 @@ class Setting(NamedTuple):
 
 
 def settings(count: int, seed: int) -> Iterator[Setting]:
-    """Yield points of one sequence by chance, the same for every way."""
+    """Yield random settings, the same for every way to learn."""
     random = np.random.default_rng(seed)
     for _ in range(count):
         yield Setting(
@@ -56,7 +56,7 @@ class Errors(NamedTuple):
 
 
 def error_of(source: Table, guess: Values, part: int) -> float:
-    """Return the error of a guess: for each row a value, or the second class's probability."""
+    """Return the error of predictions: a value per row, or the second class's probability."""
     rows = source.split == part
     target = source.target[rows].astype(np.float64)
     if source.columns.task == "regression":
@@ -66,7 +66,7 @@ def error_of(source: Table, guess: Values, part: int) -> float:
 
 
 def errors_of(source: Table, guess: Values) -> Errors:
-    """Return the errors of a guess for all rows."""
+    """Return the errors of predictions for all rows."""
     return Errors(*(error_of(source, guess, part) for part in (VALIDATION, TEST)))
 
 
@@ -107,7 +107,7 @@ _OF_NETWORKS = ("learning_rate", "hidden", "layers", "batch_size", "weight_decay
 
 
 def scikit(source: Table, setting: Setting, _work: Path) -> Errors:
-    """Train scikit-learn's network an epoch at a time; the best epoch counts, as with ours."""
+    """Train scikit-learn's network epoch by epoch, and use the best epoch, as ours does."""
     from sklearn.neural_network import MLPClassifier, MLPRegressor
 
     rows, target, restore = _prepared(source)
@@ -133,7 +133,7 @@ def scikit(source: Table, setting: Setting, _work: Path) -> Errors:
 
 
 def _prepared(source: Table) -> tuple[Values, Values, Callable[[Values], Values]]:
-    """Return what its pipelines make of a table: imputed, scaled, one column for each category."""
+    """Return a table as its pipelines prepare it: imputed, scaled, a column per category."""
     from sklearn.impute import SimpleImputer
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -155,7 +155,7 @@ def _prepared(source: Table) -> tuple[Values, Values, Callable[[Values], Values]
 
 
 def lightgbm(source: Table, setting: Setting, _work: Path) -> Errors:
-    """Train trees until the validation rows no longer gain."""
+    """Train trees until the error of the validation rows no longer falls."""
     from lightgbm import LGBMClassifier, LGBMRegressor, early_stopping
 
     _, target, restore = _prepared(source)
@@ -184,7 +184,7 @@ def lightgbm(source: Table, setting: Setting, _work: Path) -> Errors:
 
 
 def constant(source: Table, _setting: Setting, _work: Path) -> Errors:
-    """Return the training rows' mean."""
+    """Predict the training rows' mean."""
     mean = source.target[source.split == TRAIN].astype(np.float64).mean()
     return errors_of(source, np.full(len(source.target), mean))
 

@@ -1,1 +1,1 @@
-"""The reference trainer against plainer ways and the hardware's limits: `make bench-train`."""
+"""The reference trainer against simpler ways and the hardware's limits: `make bench-train`."""

@@ -1,8 +1,8 @@
 """Measure and print: `python -m tests.bench.train [--json] [--only NAME] [--ways ours,eager]`.
 
 For each workload and each way to train: seconds until the first steps are done (imports, compiling,
-capture), samples per second after that, and seconds of training to the validation loss that ours
-has after an epoch. On a CPU in float32; on a GPU in the type that the trainer chooses there.
+capture), samples per second after that, and seconds of training until the validation loss that ours
+has after an epoch. A CPU trains in float32, a GPU in the type that the trainer chooses there.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Pace:
     """The times and numbers of measurements.
 
     Attributes:
-        window: seconds of steps between two looks at the clock.
-        windows: how many there are; their median counts.
-        limit: seconds to reach ours' loss; then it is abandoned. 0: this is not measured.
-        repeats: of each ceiling, the best of which counts.
+        window: seconds of steps between two readings of the clock.
+        windows: number of windows; their median counts.
+        limit: maximum seconds to reach our loss; 0: this is not measured.
+        repeats: of each ceiling (a limit of the hardware), the best of which counts.
     """
 
     window: float = 0.5
@@ -104,7 +104,7 @@ def main() -> None:
 
 
 def device_of(name: str | None) -> torch.device:
-    """Return the device of that name, or the best that is here."""
+    """Return the device `name`, by default a GPU if there is one."""
     here = torch.cuda.is_available()
     if name == "cuda" and not here:
         raise ValueError(f"--device cuda: torch {torch.__version__} finds no GPU here")
@@ -112,7 +112,7 @@ def device_of(name: str | None) -> torch.device:
 
 
 def count_processor_time(device: torch.device) -> None:
-    """Measure by the time that this process had of the CPU; of one thread, or it is that of all."""
+    """Measure by this process's processor time, with one thread, because threads' times add up."""
     if device.type != "cpu":
         raise ValueError("--processor-time says nothing of a GPU; add --device cpu")
     torch.set_num_threads(1)
@@ -120,7 +120,7 @@ def count_processor_time(device: torch.device) -> None:
 
 
 def names_of(ways: str) -> list[str]:
-    """Return the names of ways in a list with commas, in the order of `rivals.WAYS`."""
+    """Return the names in a comma-separated list of ways, in the order of `rivals.WAYS`."""
     asked = ways.split(",")
     for name in asked:
         if name not in rivals.WAYS:
@@ -129,7 +129,7 @@ def names_of(ways: str) -> list[str]:
 
 
 def workloads_of(words: list[str], device: torch.device) -> list[Workload]:
-    """Return the workloads with one of the words in their names."""
+    """Return the workloads whose names contain one of the words."""
     every = workloads.workloads(device)
     for word in words:
         if not any(word in workload.name for workload in every):
@@ -141,7 +141,7 @@ def workloads_of(words: list[str], device: torch.device) -> list[Workload]:
 def measure(
     device: torch.device, wanted: list[Workload], names: list[str], pace: Pace
 ) -> Iterator[dict[str, Any]]:
-    """Yield what is known of the machine, and again after each workload what has been measured."""
+    """Yield the results so far: first the machine, then again after each workload."""
     dtype = torch.float32
     if device.type == "cuda":
         dtype = train.precision_of(settings.Settings(), device)
@@ -163,7 +163,7 @@ def measure_workload(
     dtype: torch.dtype,
     pace: Pace,
 ) -> dict[str, Any]:
-    """Return what each way came to, and how near the hardware's limit ours is."""
+    """Return the results of each way, and how near ours is to the hardware's limit."""
     data = workloads.make_data(workload)
     target = loss_after_an_epoch(workload, data, device) if pace.limit else None
     started = {name: start(name, workload, data, device) for name in names}
@@ -204,21 +204,21 @@ def measure_workload(
 
 
 def loss_after_an_epoch(workload: Workload, data: dataset.Dataset, device: torch.device) -> float:
-    """Return ours, rounded up in the third digit: what all have to come to."""
+    """Return our loss, rounded up in the third digit, which all ways must reach."""
     ours = rivals.Ours(data, workload, device)
     ours.advance(workload.steps)
     return math.ceil(validation_loss(ours, data) * 1000) / 1000
 
 
 def validation_loss(way: rivals.Way, data: dataset.Dataset) -> float:
-    """Return the loss of the rows that aren't trained on."""
+    """Return the loss of the validation rows."""
     return evaluation.evaluate(way.network, data.validation, data, "")["loss"]
 
 
 def start(
     name: str, workload: Workload, data: dataset.Dataset, device: torch.device
 ) -> tuple[rivals.Way, float]:
-    """Return a way that has taken its first steps, and the seconds that this took."""
+    """Return a way after its first steps, and the seconds for these."""
     begin = roofline.Clock.now()
     way = rivals.WAYS[name](data, workload, device)
     way.advance(WARM_UP)
@@ -228,7 +228,7 @@ def start(
 def seconds_to(
     target: float, way: rivals.Way, workload: Workload, data: dataset.Dataset, limit: float
 ) -> float | None:
-    """Return the seconds of training until the validation loss is that low, looks not counted."""
+    """Return the training seconds until the validation loss is `target`, without evaluations."""
     spent, steps = 0.0, max(1, workload.steps // LOOKS)
     while spent < limit:
         spent += seconds_for(steps, way)
@@ -238,7 +238,7 @@ def seconds_to(
 
 
 def rates_of(ways: dict[str, rivals.Way], workload: Workload, pace: Pace) -> dict[str, list[float]]:
-    """Return the samples per second of some windows of time, by turns: a machine has its moods."""
+    """Return samples per second in several windows; the ways alternate, as machines fluctuate."""
     steps = {name: steps_within(pace.window, way) for name, way in ways.items()}
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(pace.windows):
@@ -249,7 +249,7 @@ def rates_of(ways: dict[str, rivals.Way], workload: Workload, pace: Pace) -> dic
 
 
 def steps_within(seconds: float, way: rivals.Way) -> int:
-    """Return about how many steps take so long."""
+    """Return about how many steps take `seconds`."""
     steps = 1
     while (taken := seconds_for(steps, way)) < seconds / 2:
         steps *= 2
@@ -257,7 +257,7 @@ def steps_within(seconds: float, way: rivals.Way) -> int:
 
 
 def seconds_for(steps: int, way: rivals.Way) -> float:
-    """Return how long some steps take."""
+    """Return the seconds of `steps` steps."""
     begin = roofline.Clock.now()
     way.advance(steps)
     return roofline.Clock.now() - begin
@@ -267,7 +267,7 @@ def seconds_for(steps: int, way: rivals.Way) -> float:
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """Return what the figures depend on."""
+    """Return the facts of the machine on which the figures depend."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
     return {
         "device": name,
@@ -278,7 +278,7 @@ def describe(device: torch.device) -> dict[str, Any]:
 
 
 def processor() -> str:
-    """Return the processor's name, if it can be had."""
+    """Return the CPU's name, or its architecture if the name is unknown."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -286,7 +286,7 @@ def processor() -> str:
 
 
 def print_latest(results: dict[str, Any]) -> None:
-    """Print the workload that was measured last; before the first, the machine."""
+    """Print the workload that was measured last; if there is none, the machine."""
     if results["workloads"]:
         print_workload(results["workloads"][-1], results["goals"])
     else:
@@ -294,7 +294,7 @@ def print_latest(results: dict[str, Any]) -> None:
 
 
 def print_machine(machine: dict[str, Any]) -> None:
-    """Print the machine and its ceilings."""
+    """Print the machine and its ceilings (limits of the hardware)."""
     print(
         f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}, "
         f"{machine['dtype']}\n"
@@ -329,12 +329,12 @@ def print_workload(result: dict[str, Any], goals: dict[str, float]) -> None:
 
 
 def titled(loss: float | None) -> str:
-    """Return the title of the seconds to a loss, "" where nobody had to come to one."""
+    """Return the title of the column of seconds to a loss; empty if none was to be reached."""
     return "" if loss is None else f"to loss {loss}"
 
 
 def step_line(step: dict[str, Any]) -> str:
-    """Return what a step asks for, how long each would take at least, and what bounds it."""
+    """Return a step's flops, bytes and launches, the least time of each, and the longest."""
     times = {name: f"{seconds * 1e3:.3f} ms" for name, seconds in step["seconds"].items()}
     return (
         f"at least: {step['flops'] / 1e9:.2f} Gflop {times['flops']}, "
@@ -344,7 +344,7 @@ def step_line(step: dict[str, Any]) -> str:
 
 
 def roofline_line(step: dict[str, Any], share: float, goals: dict[str, float]) -> str:
-    """Return ours as a share of the roofline; the goal is for steps that it bounds."""
+    """Return our share of the roofline; the goal is only for steps that the roofline bounds."""
     goal = f" (goal {goals['roofline']:.0%})" if "roofline" in goals else ""
     if step["bound"] == "launches":
         goal = ", which is no goal where launches bound the step"
@@ -352,7 +352,7 @@ def roofline_line(step: dict[str, Any], share: float, goals: dict[str, float]) -
 
 
 def compared(ratio: float | None, goal: float | None) -> str:
-    """Return how many times as fast ours is, and should be."""
+    """Return our speed relative to another way, and the goal for it."""
     if ratio is None:
         return ""
     return f"   ours {ratio:.2f} x" + (f" (goal {goal:g})" if goal else "")

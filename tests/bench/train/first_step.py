@@ -1,15 +1,15 @@
 """Seconds until a trial's first steps are done: `python -m tests.bench.train.first_step [--json]`.
 
-Each measurement is a process of its own, as a trial is. Its clock begins when the rows are in
-memory and torch is imported, and looks again after each step. What a compiler keeps between
-processes lies in a cache folder that is
+Each measurement is a new process, as a trial is. Its clock begins when the rows are in memory and
+torch is imported, and is read after each step. What compilers keep between processes is in a cache
+folder that is
 
     cold       empty
-    another    filled by a network of half the width, as the trial before had it
-    warm       filled by the very same network
+    another    filled by a network of half the width, as an earlier trial would leave it
+    warm       filled by the same network
 
-Ours has its kernels built before, as a pool's machines have, and loads them while the clock runs.
-On a CPU it takes none. "again" is the next trial, twice as wide, of a process that stays.
+Our kernels are built before, as on a pool's machines, and loaded while the clock runs; on a CPU
+none are used. "again" is the next trial, twice as wide, in the same process.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def seconds_of_steps(way: str, name: str, hidden: int, device: torch.device) -> 
 
 
 def measured(name: str, workload: Workload, device: torch.device, repeats: int) -> dict[str, Any]:
-    """Return the medians of some processes, and the fastest and slowest first step."""
+    """Return the medians of several processes, and the fastest and slowest first step."""
     way, folder = CASES[name]
     with tempfile.TemporaryDirectory() as kept:
         shared = folder in {"", AGAIN, "warm"}
@@ -130,10 +130,10 @@ def measured(name: str, workload: Workload, device: torch.device, repeats: int) 
 def child(
     way: str, workload: Workload, device: torch.device, kept: Path, folder: str = ""
 ) -> list[float]:
-    """Return `seconds_of_steps` of a new process whose compilers keep what they make in a folder.
+    """Return `seconds_of_steps` of a new process, whose compilers use the cache folder `kept`.
 
     Raises:
-        subprocess.CalledProcessError: it failed; it has said why.
+        subprocess.CalledProcessError: the process failed, and has printed why.
     """
     folders = {"TORCHINDUCTOR_CACHE_DIR": str(kept), "TRITON_CACHE_DIR": str(kept / "triton")}
     command = [sys.executable, "-m", "tests.bench.train.first_step", "--device", device.type]

@@ -1,9 +1,9 @@
-"""Launches of a step, counted: `python -m tests.bench.train.launches [--json]`.
+"""Counts the launches of a step: `python -m tests.bench.train.launches [--json]`.
 
-Needs no GPU, and its figures are the same on every machine. Each operation that is no view is at
-least one launch on a GPU, and reads its inputs from memory and writes its outputs there: so the
-counts say what fusing saves, before anything is timed. Dropout is counted as a CPU has it, in three
-operations; on a GPU eager torch takes one. "Of two" is a rank's step where two GPUs share a batch.
+No GPU is needed, and the figures are the same on every machine. Each operation that is no view is
+at least one launch on a GPU, which reads inputs from memory and writes outputs there. So the counts
+show what fusing saves, before anything is timed. Dropout is counted as on a CPU, with three
+operations; on a GPU eager torch uses one. "Of two" is a rank's step if two GPUs share a batch.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts operations and the bytes of their arguments and results while it is active.
 
     Attributes:
-        operations: how many of each name.
-        bytes: that each name moved, in all.
+        operations: number of each, by name.
+        bytes: total of each, by name.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def described(self) -> dict[str, Any]:
-        """Return all of it as plain data, the most bytes first."""
+        """Return the counts as plain data, the most bytes first."""
         names = sorted(self.operations, key=lambda name: -self.bytes[name])
         return {
             "launches": self.operations.total(),
@@ -91,7 +91,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def counted(workload: Workload) -> dict[str, Any]:
-    """Return what one step of each way asks for, in float32."""
+    """Return the counts of one step of each way, in float32."""
     data = workloads.make_data(workload)
     return {
         "workload": workload.name,
@@ -102,7 +102,7 @@ def counted(workload: Workload) -> dict[str, Any]:
 
 
 def eager_step(data: dataset.Dataset, workload: Workload) -> Count:
-    """Count a step as people write it: rows by index, autograd, torch's fused AdamW."""
+    """Count a usual step in torch: rows by index, autograd, torch's fused AdamW."""
     network = rivals.network_of(data, workload, CPU)
     optimizer = rivals.adamw_of(network, workload)
     index = torch.arange(workload.batch)
@@ -127,7 +127,7 @@ def fused_step(
     dtype: torch.dtype = torch.float32,
     team: Ranks | None = None,
 ) -> Count:
-    """Count a step of the trainer as a GPU has it; there all of it is one CUDA graph."""
+    """Count the trainer's step as on a GPU, where all of it is one CUDA graph."""
     network, team = rivals.network_of(data, workload, CPU), team or Ranks()
     orders = loader.Orders(SEED, len(data.train), workload.batch, team)
     rows = loader.Resident(data.train, orders)
@@ -145,13 +145,13 @@ def fused_step(
 def step_of_two(
     data: dataset.Dataset, workload: Workload, dtype: torch.dtype = torch.float32
 ) -> Count:
-    """Count a step of the first of two ranks; the other need not be there."""
+    """Count a step of the first of two ranks; the second need not exist."""
     with world_of_one():
         return fused_step(data, workload, dtype, Ranks(0, 2))
 
 
 def plain_step(data: dataset.Dataset, workload: Workload) -> Count:
-    """Count a step of the trainer as a CPU has it."""
+    """Count the trainer's step as on a CPU."""
     network = rivals.network_of(data, workload, CPU)
     return count_step(PlainSteps(network, data, workload.settings, SEED))
 
@@ -166,7 +166,7 @@ def count_step(steps: Steps) -> Count:
 
 
 def launches_of(workload: Workload, device: torch.device, dtype: torch.dtype) -> int:
-    """Return how many launches a step of ours has on such a device, at least."""
+    """Return the least number of launches of our step on the device."""
     few = replace(workload, rows=2, batch=2)  # their number is the same for any batch
     data = workloads.make_data(few)
     count = fused_step(data, few, dtype) if device.type == "cuda" else plain_step(data, few)

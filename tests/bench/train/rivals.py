@@ -1,4 +1,4 @@
-"""Ways to train the same network on the same rows: ours, and those that torch offers."""
+"""Ways to train the same network on the same rows: ours, and torch's."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class Way(Protocol):
     """A way to train.
 
     Attributes:
-        network: what it trains.
+        network: the network that it trains.
     """
 
     network: Network
 
     def advance(self, steps: int) -> None:
-        """Take this number of steps, and wait until they are done."""
+        """Take `steps` steps, and wait until they are done."""
 
 
 def network_of(data: dataset.Dataset, workload: Workload, device: torch.device) -> Network:
-    """Return the same network to each."""
+    """Return a network that is the same for each way."""
     torch.manual_seed(SEED)
     return Network(data.columns, workload.settings).to(device)
 
@@ -53,7 +53,6 @@ class Ours:
         self._per_epoch, self._taken = workload.steps, 0
 
     def advance(self, steps: int) -> None:
-        """See `Way`."""
         for _ in range(steps):
             epoch, step = divmod(self._taken, self._per_epoch)
             if step == 0:
@@ -64,9 +63,9 @@ class Ours:
 
 
 class Eager:
-    """Rows that lie on the device, taken by index_select; autograd, torch.optim's fused AdamW.
+    """Rows on the device, taken by index_select; autograd, torch.optim's fused AdamW.
 
-    The next epoch's order is drawn beside the training, as in ours.
+    The next epoch's order is drawn during the training, as in ours.
     """
 
     def __init__(self, data: dataset.Dataset, workload: Workload, device: torch.device) -> None:
@@ -78,7 +77,6 @@ class Eager:
         self._order = torch.zeros(len(self._rows), dtype=torch.int64, device=device)
 
     def advance(self, steps: int) -> None:
-        """See `Way`."""
         for _ in range(steps):
             epoch, step = divmod(self._taken, self._per_epoch)
             if step == 0:
@@ -108,8 +106,8 @@ class Eager:
 class Captured(Eager):
     """The best of torch: batch, network and loss compiled, the whole step in one CUDA graph.
 
-    Which batch it is and its learning rate lie on the device, so a step is replayed as it is. A CPU
-    has no graphs: there the step is called.
+    The batch's number and the learning rate are on the device, so the same graph is replayed for
+    each step. A CPU has no graphs: there the step is called.
     """
 
     def __init__(
@@ -147,7 +145,7 @@ class Captured(Eager):
         self._next += 1
 
     def _capture(self) -> Callable[[], object]:
-        """Return a step's graph; the steps before, which compile it, are taken back."""
+        """Return the graph of a step; weights are as before the steps that compiled it."""
         weights = [*self.network.parameters()]
         before = [weight.detach().clone() for weight in weights]
         aside = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
@@ -171,7 +169,7 @@ class Captured(Eager):
 
 
 def adamw_of(network: Network, workload: Workload) -> torch.optim.Optimizer:
-    """Return torch's own fastest AdamW, biases without decay."""
+    """Return torch's fastest AdamW, without weight decay of biases."""
     groups: list[dict[str, Any]] = [
         {"params": [w for w in network.parameters() if w.ndim > 1]},
         {"params": [w for w in network.parameters() if w.ndim == 1], "weight_decay": 0.0},
@@ -183,7 +181,7 @@ def adamw_of(network: Network, workload: Workload) -> torch.optim.Optimizer:
 
 
 def autocast(device: torch.device) -> Any:
-    """Return bfloat16 where our trainer has it, and nothing elsewhere."""
+    """Return a context with bfloat16 if our trainer uses it on this device, else an empty one."""
     dtype = train.precision_of(settings.Settings(), device) if device.type == "cuda" else None
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16)
 
@@ -197,13 +195,13 @@ WAYS: dict[str, Callable[[dataset.Dataset, Workload, torch.device], Way]] = {
 
 
 def prepare(device: torch.device) -> None:
-    """Set for the process what a trial on a GPU sets, but for what would only slow the others."""
+    """Set torch's options as a trial on a GPU does, except those that only slow the others."""
     if device.type == "cuda":
         train.choose_device(NO_TRIAL, Ranks())
         torch.use_deterministic_algorithms(mode=False)  # our kernels are so by themselves
 
 
 def quiet() -> None:
-    """Hide torch.compile's warnings about its own imports."""
+    """Hide warnings that torch.compile gives about its own imports."""
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     warnings.filterwarnings("ignore", category=UserWarning)

@@ -2,17 +2,17 @@
 
 The roofline is the longer of two times: flops by the rate of a matrix product, and bytes by the
 bandwidth of a copy. A small network's step can't come near it: each of its launches waits for the
-one before, and takes its time however little it does. So launches have a time too, their number by
-the time of an empty one, and the longest of the three bounds the step.
+one before, and takes a minimum of time. So there is a third time, the number of launches by the
+time of an empty one. The longest of the three bounds the step.
 
     b   rows of a batch            d, k   numeric and categorical columns
     i   inputs of a layer          e      numbers per categorical value
-    o   its outputs                s      bytes of a number in the hidden layers: 2 or 4
+    o   outputs of a layer         s      bytes of a number in the hidden layers: 2 or 4
     w   weights i · o              p      parameters
 
-Flops of a step, a multiplication and an addition each:
+Flops of a step; a multiplication with its addition counts as two:
     every layer    2 b i o forward, 2 b i o for the weights' gradient
-    and 2 b i o for the inputs' gradient, where anything below has weights
+    and 2 b i o for the inputs' gradient, if anything below has weights
 
 Bytes that a step must move through memory, everything read or written once per operation:
     batch          rows and their order read, embeddings read, [b, i] written
@@ -22,8 +22,8 @@ Bytes that a step must move through memory, everything read or written once per 
     last layer     the same without an activation, in float32
     optimiser      gradient read; weight, m, v read and written, float32; the bfloat16 copy written
 
-What a cache holds between two operations needs no memory's bandwidth, so small networks may come
-out above the roofline's bytes.
+Data that stay in a cache between two operations need no bandwidth of the memory. So small networks
+may be faster than the roofline.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ CHAIN = 1000  # launches
 
 
 class Clock:
-    """Seconds, for everything that is measured.
+    """The clock of all measurements.
 
     Attributes:
-        now: the wall's; on a busy machine's CPU better those that this process had of it.
+        now: the wall's seconds; on a CPU with other programs better this process's own.
     """
 
     now: Callable[[], float] = staticmethod(time.perf_counter)
@@ -63,14 +63,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """This machine's highest rates, measured in this very run."""
+    """This machine's highest rates, measured in the same run."""
 
     bandwidth: float  # bytes per second, read and written, of a copy
     flops: float  # per second, of a matrix product in the trainer's type
     launch: float  # seconds of an operation that does nothing; on a GPU, within a CUDA graph
 
     def times(self, step: Step) -> dict[str, float]:
-        """Return the least seconds of a step by each of its three sides."""
+        """Return the least seconds of a step by flops, bytes and launches."""
         return {
             "flops": step.flops / self.flops,
             "bytes": step.bytes / self.bandwidth,
@@ -78,18 +78,18 @@ class Ceilings:
         }
 
     def roofline(self, step: Step) -> float:
-        """Return the least seconds by flops and bytes alone, however few launches it took."""
+        """Return the least seconds by flops and bytes alone, without launches."""
         times = self.times(step)
         return max(times["flops"], times["bytes"])
 
     def bound(self, step: Step) -> str:
-        """Return which of the three takes longest."""
+        """Return which of flops, bytes and launches takes longest."""
         times = self.times(step)
         return max(times, key=lambda name: times[name])
 
 
 def measure_ceilings(device: torch.device, dtype: torch.dtype, repeats: int) -> Ceilings:
-    """Measure a copy, a matrix product and an empty launch, each with this number of repeats."""
+    """Measure a copy, a matrix product and an empty launch, each `repeats` times."""
     # Random: a GPU takes less power for equal numbers, so its clocks stay higher.
     x, y = (torch.randn(COPIED[device.type] // 4, device=device) for _ in range(2))
     side = SIDE[device.type]
@@ -102,7 +102,7 @@ def measure_ceilings(device: torch.device, dtype: torch.dtype, repeats: int) -> 
 
 
 def chain_of_launches(device: torch.device) -> Callable[[], object]:
-    """Return CHAIN launches that do nothing, each after the other; on a GPU as one CUDA graph."""
+    """Return CHAIN empty launches, one after the other; on a GPU as one CUDA graph."""
     x = torch.ones(1, device=device)
 
     def chain() -> None:
@@ -145,7 +145,7 @@ def flops_of(workload: Workload) -> float:
 
 
 def bytes_of(workload: Workload, s: int) -> float:
-    """Return the bytes of a step; s are a number's in the hidden layers."""
+    """Return the bytes of a step; `s` is the bytes of a number in the hidden layers."""
     b, d, k = workload.batch, workload.numeric, len(workload.vocabularies)
     e = workload.settings.embedding
     total = b * (4 * d + 4 * k + 4 + 8 + 4 * k * e + s * (d + k * e))
@@ -165,5 +165,5 @@ def layers_of(workload: Workload) -> list[tuple[int, int]]:
 
 
 def has_gradient(workload: Workload, layer: int) -> bool:
-    """Tell whether a layer's inputs have a gradient: hidden units do, and embeddings."""
+    """Return whether a layer's inputs have a gradient, as hidden units and embeddings have."""
     return layer > 0 or len(workload.vocabularies) > 0

@@ -1,4 +1,4 @@
-"""Training data: made-up tables of the shape of a known one."""
+"""Training data: generated tables with the shape of known ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Workload:
 
     @property
     def settings(self) -> settings.Settings:
-        """The trainer's settings; the learning rate hardly falls while it is measured."""
+        """The trainer's settings; the learning rate hardly falls during the measurement."""
         return settings.Settings(
             hidden=self.hidden,
             layers=self.layers,
@@ -42,24 +42,24 @@ class Workload:
 
     @property
     def steps(self) -> int:
-        """Of an epoch; the rows are a multiple of the batch."""
+        """Steps of an epoch; the rows are a multiple of the batch."""
         return self.rows // self.batch
 
     @property
     def widths(self) -> list[int]:
-        """Inputs of the first layer, then the outputs of each."""
+        """Number of inputs of the first layer, then that of the outputs of each layer."""
         inputs = self.numeric + len(self.vocabularies) * self.settings.embedding
         return [inputs, *[self.hidden] * self.layers, 1]
 
     @property
     def parameters(self) -> int:
-        """Weights, biases and embeddings of the network."""
+        """Number of weights, biases and embedding numbers of the network."""
         widths = self.widths
         linear = sum((a + 1) * b for a, b in pairwise(widths))
         return linear + sum(size + 1 for size in self.vocabularies) * self.settings.embedding
 
     def small(self) -> Workload:
-        """Return the same for a CPU: a 64th of the rows, a quarter of the width."""
+        """Return a smaller workload for a CPU: a 64th of the rows, a quarter of the width."""
         return replace(
             self,
             name=f"{self.name}, scaled down for a CPU",
@@ -93,14 +93,14 @@ IN_2014_LARGE = replace(IN_2014, name="2014, 4 million samples", rows=1 << 22)
 
 
 def workloads(device: torch.device) -> list[Workload]:
-    """Return what can be trained on such a device within minutes."""
+    """Return the workloads that the device can train within minutes."""
     if device.type == "cpu":
         return [FLIGHTS, IN_2014.small(), IN_2014_LARGE.small()]
     return [FLIGHTS, IN_2014, IN_2014_LARGE]
 
 
 def make_data(workload: Workload) -> dataset.Dataset:
-    """Return rows on the host in which a network of another seed says the class, with noise."""
+    """Return rows in main memory; another random network gives the class, with noise."""
     generator = torch.Generator().manual_seed(SEED)
 
     def rows(count: int) -> dataset.Rows:

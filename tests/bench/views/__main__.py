@@ -1,9 +1,9 @@
 """Measure the commands that show a run: `make bench-views`.
 
-Runs that have ended, 3 regions of 20 trials and 300 of 100, are written (`stored.py`), and each
-command is started as people start it. Beside it stands a Python that does nothing. Memory is the
-most that the command's process had resident; its processor time tells more than the clock where
-other work goes on. Then the live page of a running run is measured (`live.py`).
+Ended runs of 3 regions with 20 trials and of 300 with 100 are written (`stored.py`), and each
+command is started as users start it. A Python that does nothing is the comparison. Memory is the
+largest resident memory of the command's process. If other programs run, its processor time says
+more than the wall time. Then the live page of a running run is measured (`live.py`).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _show(name: str, command: list[str]) -> None:
 
 
 def _cost(command: list[str]) -> tuple[float, float, float]:
-    """Return a program's seconds, its processor's, and its highest resident memory in MB."""
+    """Return a program's seconds, processor seconds, and largest resident memory in MB."""
     began = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, code, usage = os.wait4(process.pid, 0)

@@ -1,9 +1,8 @@
-"""Measure the CPU time of the live page of a running run: part of `make bench-views`.
+"""Measure the processor time of the live page of a running run: part of `make bench-views`.
 
-A run whose trials run is written (`stored.py`). HTCondor's queue is a stand-in: no machine of one's
-own has two thousand slots. Before each look at the run some trials end and others follow,
-and some report, as they would within the two seconds between two looks. Processor time is that of
-the process.
+A run with running trials is written (`stored.py`). HTCondor's queue is imitated, because one
+machine hasn't two thousand slots. Before the page reads the run again, some trials end, others
+begin and some report, as they would within two seconds. Processor time is that of this process.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ async def _measure(run: _GoingRun) -> None:
 
 
 async def _ask(app: ASGIApp, path: str, query: bytes = b"") -> None:
-    """Ask as a browser does."""
+    """Send a request as a browser does."""
     sent: list[Message] = []
 
     async def receive() -> Message:
@@ -98,7 +97,7 @@ async def _ask(app: ASGIApp, path: str, query: bytes = b"") -> None:
 
 
 class _GoingRun:
-    """A stand-in for a running run: writes what its jobs and its optimiser would."""
+    """Imitates a running run: writes the files of its jobs and its optimiser's service."""
 
     def __init__(self, run: Run, trials: int) -> None:
         self.run, self.folder, self._trials = run, RunFolder(run.folder), trials
@@ -115,7 +114,7 @@ class _GoingRun:
 
     @staticmethod
     def _first(region: RegionGraph, trials: int) -> list[tuple[int, str]]:
-        """Return the numbers and the names of what a region's lanes are at."""
+        """Return number and name of the trials that a region's lanes train at first."""
         over, lanes = trials * 3 // 5, len(region.lanes)
         numbers = range(over, over + lanes)
         return [
@@ -124,7 +123,7 @@ class _GoingRun:
         ]
 
     def goes_on(self) -> None:
-        """Let a moment pass."""
+        """Let some trials end, others begin, and some report."""
         self._dagmen(every=3)
         with closing(sqlite3.connect(self.folder.database)) as database:
             for _ in range(TOLD):
@@ -137,7 +136,7 @@ class _GoingRun:
             report(self.folder.region(region.slug), name, self._step)
 
     def _record_trial(self, database: sqlite3.Connection, at: int) -> None:
-        """Finish a region's trial and begin the next one of its lane."""
+        """Finish a region's trial and begin the next one of the same lane."""
         region, now = self.regions[at], datetime.now()
         files, running = self.folder.region(region.slug), self._running[region.slug]
         number, name = running.pop(0)
@@ -171,7 +170,7 @@ class _GoingRun:
         begin_words(files, following, {})
 
     def _dagmen(self, every: int = 1) -> None:
-        """Have each DAGMan write where its nodes stand, or some: each does every five seconds."""
+        """Write the node status file of one in `every` DAGMans; each DAGMan does so every 5 s."""
         self._turn = self._turn + 1
         whole = {region.slug: 3 for region in self.regions}
         self.folder.dag_files.node_status.write_text(_node_status(whole))
@@ -182,7 +181,7 @@ class _GoingRun:
 
     @contextmanager
     def in_queue(self) -> Iterator[None]:
-        """Stand in for the queue, with a DAGMan a region and a job a lane, and for a service."""
+        """Imitate the queue in the block: a DAGMan per region, a job per lane, and a service."""
         ads = self._ads()
         with (
             patch.object(schedd, "query", lambda *_: [dict(ad) for ad in ads]),
@@ -214,7 +213,7 @@ class _GoingRun:
 
 
 def _note(database: sqlite3.Connection, key: int, notes: dict[str, Any]) -> None:
-    """Store what the study keeps of a trial."""
+    """Store a trial's attributes in the study."""
     database.executemany(
         "INSERT INTO trial_user_attributes (trial_id, key, value_json) VALUES (?, ?, ?)",
         [(key, name, json.dumps(content)) for name, content in notes.items()],
@@ -222,7 +221,7 @@ def _note(database: sqlite3.Connection, key: int, notes: dict[str, Any]) -> None
 
 
 def _noted(started: float) -> dict[str, Any]:
-    """Return the study's record of a trial's job."""
+    """Return the attributes that the study stores of a trial's job."""
     stay = {"machine": "node-1.fleet", "instance": None, "began": started, "ended": started + 55,
             "end": "done", "usd": 0.01, "saved": None}  # fmt: skip
     return {"started": started, "ended": started + 55, "wall_seconds": 55.0,
@@ -231,7 +230,7 @@ def _noted(started: float) -> dict[str, Any]:
 
 
 def _node_status(nodes: dict[str, int]) -> str:
-    """DAGMan's file of its nodes' states."""
+    """Return the text of DAGMan's node status file."""
     return "".join(
         f'[\n  Type = "NodeStatus";\n  Node = "{node}";\n  NodeStatus = {status};\n'
         '  StatusDetails = "";\n  RetryCount = 0;\n  JobProcsQueued = 1;\n  JobProcsHeld = 0;\n]\n'

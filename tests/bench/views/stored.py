@@ -1,4 +1,4 @@
-"""A run of any size, over or under way: its studies' rows and its folders, without a pool.
+"""A run of any size, ended or running, written without a pool: trial database and folders.
 
 Rows are written straight into Optuna's tables: through Optuna 300 regions of 100 trials take seven
 minutes.
@@ -56,9 +56,10 @@ _TABLES = {
 
 
 def stored_run(place: Path, regions: int, trials: int, *, goes_on: bool = False) -> Run:
-    """Make a run with these numbers of regions and trials of each, all over and published.
+    """Make a run of `regions` with `trials` each, all complete, whose models are published.
 
-    A running one has three fifths of its trials finished, and one running on each of two lanes.
+    With `goes_on` the run is running: three fifths of its trials are finished, and one runs on each
+    of two lanes.
     """
     (place / "go.sh").write_text("#!/bin/sh\n")
     study = {
@@ -84,7 +85,7 @@ def stored_run(place: Path, regions: int, trials: int, *, goes_on: bool = False)
 
 
 def _dagman(log: Path, began: datetime, ended: float | None) -> None:
-    """Write the event log of a DAGMan that executed until then; None: it still does."""
+    """Write the event log of a DAGMan that ended at `ended`, or still runs if that is None."""
     job = JobLog(log, begin=began.astimezone().replace(tzinfo=None))
     job.submitted(0)
     job.executes(1, priced=False)
@@ -93,7 +94,7 @@ def _dagman(log: Path, began: datetime, ended: float | None) -> None:
 
 
 class _Rows:
-    """The rows of a run's studies, and the file that they go to."""
+    """Rows for the tables of a run's trial database, and the database's file."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.found = run, {name: list[tuple[Any, ...]]() for name in _TABLES}
@@ -121,7 +122,7 @@ class _Rows:
 
 @dataclass
 class _Region:
-    """A region of the run: its trials' rows, and the files that its jobs left."""
+    """A region of the run: its trials' rows, and the files that its jobs would leave."""
 
     rows: _Rows
     files: RegionFolder
@@ -165,7 +166,7 @@ class _Region:
     def _running(
         self, rng: random.Random, study: int, number: int, name: str, start: datetime
     ) -> None:
-        """Write a trial that runs, with the words between its job and the access point."""
+        """Write a running trial, with the messages between its job and the access point."""
         key, params = trial_id(study, number), self._params(rng, number)
         local = start.astimezone().replace(tzinfo=None)
         self.rows.add("trials", key, number, study, "RUNNING", str(local), None)
@@ -260,7 +261,7 @@ def trial_id(study: int, number: int) -> int:
 
 
 def begin_words(files: RegionFolder, name: str, params: dict[str, Any]) -> None:
-    """Write what access point and agent say as a lane's job begins a trial, and a report."""
+    """Write the messages of the begin of a trial in a lane's job, and a report."""
     place = files.trial(name)
     place.root.mkdir(parents=True, exist_ok=True)
     place.words.mkdir(parents=True, exist_ok=True)
@@ -277,7 +278,7 @@ def begin_words(files: RegionFolder, name: str, params: dict[str, Any]) -> None:
 
 
 def report(files: RegionFolder, name: str, step: int) -> None:
-    """Have a trial that runs report."""
+    """Write a report of a running trial."""
     with files.trial(name).reports.open("a") as reports:
         reports.write(f'{{"step": {step}, "metrics": {{"val_auc": 0.7, "val_loss": 0.6}}}}\n')
 

@@ -1,5 +1,5 @@
-"""A cloud on one machine: namespaces for its instances, moto for AWS, and everything else real.
+"""A cloud on one machine: namespaces as its instances, moto as AWS, and everything else real.
 
-`lab.Lab` is its door. What can't exist here is stood in for by the modules whose names say so; they
-run on the machines themselves, where this folder is /opt/lab and only the standard library is.
+Tests use `lab.Lab`. Modules named `stand_in_*` imitate what can't exist here. They run on the lab's
+machines, where this folder is /opt/lab, with only the standard library.
 """

@@ -1,4 +1,4 @@
-"""`python -m tests.fleet.lab [--real]`: starts a lab and gives a shell on its manager."""
+"""`python -m tests.fleet.lab [--real]`: start a lab and open a shell on its manager."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ exit ends everything. Another shell here:  {{another}}
 
 
 def main() -> None:
-    """Start a lab, install the manager, and hand over the terminal."""
+    """Start a lab, install the manager, and run a shell on it."""
     if reason := why_none() or why_not_here(REPOSITORY):
         sys.exit(f"no lab: {reason}")
     real = "--real" in sys.argv
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def why_not_here(repository: Path) -> str:
-    """Return why a lab of a clone in this place would not work; empty where it would."""
+    """Return why a lab would not work from the clone `repository`; empty if it would."""
     place = next((each for each in PRIVATE if repository.is_relative_to(each)), "")
     return place and (
         f"{repository} is in {place}, which is each job's own on the lab's nodes: jobs would not "
@@ -71,13 +71,13 @@ def why_not_here(repository: Path) -> str:
 
 
 def variables(project: Project) -> dict[str, str]:
-    """Return what the shell knows."""
+    """Return the environment variables of the shell."""
     path = f"{PROGRAM.parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     return {**project.variables, "PATH": path, "TERM": "xterm-256color"}
 
 
 def write_flights(lab: Lab) -> None:
-    """Put the flights study into the user's home, with a fleet."""
+    """Write the example study `flights`, with a fleet, into the user's home on the manager."""
     yaml = YAML()
     study = yaml.load((FLIGHTS / "study.yaml").read_text())
     study["fleet"] = FLEET
@@ -92,7 +92,7 @@ def write_flights(lab: Lab) -> None:
 
 
 def write_programs(lab: Lab) -> None:
-    """Put the command `lab` on the manager's path."""
+    """Install the command `lab` on the manager, in a folder of its PATH."""
     call = "exec env PYTHONPATH=/opt /usr/bin/python3 -m lab.remote"
     lab.manager.write("/usr/local/bin/lab", f'#!/bin/sh\n{call} "$@"\n')
     lab.manager.run(["chmod", "+x", "/usr/local/bin/lab"], check=True)

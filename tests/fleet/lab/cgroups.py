@@ -1,9 +1,9 @@
-"""The cgroups of a lab's machines: systemd wants to be the first process of one.
+"""The cgroups of a lab's machines: systemd must be the first process of a cgroup.
 
-They lie in one cgroup of the kernel's second hierarchy, which no namespace takes down with it. So a
-process outside of the lab makes it, and when its standard input ends, however that comes about,
-kills what is left in it and removes it. `python -m tests.fleet.lab.cgroups NAME`, as root, in a
-mount namespace of its own; the standard library alone.
+They are below one cgroup of version 2, which does not end with the lab's namespaces. So a process
+outside of the lab creates it. When that process's standard input ends, for whatever reason, it
+kills all processes in the cgroup and removes it. Run `python -m tests.fleet.lab.cgroups NAME` as
+root, in a separate mount namespace. The module needs only the standard library.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ PATIENCE = 30.0  # seconds for killed processes to be gone
 
 
 def mount(place: Path) -> None:
-    """Mount the kernel's second hierarchy, from this process's cgroup namespace down."""
+    """Mount cgroup version 2 at `place`; it shows the cgroups of this process's namespace."""
     place.mkdir(parents=True, exist_ok=True)
     mounting.mount("cgroup2", place, "cgroup2", mounting.MS_NOSUID | mounting.MS_NODEV)
 
 
 def enter(cgroup: Path) -> None:
-    """Move this process into a cgroup, which is made, and have it be the root of what it sees."""
+    """Create `cgroup`, move this process into it, and make it the root that this process sees."""
     cgroup.mkdir()
     (cgroup / "cgroup.procs").write_text("0")
     mounting.unshare(mounting.CLONE_NEWCGROUP)
 
 
 def remove(cgroup: Path) -> None:
-    """Kill everything in a cgroup and remove it with all below.
+    """Kill all processes in `cgroup`, and remove it with all cgroups below.
 
     Raises:
         OSError: it can't be removed.
@@ -52,13 +52,13 @@ def remove(cgroup: Path) -> None:
 
 
 def deepest_first(cgroup: Path) -> list[Path]:
-    """Return a cgroup and all below, so that each comes before what it lies in."""
+    """Return `cgroup` and all cgroups below, each before the one that contains it."""
     found = [cgroup, *(path for path in cgroup.rglob("*") if path.is_dir())]
     return sorted(found, key=lambda path: len(path.parts), reverse=True)
 
 
 def main(name: str) -> None:
-    """Make a cgroup, say so, and remove it when the standard input ends."""
+    """Make a cgroup, print that it exists, and remove it when the standard input ends."""
     mount(PLACE)
     cgroup = PLACE / name
     cgroup.mkdir()

@@ -1,7 +1,7 @@
-"""The lab's cloud, inside its namespaces: network, AWS, metadata, machines. Runs by `Lab.start`.
+"""The lab's cloud, inside its namespaces: network, AWS, metadata, machines. `Lab.start` runs it.
 
-Takes requests from standard input, a line of JSON each, and answers on standard output. The end of
-the input is the end of the lab.
+It reads requests from standard input, a line of JSON each, and answers on standard output. The lab
+ends with the input.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Cloud:
     """The requests that the lab accepts; every public method is one."""
 
     def __init__(self, folder: Path, options: dict[str, Any]) -> None:
-        """Bring everything up.
+        """Start the network, AWS, the metadata service and the watch for machines.
 
         Args:
             folder: the lab's own.
@@ -72,7 +72,7 @@ class Cloud:
         self._hypervisor.start()
 
     def manager(self) -> str:
-        """Boot the manager's machine, as an instance like any other; its id."""
+        """Boot the manager's machine, an instance like any other; return the instance's id."""
         answer = self.aws(
             "ec2",
             "run_instances",
@@ -90,7 +90,7 @@ class Cloud:
         return self._manager
 
     def environment(self) -> dict[str, str]:
-        """Return what commands on the manager find AWS by."""
+        """Return the variables by which commands on the manager find AWS."""
         return {
             "AWS_ENDPOINT_URL": ENDPOINT,
             "AWS_ACCESS_KEY_ID": self._caller.id,
@@ -99,34 +99,34 @@ class Cloud:
         }
 
     def allow(self, policy: dict[str, Any]) -> None:
-        """Replace what the caller may do."""
+        """Replace the IAM policy of the caller, the user on the manager."""
         self._policy = policy
         self.permit()
 
     def permit(self) -> None:
-        """Let the caller do all that its policy says."""
+        """Let the caller (the user on the manager) do all that its policy allows; end `deny`."""
         moto_side.allow(moto_side.CALLER, self._policy)
 
     def deny(self, action: str) -> None:
-        """Let the caller do what its policy says, but for an action such as `ec2:CreateFleet`."""
+        """Let the caller do what its policy allows, except an action such as `ec2:CreateFleet`."""
         denied = {"Effect": "Deny", "Action": action, "Resource": "*"}
         statements = [*self._policy["Statement"], denied]
         moto_side.allow(moto_side.CALLER, {**self._policy, "Statement": statements})
 
     def full(self, zone: str) -> None:
-        """Let a zone have no room for nodes."""
+        """Let the zone have no capacity for nodes."""
         moto_side.lack(zone=zone, message="none left")
 
     def room(self) -> None:
-        """Let every zone have room again."""
+        """Let every zone have capacity again."""
         moto_side.restore()
 
     def configure(self, **options: Any) -> None:
-        """Change options; machines that boot from now on have them."""
+        """Change options for the machines that boot from now on."""
         self.options |= options
 
     def aws(self, service: str, operation: str, region: str, **words: Any) -> Any:
-        """Call AWS as one who may do everything."""
+        """Call AWS with all permissions."""
         client = boto3.client(  # type: ignore[call-overload]
             service,
             region_name=region,
@@ -139,7 +139,7 @@ class Cloud:
         return {k: v.read().decode() if hasattr(v, "read") else v for k, v in answer.items()}
 
     def instances(self) -> list[dict[str, Any]]:
-        """List the instances of all regions but the manager, and how their machines are."""
+        """Return the instances of all regions except the manager, and their machines' state."""
         machines = self._hypervisor.machines
         return [
             {
@@ -160,7 +160,7 @@ class Cloud:
         ]
 
     def pid(self, instance_id: str) -> int:
-        """Return the number of a machine's first process in the lab's namespace."""
+        """Return the pid of a machine's first process, in the lab's namespace."""
         return self._hypervisor.find(instance_id).pid
 
     def console(self, instance_id: str) -> str:
@@ -168,7 +168,7 @@ class Cloud:
         return self._hypervisor.find(instance_id).console_output().decode(errors="replace")
 
     def kill(self, instance_id: str) -> None:
-        """Lose the machine without a word to anybody; AWS still calls it running."""
+        """Kill a machine without notice: even AWS still reports that it is running."""
         self._hypervisor.find(instance_id).pull_the_plug()
 
     def power_off(self, instance_id: str) -> None:
@@ -176,23 +176,23 @@ class Cloud:
         self._hypervisor.find(instance_id).power_off()
 
     def partition(self, instance_id: str, seconds: float) -> None:
-        """Lose every packet from and to a machine, for some time."""
+        """Drop every packet from and to a machine for some seconds."""
         address = self._hypervisor.find(instance_id).spec.address
         switch.cut(address)
         later(seconds, switch.reconnect, address)
 
     def part(self, instance_id: str, other_id: str, seconds: float) -> None:
-        """Lose every packet between two machines, for some time."""
+        """Drop every packet between two machines for some seconds."""
         pair = [self._hypervisor.find(each).spec.address for each in (instance_id, other_id)]
         switch.part(*pair)
         later(seconds, switch.join, *pair)
 
     def rebalance(self, instance_id: str) -> None:
-        """Recommend to a spot instance that it be replaced."""
+        """Send a spot instance AWS's recommendation to replace it."""
         self._notices.recommend(instance_id)
 
     def interrupt(self, instance_id: str, seconds: float) -> None:
-        """Announce a spot instance's end, and terminate it that much later."""
+        """Send a spot instance the notice of its end, and terminate it `seconds` later."""
         self._notices.interrupt(instance_id, seconds)
         later(seconds, self._end_by_spot, self._hypervisor.find(instance_id))
 
@@ -201,7 +201,7 @@ class Cloud:
         moto_side.ended(moto_side.find(machine.spec.id), code, f"{code}: Spot interruption")
 
     def _describe(self, instance: Any, spec: dict[str, Any]) -> dict[str, Any]:
-        """Say what the machine of an instance is: hardware by its type, software by its image."""
+        """Return the machine for an instance: hardware by its type, software by its image."""
         options = self.options
         is_manager = ("Name", "manager") in {(t["key"], t["value"]) for t in instance.get_tags()}
         learning = instance.image_id == moto_side.LEARNING
@@ -223,7 +223,7 @@ class Cloud:
         }
 
     def _users_settings(self) -> dict[str, str]:
-        """Return the manager's files by which its user's programs find AWS."""
+        """Return the files by which programs of the manager's user find AWS."""
         own = self.environment()
         keys = ("aws_access_key_id", "aws_secret_access_key")
         lines = [f"{key} = {own[key.upper()]}\n" for key in keys]
@@ -235,13 +235,13 @@ class Cloud:
 
 
 def addresses() -> dict[str, str]:
-    """Return the address of each living instance by its machine's hardware address."""
+    """Return the IP address of each living instance by its machine's hardware address."""
     living = (found for found in moto_side.instances() if found.state == "running")
     return {switch.mac(found.private_ip): found.private_ip for found in living}
 
 
 def gpus(instance_type: str) -> int:
-    """Return how many GPUs AWS says that an instance type has."""
+    """Return the number of GPUs that AWS gives for an instance type."""
     from moto.ec2.models.instance_types import INSTANCE_TYPES
 
     listed = INSTANCE_TYPES.get(instance_type, {}).get("GpuInfo", {}).get("Gpus", [])
@@ -249,7 +249,7 @@ def gpus(instance_type: str) -> int:
 
 
 def hide_resolver(folder: Path) -> None:
-    """Have no name server: there is none, and waiting for its answer takes seconds."""
+    """Configure no name server: there is none, and waiting for its answer takes seconds."""
     empty, own = folder / "resolv.conf", Path("/etc/resolv.conf").resolve()
     empty.touch()
     if own.exists():
@@ -257,14 +257,13 @@ def hide_resolver(folder: Path) -> None:
 
 
 def later(seconds: float, what: Any, *words: Any) -> None:
-    """Do something after some time."""
     timer = threading.Timer(seconds, what, words)
     timer.daemon = True
     timer.start()
 
 
 def answered(cloud: Cloud, request: dict[str, Any]) -> dict[str, Any]:
-    """Do what a request says and return the answer."""
+    """Do what `request` asks and return the answer."""
     try:
         method = getattr(cloud, request["do"])
         return {"result": method(*request["words"], **request["named"])}
@@ -273,7 +272,7 @@ def answered(cloud: Cloud, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serve requests until there are no more."""
+    """Serve requests until the standard input ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # all output goes to the log
     folder = Path(sys.argv[1])

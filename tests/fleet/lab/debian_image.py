@@ -1,8 +1,8 @@
-"""The disk image of a real node: Debian with systemd, cloud-init, and HTCondor's packages at hand.
+"""The disk image of a real node: Debian with systemd and cloud-init, and HTCondor's packages.
 
-Made once by mmdebstrap from the machine's own mirror and kept in the user's cache, in a folder
-named after its recipe; every node has it as the lower layer of its root. Nodes can't reach a
-mirror, so apt's only source in the image is a folder of packages: HTCondor and all it needs.
+mmdebstrap makes it once, from the package mirror that this machine uses. It is kept in the user's
+cache, in a folder named after its recipe; each node's root is an overlay on it. Nodes can't reach a
+mirror. So apt's only source in the image is a folder of packages: HTCondor and all that it needs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ImageError(Exception):
 
 
 def why_none() -> str:
-    """Return why there can be no image on this machine; empty where there can."""
+    """Return why no image can be made on this machine; empty if one can be made."""
     if os.geteuid() != 0:
         return "only root can make Debian's image and boot systemd on it"
     if shutil.which("mmdebstrap") is None:
@@ -44,12 +44,12 @@ def why_none() -> str:
 
 
 def image(condor: str) -> Path:
-    """Return the root of the image that can install a version of HTCondor; made if it is missing.
+    """Return the root of the image with packages of HTCondor `condor`; make it if it is missing.
 
-    A second process that needs it at the same time waits for the first.
+    A second process that needs the image at the same time waits for the first.
 
     Raises:
-        ImageError: it can't be made; with what mmdebstrap said.
+        ImageError: the image can't be made; with the output of mmdebstrap.
     """
     recipe = "\0".join([private_apt.RELEASE, condor, *PACKAGES, FINISH.read_text()])
     digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
@@ -64,7 +64,7 @@ def image(condor: str) -> Path:
 
 
 def make(place: Path, condor: str) -> None:
-    """Make the image beside its place and rename it, from the first mirror that has everything."""
+    """Make the image next to `place`, from the first mirror that has everything; then rename it."""
     for killed in place.parent.glob("debian-*.part"):
         shutil.rmtree(killed)
     errors = ""

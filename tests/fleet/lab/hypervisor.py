@@ -31,10 +31,10 @@ Describe = Callable[[Any, dict[str, Any]], dict[str, Any]]
 
 
 class Machine:
-    """A machine that runs, or ran, for an instance."""
+    """A machine that runs, or ran, for an EC2 instance."""
 
     def __init__(self, spec: Spec, region: str, folder: Path) -> None:
-        """Boot it; what its console prints goes to a file in `folder`."""
+        """Boot the machine; its console's output goes to a file in `folder`."""
         self.spec, self.region, self.lost = spec, region, False
         self.going = threading.Event()
         self._folder, self._boots = folder, 0
@@ -43,7 +43,7 @@ class Machine:
         self.boot()
 
     def boot(self) -> None:
-        """Switch it on; once more, where it was switched on before."""
+        """Switch the machine on, for the first time or again."""
         self.going.clear()
         self._boots += 1
         if self._boots > 1:
@@ -72,32 +72,32 @@ class Machine:
 
     @property
     def alive(self) -> bool:
-        """True until its first process has ended."""
+        """True until the machine's first process has ended."""
         return self.process.poll() is None
 
     @property
     def starts_again(self) -> bool:
-        """True when it is off only to be booted: AWS stopped and starts it, or it rebooted itself.
+        """True if the machine is off only to boot again: AWS restarts it, or it reboots itself.
 
-        The kernel tells of a real system's reboot.
+        The kernel reports whether a real system reboots.
         """
         return not self.alive and (self.going.is_set() or self.process.poll() == -signal.SIGHUP)
 
     def console_output(self) -> bytes:
-        """Return what its console has printed; of a machine that is off, to the last word."""
+        """Return what the console has printed; of a machine that is off, all of it."""
         if not self.alive:
             self._copier.join(PATIENCE)
         return self._console.read_bytes()
 
     def power_off(self) -> None:
-        """Press the power button; pull the plug when it is still on much later."""
+        """Press the power button; if the machine is still on much later, end it at once."""
         if self.going.is_set():
             return
         self.going.set()
         threading.Thread(target=self._power_off, daemon=True).start()
 
     def pull_the_plug(self) -> None:
-        """End it at once, without notice: the network is cut before the kernel could send any."""
+        """End the machine at once; its network is cut first, so that it sends nothing."""
         self.lost = True
         switch.cut(self.spec.address)
         self._kill(signal.SIGKILL)
@@ -121,7 +121,7 @@ class Machine:
 
 
 def clocks_from_zero() -> tuple[str, ...]:
-    """Return the options of `unshare` by which a machine's uptime is its own."""
+    """Return the options of `unshare` by which a machine's uptime begins at its boot."""
     uptime = int(time.clock_gettime(time.CLOCK_BOOTTIME))
     return ("--time", f"--boottime=-{uptime}", f"--monotonic=-{int(time.monotonic())}")
 
@@ -130,19 +130,19 @@ class Hypervisor:
     """All machines of the lab."""
 
     def __init__(self, folder: Path, hosts: Path, describe: Describe) -> None:
-        """Keep machines' files in `folder`; `describe` adds to what a machine is from AWS."""
+        """Keep machines' files in `folder`; `describe` returns a machine for an instance."""
         self.machines: dict[str, Machine] = {}
         self._folder, self._hosts, self._describe = folder, hosts, describe
 
     def start(self) -> None:
-        """Watch AWS in a thread of this process."""
+        """Start a thread that follows the instances in AWS."""
         threading.Thread(target=self._watch, daemon=True).start()
 
     def find(self, instance_id: str, seconds: float = 30) -> Machine:
         """Return an instance's machine as soon as it is booted.
 
         Raises:
-            TimeoutError: it isn't.
+            TimeoutError: the machine isn't booted after `seconds`.
         """
         deadline = time.monotonic() + seconds
         while instance_id not in self.machines:
@@ -188,12 +188,12 @@ class Hypervisor:
         return made
 
     def _name(self, address: str, name: str) -> None:
-        """Make the machine's name known to all."""
+        """Write the machine's name into the file that all machines have as /etc/hosts."""
         with self._hosts.open("a") as hosts:
             hosts.write(f"{address} {name} {name.partition('.')[0]}\n")
 
     def _note_end(self, instance: Any, machine: Machine) -> None:
-        """Tell AWS that a machine shut itself down; of one that was lost it hears nothing."""
+        """Tell AWS that a machine shut itself down, but nothing of a machine that was killed."""
         if not machine.lost:
             reason = "Client.InstanceInitiatedShutdown"
             moto_side.ended(instance, reason, f"{reason}: Instance initiated shutdown")

@@ -1,4 +1,4 @@
-"""The lab from outside: starting one, acting on it, and running commands on its machines."""
+"""The lab from outside: start one, act on it, and run commands on its machines."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BOOTING = 60.0  # seconds, at most
 
 
 class LabError(Exception):
-    """The lab can't be started, or can't do what it was asked for."""
+    """The lab can't be started, or can't do what a caller asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +49,10 @@ class Options:
         manager_image: `bare`, or `prepared` with HTCondor installed.
         hardware: of the nodes, as `stand_in_nvidia` has it; GPUs follow from the instance type.
         environment: variables of the nodes' processes.
-        files: what else lies on the nodes' disks before they boot for the first time.
-        remote: the manager has a way to ask for misfortunes, see `remote`.
-        real: machines but the manager boot Debian with systemd and cloud-init, see `real_machine`.
+        files: more files on the nodes' disks before the first boot.
+        remote: the manager has the command `lab`, which causes failures, see `remote`.
+        real: all machines except the manager boot Debian with systemd and cloud-init, see
+            `real_machine`.
         users: nodes with torch are users' machines: they have trialfleet, as the manager has.
     """
 
@@ -84,19 +85,19 @@ class Machine:
         check: bool = False,
         timeout: float = 120,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command on the machine; text goes to its shell.
+        """Run a command on the machine; a text is run by its shell.
 
         Args:
             command: words, or a line for `sh -c`.
-            user: whom the process belongs to.
-            env: variables besides those that a login gives.
-            cwd: where it starts; default: the user's home.
-            stdin: what it reads.
-            check: raise when it fails, with what it printed.
-            timeout: seconds, after which it is killed.
+            user: the account that runs it.
+            env: variables besides those that a login sets.
+            cwd: working directory; default: the user's home.
+            stdin: its standard input.
+            check: raise LabError with the output if the command fails.
+            timeout: seconds, after which the command is killed.
 
         Raises:
-            LabError: it failed, and `check` is set.
+            LabError: the command failed, and `check` is set.
         """
         words = ["sh", "-c", command] if isinstance(command, str) else command
         done = subprocess.run(
@@ -116,7 +117,7 @@ class Machine:
     def entering(
         self, user: str = "root", env: Mapping[str, str] | None = None, cwd: str = ""
     ) -> list[str]:
-        """Return what a command line begins with that is to run on the machine."""
+        """Return the words before a command line that make it run on the machine."""
         outer = namespaces.entering(self.lab.pid, user=os.geteuid() != 0)
         inner = namespaces.entering(self.lab.ask("pid", self.id))
         home = "/root" if user == "root" else f"/home/{user}"
@@ -129,11 +130,11 @@ class Machine:
         ]
 
     def read(self, path: str) -> str:
-        """Return a file's text; nothing where there is none."""
+        """Return a file's text; empty if the file is missing."""
         return self.run(["cat", path]).stdout
 
     def write(self, path: str, text: str, *, user: str = "root") -> None:
-        """Write a file of somebody's, and the folders that it needs."""
+        """Write a file that belongs to `user`, and create its folders."""
         line = 'mkdir -p "$(dirname "$1")" && cat > "$1"'
         self.run(["sh", "-c", line, "sh", path], user=user, stdin=text, check=True)
 
@@ -146,10 +147,10 @@ class Machine:
         return next(found for found in self.lab.instances() if found["id"] == self.id)
 
     def wait_for_boot(self) -> None:
-        """Return when its user data has run.
+        """Return once the machine's user data has run.
 
         Raises:
-            LabError: it hasn't in time; with what the console has printed.
+            LabError: it hasn't in time; with the console's output.
         """
         try:
             self.lab.wait_for(
@@ -159,19 +160,19 @@ class Machine:
             raise LabError(f"{error}; its console:\n{self.log()}") from error
 
     def kill(self) -> None:
-        """Lose the machine as by a broken power supply: without notice, even to AWS."""
+        """Kill the machine without notice, as if its power failed; even AWS isn't notified."""
         self.lab.ask("kill", self.id)
 
     def power_off(self) -> None:
-        """Press the power button: services are stopped, and AWS hears that it shut down."""
+        """Press the power button: services are stopped, and AWS sees that it shut down."""
         self.lab.ask("power_off", self.id)
 
     def partition(self, seconds: float) -> None:
-        """Lose every packet from and to the machine for some time."""
+        """Drop every packet from and to the machine for some seconds."""
         self.lab.ask("partition", self.id, seconds)
 
     def part_from(self, other: Machine, seconds: float) -> None:
-        """Lose every packet between two machines; the manager and AWS reach both."""
+        """Drop every packet between two machines; the manager and AWS still reach both."""
         self.lab.ask("part", self.id, other.id, seconds)
 
 
@@ -188,7 +189,7 @@ class Lab:
 
     @classmethod
     def start(cls, folder: Path, **options: Any) -> Self:
-        """Return a lab to be entered by `with`.
+        """Return a new lab, for use in a `with` statement.
 
         Args:
             folder: an empty folder, or one that doesn't exist; it is removed at the end.
@@ -257,11 +258,11 @@ class Lab:
         spot: bool = False,
         profile: str = "",
     ) -> Machine:
-        """Launch an instance of the lab's own, and return its machine when its first boot is over.
+        """Launch an instance that isn't trialfleet's, and return its machine after the first boot.
 
         Args:
             user_data: a script.
-            image: `bare`, `prepared` with HTCondor, or `learning` with torch, too.
+            image: `bare`, `prepared` with HTCondor, or `learning` with HTCondor and torch.
             kind: the instance type.
             spot: on the spot market.
             profile: name of an instance profile.
@@ -286,7 +287,7 @@ class Lab:
         return machine
 
     def instances(self, *states: str) -> list[dict[str, Any]]:
-        """List the instances of all regions but the manager; only of some states, if named."""
+        """Return the instances except the manager; only those in `states`, if any are named."""
         found = self.ask("instances")
         return [instance for instance in found if not states or instance["state"] in states]
 
@@ -295,11 +296,11 @@ class Lab:
         return Machine(self, instance_id)
 
     def aws(self, service: str, operation: str, region: str = "", **words: Any) -> Any:
-        """Call AWS as one who may do everything, by boto3's names: `describe_instances`."""
+        """Call AWS with all permissions, by boto3's names such as `describe_instances`."""
         return self.ask("aws", service, operation, region or self.options.regions[0], **words)
 
     def allow(self, policy: Mapping[str, Any]) -> None:
-        """Replace what the caller on the manager may do in AWS."""
+        """Replace the IAM policy of the caller on the manager."""
         self.ask("allow", policy)
 
     def configure(self, **options: Any) -> None:
@@ -307,18 +308,18 @@ class Lab:
         self.ask("configure", **options)
 
     def interrupt(self, instance_id: str, seconds: float = 120) -> None:
-        """Give a spot instance notice, and terminate it that much later."""
+        """Send a spot instance the notice of its end, and terminate it `seconds` later."""
         self.ask("interrupt", instance_id, seconds)
 
     def rebalance(self, instance_id: str) -> None:
-        """Recommend to a spot instance that it be replaced."""
+        """Send a spot instance AWS's recommendation to replace it."""
         self.ask("rebalance", instance_id)
 
     def ask(self, do: str, *words: Any, **named: Any) -> Any:
-        """Have the cloud do something, and return what it answers.
+        """Send a request to the lab's cloud process, and return the answer.
 
         Raises:
-            LabError: it can't, or the lab has ended.
+            LabError: the request failed, or the lab has ended.
         """
         assert self._process is not None
         assert self._process.stdin is not None
@@ -331,10 +332,10 @@ class Lab:
             return self._answer()
 
     def wait_for(self, holds: Callable[[], object], what: str, seconds: float = 60) -> Any:
-        """Return what `holds` returns as soon as it is true; a busy machine gets longer.
+        """Return the result of `holds` once it is true; a busy machine gets more time.
 
         Raises:
-            LabError: it wasn't in time.
+            LabError: it is not true in time.
         """
         deadline = time.monotonic() + 3 * seconds
         while not (found := holds()):
@@ -344,7 +345,7 @@ class Lab:
         return found
 
     def _make_cgroup(self) -> None:
-        """Make the cgroup of the lab's machines, which goes when this process is done with it."""
+        """Make the cgroup of the lab's machines, which is removed when this process ends."""
         words = ["unshare", "--mount", sys.executable, "-m", "tests.fleet.lab.cgroups"]
         self._cgroups = subprocess.Popen(
             [*words, self.cgroup],
@@ -373,7 +374,7 @@ class Lab:
         return (self.folder / "cloud.log").read_text()[-4000:]
 
     def _settings(self) -> dict[str, Any]:
-        """Return the options, with what the machines see of this one."""
+        """Return the options, and which folders of this machine the lab's machines see."""
         condor = find_htcondor()
         shown = [Path(sys.base_prefix)]
         if condor.unpacked:
@@ -390,11 +391,11 @@ class Lab:
 
 
 def shared_packages() -> list[Path]:
-    """Return the folders of packages that this Python's environment has from another."""
+    """Return the package folders that this Python's environment uses from another one."""
     folders = [Path(place) for place in sys.path if Path(place).name == "site-packages"]
     return [folder for folder in folders if not folder.is_relative_to(sys.prefix)]
 
 
 def outside_usr(places: list[Path]) -> list[str]:
-    """Return those of `places` that machines don't have by /usr."""
+    """Return those of `places` that are not below /usr, which machines have anyway."""
     return [str(place) for place in places if not place.is_relative_to("/usr")]

@@ -1,6 +1,7 @@
 """The firmware of a machine: makes its root and its network, then becomes its first process.
 
-Runs in new namespaces, by `python -m tests.fleet.lab.machine SPEC.json`; standard library only.
+`python -m tests.fleet.lab.machine SPEC.json` runs it in new namespaces, with only the standard
+library.
 """
 
 from __future__ import annotations
@@ -54,24 +55,24 @@ class Spec:
     """A machine's settings.
 
     Attributes:
-        id: the instance's.
+        id: the EC2 instance's id.
         disk: a folder that becomes the machine's disk.
         hosts: the file that all machines have as /etc/hosts.
-        name: its host name in full.
-        address: its IPv4 address; all others are reached through the router.
+        name: the machine's full host name.
+        address: the machine's IPv4 address; all others are reached through the router.
         router: the router's IPv4 address.
         router_mac: the router's hardware address.
-        shown: folders of the real machine that it sees, read-only, at their own places.
+        shown: folders of the real machine that the machine sees, read-only, at the same paths.
         condor: an unpacked HTCondor's /usr, which apt's stand-in installs.
         installed: packages that the machine's image has.
         hardware: what the stand-ins of GPU and driver read.
-        image: the root of Debian's image, with a real system; empty: programs are this
-            machine's own, with stand-ins.
-        cgroup: where a real system is to be, which doesn't exist yet.
-        authority: a certificate to trust besides this machine's own.
-        torch: a Python with torch, which jobs find as AWS's images have it; empty for none.
+        image: the root of Debian's image for a real system; empty: the real machine's programs
+            are used, with stand-ins.
+        cgroup: the cgroup for a real system, which doesn't exist yet.
+        authority: a certificate to trust, besides those that the real machine trusts.
+        torch: a Python with torch, which jobs find as in AWS's images; empty for none.
         environment: variables of all its processes, as /etc/environment has them.
-        files: more files, of the user's where they lie in the home.
+        files: more files; those in the home belong to the user.
     """
 
     id: str
@@ -94,7 +95,7 @@ class Spec:
 
 
 def boot(spec: Spec) -> None:
-    """Become the machine's first process."""
+    """Set the machine up, and become its first process."""
     console = Path(os.ttyname(0))
     root = Path(spec.disk) / "root"
     root.mkdir(parents=True)
@@ -119,12 +120,12 @@ def boot(spec: Spec) -> None:
 
 
 def stand_in(name: str) -> list[str]:
-    """Return what runs a stand-in on the machine, where $PYTHONPATH names the lab's folder."""
+    """Return the command of a stand-in on a machine, where $PYTHONPATH names the lab's folder."""
     return [PYTHON, "-m", f"{LAB.name}.stand_in_{name}"]
 
 
 def make_folders(root: Path) -> None:
-    """Make what a fresh disk has."""
+    """Make the folders of a fresh disk."""
     for name in FOLDERS:
         (root / name).mkdir(parents=True, exist_ok=True)
     for name in ("tmp", "var/tmp"):
@@ -142,7 +143,7 @@ def make_folders(root: Path) -> None:
 
 
 def make_usr(root: Path, disk: Path) -> None:
-    """Show this machine's programs, with the stand-ins over them."""
+    """Show the real machine's programs, covered by the stand-ins."""
     upper = disk / "usr"
     for name in USR_FOLDERS:
         if not Path("/usr", name).is_symlink():
@@ -160,7 +161,7 @@ def make_usr(root: Path, disk: Path) -> None:
 
 
 def python_will_do() -> bool:
-    """Return True if this machine's own Python is new enough for a node."""
+    """Return whether the real machine's Python is new enough for a node."""
     code = f"import sys; sys.exit(sys.version_info < {LEAST_PYTHON})"
     try:
         return subprocess.run([PYTHON, "-I", "-c", code]).returncode == 0
@@ -169,7 +170,7 @@ def python_will_do() -> bool:
 
 
 def make_etc(root: Path, spec: Spec) -> None:
-    """Write /etc: accounts and names of the machine's own, libraries' settings from here."""
+    """Write /etc: new accounts and names, and libraries' settings from the real machine."""
     for name in FROM_HERE:
         here = Path("/etc", name)
         if here.is_dir():
@@ -209,7 +210,7 @@ def make_etc(root: Path, spec: Spec) -> None:
 
 
 def write_users_files(root: Path, files: dict[str, str]) -> None:
-    """Write files and give those in the home to its user, who alone may read them."""
+    """Write `files`; those in the home belong to its user, and only the user may read them."""
     mounting.write_files(root, files)
     for path in (root / "home" / USER).rglob("*"):
         os.chown(path, USER_ID, USER_ID)
@@ -217,12 +218,12 @@ def write_users_files(root: Path, files: dict[str, str]) -> None:
 
 
 def readable(path: Path) -> bool:
-    """Return True for what there is and this process may read."""
+    """Return whether `path` exists and this process may read it."""
     return path.is_symlink() or os.access(path, os.R_OK)
 
 
 def make_kernel_folders(root: Path, console: Path) -> None:
-    """Mount /dev, /proc and /sys; of the kernel's settings only the network's can be written."""
+    """Mount /dev, /proc and /sys; only the kernel's network settings can be written."""
     make_dev(root / "dev", console)
     make_proc(root)
     (root / "sys").mkdir()
@@ -235,7 +236,7 @@ def make_kernel_folders(root: Path, console: Path) -> None:
 
 
 def make_dev(dev: Path, console: Path) -> None:
-    """Fill /dev with what needs no hardware, and the console."""
+    """Fill /dev with the console and the devices that need no hardware."""
     mounting.memory(dev)
     for name in DEVICES:
         mounting.bind(Path("/dev", name), dev / name, read_only=False)
@@ -250,7 +251,7 @@ def make_dev(dev: Path, console: Path) -> None:
 
 
 def make_proc(root: Path) -> None:
-    """Mount /proc, with places for the driver's stand-in; its settings can't be written."""
+    """Mount /proc with places for the driver's stand-in; kernel settings can't be written."""
     proc = root / "proc"
     proc.mkdir(exist_ok=True)
     mounting.mount("proc", proc, "proc")
@@ -264,9 +265,10 @@ def make_proc(root: Path) -> None:
 
 
 def plug_in(spec: Spec) -> None:
-    """Bring the network up as soon as the cable is there.
+    """Set the network up once the machine's virtual cable is connected.
 
-    As in a VPC, every packet goes to the router, whose hardware address never has to be asked for.
+    As in a VPC, every packet goes to the router. The router's hardware address is given, so no ARP
+    request is needed.
     """
     wait_for_cable()
     commands = f"""
@@ -280,7 +282,7 @@ def plug_in(spec: Spec) -> None:
 
 
 def wait_for_cable() -> None:
-    """Return as soon as the machine's port is there."""
+    """Return once the machine's network port exists."""
     while all(name != "eth0" for _, name in socket.if_nameindex()):
         time.sleep(0.01)
 

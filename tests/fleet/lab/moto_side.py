@@ -1,7 +1,7 @@
-"""AWS: moto's server with IAM enforced, and what moto lacks that a fleet would notice.
+"""AWS: moto's server with IAM enforced, and with what moto lacks but a fleet would notice.
 
-Everything here is done to moto from inside, in its own process: the lab's user, its images, and a
-default network per region whose addresses don't collide, for all regions share one bridge.
+Everything here changes moto inside its own process: the lab's user, its images, and a default
+network for each region. All regions share one bridge, so these networks' addresses don't overlap.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Keys:
 
 
 def configure(folder: Path) -> None:
-    """Set what moto reads when it is imported."""
+    """Set the environment variables and files that moto reads when it is imported."""
     images = [
         {
             "ami_id": number,
@@ -73,7 +73,7 @@ def configure(folder: Path) -> None:
 
 
 def serve(address: str, port: int) -> None:
-    """Start the server in a thread of this process."""
+    """Change moto, and start its server in a thread of this process."""
     from moto.server import ThreadedMotoServer
 
     repair_policies()
@@ -87,10 +87,11 @@ def serve(address: str, port: int) -> None:
 
 
 def repair_policies() -> None:
-    """Have statements that name resources, or conditions, count where moto can't tell.
+    """Let policy statements with resources or conditions apply where moto can't check them.
 
-    Of all services, moto tells IAM the resource for S3 alone; for the others it asks for `*`, which
-    no least policy grants. And it knows nothing of a request that a condition could be held to.
+    moto tells IAM the resource only for S3. For other services it asks for `*`, which a
+    least-privilege policy doesn't grant. It gives IAM no facts about a request with which to check
+    a condition.
     """
     from moto.iam.access_control import IAMPolicyStatement
 
@@ -107,7 +108,7 @@ def repair_policies() -> None:
 
 
 def repair_s3_permissions() -> None:
-    """Ask IAM for S3's permissions by the names that they have there, of objects one by one."""
+    """Check S3's permissions by IAM's names for them, and for each object separately."""
     from moto.s3.responses import ACTION_MAP, S3Response
 
     bucket: Any = ACTION_MAP["BUCKET"]
@@ -126,7 +127,7 @@ def repair_s3_permissions() -> None:
 
 
 def repair_networks() -> None:
-    """Give each region's default VPC addresses of its own."""
+    """Give the default VPCs of regions addresses that don't overlap."""
     from moto.ec2.models import EC2Backend
 
     create = EC2Backend.create_vpc
@@ -147,10 +148,10 @@ def network_of(region: str) -> IPv4Network:
 
 
 def repair_instances() -> None:
-    """Have instances take two more settings of their launch template, which moto forgets.
+    """Let instances use two settings of their launch template that moto ignores.
 
-    All of them take its profile; and, where the caller names no subnet, the default one of the
-    zone: moto invents an address.
+    All instances get the template's profile. Without a subnet in the call they get the zone's
+    default subnet, where moto would invent an address.
     """
     from moto.ec2.models import EC2Backend
 
@@ -175,7 +176,7 @@ def repair_instances() -> None:
     associate = EC2Backend.associate_iam_instance_profile
 
     def associate_all(self: Any, instance_id: str, **profile: Any) -> Any:
-        """Of instances that are launched by one call moto gives the profile to the first alone."""
+        """Give the profile to all instances of one call; moto gives it only to the first."""
         launched = next(
             one.instances
             for one in self.reservations.values()
@@ -199,7 +200,7 @@ def repair_fleets() -> None:
 
 
 def lack(**pools: Any) -> None:
-    """Let pools of capacity have no room for nodes, as `Capacity.lack` has it."""
+    """Let pools of capacity have no room for nodes; for the arguments see `Capacity.lack`."""
     from tests.fleet.mock_aws.moto_fleet import CAPACITY
 
     CAPACITY.lack(**pools)
@@ -238,7 +239,7 @@ def repair_console() -> None:
 
 
 def repair_prices() -> None:
-    """Let a spot instance cost something: moto's history has one price for all, almost nothing."""
+    """Give spot instances a price: moto has one price for all, which is almost nothing."""
     from moto.core.responses import ActionResult
     from moto.ec2.responses.spot_instances import SpotInstances
 
@@ -254,12 +255,12 @@ def repair_prices() -> None:
 
 
 def spot_price(zone: str) -> str:
-    """Return USD per hour: zone b is dearer than zone a."""
+    """Return USD per hour; zone b is more expensive than zone a."""
     return f"0.{40 + 2 * 'abcdef'.find(zone[-1]):02}"
 
 
 def make_user(name: str, policy: dict[str, Any]) -> Keys:
-    """Create an IAM user who may do what `policy` says."""
+    """Create an IAM user with the policy `policy`."""
     from moto.iam.models import iam_backends
 
     iam = iam_backends[ACCOUNT]["global"]
@@ -270,14 +271,14 @@ def make_user(name: str, policy: dict[str, Any]) -> Keys:
 
 
 def allow(name: str, policy: dict[str, Any]) -> None:
-    """Replace what an IAM user may do."""
+    """Replace an IAM user's policy."""
     from moto.iam.models import iam_backends
 
     iam_backends[ACCOUNT]["global"].put_user_policy(name, "lab", json.dumps(policy))
 
 
 def tell_images(region: str) -> None:
-    """Have AWS's own parameter of the region name the lab's bare image."""
+    """Let AWS's public parameter in `region` name the lab's bare image."""
     from moto.core.utils import utcnow
     from moto.ssm.models import Parameter, ssm_backends
 
@@ -298,7 +299,7 @@ def tell_images(region: str) -> None:
 
 
 def instances() -> Iterator[Any]:
-    """Yield every instance that AWS knows of, in all regions, whatever its state."""
+    """Yield every instance that AWS knows, in all regions and states."""
     from moto.ec2.models import ec2_backends
 
     for backend in list(ec2_backends[ACCOUNT].values()):
@@ -315,7 +316,7 @@ def find(instance_id: str) -> Any:
 
 
 def ended(instance: Any, code: str, message: str) -> None:
-    """Note that an instance has ended by itself, or by AWS's will."""
+    """Record in AWS that an instance has ended, by itself or by AWS."""
     if instance.state in {"terminated", "stopped"}:
         return
     if code.startswith("Client") and instance.instance_initiated_shutdown_behavior == "stop":
@@ -326,14 +327,14 @@ def ended(instance: Any, code: str, message: str) -> None:
 
 
 def role_of(instance: Any) -> str:
-    """Return the name of the role that the instance's profile gives it; empty without one."""
+    """Return the name of the role in the instance's profile; empty without one."""
     association = instance.ec2_backend.iam_instance_profile_associations.get(instance.id)
     roles = association.iam_instance_profile.roles if association else []
     return roles[0].name if roles else ""
 
 
 def assume(role: str, instance_id: str) -> dict[str, str] | None:
-    """Return keys of a role that trusts EC2, as the metadata service has them."""
+    """Return keys of `role`, in the metadata service's form; None if EC2 may not use the role."""
     from moto.iam.models import iam_backends
     from moto.sts.models import sts_backends
 

@@ -1,4 +1,4 @@
-"""Mounts and namespaces, by the kernel's calls; standard library only: it runs inside machines."""
+"""Mounts and namespaces by system calls; standard library only, because it runs in machines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def unshare(flags: int) -> None:
-    """Put this process into new namespaces; OSError when the kernel refuses."""
+    """Put this process into new namespaces; OSError if the kernel refuses."""
     if _libc.unshare(flags) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"unshare: {os.strerror(number)}")
@@ -35,7 +35,7 @@ def mount(source: str | Path, target: Path, kind: str = "", flags: int = 0, data
 
 
 def bind(source: Path, target: Path, *, read_only: bool = True) -> None:
-    """Show a file or folder at a second place, which is made where it is missing."""
+    """Show a file or folder at the path `target` also, which is created if it is missing."""
     if source.is_dir():
         target.mkdir(parents=True, exist_ok=True)
     elif not target.exists():
@@ -47,19 +47,19 @@ def bind(source: Path, target: Path, *, read_only: bool = True) -> None:
 
 
 def make_read_only(target: Path) -> None:
-    """Let nothing be written by way of a mount point."""
+    """Make a mount point read-only."""
     kept = os.statvfs(target).f_flag & _KEPT
     mount("none", target, flags=MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
 
 
 def memory(target: Path, mode: int = 0o755) -> None:
-    """Mount an empty file system that lies in memory."""
+    """Mount an empty file system in memory."""
     target.mkdir(parents=True, exist_ok=True)
     mount("tmpfs", target, "tmpfs", data=f"mode={mode:o}")
 
 
 def overlay(lower: Path, upper: Path, work: Path, target: Path) -> None:
-    """Show `lower` on `target`, with what is written going to `upper`."""
+    """Show `lower` on `target`; what is written there goes to `upper`."""
     for folder in (upper, work, target):
         folder.mkdir(parents=True, exist_ok=True)
     places = f"lowerdir={lower},upperdir={upper},workdir={work}"
@@ -70,7 +70,7 @@ def overlay(lower: Path, upper: Path, work: Path, target: Path) -> None:
 
 
 def write_files(root: Path, files: Mapping[str, str]) -> None:
-    """Write small files; names are absolute paths inside `root`."""
+    """Write small files, whose names are absolute paths inside `root`."""
     for name, text in files.items():
         path = root / name.lstrip("/")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def write_files(root: Path, files: Mapping[str, str]) -> None:
 
 
 def write_programs(root: Path, programs: Mapping[str, Iterable[str]]) -> None:
-    """Write shell scripts of one line each: the words to call, then the script's own arguments."""
+    """Write one-line shell scripts: each runs its words, followed by the script's arguments."""
     for name, words in programs.items():
         path = root / name.lstrip("/")
         path.unlink(missing_ok=True)
@@ -87,7 +87,7 @@ def write_programs(root: Path, programs: Mapping[str, Iterable[str]]) -> None:
 
 
 def pivot(root: Path) -> None:
-    """Make the mount point `root` this namespace's root, and let go of the old one."""
+    """Make the mount point `root` this namespace's root, and unmount the old one."""
     old = root / "old"
     old.mkdir()
     os.chdir(root)

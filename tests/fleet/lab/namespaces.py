@@ -1,4 +1,4 @@
-"""Namespaces of the kernel: whether this machine gives them, how to make and how to enter them."""
+"""Linux namespaces: whether this machine allows them, how to make and how to enter them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ mount -t overlay none -o $places /tmp/merged 2>/dev/null ||
 
 
 def new_as_this_user() -> list[str]:
-    """Return what a command line begins with that is to run in namespaces of its own, as root."""
+    """Return the words before a command that run it in new namespaces, as root there."""
     if os.geteuid() == 0:
         return [*NEW, "--mount-proc"]
     return [NEW[0], "--user", "--map-root-user", "--map-auto", *NEW[1:], "--mount-proc"]
@@ -32,7 +32,7 @@ def new_as_this_user() -> list[str]:
 
 @functools.cache
 def why_none() -> str:
-    """Return why there can be no lab on this machine; empty where there can."""
+    """Return why no lab can run on this machine; empty if one can."""
     search = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
     wanted = PROGRAMS if os.geteuid() == 0 else (*PROGRAMS, "newuidmap")
     missing = [name for name in wanted if shutil.which(name, path=search) is None]
@@ -49,12 +49,12 @@ def why_none() -> str:
 
 
 def first_process(pid: int, seconds: float = 30) -> int:
-    """Return the process that `unshare --fork` started in its namespaces, as soon as there is one.
+    """Return the first process in the namespaces that `unshare --fork` (`pid`) made.
 
-    It may have started others before, to set the numbers of users.
+    Before that one, it may have started helpers that map user ids.
 
     Raises:
-        TimeoutError: it started none.
+        TimeoutError: there is no such process after `seconds`.
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -70,7 +70,7 @@ def first_process(pid: int, seconds: float = 30) -> int:
 
 
 def namespace_of(process: str) -> str:
-    """Return the name of a process's pid namespace; empty if it can't be told."""
+    """Return the name of a process's pid namespace; empty if it can't be read."""
     try:
         return str(Path(f"/proc/{process}/ns/pid").readlink())
     except OSError:
@@ -78,10 +78,10 @@ def namespace_of(process: str) -> str:
 
 
 def entering(pid: int, *, user: bool = False) -> list[str]:
-    """Return what a command line begins with that is to run in the namespaces of `pid`.
+    """Return the words before a command that run it in the namespaces of process `pid`.
 
     Args:
-        pid: the first process of the namespaces, as the caller numbers it.
-        user: True to enter its user namespace too.
+        pid: the first process of the namespaces, as the caller sees it.
+        user: True to enter the process's user namespace, too.
     """
     return ["nsenter", f"--target={pid}", *(["--user"] if user else []), *KINDS, "--"]

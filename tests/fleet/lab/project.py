@@ -1,4 +1,4 @@
-"""The project on the lab's manager, as its user runs it: by the command line."""
+"""trialfleet on the lab's manager, as its user runs it: by the command line."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ class Project:
         fleet: dict[str, Any] | None = None,
         **more: Any,
     ) -> str:
-        """Write a study of the test's trainer and return its file's name.
+        """Write a study with the tests' trainer, and return the file's name.
 
         Args:
-            params: of the trainer, besides x; constants or ranges.
+            params: parameters of the trainer besides x: constants or ranges.
             fleet: changes to the fleet.
             more: changes to the study.
         """
@@ -83,7 +83,7 @@ class Project:
         return name
 
     def submit(self, study: str) -> str:
-        """Plan a run of a study's file and submit it; return the run's folder."""
+        """Plan a run of the study file `study` and submit it; return the run's folder."""
         name = study.removesuffix(".yaml")
         folder = f"{HOME}/runs/{name}"
         self.trialfleet("plan", study, "--run-id", name, "--out", folder)
@@ -91,20 +91,20 @@ class Project:
         return folder
 
     def slots(self, condition: str = "true") -> list[dict[str, Any]]:
-        """Return the ads of the nodes' slots, as the collector has them."""
+        """Return the ClassAds of the nodes' slots that HTCondor's collector has."""
         words = ["condor_status", "-json", "-constraint", condition]
         return ads(self.run(shlex.join(words)))
 
     def joined(self) -> set[str]:
-        """Return the instances that are in the pool."""
+        """Return the instances that have joined HTCondor's pool."""
         return {slot["TrialfleetInstance"] for slot in self.slots()}
 
     def trials(self) -> list[dict[str, Any]]:
-        """Return the ads of the trials' jobs that are in the queue."""
+        """Return the ClassAds of the trials' jobs that are in the queue."""
         return ads(self.run("condor_q -json -constraint 'TrialfleetNode =!= undefined'"))
 
     def busy(self) -> str:
-        """Return an instance on which a trial runs now; empty if there is none."""
+        """Return the id of an instance on which a trial runs now; empty if there is none."""
         hosts = {
             str(job.get("RemoteHost", "")).rpartition("@")[2]
             for job in self.trials()
@@ -114,17 +114,17 @@ class Project:
         return next(found, "")
 
     def records(self, folder: str) -> list[dict[str, Any]]:
-        """Return the trials of a run that are finished."""
+        """Return a run's finished trials."""
         found = json.loads(self.trialfleet("trials", "--json", folder))
         return [record for record in found if record["state"] in {"complete", "failed", "pruned"}]
 
     def file(self, pattern: str) -> str:
-        """Return the text of the files of runs that match, one after the other."""
+        """Return the joined texts of all runs' files that match `pattern`."""
         return self.run(f"cat {HOME}/runs/{pattern} 2>/dev/null", check=False)
 
 
 def ads(text: str) -> list[dict[str, Any]]:
-    """Return the ads that one of HTCondor's tools prints as JSON; nothing is none."""
+    """Return the ClassAds that an HTCondor tool prints as JSON; none if it prints nothing."""
     try:
         found: list[dict[str, Any]] = json.loads(text or "[]")
     except ValueError as error:

@@ -1,8 +1,9 @@
 """The firmware of a machine with a real system: Debian's image as its root, then systemd.
 
-Real are systemd, its network, its log-in manager, cloud-init, apt and HTCondor's package. Only the
-hardware stands in: GPUs with their driver, and what a virtual machine's firmware tells. Runs in new
-namespaces, by `python -m tests.fleet.lab.real_machine SPEC.json`; standard library only.
+systemd with its network and log-in manager, cloud-init, apt and HTCondor's package are real. Only
+the hardware is imitated: GPUs with their driver, and the data that a virtual machine's firmware
+gives. `python -m tests.fleet.lab.real_machine SPEC.json` runs it in new namespaces, with only the
+standard library.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ EC2_UUID = "ec2e1916-9099-7caf-fd21-012345abcdef\n"
 
 
 def boot(spec: Spec) -> None:
-    """Become the machine's first process; its disk may have been booted before."""
+    """Set the machine up and become its first process; its disk may have been booted before."""
     console = Path(os.ttyname(0))
     cgroups.enter(Path(spec.cgroup))
     disk = Path(spec.disk)
@@ -58,7 +59,7 @@ def boot(spec: Spec) -> None:
 
 
 def make_settings(root: Path, spec: Spec) -> None:
-    """Write what the lab has to tell this machine: its hardware, and variables for services."""
+    """Write the lab's settings of this machine: its hardware, and variables for services."""
     variables = " ".join(f'"{name}={value}"' for name, value in spec.environment.items())
     mounting.write_files(
         root,
@@ -71,14 +72,14 @@ def make_settings(root: Path, spec: Spec) -> None:
 
 
 def make_drivers_programs(root: Path) -> None:
-    """Put the stand-ins for NVIDIA's driver before the programs of the image."""
+    """Put the stand-ins for NVIDIA's driver before the image's programs."""
     words = (f"env PYTHONPATH={LAB.parent}", *stand_in("nvidia"))
     for name in PROGRAMS["nvidia"]:
         mounting.write_programs(root, {f"/usr/local/sbin/{name}": [*words, name]})
 
 
 def make_sys(root: Path, whole: Path) -> None:
-    """Make /sys of the kernel's, read-only, but for hardware, and with cgroups of its own."""
+    """Mount /sys of the kernel, read-only, without hardware and with separate cgroups."""
     whole.mkdir(exist_ok=True)
     mounting.mount("sysfs", whole, "sysfs", mounting.MS_RDONLY)
     place = root / "sys"

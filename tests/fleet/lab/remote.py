@@ -1,6 +1,6 @@
-"""The command `lab` on the manager of a demonstration: asks the cloud for misfortunes.
+"""The command `lab` on the manager of a demonstration: asks the lab's cloud to cause failures.
 
-Runs on the manager, with the standard library alone; the cloud's side is `serve`.
+It needs only the standard library. `serve` runs in the cloud's process.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
 
 
 def ask(do: str, *words: object) -> Any:
-    """Have the cloud do something; its answer."""
+    """Send a request to the cloud, and return the answer."""
     body = json.dumps({"do": do, "words": words}).encode()
     with urllib.request.urlopen(f"http://{ADDRESS}:{PORT}/", body, timeout=60) as reply:
         answer = json.loads(reply.read())
@@ -58,7 +58,7 @@ def ask(do: str, *words: object) -> Any:
 
 
 def main(words: list[str]) -> None:
-    """Do what a command line says."""
+    """Run a command line of `lab`."""
     if not words or words[0] not in {line.split()[1] for line in USAGE.splitlines()}:
         sys.exit(USAGE)
     verb, rest = words[0], words[1:]

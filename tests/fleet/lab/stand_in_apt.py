@@ -1,7 +1,7 @@
-"""Stands in for apt, which would need the network; standard library only.
+"""Imitates apt, which would need the network; standard library only.
 
 It "installs" HTCondor by linking an unpacked copy into /usr and doing what the package's scripts
-do: account, folders, configuration, service. Of other packages it only notes that they are there.
+do: account, folders, configuration, service. Other packages are only recorded as installed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SECRET = ("/etc/condor/passwords.d", "/etc/condor/tokens.d", "/var/lib/condor/cr
 
 
 def main(words: list[str]) -> int:
-    """Do what a command line asks: `apt-get install -y condor=25.14.*`."""
+    """Run a command line such as `apt-get install -y condor=25.14.*`."""
     name, *rest = words
     if name == "dpkg-query":
         return query([word for word in rest if not word.startswith("-")])
@@ -62,7 +62,7 @@ def main(words: list[str]) -> int:
 
 
 def query(names: list[str]) -> int:
-    """Tell the versions of installed packages, as `dpkg-query -W` does."""
+    """Print the versions of installed packages, as `dpkg-query -W` does."""
     state = json.loads(STATE.read_text())
     missing = [name for name in names if name not in state["installed"]]
     for name in missing:
@@ -74,7 +74,7 @@ def query(names: list[str]) -> int:
 
 
 def can_install(name: str, version: str) -> bool:
-    """Say what apt would say if it couldn't."""
+    """Return whether a package can be installed; if not, print what apt prints."""
     if name in CONDOR:
         if not version or re.match(
             version.replace(".", r"\.").replace("*", ".*"), condor_version()
@@ -89,12 +89,12 @@ def can_install(name: str, version: str) -> bool:
 
 
 def has_gpus() -> bool:
-    """Return True for a machine whose GPUs a driver can be installed for."""
+    """Return whether the machine has GPUs for which a driver can be installed."""
     return bool(json.loads(HARDWARE.read_text()).get("gpus"))
 
 
 def condor_version() -> str:
-    """Return the version of the HTCondor that can be installed."""
+    """Return the version of HTCondor that can be installed."""
     release = Path(json.loads(STATE.read_text())["condor"])
     done = subprocess.run(
         [release / "bin/condor_version"],
@@ -109,7 +109,7 @@ def condor_version() -> str:
 
 
 def install(name: str) -> None:
-    """Note a package as installed; HTCondor and the driver with what comes of it."""
+    """Record a package as installed; for HTCondor and the driver, also install it."""
     state = json.loads(STATE.read_text())
     if name in state["installed"]:
         print(f"{name} is already the newest version.")
@@ -127,7 +127,7 @@ def install(name: str) -> None:
 
 
 def install_condor(release: Path) -> None:
-    """Do what the package condor does."""
+    """Do what the installation of the package `condor` does."""
     if release != Path("/usr"):
         for folder in LINKED:
             link_all(release / folder, Path("/usr", folder))
@@ -144,7 +144,7 @@ def install_condor(release: Path) -> None:
 
 
 def link_all(source: Path, target: Path) -> None:
-    """Link HTCondor's own files of one folder; the copy has those of other packages too."""
+    """Link HTCondor's own files in a folder; the unpacked copy also has other packages' files."""
     target.mkdir(parents=True, exist_ok=True)
     for file in source.iterdir():
         if "condor" in file.name or target.name == "condor":
@@ -152,7 +152,7 @@ def link_all(source: Path, target: Path) -> None:
 
 
 def link(source: Path, target: Path) -> None:
-    """Make `target` a link to `source`, whatever it was."""
+    """Make `target` a link to `source`, whatever it was before."""
     if target.is_dir() and not target.is_symlink():
         shutil.rmtree(target)
     target.unlink(missing_ok=True)
@@ -170,13 +170,12 @@ def add_account() -> None:
 
 
 def append(path: Path, line: str) -> None:
-    """Add a line to a file."""
     with path.open("a") as file:
         file.write(line)
 
 
 def owned(path: Path, mode: int, owner: str) -> None:
-    """Make a folder of somebody's."""
+    """Make a folder that belongs to `owner`."""
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(mode)
     os.chown(path, pwd.getpwnam(owner).pw_uid, grp.getgrnam(owner).gr_gid)

@@ -1,4 +1,4 @@
-"""Stands in for cloud-init: runs an instance's user data once, unchanged; standard library only."""
+"""Imitates cloud-init: runs an instance's user data once, unchanged; standard library only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 
 
 def ask(path: str, headers: dict[str, str], method: str = "GET") -> bytes:
-    """Return what the instance's metadata service answers."""
+    """Return the metadata service's answer."""
     request = urllib.request.Request(f"{IMDS}/{path}", headers=headers, method=method)  # noqa: S310
     with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
         content: bytes = answer.read()
@@ -22,13 +22,13 @@ def ask(path: str, headers: dict[str, str], method: str = "GET") -> bytes:
 
 
 def environment() -> dict[str, str]:
-    """Return the variables of the user data: /etc/environment's are the machine's own doing."""
+    """Return the variables for the user data; /etc/environment's apply to all processes anyway."""
     lines = Path("/etc/environment").read_text().splitlines()
     return ENVIRONMENT | dict(line.split("=", 1) for line in lines if "=" in line)
 
 
 def main() -> int:
-    """Run the user data where it hasn't been run; its exit code."""
+    """Run the user data unless it has run before; return its exit code."""
     ttl = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
     token = {"X-aws-ec2-metadata-token": ask("api/token", ttl, "PUT").decode()}
     instance = INSTANCES / ask("meta-data/instance-id", token).decode()
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def run(script: Path) -> int:
-    """Run a script; what it prints goes to a file and to the console."""
+    """Run a script, whose output goes to a file and to the console; return its exit code."""
     with LOG.open("ab") as log, Path("/dev/console").open("wb", buffering=0) as console:
         process = subprocess.Popen(
             [script],

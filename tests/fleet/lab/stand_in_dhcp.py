@@ -1,4 +1,4 @@
-"""Stands in for a VPC's DHCP service: tells each machine the address that AWS gave its instance."""
+"""Imitates a VPC's DHCP service: gives each machine the address that its instance has in AWS."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ PAD, NETMASK, ROUTER, LEASED, KIND, SERVER, END = 0, 1, 3, 51, 53, 54, 255
 
 
 def serve(addresses: Callable[[], dict[str, str]]) -> None:
-    """Answer on the bridge, in a thread of this process.
+    """Answer requests on the bridge, in a thread of this process.
 
     Args:
-        addresses: returns the address of each instance by its hardware address.
+        addresses: returns the IP address of each instance by its hardware address.
     """
     listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -73,7 +73,7 @@ def reply_to(packet: bytes, addresses: dict[str, str]) -> bytes | None:
 
 
 def options(data: bytes) -> dict[int, bytes]:
-    """Return the options of a packet by their numbers."""
+    """Return the options of a DHCP packet by their numbers."""
     found: dict[int, bytes] = {}
     at = 0
     while at + 1 < len(data) and data[at] != END:

@@ -1,6 +1,6 @@
-"""Stands in for the instance metadata service, version 2: tells who asks by the source address.
+"""Imitates the instance metadata service, version 2; the source address shows who asks.
 
-Version 1 (without a session token) is refused, as the nodes' launch template has it.
+Version 1 (without a session token) is refused, as in the nodes' launch template.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 @dataclass
 class Notices:
-    """AWS's announcements to instances, by the instance's id."""
+    """AWS's notices to spot instances, by the instance's id."""
 
     actions: dict[str, dict[str, str]] = field(default_factory=dict)
     rebalance: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def interrupt(self, instance_id: str, seconds: float) -> None:
-        """Announce that a spot instance will be terminated."""
+        """Announce that a spot instance will be terminated after `seconds`."""
         moment = time.strftime(FORMAT, time.gmtime(time.time() + seconds))
         self.actions[instance_id] = {"action": "terminate", "time": moment}
 
@@ -41,7 +41,7 @@ class Notices:
 
 
 class Service(ThreadingHTTPServer):
-    """The service; `places` has the instance of each address."""
+    """The metadata service; `places` has the instance of each IP address."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -69,12 +69,10 @@ class Service(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request."""
-
     server: Service
 
     def do_PUT(self) -> None:
-        """Give a session token."""
+        """Answer with a new session token."""
         if self.path != "/latest/api/token" or f"{TOKEN}-ttl-seconds" not in self.headers:
             return self.send_error(400)
         token = secrets.token_urlsafe(40)
@@ -82,7 +80,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.reply(token)
 
     def do_GET(self) -> None:
-        """Answer a question of an instance about itself."""
+        """Answer an instance's question about itself."""
         if self.server.tokens.get(self.headers.get(TOKEN, "")) != self.client_address[0]:
             return self.send_error(401)
         instance = instance_at(self.client_address[0])
@@ -90,7 +88,6 @@ class Handler(BaseHTTPRequestHandler):
         return self.send_error(404) if found is None else self.reply(found)
 
     def reply(self, content: str | bytes) -> None:
-        """Send an answer."""
         body = content.encode() if isinstance(content, str) else content
         self.send_response(200)
         self.send_header("Content-Type", "text/plain")
@@ -103,13 +100,13 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def instance_at(address: str) -> Any:
-    """Return the living instance with an address; None if there is none."""
+    """Return the living instance with an IP address; None if there is none."""
     found = (x for x in moto_side.instances() if x.private_ip == address and x.state == "running")
     return next(found, None)
 
 
 def look_up(service: Service, instance: Any, path: str) -> str | bytes | None:
-    """Return what stands at a path; None if nothing does."""
+    """Return the metadata at a path; None if there is none."""
     version, _, place = path.removeprefix("/").partition("/")
     if not VERSION.fullmatch(version):
         return None
@@ -125,7 +122,7 @@ def look_up(service: Service, instance: Any, path: str) -> str | bytes | None:
 
 
 def at(tree: Any, path: str) -> str | None:
-    """Return the text at a path of a tree; for a folder, its names, a line each."""
+    """Return the text at a path in a tree; for a folder, the names in it, a line each."""
     for name in filter(None, path.split("/")):
         if not isinstance(tree, dict) or name not in tree:
             return None
@@ -138,7 +135,7 @@ def at(tree: Any, path: str) -> str | None:
 
 
 def meta_data(service: Service, instance: Any) -> dict[str, Any]:
-    """Return what an instance may know of itself."""
+    """Return the metadata of an instance as a tree."""
     mac = switch.mac(instance.private_ip)
     interface = {
         "device-number": "0",

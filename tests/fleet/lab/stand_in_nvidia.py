@@ -1,17 +1,17 @@
-"""Stands in for NVIDIA's kernel module, its files in /proc and /sys, and the tools around it.
+"""Imitates NVIDIA's kernel module, its files in /proc and /sys, and the tools around it.
 
-`hardware.json` says what the machine has; nothing of it reaches a real GPU. Standard library only.
+`hardware.json` says what the machine has; nothing here reaches a real GPU. Standard library only.
 
-    gpus       how many NVIDIA GPUs are on the bus (0)
-    gpu        what nvidia-smi calls them ("Stand-in GPU")
-    installed  True where the image has the driver (gpus > 0)
+    gpus       number of NVIDIA GPUs on the bus (0)
+    gpu        their name in nvidia-smi ("Stand-in GPU")
+    installed  True if the image has the driver (gpus > 0)
     module     the name of the module's file: nvidia, or nvidia-current, nvidia-current-open,
                nvidia-tesla-535 as Debian has them (nvidia)
     version    the driver's version (580.95.05)
     option     NVreg_CheckPCIConfigSpace is "absent" in this driver, "known", or "refused": known,
-               and 1 whatever is asked (absent)
+               but always 1 (absent)
     in_use     True: the module can't be unloaded (False)
-    readings   what the GPU's probe is to find instead of healthy GPUs
+    readings   what the GPU probe finds instead of healthy GPUs
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ DEFAULTS: dict[str, Any] = {
 
 
 def hardware() -> dict[str, Any]:
-    """Return what the machine has."""
+    """Return the machine's hardware, with defaults for what `hardware.json` lacks."""
     content = json.loads(HARDWARE.read_text())
     return {**DEFAULTS, "installed": bool(content.get("gpus")), **content}
 
 
 def readings(have: dict[str, Any]) -> dict[str, Any]:
-    """Return what the probe finds: as many healthy GPUs as there are, unless told otherwise."""
+    """Return what the GPU probe finds: by default, all GPUs healthy."""
     healthy = {"name": have["gpu"], "launch_microseconds": 6.0, "bandwidth": 500.0}
     found = {
         "driver": have["version"],
@@ -60,23 +60,23 @@ def readings(have: dict[str, Any]) -> dict[str, Any]:
 
 
 def uuid(number: int) -> str:
-    """Return a GPU's own name: the one that HTCondor's stand-in gives it."""
+    """Return the name of GPU `number`, as HTCondor's stand-in gives it."""
     return f"GPU-{chr(ord('a') + number)}{number}223334-4445-5667-899a-abbccddeeff0"
 
 
 def has_module(name: str) -> bool:
-    """Return True if `name` means the driver's module, and it is installed."""
+    """Return whether `name` is the driver's module, and the module is installed."""
     have = hardware()
     return bool(have["installed"]) and name in {"nvidia", have["module"]}
 
 
 def loaded() -> bool:
-    """Return True while the module is in the kernel."""
+    """Return whether the module is in the kernel."""
     return PROC.exists()
 
 
 def load() -> None:
-    """Put the module into the kernel, with what /etc/modprobe.d says for its name."""
+    """Load the module into the kernel, with the options in /etc/modprobe.d for its name."""
     have = hardware()
     PROC.mkdir()
     (PROC / "version").write_text(
@@ -95,14 +95,14 @@ def load() -> None:
 
 
 def option_asked(module: str) -> int:
-    """Return the option's value by /etc/modprobe.d; a driver that knows it checks by default."""
+    """Return the option's value in /etc/modprobe.d; 1, the driver's default, if not set."""
     text = "\n".join(path.read_text() for path in sorted(OPTIONS.glob("*.conf")))
     found = re.findall(rf"^options\s+{re.escape(module)}\s.*\b{OPTION}=(\d)", text, re.MULTILINE)
     return int(found[-1]) if found else 1
 
 
 def unload() -> None:
-    """Take the module out of the kernel."""
+    """Remove the module from the kernel."""
     DISCOVERY.unlink(missing_ok=True)
     for path in PROC.iterdir():
         path.unlink()
@@ -111,13 +111,13 @@ def unload() -> None:
 
 
 def write_modules(text: str) -> None:
-    """Say what /proc/modules says; a kernel without modules has no such file."""
+    """Set the content of /proc/modules; a kernel without modules has no such file."""
     if MODULES.exists():
         MODULES.write_text(text)
 
 
 def at_boot() -> int:
-    """Put GPUs on the bus, and load what is installed."""
+    """Put GPUs on the bus, and load the installed driver."""
     have = hardware()
     for number in range(have["gpus"]):
         device = PCI / f"0000:00:{0x1E - number:02x}.0"
@@ -135,7 +135,7 @@ def at_boot() -> int:
 
 
 def write_smi() -> None:
-    """Make the driver's tool be there."""
+    """Install nvidia-smi."""
     export, words = f"PYTHONPATH={Path(__file__).parents[1]}", "-m lab.stand_in_nvidia nvidia-smi"
     SMI.write_text(f'#!/bin/sh\nexec env {export} {sys.executable} {words} "$@"\n')
     SMI.chmod(0o755)
@@ -159,7 +159,7 @@ def modprobe(words: list[str]) -> int:
 
 
 def what_loads(name: str) -> int:
-    """Tell what modprobe would do: of another name than nvidia by a line of /etc/modprobe.d."""
+    """Print what modprobe would load; a line in /etc/modprobe.d may rename nvidia."""
     module = hardware()["module"]
     if not has_module(name):
         return missing(name)
@@ -169,7 +169,7 @@ def what_loads(name: str) -> int:
 
 
 def missing(name: str) -> int:
-    """Say that there is no such module."""
+    """Print that there is no such module."""
     print(f"modprobe: FATAL: Module {name} not found in directory /lib/modules", file=sys.stderr)
     return 1
 
@@ -188,7 +188,7 @@ def rmmod(words: list[str]) -> int:
 
 
 def modinfo(words: list[str]) -> int:
-    """Tell the module's file, version or parameters."""
+    """Print the module's file, version or parameters."""
     name = words[-1]
     if not has_module(name):
         print(f"modinfo: ERROR: Module {name} not found.", file=sys.stderr)
@@ -218,7 +218,7 @@ def lsmod(_words: list[str]) -> int:
 
 
 def nvidia_smi(words: list[str]) -> int:
-    """Answer -pm, -L and --query-gpu with what can be known; anything else is N/A."""
+    """Answer -pm, -L and --query-gpu; a value that is not known here is N/A."""
     have = hardware()
     if not loaded() or not have["gpus"]:
         print("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
@@ -249,7 +249,7 @@ def lspci(_words: list[str]) -> int:
 
 
 def nothing(_words: list[str]) -> int:
-    """Do what has no effect here."""
+    """Do nothing, for commands that have no effect here."""
     return 0
 
 

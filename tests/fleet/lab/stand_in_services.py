@@ -1,4 +1,4 @@
-"""Stands in for systemd's running of services; standard library only."""
+"""Imitates how systemd runs services; standard library only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEFT_ALONE = {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE}  # systemd has the
 
 
 class Service:
-    """A unit that was started at least once: a service, or a timer, which never rings here."""
+    """A unit that was started at least once: a service, or a timer, which never fires here."""
 
     def __init__(self, unit: units.Unit) -> None:
         self.unit, self.pid, self.state, self.code = unit, 0, "inactive", 0
@@ -29,7 +29,7 @@ class Service:
 
     @property
     def settled(self) -> bool:
-        """True when neither a start nor a stop is under way."""
+        """True if neither a start nor a stop is in progress."""
         return not (self.pid and (self.stopping or self.state == "activating"))
 
     def start(self) -> None:
@@ -48,7 +48,7 @@ class Service:
         return own | units.assignments(VARIABLES) | self.unit.environment()
 
     def stop(self) -> None:
-        """Ask the main process to end; `tick` kills one that doesn't."""
+        """Ask the main process to end; if it doesn't, `tick` kills it."""
         self.stopping, self.restart_at = True, 0.0
         if not self.pid:
             self.state = "inactive"
@@ -57,7 +57,7 @@ class Service:
         self.kill_at = time.monotonic() + self.unit.seconds("TimeoutStopSec", 90)
 
     def restart(self) -> None:
-        """Stop it where it runs, and start it when it has ended."""
+        """Stop the service if it runs, and start it once it has ended."""
         if self.pid:
             self.stop()
             self.again = True
@@ -65,9 +65,9 @@ class Service:
             self.start()
 
     def ended(self, code: int) -> None:
-        """Note the main process's end, and that it is to be started again where the unit says so.
+        """Record the main process's end, and plan a restart if the unit wants one.
 
-        What it left behind is killed, as systemd does with a service's cgroup.
+        Processes that it left are killed, as systemd does with a service's cgroup.
         """
         self.pid, self.code, self.kill_at = 0, code, 0.0
         kill_invocation(self.invocation)
@@ -87,14 +87,14 @@ class Service:
             self.state = "active" if self.unit.yes("RemainAfterExit") else "inactive"
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
+        """Do what is due by time: kill, or restart."""
         if self.restart_at and now >= self.restart_at:
             self.start()
         if self.kill_at and now >= self.kill_at and self.pid:
             os.kill(self.pid, signal.SIGKILL)
 
     def properties(self) -> dict[str, str]:
-        """Return what `systemctl show` tells."""
+        """Return what `systemctl show` prints."""
         return {
             "Id": self.unit.name,
             "ActiveState": self.state,
@@ -105,7 +105,7 @@ class Service:
 
 
 def spawn(commands: list[list[str]], environment: dict[str, str], unit: units.Unit) -> int:
-    """Run command lines one after the other in a child, in a session of its own; its pid."""
+    """Run command lines one after the other in a child with a new session; return its pid."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -119,7 +119,7 @@ def spawn(commands: list[list[str]], environment: dict[str, str], unit: units.Un
 
 
 def prepare(unit: units.Unit) -> None:
-    """Give a new process what the unit says: log, folder, user."""
+    """Apply the unit's settings to a new process: log, working directory, user."""
     os.setsid()
     signal.set_wakeup_fd(-1)
     # All of them: a lab started in the background inherits an ignored SIGINT.
@@ -139,7 +139,7 @@ def prepare(unit: units.Unit) -> None:
 
 
 def run(commands: list[list[str]], environment: dict[str, str]) -> None:
-    """Run all commands until one fails, and become the last."""
+    """Run commands until one fails; the last one replaces this process."""
     words = [[expanded(word, environment) for word in command] for command in commands]
     for command in words[:-1]:
         if os.spawnve(os.P_WAIT, command[0], command, environment) != 0:  # noqa: S606
@@ -148,14 +148,14 @@ def run(commands: list[list[str]], environment: dict[str, str]) -> None:
 
 
 def expanded(word: str, environment: dict[str, str]) -> str:
-    """Return a word of a command line with the unit's variables put in."""
+    """Return a word of a command line with the unit's variables inserted."""
     for name, value in environment.items():
         word = word.replace(f"${{{name}}}", value)
     return word
 
 
 def kill_invocation(invocation: str) -> None:
-    """Kill every process that a service's run has left."""
+    """Kill every process that is left of one start of a service."""
     mark = f"INVOCATION_ID={invocation}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

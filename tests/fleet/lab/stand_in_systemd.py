@@ -1,8 +1,9 @@
-"""Stands in for systemd: first process of a machine, and its `systemctl` and `shutdown`.
+"""Imitates systemd: first process of a machine, and its `systemctl` and `shutdown`.
 
-There can't be a real one: it wants cgroups of its own. This one reads the same unit files, starts,
-restarts and stops services, takes a scheduled shutdown, and ends with the machine off; called with
-a command's name, it asks the running one. Standard library only.
+Machines without cgroups of their own can't run the real one. This one reads the same unit files,
+starts, restarts and stops services, accepts a scheduled shutdown, and ends by switching the machine
+off. Called by a command's name, such as `systemctl`, it sends the command to the running one.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Manager:
         self.end()
 
     def boot(self) -> None:
-        """Load drivers and start what is enabled; then cloud-init has its turn."""
+        """Load drivers, start enabled services, then run cloud-init."""
         stand_in_nvidia.at_boot()
         for name in units.enabled():
             self.do("start", name)
@@ -73,7 +74,7 @@ class Manager:
         self.services[cloud_init.name].start()
 
     def turn(self) -> None:
-        """Wait for something to happen, at most half a second, and deal with it."""
+        """Wait for an event, at most half a second, and handle it."""
         ready, _, _ = select.select([self.listener, self.woken], [], [], 0.5)
         if self.woken in ready:
             self.woken.recv(4096)
@@ -88,7 +89,7 @@ class Manager:
         self.answer()
 
     def reap(self) -> None:
-        """Take every child that has ended; the machine's orphans are among them."""
+        """Collect every child that has ended, the machine's orphans included."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -99,7 +100,7 @@ class Manager:
                         service.ended(os.waitstatus_to_exitcode(status))
 
     def accept(self) -> None:
-        """Take one request: a JSON list of words."""
+        """Read one request: a JSON list of words."""
         connection, _ = self.listener.accept()
         words = json.loads(connection.makefile().readline())
         try:
@@ -108,7 +109,7 @@ class Manager:
             self.waiting.append((connection, immediately(5, str(error))))
 
     def answer(self) -> None:
-        """Answer the requests that are done."""
+        """Send the answers to requests that are finished."""
         still = []
         for connection, done in self.waiting:
             output = done()
@@ -120,7 +121,7 @@ class Manager:
         self.waiting = still
 
     def request(self, words: list[str]) -> Waiting:
-        """Begin what is asked; NoUnitError if a unit is missing."""
+        """Begin what a request asks; NoUnitError if a unit is missing."""
         verb, rest = words[0], words[1:]
         names = [units.full(word) for word in rest if not word.startswith("-")]
         if verb == "shutdown":
@@ -141,7 +142,7 @@ class Manager:
         return immediately(*self.answer_to(verb, names, rest))
 
     def do(self, verb: str, name: str) -> None:
-        """Begin to start, stop, restart, reload or kill a unit, whose files are read again."""
+        """Read a unit's files again, and begin to start, stop, restart, reload or kill it."""
         unit = units.read(name)
         service = self.services.setdefault(unit.name, Service(unit))
         service.unit = unit
@@ -155,7 +156,7 @@ class Manager:
             os.kill(service.pid, signal.SIGHUP if verb == "reload" else signal.SIGTERM)
 
     def settled(self, names: list[str]) -> Answer | None:
-        """Answer a start or stop when it is over."""
+        """Return the answer once the start or stop of all units is over, else None."""
         chosen = [self.services[name] for name in names]
         if not all(service.settled for service in chosen):
             return None
@@ -163,7 +164,7 @@ class Manager:
         return (1, f"Job for {bad[0]} failed.") if bad else (0, "")
 
     def answer_to(self, verb: str, names: list[str], rest: list[str]) -> Answer:
-        """Answer a question."""
+        """Return the answer to a command that needs no waiting."""
         states = [self.state(name) for name in names]
         if verb in {"is-active", "is-failed"}:
             text = "" if {"-q", "--quiet"} & set(rest) else "\n".join(states)
@@ -182,7 +183,7 @@ class Manager:
         return 1, f"this stand-in knows no `systemctl {verb}`"
 
     def state(self, name: str) -> str:
-        """Return a unit's state; what D-Bus is asked elsewhere, this stand-in answers itself."""
+        """Return a unit's state; D-Bus, whose part this stand-in plays, is always active."""
         if name == "dbus.service":
             return "active"
         return self.services[name].state if name in self.services else "inactive"
@@ -227,12 +228,12 @@ class Manager:
                 service.stop()
 
     def off(self) -> bool:
-        """Return True when every service has ended, or was given its time."""
+        """Return whether every service has ended, or had its time to end."""
         running = any(service.pid for service in self.services.values())
         return bool(self.power) and (not running or time.monotonic() > self.off_at)
 
     def end(self) -> None:
-        """Kill what is left; then the machine is off, or boots again."""
+        """Kill all processes that are left; then the machine is off, or boots again."""
         kill_all()
         if self.power == "poweroff":
             sys.exit(0)
@@ -248,7 +249,7 @@ def immediately(code: int, text: str = "") -> Waiting:
 
 
 def kill_all() -> None:
-    """End every other process of the machine: gently, then not."""
+    """End every other process of the machine: by SIGTERM, then by SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, number)
@@ -262,7 +263,7 @@ def kill_all() -> None:
 
 
 def ask(words: list[str]) -> int:
-    """Send a command to the machine's first process and print its answer; its exit code."""
+    """Send a command to the machine's first process and print the answer; return its exit code."""
     with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(ConnectionError):
         connection.connect(str(SOCKET))
         connection.sendall(json.dumps(words).encode() + b"\n")
@@ -276,7 +277,7 @@ def ask(words: list[str]) -> int:
 
 
 def asked(words: list[str]) -> list[str]:
-    """Return what a command line means: its verb first, then names and flags."""
+    """Return a command line in one form: the verb first, then names and flags."""
     name, *rest = words
     if name != "systemctl":
         return [name, *rest]

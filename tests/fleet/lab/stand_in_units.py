@@ -1,4 +1,4 @@
-"""Stands in for systemd's unit files: finds, reads and enables services; standard library only."""
+"""Imitates systemd's unit files: finds, reads and enables services; standard library only."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Unit:
         return (self.settings.get(key) or [default])[-1]
 
     def commands(self, key: str) -> list[list[str]]:
-        """Return the command lines of a key, without systemd's marks in front."""
+        """Return the command lines of a key, without systemd's prefixes such as `-`."""
         lines = self.settings.get(f"Service.{key}", [])
         return [shlex.split(line.lstrip("-@:+!")) for line in lines if line]
 
     def seconds(self, key: str, default: float) -> float:
-        """Return a span of time."""
+        """Return a key's time span in seconds."""
         text = self.first(f"Service.{key}")
         if text == "infinity":
             return 1e9
@@ -43,11 +43,11 @@ class Unit:
         return sum(float(n) * UNITS_OF_TIME[unit] for n, unit in parts) if parts else default
 
     def yes(self, key: str) -> bool:
-        """Return True for a switch that is on."""
+        """Return whether a key's switch is on."""
         return self.first(f"Service.{key}") in {"yes", "true", "on", "1"}
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that the unit sets, its files' over its own."""
+        """Return the variables that the unit sets; those in its files take precedence."""
         found = dict(
             word.split("=", 1)
             for line in self.settings.get("Service.Environment", [])
@@ -59,7 +59,7 @@ class Unit:
 
 
 def assignments(path: Path) -> dict[str, str]:
-    """Return the NAME=VALUE lines of a file; none where it is missing."""
+    """Return the NAME=VALUE lines of a file; none if the file is missing."""
     lines = path.read_text().splitlines() if path.is_file() else []
     pairs = [line.strip().split("=", 1) for line in lines if "=" in line]
     return {name: value.strip("\"'") for name, value in pairs if not name.startswith("#")}
@@ -107,7 +107,6 @@ def _add(unit: Unit, text: str) -> None:
 
 
 def enable(name: str) -> None:
-    """Have a unit started at boot."""
     for target in read(name).settings.get("Install.WantedBy", []):
         link = OWN / f"{target}.wants" / full(name)
         link.parent.mkdir(exist_ok=True)
@@ -116,12 +115,11 @@ def enable(name: str) -> None:
 
 
 def disable(name: str) -> None:
-    """Don't have it started at boot any more."""
     for link in OWN.glob(f"*.wants/{full(name)}"):
         link.unlink()
 
 
 def enabled(name: str = "*") -> list[str]:
-    """Return the units that are started at boot; those of one name, where it is given."""
+    """Return the units that are started at boot; with a `name`, only that one."""
     pattern = name if name == "*" else full(name)
     return sorted({link.name for link in OWN.glob(f"*.wants/{pattern}") if link.exists()})

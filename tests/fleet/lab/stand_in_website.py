@@ -1,7 +1,7 @@
-"""Stands in for HTCondor's website: hands out the key of its package repository, by HTTPS.
+"""Imitates HTCondor's website: serves the key of its package repository by HTTPS.
 
-The packages themselves come from apt's stand-in. The machines trust the lab's own authority
-besides those that this machine trusts.
+The packages themselves come from apt's stand-in. The machines trust the lab's certificate besides
+those that the real machine trusts.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nstand-in\n-----END PGP PUBLIC KEY
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers for a key; for nothing else."""
-
     def do_GET(self) -> None:
-        """Send the key, whatever its version."""
+        """Send the key, whatever version the path names."""
         if not self.path.startswith("/repo/keys/"):
             return self.send_error(404)
         self.send_response(200)
@@ -37,7 +35,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def serve(address: str, folder: Path) -> str:
-    """Serve in a thread of this process; the certificate that machines must trust, as text."""
+    """Serve in a thread of this process; return the certificate that machines must trust."""
     certificate = make_certificate(folder)
     server = ThreadingHTTPServer((address, 443), Handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -48,7 +46,7 @@ def serve(address: str, folder: Path) -> str:
 
 
 def make_certificate(folder: Path) -> Path:
-    """Write a certificate for the site, signed by itself, with its key behind it."""
+    """Write a self-signed certificate for the site, followed by its key."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,7 +1,8 @@
 """The cloud's network: one bridge, and a cable to each machine. Runs inside the lab's namespaces.
 
 As in a VPC, machines reach each other, AWS's services and their metadata through the router, which
-is the bridge itself; its hardware address is fixed, and each machine's follows from its address.
+is the bridge itself. The router's hardware address is fixed; each machine's follows from its IP
+address.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def ip(commands: str) -> None:
 
 
 def build() -> None:
-    """Make the bridge; the router forwards, and doesn't advise short cuts past itself."""
+    """Make the bridge; it forwards packets, and sends no redirects that would bypass it."""
     ip(f"""
         link set lo up
         link add {BRIDGE} address {ROUTER_MAC} type bridge
@@ -37,7 +38,7 @@ def build() -> None:
 
 
 def mac(address: str) -> str:
-    """Return the hardware address of a machine."""
+    """Return the hardware address of the machine with an IP address."""
     return ":".join(f"{byte:02x}" for byte in (2, 0, *IPv4Address(address).packed))
 
 
@@ -47,7 +48,7 @@ def cable(address: str) -> str:
 
 
 def connect(address: str, pid: int) -> None:
-    """Lay a cable from the bridge into the network namespace of process `pid`."""
+    """Connect the bridge to the network namespace of process `pid`."""
     port = cable(address)
     ip(f"""
         link add {port} type veth peer name eth0 address {mac(address)} netns {pid}
@@ -57,27 +58,27 @@ def connect(address: str, pid: int) -> None:
 
 
 def unplug(address: str) -> None:
-    """Take a machine's cable away; the kernel may have done so already, with its namespace."""
+    """Remove a machine's cable; the kernel may have done so already, with its namespace."""
     subprocess.run(["ip", "link", "delete", cable(address)], stderr=subprocess.DEVNULL)
 
 
 def cut(address: str) -> None:
-    """Lose every packet from and to a machine; neither side gets a notice."""
+    """Drop every packet from and to a machine; neither side gets an error."""
     ip(f"link set {cable(address)} nomaster")
 
 
 def reconnect(address: str) -> None:
-    """Connect it again."""
+    """End the effect of `cut`."""
     ip(f"link set {cable(address)} master {BRIDGE}")
 
 
 def part(one: str, other: str) -> None:
-    """Lose every packet between two machines: the router drops them; all else goes through."""
+    """Drop every packet between two machines at the router; all other packets pass."""
     _between(one, other, "add")
 
 
 def join(one: str, other: str) -> None:
-    """Let them reach each other again."""
+    """End the effect of `part`."""
     _between(one, other, "del")
 
 

@@ -1,7 +1,7 @@
-"""HEBO with ask and tell by lines of JSON, run by the Python of HEBO's environment.
+"""HEBO's ask and tell by lines of JSON, run by the Python of HEBO's environment.
 
-The first line has the space and a seed. Then `{"tell": [point, loss]}` has no reply, and the reply
-to `{"ask": true}` is a point.
+The first input line has the space and a seed. Then `{"tell": [point, loss]}` has no reply, and the
+reply to `{"ask": true}` is a point.
 """
 
 from __future__ import annotations

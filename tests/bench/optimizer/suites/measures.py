@@ -15,7 +15,7 @@ Found = Mapping[str, Mapping[Place, Run]]  # by rival
 
 
 def by_rival(runs: Sequence[Run], suite: str, rivals: Sequence[str]) -> Found:
-    """Return a suite's runs of the problems that every rival has done, by rival."""
+    """Return a suite's runs by optimiser, for the problems that all optimisers have done."""
     own = {
         name: {x.place: x for x in runs if (x.rival, x.suite) == (name, suite)} for name in rivals
     }
@@ -27,7 +27,7 @@ def by_rival(runs: Sequence[Run], suite: str, rivals: Sequence[str]) -> Found:
 
 
 def won(mine: Array, others: Array) -> Array:
-    """Return 1 for each problem with a smaller first regret, 0.5 for a tie."""
+    """Return 1 for each problem whose regret in `mine` is smaller, 0.5 for a tie, else 0."""
     first, second = np.maximum(mine, LEAST), np.maximum(others, LEAST)
     return np.where(first == second, 0.5, (first < second).astype(float))
 
@@ -79,5 +79,5 @@ def _last(runs: Mapping[Place, Run]) -> Array:
 
 
 def _seconds(runs: Mapping[Place, Run]) -> float:
-    """Return the median duration of the second half's asks."""
+    """Return the median duration of a proposal in the second half of the runs."""
     return float(np.median([run.seconds[len(run.seconds) // 2 :] for run in runs.values()]))

@@ -1,4 +1,4 @@
-"""Runs of one rival on one problem."""
+"""Runs of one optimiser (rival) on one problem."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Run:
 
     @property
     def place(self) -> Place:
-        """Return the key by which the runs of all rivals are paired."""
+        """Return the key of the problem, by which the runs of all optimisers are paired."""
         return self.function, self.instance
 
 

@@ -1,1 +1,1 @@
-"""A program per system: tunes all regions in a folder; goes on when it is started again."""
+"""A program per system: tunes all regions in a folder, and continues if started again."""

@@ -13,14 +13,14 @@ RESULTS = "results.json"
 
 @dataclass(frozen=True)
 class Arguments:
-    """The folder of all that the system leaves, and the trials of each region."""
+    """The folder for all files of the system, and the number of trials of each region."""
 
     folder: Path
     trials: int
 
 
 def read_arguments() -> Arguments:
-    """Return what the command line says."""
+    """Return the arguments on the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--trials", type=int, required=True)
@@ -30,5 +30,5 @@ def read_arguments() -> Arguments:
 
 
 def write_results(folder: Path, values: Mapping[str, list[float]]) -> None:
-    """Leave the objectives that the system itself knows of, by region."""
+    """Write the objectives that the system itself has, by region."""
     (folder / RESULTS).write_text(json.dumps(values))

@@ -25,7 +25,7 @@ app.conf.broker_connection_retry_on_startup = True
 
 @worker_init.connect  # type: ignore[untyped-decorator]
 def import_trainer(**_: object) -> None:
-    """Import what training needs before the workers are forked, which then have it."""
+    """Import the trainer before the workers are forked, so that they share the import."""
     from trialfleet.nodes.tabular import train as trainer
 
     del trainer

@@ -1,7 +1,7 @@
 """Celery with Redis, and a sampler like Spearmint's in the program that hands out the tasks.
 
-What a team wrote in 2014: workers train, the driver asks the sampler and waits. It keeps what it
-knows in a file, as Spearmint did, so that it may be started again.
+This is how teams did it in 2014: workers train, and a driver asks the sampler and waits. The driver
+keeps its state in a file, as Spearmint did, so that it can be started again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GRID = 9  # its grid has two to this power of points
 
 
 def main() -> None:
-    """Start Redis and the workers where they aren't up, and tune one region after the other."""
+    """Start Redis and the workers if they don't run, and tune one region after the other."""
     given = read_arguments()
     os.environ["PEERS_REDIS"] = str(given.folder / "redis.sock")
     server = started_redis(given.folder)
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def started_redis(folder: Path) -> subprocess.Popen[bytes] | None:
-    """Redis with an append-only file, unless it runs."""
+    """Start Redis with an append-only file; None if it runs already."""
     import redis
 
     client = redis.Redis(unix_socket_path=str(folder / "redis.sock"))
@@ -63,7 +63,7 @@ def started_redis(folder: Path) -> subprocess.Popen[bytes] | None:
 
 
 def answers(client: Any) -> bool:
-    """Return whether Redis is up and has read its file."""
+    """Return whether Redis answers and has read its file."""
     import redis
 
     try:
@@ -73,7 +73,7 @@ def answers(client: Any) -> bool:
 
 
 def started_worker(folder: Path) -> subprocess.Popen[bytes] | None:
-    """Start a worker with a process per lane, unless there is one."""
+    """Start a worker with a process per lane (parallel trial); None if one runs already."""
     from tests.bench.peers.systems.celery_app import app
 
     if app.control.ping(timeout=2):
@@ -91,7 +91,7 @@ class Experiment:
 
     Attributes:
         pool: the grid that Spearmint chooses from.
-        results: what was sent, and what came of it, by the setting's number in the grid.
+        results: sent and finished trials, by the setting's number in the grid.
     """
 
     pool: Pool
@@ -100,21 +100,21 @@ class Experiment:
 
     @classmethod
     def new(cls, seed: int) -> Experiment:
-        """Return one that nothing is known of yet."""
+        """Return the state of a region without trials."""
         space = SearchSpace.model_validate(SPACE)
         grid = qmc.Sobol(len(SPACE), seed=seed).random_base2(GRID)
         pool = Pool.of(space, [domain_of(space).decode(row) for row in grid])
         return cls(pool, Spearmint(pool, seed))
 
     def save(self, path: Path) -> None:
-        """Write it beside its place, and rename."""
+        """Write the state to a temporary file, and rename it."""
         draft = path.with_suffix(".new")
         draft.write_bytes(pickle.dumps(self))
         draft.replace(path)
 
 
 def tuned(folder: Path, region: str, trials: int) -> list[float]:
-    """Run a region's trials, or those that are missing."""
+    """Run a region's missing trials, and return the objectives of all."""
     saved = folder / f"experiment-{region}.pickle"
     experiment = Experiment.new(1)
     if saved.exists():
@@ -131,7 +131,7 @@ def tuned(folder: Path, region: str, trials: int) -> list[float]:
 
 
 def send_next(folder: Path, region: str, experiment: Experiment) -> None:
-    """Ask the sampler, and give a worker the task."""
+    """Ask the sampler for a setting, and send it to a worker."""
     from tests.bench.peers.systems.celery_app import train_task
 
     results, settings = experiment.results, experiment.pool.settings
@@ -144,7 +144,7 @@ def send_next(folder: Path, region: str, experiment: Experiment) -> None:
 
 
 def collect(region: str, results: Results) -> bool:
-    """Note what has come; False if nothing has."""
+    """Record new results; return False if there are none."""
     from celery.result import AsyncResult
 
     from tests.bench.peers.systems.celery_app import app

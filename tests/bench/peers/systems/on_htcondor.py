@@ -1,4 +1,4 @@
-"""trialfleet, on a pool of its own with as many slots as there are lanes."""
+"""trialfleet, in a new pool with a slot for each lane (parallel trial)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ trial.run(train)
 
 
 def main() -> None:
-    """Bring the pool up, submit what isn't yet, and wait."""
+    """Start the pool, submit the run unless that is done, and wait."""
     given = read_arguments()
     pool = Pool(given.folder / "pool", cpus=LANES)
     pool.up(seconds=180)

@@ -1,6 +1,6 @@
-"""Optuna with joblib: workers that share a study in SQLite, as its documentation has it.
+"""Optuna with joblib: workers share a study in SQLite, as Optuna's documentation shows.
 
-Dead workers' trials are enqueued again by its heartbeat and RetryFailedTrialCallback.
+Trials of dead workers are enqueued again by Optuna's heartbeat and RetryFailedTrialCallback.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def tuned(folder: Path, region: str, trials: int) -> list[float]:
-    """Run a region's trials, or those that are missing."""
+    """Run a region's missing trials, and return the objectives of all."""
     optuna.create_study(
         storage=storage(folder), study_name=region, direction="maximize", load_if_exists=True
     )
@@ -38,7 +38,7 @@ def tuned(folder: Path, region: str, trials: int) -> list[float]:
 
 
 def work(folder: Path, region: str, trials: int) -> None:
-    """One worker: trials until the region has enough that are complete."""
+    """As one worker, run trials until enough of the region's trials are complete."""
     warnings.simplefilter("ignore")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.load_study(
@@ -50,7 +50,7 @@ def work(folder: Path, region: str, trials: int) -> None:
 
 
 def objective(folder: Path, region: str, trial: optuna.Trial) -> float:
-    """Train once. One that is retried goes by its first number."""
+    """Train once; a retried trial has the number of its first try."""
     params = {name: suggested(trial, name, entry) for name, entry in SPACE.items()}
     frozen = trial.study.get_trials(deepcopy=False)[trial.number]
     first = RetryFailedTrialCallback.retried_trial_number(frozen)

@@ -1,4 +1,4 @@
-"""Ray Tune with its Optuna search, a Tuner per region: as its user guide has it.
+"""Ray Tune with its Optuna search, a Tuner per region, as Ray's user guide shows.
 
 https://docs.ray.io/en/latest/tune/tutorials/tune-fault-tolerance.html says how a run is restored.
 """
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def tuned(folder: Path, region: str, trials: int) -> list[float]:
-    """Run a region's trials, or those that are missing."""
+    """Run a region's missing trials, and return the objectives of all."""
 
     def trainable(config: dict[str, Any]) -> dict[str, float]:
         name = tune.get_context().get_trial_id()
@@ -65,7 +65,7 @@ def tuned(folder: Path, region: str, trials: int) -> list[float]:
 
 
 def space() -> dict[str, Any]:
-    """Return the search space in Ray's words."""
+    """Return the search space in Ray's form."""
     kinds = {
         ("float", False): lambda e: tune.uniform(e["low"], e["high"]),
         ("float", True): lambda e: tune.loguniform(e["low"], e["high"]),
