@@ -63,6 +63,23 @@ def test_what_is_sent_along_is_a_file_or_a_folder(folder: Path, key: str, place:
     assert f"{place}' is neither a file nor a folder" in message
 
 
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (b"name: x\nregions: [Z\xfcrich]\n", "2: byte 0xfc is not UTF-8; save it as UTF-8"),
+        ("name: x\n".encode("utf-16"), "1: byte 0xff is not UTF-8; save it as UTF-8"),
+    ],
+)
+def test_a_study_in_another_encoding_is_named_with_its_line(
+    folder: Path, content: bytes, error: str
+) -> None:
+    file = folder / "study.yaml"
+    file.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        load_study(file)
+    assert str(caught.value) == f"{file}:{error}"
+
+
 def test_a_study_that_grows_too_large_is_refused_unread(folder: Path) -> None:
     path = write(folder, MINIMAL)
     with path.open("ab") as file:
