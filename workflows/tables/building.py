@@ -272,11 +272,13 @@ def _check_columns(names: Sequence[str], target: str | None, options: TableOptio
     """Return the target; TableError if a column of the options doesn't exist."""
     choices = ", ".join(map(repr, names[:_SHOWN])) + (", …" if len(names) > _SHOWN else "")
     if target is None:
-        raise TableError(f"no column to predict is named: write target: COLUMN; it has {choices}")
+        raise TableError(
+            f"no column to predict is named: write target: COLUMN; the columns are {choices}"
+        )
     wanted = [("target", target), *(("table.columns", name) for name in options.columns)]
     wanted += [("table.split", name) for name in options.split.own_columns]
     problems = [
-        f"{key}: there is no column {name!r}{did_you_mean(name, names)}; it has {choices}"
+        f"{key}: there is no column {name!r}{did_you_mean(name, names)}; the columns are {choices}"
         for key, name in wanted
         if name not in names
     ]
@@ -303,7 +305,7 @@ def _features(
             found[name] = feature_of(rows[name], override, trained)
     if not any(feature.is_used for feature in found.values()):
         why = "; ".join(f"{name!r}: {feature.why}" for name, feature in found.items())
-        raise TableError(f"there is no column to predict {target!r} by. {why}".strip())
+        raise TableError(f"no column is left from which to predict {target!r}. {why}".strip())
     return found
 
 

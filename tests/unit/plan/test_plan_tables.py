@@ -274,18 +274,21 @@ def test_parquet_is_read_as_well_and_a_npz_travels_as_it_is(place: Path) -> None
 def test_all_regions_problems_are_told_at_once_and_nothing_is_left(place: Path) -> None:
     (place / "data/north.csv").write_text("churned,amount\n")
     lines = problems_of(place, target="churn")
-    it_has = "it has 'customer', 'amount', 'plan', 'churned'"
+    known = "the columns are 'customer', 'amount', 'plan', 'churned'"
     assert lines == [
         "data: data/north.csv: has a header and no rows",
-        f"target: there is no column 'churn' (did you mean 'churned'?); {it_has} (data/south.csv)",
+        f"target: there is no column 'churn' (did you mean 'churned'?); {known} (data/south.csv)",
     ]
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"target": None}, "no column to predict is named: write target: COLUMN; it has 'cus"),
-        ({"data": ["data/north.csv", "data/south.csv"]}, "one file per region, data names 2"),
+        (
+            {"target": None},
+            "no column to predict is named: write target: COLUMN; the columns are 'cus",
+        ),
+        ({"data": ["data/north.csv", "data/south.csv"]}, "one file per region, but `data` names 2"),
         ({"data": []}, "data: region 'north', region 'south': trainer: tabular reads one file per"),
         ({"data": "data"}, "trainer: tabular reads .csv, .tsv, .csv.gz, .parquet, and the .npz"),
         ({"data": "folder.csv"}, "is not a file; trainer: tabular reads one file per region"),
@@ -534,8 +537,8 @@ def test_a_study_without_split_or_task_gets_the_defaults_whoever_freezes_it(plac
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("target: y", "target: requires trainer: tabular; leave it out, your trainer reads its"),
-        ("table: {task: auto}", "table: requires trainer: tabular"),
+        ("target: y", "target: requires `trainer: tabular`; leave it out, because your trainer"),
+        ("table: {task: auto}", "table: requires `trainer: tabular`"),
     ],
 )
 def test_tables_of_another_trainer_are_its_own(tmp_path: Path, text: str, words: str) -> None:

@@ -151,7 +151,10 @@ def _clear(dags: Iterable[DagFiles]) -> None:
     for files in dags:
         while is_locked(files):
             if time.monotonic() > deadline:
-                raise PoolError(f"a DAGMan that is in no job queue still runs {str(files.dag)!r}")
+                raise PoolError(
+                    f"the DAGMan of {str(files.dag)!r} is no longer in the job queue, but its "
+                    "process still runs"
+                )
             time.sleep(0.2)
         set_aside(files)
 

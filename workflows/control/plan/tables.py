@@ -128,7 +128,7 @@ def _problems_of(
     places = study.data_of(region)
     if len(places) != 1:
         count = len(places) or "none"
-        text = f"trainer: tabular reads one file per region, data names {count}"
+        text = f"trainer: tabular reads one file per region, but `data` names {count}"
         return [_Fault(f"region {region!r}", text)]
     files = folder.region(region_slug(region))
     files.root.mkdir(parents=True, exist_ok=True)
