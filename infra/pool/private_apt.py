@@ -136,7 +136,7 @@ def machine_architecture() -> str:
     """Return Debian's name of this machine's processor; PoolError if it is unsupported."""
     machine, known = platform.machine(), " or ".join(ARCHITECTURES)
     if machine not in ARCHITECTURES:
-        raise PoolError(f"HTCondor can only be unpacked on {known}; this machine is {machine}")
+        raise PoolError(f"HTCondor can only be unpacked on {known}, not on {machine}")
     return ARCHITECTURES[machine]
 
 

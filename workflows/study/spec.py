@@ -72,7 +72,7 @@ def _trainer(value: Any, _handler: ValidatorFunctionWrapHandler) -> Any:
     if value == "tabular":
         return value
     if not isinstance(value, Mapping | Trainer):
-        raise refusal("must be tabular, or a table {command: …, files: …}")
+        raise refusal("must be `tabular`, or a table {command: …, files: …}")
     return Trainer.model_validate(value)
 
 
@@ -229,10 +229,10 @@ class Study(Section):
         elif self.checks and not self.daily:
             yield ("checks",), "requires a `daily:` table; add one, or leave `checks` out", {}
         if not self.publishes:
-            text = "requires published models, but publish is none; leave one of them out"
+            text = "requires published models, but `publish` is `none`; leave one of them out"
             yield from (((name,), text, {}) for name in self._given("gate", "keep", "export"))
         if self.daily and not self.publishes:
-            text = "daily requires published models, but publish is none; leave one of them out"
+            text = "`daily` requires published models; leave `publish: none` or `daily` out"
             yield ("publish",), text, self.publish
 
     def _of_pairs(self) -> Iterator[Refused]:

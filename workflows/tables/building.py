@@ -212,7 +212,7 @@ def _where(values: pl.Series, numbered: Sequence[int]) -> str:
     found = cells.understood_as("number", values)
     row = f"row {numbered[found.row]} below the header"
     if found.are_most():
-        are = "is so, in" if found.others == 1 else "are so, the first in"
+        are = "is like this, in" if found.others == 1 else "are like this, the first in"
         return f"; {found.others} of its cells {are} {row}"
     return (
         f" ({row}, {found.others} of its cells); or table: {{task: classification}}, if its "
@@ -260,9 +260,9 @@ def _check_parts(split: npt.NDArray[np.int8], goal: _Goal, target: str) -> None:
     if spread_of(goal.values[split == TRAIN]):
         return
     first = goal.values[split == TRAIN][0]
-    only = f"class only, {goal.classes[int(first)]!r}" if goal.classes else f"value only, {first:g}"
+    only = f"class, {goal.classes[int(first)]!r}" if goal.classes else f"value, {first:g}"
     where = "table.split" if spread_of(goal.values) else "the file"
-    raise TableError(f"target: the training rows have one {only}, in {target!r}; see {where}")
+    raise TableError(f"target: {target!r} has only one {only}, in the training rows; see {where}")
 
 
 # The columns

@@ -127,7 +127,7 @@ def test_plan_refuses_a_target_that_is_the_same_everywhere(place: Path) -> None:
         frame(0).with_columns(churned=pl.lit("5.5")).write_csv(place / f"data/{region}.csv")
     objective = {"metric": "val_rmse", "direction": "minimize"}
     [error] = problems_of(place, objective=objective)
-    said = "the training rows have one value only, 5.5, in 'churned'; see the file"
+    said = "'churned' has only one value, 5.5, in the training rows; see the file"
     assert said in error
     assert "data/north.csv" in error
 
@@ -141,7 +141,7 @@ def test_a_metric_that_needs_a_spread_is_refused_where_the_rows_have_none(place:
     objective = {"metric": "val_r2", "direction": "maximize"}
     given = {"table": {"split": {"column": "part"}}, "objective": objective}
     [error] = problems_of(place, report_metric="test_r2", **given)
-    assert "report_metric: the test rows have one value only, and test_r2 needs more" in error
+    assert "report_metric: the test rows have only one value, but test_r2 needs more" in error
 
 
 def test_plan_tells_what_it_found_in_each_regions_table(place: Path) -> None:
@@ -363,7 +363,7 @@ def test_all_regions_problems_are_told_at_once_and_nothing_is_left(place: Path) 
         ),
         (
             {"table": {"split": {"column": "part"}}},
-            "objective.metric: the validation rows have one class only, and val_auc needs both",
+            "objective.metric: the validation rows have only one class, but val_auc needs both",
         ),
     ],
 )

@@ -222,7 +222,7 @@ def test_rows_without_a_target_are_left_out_and_counted() -> None:
     [
         ({"y": cycle(None)}, {}, "the target 'y' is empty in every row"),
         ({"y": cycle("2026-01-05")}, {}, "the target 'y' holds dates; it must be numbers or cl"),
-        ({"y": cycle("a")}, {}, "the training rows have one class only"),
+        ({"y": cycle("a")}, {}, "'y' has only one class, 'a', in the training rows"),
         ({"y": [f"t{i}" for i in range(ROWS)]}, {}, "40 different values in 40 rows, too many"),
         (
             {"y": [*map(str, range(99, 98 + ROWS)), "?"]},

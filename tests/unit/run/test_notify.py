@@ -207,7 +207,7 @@ def test_a_study_names_its_channels_with_absolute_paths(tmp_path: Path) -> None:
         ("  - {mail: {to: a@b.c, user: me}}\n", "needs user with one of password_file"),
         (
             "  - {mail: {to: a@b.c, user: me, password_env: P, server: mail.example.org}}\n",
-            "none would send the password unencrypted",
+            "'none' would send the password unencrypted",
         ),
         ("  - {command: 'true', events: [regionfailed]}\n", "region-failed"),
         ("  - {command: 'true', events: []}\n", "must not be empty"),

@@ -104,7 +104,7 @@ def test_checks_need_days_to_compare_and_a_table_to_read(folder: Path) -> None:
 
 def test_a_day_needs_models(folder: Path) -> None:
     message = error_of(folder, MINIMAL + "publish: none\ndaily: {at: 02:30}\n")
-    assert "study.yaml:9: publish: daily requires published models" in message
+    assert "study.yaml:9: publish: `daily` requires published models" in message
 
 
 def test_a_frozen_study_keeps_its_day(folder: Path) -> None:

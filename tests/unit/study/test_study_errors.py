@@ -208,8 +208,8 @@ SIZE = ["a number above 0 and a unit, such as 2GB; units: KB, MB, GB, TB"]
             [":7: trainer.files.1: ", "/nix' does not exist"],
         ),
         ("files: [go.sh]", "files: 's3://a/b'", [":7: trainer.files: ", "is a URL"]),
-        (TRAINER, "trainer: tabulr", [":7: trainer: must be tabular, or a table", "'tabulr'"]),
-        (TRAINER, "trainer: [sh, go.sh]", [":7: trainer: must be tabular, or a table"]),
+        (TRAINER, "trainer: tabulr", [":7: trainer: must be `tabular`, or a table", "'tabulr'"]),
+        (TRAINER, "trainer: [sh, go.sh]", [":7: trainer: must be `tabular`, or a table"]),
         (TRAINER, "trainer: {comand: sh}", [":7: trainer: ", "did you mean 'command'?"]),
         # regions
         (REGIONS, "regions: false", [*REGION_FORMS, "False"]),

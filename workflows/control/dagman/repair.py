@@ -91,7 +91,9 @@ def serve(folder: RunFolder, fault: Fault) -> None:
             words, capture_output=True, text=True, timeout=START_SECONDS, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise PoolError(f"the service did not answer within {START_SECONDS:.0f} s") from error
+        raise PoolError(
+            f"the optimiser's service did not answer within {START_SECONDS:.0f} s"
+        ) from error
     if done.returncode:
         raise PoolError(done.stdout.strip() or done.stderr.strip())
 

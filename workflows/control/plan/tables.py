@@ -217,12 +217,8 @@ def _metric_problems(study: Study, found: Description) -> Iterator[str]:
             text = f"is {direction}, but a {size} {metric} is good: write {right}"
             yield f"{section}direction: {text}"
         elif (part := _PART_OF.get(metric)) in found.one_class:
-            what = (
-                "class only, and {} needs both"
-                if found.classes
-                else "value only, and {} needs more"
-            )
-            yield f"{section}metric: the {part} rows have one {what.format(metric)}"
+            what = "class, but {} needs both" if found.classes else "value, but {} needs more"
+            yield f"{section}metric: the {part} rows have only one {what.format(metric)}"
 
 
 def _direction_of(metric: str) -> str:
