@@ -326,7 +326,7 @@ class Trial:
         """
         if self.mode == "evaluate":
             if missing := [name for name in self.models if name not in self._evaluated]:
-                raise ValueError(f"not evaluated: {', '.join(missing)}")
+                raise ValueError(f"evaluated() was not called for: {', '.join(missing)}")
             self._write_result("complete", models=self._evaluated)
             sys.exit(0)
         finite = _finite(metrics)

@@ -83,7 +83,9 @@ def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
             connection.close()
         if reply is not None:
             return reply
-    raise ServiceError(f"the service died {ATTEMPTS} times during a request{_log_tail(folder)}")
+    raise ServiceError(
+        f"the optimiser's service died {ATTEMPTS} times during a request{_log_tail(folder)}"
+    )
 
 
 def is_served(folder: str) -> bool:
@@ -228,7 +230,8 @@ def _start_and_connect(folder: str, start: list[str]) -> Socket:
             return connection
         time.sleep(POLL_SECONDS)
     raise ServiceError(
-        f"the service did not start within {START_SECONDS:g} s{_log_tail(folder)}", for_now=True
+        f"the optimiser's service did not start within {START_SECONDS:g} s{_log_tail(folder)}",
+        for_now=True,
     )
 
 

@@ -120,7 +120,7 @@ class RegionStudy:
             if trial is None and isinstance(outcome, Abandoned):
                 return
             if trial is None:
-                raise TrialfleetError(f"node {node!r} of study {self.name!r} was never asked")
+                raise TrialfleetError(f"study {self.name!r} has no trial for the node {node!r}")
             if trial.state.is_finished():
                 return
             state, value, attributes = self._as_stored(outcome)

@@ -26,7 +26,7 @@ def read_copy(path: Path) -> dict[str, Any]:
     """Return a run's study from the JSON copy of `path`; one of `files.DAMAGED` if outdated."""
     copy = json.loads(path.with_suffix(".json").read_bytes())
     if copy["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest():
-        raise ValueError(f"{path} was written since its copy was made")
+        raise ValueError(f"{path} has changed since its copy was made")
     frozen: dict[str, Any] = copy["frozen"]
     return frozen
 

@@ -60,5 +60,5 @@ def fetch_key() -> bytes:
     except OSError as error:
         raise PoolError(f"the key of HTCondor's repository, {KEY_URL}: {error}") from error
     if not key.startswith(KEY_BEGINS):
-        raise PoolError(f"{KEY_URL} did not return a key, but {key[:40]!r}")
+        raise PoolError(f"{KEY_URL} did not return a key; it returned {key[:40]!r}")
     return key

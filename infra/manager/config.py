@@ -44,8 +44,8 @@ class ManagerSettings:
         check_user(self.user)
         if self.address and not ADDRESS.fullmatch(self.address):
             raise InputError(
-                f"the manager's address must be a host name or an IPv4 address (without the port,"
-                f" which is {self.port}), but it is {self.address!r}"
+                f"the manager's address is {self.address!r}; it must be a host name or an IPv4"
+                f" address, without the port ({self.port})"
             )
         if self.forwarded and not self.address:
             raise InputError("a forwarded manager needs the address that is forwarded to it")

@@ -169,9 +169,9 @@ def refuse_where_impossible() -> None:
     missing = private_apt.missing_programs()
     if missing:
         raise PoolError(
-            f"HTCondor {LEAST} or newer is needed: there is no such {MASTER}"
-            f" on PATH, and without {' and '.join(missing)} it can't be unpacked here;"
-            f" to install it, see {INSTALL_GUIDE}"
+            f"HTCondor {LEAST} or newer is needed, but it is not on PATH ({MASTER}), and trialfleet"
+            f" can't unpack it on a machine without {' and '.join(missing)};"
+            f" to install HTCondor, see {INSTALL_GUIDE}"
         )
     private_apt.machine_architecture()
     private_apt.keyring()

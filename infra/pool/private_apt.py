@@ -136,7 +136,7 @@ def machine_architecture() -> str:
     """Return Debian's name of this machine's processor; PoolError if it is unsupported."""
     machine, known = platform.machine(), " or ".join(ARCHITECTURES)
     if machine not in ARCHITECTURES:
-        raise PoolError(f"HTCondor can be unpacked on {known}, not on {machine}")
+        raise PoolError(f"HTCondor can only be unpacked on {known}, not on {machine}")
     return ARCHITECTURES[machine]
 
 
@@ -163,8 +163,8 @@ def mirrors() -> list[str]:
     named = os.environ.get(MIRROR_VARIABLE, "").rstrip("/")
     if not (mirrors := list(dict.fromkeys(filter(None, [named, *usable])))):
         raise PoolError(
-            "HTCondor is unpacked from Debian's archive, but this machine's apt has no mirror of"
-            f" it: name one in {MIRROR_VARIABLE}, or install HTCondor as htcondor.org says"
+            "HTCondor is unpacked from a Debian mirror, but this machine's apt sources list none:"
+            f" name one in {MIRROR_VARIABLE}, or install HTCondor as htcondor.org says"
         )
     return mirrors
 

@@ -65,7 +65,8 @@ def mapped_account() -> pwd.struct_passwd:
     usable.sort(key=lambda entry: (entry.pw_name not in PREFERRED, entry.pw_uid))
     if not usable:
         raise PoolError(
-            "this machine has only the accounts 'root' and 'nobody': run as a plain user"
+            "HTCondor refuses root's jobs, and this machine has no account besides root and nobody:"
+            " create one, and run trialfleet as that user"
         )
     return usable[0]
 

@@ -37,8 +37,8 @@ def make(host: Host) -> None:
     for account, number in NUMBERS.items():
         if made.get(account) != number:
             raise StepError(
-                f"the account {account} has the number {made.get(account)} instead of {number}:"
-                " use an AMI on which this name and number are free"
+                f"the account {account} has the user id {made.get(account)} instead of {number}:"
+                " use an AMI on which this name and this id are free"
             )
     _make_homes(host)
 

@@ -93,9 +93,9 @@ def install_debians(host: Host, kernel: str) -> None:
     found = packages.components(host)
     if not set(DEBIANS) <= set(found):
         raise StepError(
-            f"Debian's NVIDIA driver is in {' and '.join(DEBIANS)}, but this machine's sources"
-            f" only have {', '.join(found)}: add them to the sources in /etc/apt, or use an image"
-            " with the driver (the fleet's `ami:`)"
+            f"Debian's NVIDIA driver needs the components {' and '.join(DEBIANS)}, but this"
+            f" machine's apt sources only have {', '.join(found)}: add the missing ones in"
+            " /etc/apt, or use an image with the driver (the fleet's `ami:`)"
         )
     packages.install(host, f"linux-headers-{kernel}", "nvidia-driver", "nvidia-smi")
 

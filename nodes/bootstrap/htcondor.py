@@ -61,8 +61,9 @@ def add_apt_repository(host: Host, version: str) -> None:
     name, release = system.get("ID"), system.get("VERSION_CODENAME")
     if name not in {"ubuntu", "debian"} or platform.machine() != "x86_64":
         raise StepError(
-            f"HTCondor {version} is in no repository of {system.get('PRETTY_NAME')}, and HTCondor's"
-            f" own does not support {name} on {platform.machine()}: use an AMI with HTCondor"
+            f"the repositories of {system.get('PRETTY_NAME')} don't have HTCondor {version}, and"
+            f" HTCondor's own repository does not support {name} on {platform.machine()}:"
+            " use an AMI with HTCondor"
         )
     host.write(KEY, download(f"{REPOSITORY}/keys/HTCondor-{channel(version)}-Key"))
     place = f"{REPOSITORY}/{name}/{channel(version)}"

@@ -47,7 +47,10 @@ class Channel:
         """
         config = os.environ.pop(CONFIG, None)
         if config is None:
-            raise OSError(f"${CONFIG} is not set: not a job, or one without want_io_proxy = true")
+            raise OSError(
+                f"${CONFIG} is not set: this is not an HTCondor job, or its submit file lacks "
+                "want_io_proxy = true"
+            )
         file = Path(config)
         try:
             _set(_SET_DUMPABLE, 0)

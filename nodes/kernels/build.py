@@ -117,7 +117,9 @@ def cache() -> Path:
     try:
         caches = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     except RuntimeError as error:
-        raise toolchain.BuildError("this user has no home folder for a library") from error
+        raise toolchain.BuildError(
+            "this user has no home folder for the compiled kernels: name one in TRIALFLEET_KERNELS"
+        ) from error
     return Path(caches) / "trialfleet" / "kernels"
 
 

@@ -224,7 +224,7 @@ def _check(
     learned = arrays[target][split == TRAIN]
     if len(np.unique(learned)) < 2 or (task == "regression" and not spread_of(learned)):
         what = "class" if task == "classification" else "value"
-        raise ValueError(f"the training rows have one {what} only in {target!r}: {learned[0]}")
+        raise ValueError(f"{target!r} has only one {what} in the training rows: {learned[0]}")
 
 
 def _check_split(split: npt.NDArray[Any]) -> None:

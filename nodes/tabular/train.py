@@ -88,7 +88,9 @@ def check(chosen: settings.Settings, t: trial.Trial) -> None:
                 f"precision is {chosen.precision!r}, which is for GPUs; choose auto or float32"
             )
     elif chosen.batch_size < t.gpus:
-        raise ValueError(f"batch_size is {chosen.batch_size}, with {t.gpus} GPUs to share it")
+        raise ValueError(
+            f"batch_size is {chosen.batch_size}; with {t.gpus} GPUs it must be {t.gpus} or more"
+        )
 
 
 def require_gpus(t: trial.Trial) -> None:

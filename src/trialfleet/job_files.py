@@ -113,7 +113,7 @@ def parsed(content: bytes) -> Any:
     try:
         return json.loads(content.decode())
     except RecursionError as error:
-        raise ValueError("it is too deep") from error
+        raise ValueError("it is nested too deeply") from error
 
 
 def read_record(

@@ -32,7 +32,7 @@ def export(run_or_study: str | None, as_json: bool) -> None:
     study, variables = _study_of(run_or_study)
     targets = of_study(study, variables)
     if targets is None:
-        raise InputError(f"the study {study.name!r} has no export: table; see docs/exports.md")
+        raise InputError(f"the study {study.name!r} has no `export:` table; see docs/exports.md")
     folder, lines = ExportFolder.for_study(study), []
 
     def tell(line: str) -> None:

@@ -36,7 +36,7 @@ def test(study: Path, as_json: bool) -> None:
 
     whole = load_whole(study)
     if not whole.notify:
-        raise InputError(f"{study}: the study has no notify: list; see docs/alerts.md")
+        raise InputError(f"{study}: the study has no `notify:` list; see docs/alerts.md")
     with errors_with_lines(study):
         channels = whole.channels(study.absolute().parent)
     event = Event(

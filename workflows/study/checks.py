@@ -146,7 +146,7 @@ def _trials_per_job(value: Any) -> int | Literal["all"]:
         return "all"
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
-    raise refusal("must be all, or a whole number above 0")
+    raise refusal("must be `all`, or a whole number above 0")
 
 
 TrialsPerJob = Annotated[

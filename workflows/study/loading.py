@@ -144,9 +144,9 @@ def load_fleet(path: Path) -> Fleet:
             return studys_fleet(study.fleet, study.name, shares, gangs=gangs)
     if "search_space" in tree:
         raise StudyError(
-            f"{path}: the study has no fleet: table; add one, beginning with aws_regions"
+            f"{path}: the study has no `fleet:` table; add one, beginning with `aws_regions`"
         )
     fleet = validated(Fleet, path, tree)
     if fleet.name is None:
-        raise StudyError(f"{path}: name: a fleet in a separate file needs a name")
+        raise StudyError(f"{path}: a fleet in a separate file needs a name; add `name:`")
     return fleet

@@ -135,7 +135,7 @@ class Mail(Section):
         if not 0 < self.port < 65536:
             refuse("Mail", [(("server",), "must have a port from 1 to 65535", self.server)])
         if self.user and self.secured == "none" and self.host not in {"localhost", "127.0.0.1"}:
-            text = "none would send the password unencrypted; use tls or starttls"
+            text = "'none' would send the password unencrypted; use 'tls' or 'starttls'"
             refuse("Mail", [(("security",), text, "none")])
         return self
 

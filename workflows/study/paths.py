@@ -221,11 +221,10 @@ def writable_folder(name: str, folder: Path, keys: Keys) -> str:
     except OSError as error:
         raise UnusableStudyError(Problem(keys, str(error))) from error
     if not usable:
-        why = "you may not write there" if near.is_dir() else "it is not a folder"
-        where = f"name another folder with {dotted(keys)}: …"
-        raise UnusableStudyError(
-            Problem(keys, f"{str(path)!r} needs {str(near)!r}: {why}; {where}")
-        )
+        why = "is not writable for you" if near.is_dir() else "is not a folder"
+        what = "it" if near == path else repr(str(near))
+        text = f"{str(path)!r} can't be used, because {what} {why}; name another folder"
+        raise UnusableStudyError(Problem(keys, f"{text} with `{dotted(keys)}: …`"))
     return str(path)
 
 
@@ -268,7 +267,7 @@ def absolute_storage(url: str, folder: Path, keys: Keys) -> str:
     path = (folder / parsed.database).absolute()
     if not path.parent.is_dir() or path.is_dir():
         raise UnusableStudyError(
-            Problem(keys, f"{str(path)!r} needs an existing folder to be a file in")
+            Problem(keys, f"{str(path)!r} must be a file in an existing folder")
         )
     writable_folder(str(path.parent), folder, keys)
     return parsed.set(database=str(path)).render_as_string(hide_password=False)

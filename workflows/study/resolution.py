@@ -80,7 +80,7 @@ def published(study: Study, folder: Path) -> dict[str, Any]:
 def _regions(study: Study, folder: Path) -> dict[str, Region]:
     if isinstance(study.regions, RegionGlob):
         if study.data:
-            text = "with regions: {glob: …} the matching files are the data; leave data out"
+            text = "with `regions: {glob: …}` the matching files are the data; leave `data` out"
             raise UnusableStudyError(Problem(("data",), text))
         found = regions_of_glob(study.regions.glob, folder, ("regions", "glob"))
         return {name: Region(data=[file]) for name, file in found.items()}
@@ -168,8 +168,8 @@ def _check_s3_keys(study: Study, regions: Mapping[str, Region]) -> None:
                 raise UnusableStudyError(
                     Problem(
                         _data_keys(study, name),
-                        f"{place!r} requires s3: {{access_key_id_file: …, "
-                        "secret_access_key_file: …}, which HTCondor signs it with",
+                        f"{place!r} is in S3, so HTCondor needs keys to read it: add "
+                        "`s3: {access_key_id_file: …, secret_access_key_file: …}`",
                     )
                 )
 

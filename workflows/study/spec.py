@@ -72,7 +72,7 @@ def _trainer(value: Any, _handler: ValidatorFunctionWrapHandler) -> Any:
     if value == "tabular":
         return value
     if not isinstance(value, Mapping | Trainer):
-        raise refusal("must be tabular, or a table {command: …, files: …}")
+        raise refusal("must be `tabular`, or a table {command: …, files: …}")
     return Trainer.model_validate(value)
 
 
@@ -222,23 +222,25 @@ class Study(Section):
 
     def _of_absent_parts(self) -> Iterator[Refused]:
         if self.trainer != "tabular":
-            text = "requires trainer: tabular; leave it out, your trainer reads its own data"
+            text = (
+                "requires `trainer: tabular`; leave it out, because your trainer reads its own data"
+            )
             yield from (((name,), text, {}) for name in self._given("target", "table", "checks"))
         elif self.checks and not self.daily:
-            yield ("checks",), "requires daily:; leave it out", {}
+            yield ("checks",), "requires a `daily:` table; add one, or leave `checks` out", {}
         if not self.publishes:
-            text = "requires published models, but publish is none; leave one of them out"
+            text = "requires published models, but `publish` is `none`; leave one of them out"
             yield from (((name,), text, {}) for name in self._given("gate", "keep", "export"))
         if self.daily and not self.publishes:
-            text = "daily requires published models, but publish is none; leave one of them out"
+            text = "`daily` requires published models; leave `publish: none` or `daily` out"
             yield ("publish",), text, self.publish
 
     def _of_pairs(self) -> Iterator[Refused]:
         if self.export and self.export.s3 and self.publish.startswith(URL_PREFIXES):
-            text = "is in publish already; leave one of them out"
+            text = "`publish` already names a place in S3; leave one of the two out"
             yield ("export", "s3"), text, self.export.s3
         if self.has_gangs and self.resources.trials_per_gpu > 1:
-            text = "must be a whole number with nodes, because a rank does not share its GPUs"
+            text = "must be a whole number with `nodes`, because a gang's jobs don't share GPUs"
             yield ("resources", "gpus"), text, self.resources.gpus
         if self.image and self.python and "/" in self.python and not self.python.startswith("/"):
             text = "must be an absolute path in the image, or a name on its PATH"

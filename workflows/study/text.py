@@ -52,8 +52,8 @@ def read_yaml(path: Path, *, largest: int | None = LARGEST_STUDY) -> Any:
         what = str(error.problem or error.context)
         if isinstance(error, DuplicateKeyError):
             what = what.partition(" with value")[0] + " in one table"  # without a password
-        beyond = " that a study may have" if isinstance(error, _BeyondStudyError) else ""
-        raise StudyError(f"{path}{line}: not YAML{beyond}: {what}") from None
+        fault = "unsupported YAML" if isinstance(error, _BeyondStudyError) else "not YAML"
+        raise StudyError(f"{path}{line}: {fault}: {what}") from None
     except ReaderError as error:
         at = text.count("\n", 0, error.position) + 1
         what = f"the character {chr(error.character)!r} is not allowed"
@@ -116,11 +116,11 @@ class _Composer(Composer):
         event = self.parser.peek_event()
         if getattr(event, "tag", None) not in {None, "!"}:
             given = str(event.tag).replace("tag:yaml.org,2002:", "!!")
-            self._refuse(event, f"the tag {given!r}; write the value alone")
+            self._refuse(event, f"the tag {given!r}; write the value without a tag")
         if self._depth == DEEPEST:
             self._refuse(event, f"more than {DEEPEST} levels deep")
         if not isinstance(event, AliasEvent) and event.anchor in self.anchors:
-            self._refuse(event, f"the anchor &{event.anchor} for the second time")
+            self._refuse(event, f"the anchor &{event.anchor} is defined twice")
         before = self._values
         self._depth += 1
         node: Node = super().compose_node(parent, index)
@@ -134,7 +134,9 @@ class _Composer(Composer):
         else:
             self._refuse(event, f"the alias *{event.anchor} is a part of itself")
         if self._values > MOST_VALUES:
-            self._refuse(event, f"more than {MOST_VALUES:,} values, with those behind aliases")
+            self._refuse(
+                event, f"more than {MOST_VALUES:,} values, counting those that aliases repeat"
+            )
         return node
 
     def _refuse(self, event: Any, what: str) -> None:

@@ -212,7 +212,7 @@ def _where(values: pl.Series, numbered: Sequence[int]) -> str:
     found = cells.understood_as("number", values)
     row = f"row {numbered[found.row]} below the header"
     if found.are_most():
-        are = "is so, in" if found.others == 1 else "are so, the first in"
+        are = "is like this, in" if found.others == 1 else "are like this, the first in"
         return f"; {found.others} of its cells {are} {row}"
     return (
         f" ({row}, {found.others} of its cells); or table: {{task: classification}}, if its "
@@ -260,9 +260,9 @@ def _check_parts(split: npt.NDArray[np.int8], goal: _Goal, target: str) -> None:
     if spread_of(goal.values[split == TRAIN]):
         return
     first = goal.values[split == TRAIN][0]
-    only = f"class only, {goal.classes[int(first)]!r}" if goal.classes else f"value only, {first:g}"
+    only = f"class, {goal.classes[int(first)]!r}" if goal.classes else f"value, {first:g}"
     where = "table.split" if spread_of(goal.values) else "the file"
-    raise TableError(f"target: the training rows have one {only}, in {target!r}; see {where}")
+    raise TableError(f"target: {target!r} has only one {only}, in the training rows; see {where}")
 
 
 # The columns
@@ -272,11 +272,13 @@ def _check_columns(names: Sequence[str], target: str | None, options: TableOptio
     """Return the target's name; TableError if a column that `options` name doesn't exist."""
     choices = ", ".join(map(repr, names[:_SHOWN])) + (", …" if len(names) > _SHOWN else "")
     if target is None:
-        raise TableError(f"no column to predict is named: write target: COLUMN; it has {choices}")
+        raise TableError(
+            f"no column to predict is named: write target: COLUMN; the columns are {choices}"
+        )
     wanted = [("target", target), *(("table.columns", name) for name in options.columns)]
     wanted += [("table.split", name) for name in options.split.own_columns]
     problems = [
-        f"{key}: there is no column {name!r}{did_you_mean(name, names)}; it has {choices}"
+        f"{key}: there is no column {name!r}{did_you_mean(name, names)}; the columns are {choices}"
         for key, name in wanted
         if name not in names
     ]
@@ -303,7 +305,7 @@ def _features(
             found[name] = feature_of(rows[name], override, trained)
     if not any(feature.is_used for feature in found.values()):
         why = "; ".join(f"{name!r}: {feature.why}" for name, feature in found.items())
-        raise TableError(f"there is no column to predict {target!r} by. {why}".strip())
+        raise TableError(f"no column is left from which to predict {target!r}. {why}".strip())
     return found
 
 

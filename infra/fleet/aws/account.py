@@ -87,7 +87,7 @@ def check_found_by_jobs(whose: str, environment: Mapping[str, str] = os.environ)
         raise InputError(
             f"{secrets}: {whose} runs in the background and does not see these variables, because "
             "secrets are not written into a run's files. Put the keys into ~/.aws/credentials or "
-            "into files that the study's s3: names, or give this machine an instance profile"
+            "into the files of the study's `s3:`, or give this machine an instance profile"
         )
 
 
@@ -101,12 +101,14 @@ def _check_without(secrets: str, account: str, aws_region: str) -> None:
     except FleetError:
         found = ""
     if found != account:
-        instead = f"it would act in account {found}, not in {account}" if found else "it has no AWS"
+        instead = (
+            f"it would act in account {found}, not in {account}" if found else "it can't use AWS"
+        )
         raise InputError(
             f"{secrets}: the run's autoscaler is a job and does not see these variables, because "
             f"secrets are not written into a run's files; without them {instead}. Put the keys "
             "into ~/.aws/credentials, give this machine an instance profile, or set "
-            "autoscale: off and keep `trialfleet fleet autoscale` running yourself"
+            "`autoscale: off` and keep `trialfleet fleet autoscale` running yourself"
         )
 
 

@@ -86,8 +86,8 @@ def exists(s3: S3Client, name: str, account: str) -> bool:
         if code_of(error) != "403":  # an answer without a body: AWS says no more
             raise
         raise FleetError(
-            f"the bucket {name} is another account's, or the permission s3:ListBucket is denied; "
-            "`trialfleet fleet plan --policy` prints the policy that is needed"
+            f"the bucket {name} belongs to another account, or the permission s3:ListBucket is "
+            "denied; `trialfleet fleet plan --policy` prints the policy that is needed"
         ) from error
     return found is not None
 
@@ -129,8 +129,8 @@ def _check_users(fleet: Fleet, found: bool, s3: S3Client) -> None:
     region = s3.head_bucket(Bucket=fleet.bucket).get("BucketRegion", fleet.home)
     if region != fleet.home:
         raise InputError(
-            f"bucket: {fleet.bucket} is in {region}, but the fleet's home, the first of "
-            f"aws_regions, is {fleet.home}: name a bucket there, or put {region} first"
+            f"bucket: {fleet.bucket} is in {region}, but must be in {fleet.home}, the first of the "
+            f"fleet's `aws_regions`: name a bucket in {fleet.home}, or list {region} first"
         )
 
 

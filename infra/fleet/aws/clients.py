@@ -109,8 +109,8 @@ class Aws:
     def _make_client(self, service: str, aws_region: str) -> Any:
         if self._only and service != "sts" and (found := self.account(aws_region)) != self._only:
             raise FleetError(
-                f"the AWS credentials here are of account {found}, and this fleet is in "
-                f"{self._only}: correct ~/.aws, or the profile or role that it names"
+                f"the AWS credentials here belong to account {found}, but this fleet is in account "
+                f"{self._only}: use that account's keys in ~/.aws, or its profile or role"
             )
         try:
             client = self._session.client(  # type: ignore[call-overload]

@@ -33,8 +33,8 @@ def find(aws: Aws, fleet: Fleet, aws_region: str, architecture: str) -> Image:
     if found.architecture != architecture:
         raise InputError(
             f"ami: {wanted} is for {found.architecture}, but the instance types are "
-            f"{architecture}: choose types of one architecture, or write "
-            "{architecture} in an ssm: parameter"
+            f"{architecture}: choose types with the image's architecture, or name the image by an "
+            "`ssm:` parameter with {architecture} in its path"
         )
     return found
 

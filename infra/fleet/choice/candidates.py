@@ -109,13 +109,13 @@ def order(fleet: Fleet) -> Callable[[Candidate], tuple[object, ...]]:
 
 def _nothing(fleet: Fleet, dropped: Mapping[tuple[str, str, str], list[str]]) -> str:
     if not dropped:
-        kinds = ", ".join(fleet.instance_types) or "type with what `needs` asks for"
+        kinds = ", ".join(fleet.instance_types) or "type that meets `needs`"
         where = ", ".join(fleet.zones or fleet.aws_regions)
-        return f"no node can be had: no {kinds} is offered in {where}"
+        return f"no node can be started: no {kinds} is offered in {where}"
     reasons = [
         f"{name} {lifecycle} in {', '.join(places)}: {reason}"
         for (name, lifecycle, reason), places in dropped.items()
     ]
     more = [f"… and {len(reasons) - MOST_REASONS} more"] if len(reasons) > MOST_REASONS else []
     lines = "\n".join(f"  {line}" for line in [*reasons[:MOST_REASONS], *more])
-    return f"no node can be had, of all that the fleet allows:\n{lines}"
+    return f"no node can be started; what the fleet allows, and why it is ruled out:\n{lines}"

@@ -45,8 +45,9 @@ def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
     found = _called(aws, aws_region, listed)
     if old := [f"{kind.name} ({kind.gpu})" for kind in found if kind.gpu in too_old]:
         raise InputError(
-            f"instance_types: {', '.join(old)}: the driver in AWS's image, NVIDIA's open one, only "
-            "supports Turing GPUs (T4) and newer: name an image with another driver in `ami:`"
+            f"instance_types: {', '.join(old)}: too old for the NVIDIA driver in AWS's image, "
+            "which only supports Turing GPUs (T4) and newer: choose newer types, or an image with "
+            "another driver in `ami:`"
         )
     missing = [name for name in listed if name not in {kind.name for kind in found}]
     if missing:

@@ -48,7 +48,8 @@ def image_builder(aws: Aws, fleet: Fleet, inputs: NodeInputs, architecture: str)
     )
     if len(data) > COMPONENT_LIMIT:
         raise FleetError(
-            f"the recipe has {len(data)} characters, Image Builder takes {COMPONENT_LIMIT}: "
+            f"the recipe has {len(data)} characters, but Image Builder takes at most "
+            f"{COMPONENT_LIMIT}: "
             "use the script (`--format script`)"
         )
     owner = f"arn:aws:imagebuilder:{fleet.home}:{aws.account(fleet.home)}"

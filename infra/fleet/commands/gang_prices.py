@@ -59,8 +59,9 @@ def gang_price(fleet: Fleet, gang: GangNeed, candidates: Sequence[Candidate]) ->
     cheapest = min(-(-gang.min // held) * one.price for held, one in pairs)
     if nodes_within(cap, 0.0, cheapest) < 1:
         raise InputError(
-            f"a gang begins with {gang.min} jobs (resources.nodes.min), and their nodes cost at "
-            f"least {cheapest:.2f} USD per hour, more than price_cap.hour, which is {cap:g}"
+            f"a gang begins with {gang.min} jobs (`resources.nodes.min`), whose nodes cost at "
+            f"least {cheapest:.2f} USD per hour, more than `price_cap.hour`, which is {cap:g}: "
+            "raise the cap, or lower `resources.nodes.min`"
         )
     held, chosen = pairs[0]
     nodes = [-(-jobs // held) for jobs in (gang.min, gang.max)]

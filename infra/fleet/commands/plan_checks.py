@@ -44,8 +44,8 @@ def _of_hour(fleet: Fleet, price: float) -> str:
     if paid >= fleet.nodes.min:
         return ""
     return (
-        f"price_cap.hour, which is {fleet.price_cap.hour:g}, pays for {paid} nodes at {price:g} "
-        f"USD per hour, fewer than nodes.min, which is {fleet.nodes.min}: raise the cap"
+        f"`price_cap.hour` ({fleet.price_cap.hour:g}) pays for {paid} nodes at {price:g} "
+        f"USD per hour, fewer than `nodes.min` ({fleet.nodes.min}): raise the cap"
     )
 
 
@@ -54,8 +54,8 @@ def _of_run(fleet: Fleet, price: float) -> str:
     if cap is None or cap / price * 60 > BOOT_MINUTES:
         return ""
     return (
-        f"price_cap.run, which is {cap:g}, pays for {cap / price * 60:.0f} minutes of one node at "
-        f"{price:g} USD per hour, and a node may take {BOOT_MINUTES} until it joins"
+        f"`price_cap.run` ({cap:g}) pays for {cap / price * 60:.0f} minutes of one node at "
+        f"{price:g} USD per hour, but a node may take {BOOT_MINUTES} minutes to join: raise the cap"
     )
 
 

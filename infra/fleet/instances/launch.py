@@ -241,7 +241,7 @@ class _Order:
             reason = f"a gang's nodes must be in one zone, and the existing ones are in {self.zone}"
             return Refusal(pools=label(pools[:1]), code="zone", reason=reason)
         nodes = "node" if count == 1 else "nodes"
-        reason = f"no pool is left for {count} {nodes}: see `trialfleet fleet plan`"
+        reason = f"no instance type is left for {count} {nodes}: see `trialfleet fleet plan`"
         return Refusal(pools=lifecycle, code="none", reason=reason)
 
     def ask(self, pools: Sequence[Candidate], wanted: int, least: int) -> Launched:

@@ -41,7 +41,7 @@ def split(manager: str) -> tuple[str, int]:
     port = int(found[2] or PORT) if found else 0
     if found is None or not 0 < port < 65_536:
         raise InputError(
-            f"the manager's address must be a host name or an IPv4 address, with :PORT (1 to 65535)"
-            f" if it isn't {PORT}, but it is {manager!r}"
+            f"the manager's address is {manager!r}; it must be a host name or an IPv4 address,"
+            f" followed by :PORT (1 to 65535) unless the port is {PORT}"
         )
     return found[1], port

@@ -30,7 +30,7 @@ def render(settings: Mapping[str, Any]) -> str:
     size = len(text.encode())
     if size > LIMIT:
         raise FleetError(
-            f"the user data has {size} bytes, EC2 allows {LIMIT}: "
+            f"the nodes' user data has {size} bytes, but EC2 allows {LIMIT}: "
             f"use shorter names (bucket, manager, run: {settings.get('run')!r})"
         )
     return text

@@ -147,7 +147,8 @@ def of_run(jobs: Iterable[Ad], run: str, folder: str = "") -> list[Ad]:
     folders = sorted({str(job.get("TrialfleetFolder")) for job in own})
     if run and len(folders) > 1:
         raise PoolError(
-            f"trials of several runs called {run!r} are in the queue: {', '.join(folders)}"
+            f"trials of several runs called {run!r} are in the queue: {', '.join(folders)}; "
+            "stop all but one with: trialfleet stop FOLDER"
         )
     return own
 

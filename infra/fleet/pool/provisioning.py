@@ -28,8 +28,8 @@ class Graph:
         self.job = job or os.environ.get("CONDOR_ID", "")
         if not self.job.replace(".", "", 1).isdigit():
             raise InputError(
-                "a provisioner must be started by HTCondor as a node of a graph, with its job's id"
-                f" in CONDOR_ID, which is {self.job!r} here"
+                "the provisioner must be started by HTCondor, as a node of a run's graph: CONDOR_ID"
+                f" must be its job's id, but is {self.job!r}"
             )
         self._quiet = 0
 

@@ -32,7 +32,10 @@ def note_down(fleet: str, seconds: float = STEP_SECONDS) -> None:
         deadline = time.monotonic() + seconds
         while not _is_free(lock):
             if time.monotonic() > deadline:
-                raise FleetError(f"the fleet's autoscaler has not ended a step in {seconds:.0f} s")
+                raise FleetError(
+                    f"the fleet's autoscaler did not finish its current step within {seconds:.0f} "
+                    "s; repeat the command later"
+                )
             time.sleep(0.2)
     except OSError as error:
         raise FleetError(f"the note that the fleet is down, {file}: {error}") from error

@@ -301,6 +301,8 @@ class Fleet(Section):
             if missing:
                 refuse("Fleet", [(("ami",), f"lacks {', '.join(missing)}", self.ami)])
         elif self.ami.startswith("ami-") and len(self.aws_regions) > 1:
-            text = "an image belongs to one AWS region; give a table of images or an ssm: parameter"
+            text = (
+                "an image belongs to one AWS region; give a table of images or an `ssm:` parameter"
+            )
             refuse("Fleet", [(("ami",), text, self.ami)])
         return self

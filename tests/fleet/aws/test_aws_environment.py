@@ -76,7 +76,7 @@ def test_keys_in_the_environment_alone_are_refused(shell: pytest.MonkeyPatch) ->
         account.snapshot(HOME)
     text = str(refused.value)
     assert text.startswith("AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY: ")
-    assert "it has no AWS" in text
+    assert "it can't use AWS" in text
     assert "~/.aws/credentials" in text
     assert "very-secret" not in text
 
@@ -153,8 +153,8 @@ def test_another_account_is_refused_and_not_asked_anything(
         with pytest.raises(FleetError) as refused:
             inventory.instances(aws, fleet())
     assert str(refused.value) == (
-        f"the AWS credentials here are of account {ACCOUNT}, and this fleet is in {OTHER}: correct "
-        "~/.aws, or the profile or role that it names"
+        f"the AWS credentials here belong to account {ACCOUNT}, but this fleet is in account "
+        f"{OTHER}: use that account's keys in ~/.aws, or its profile or role"
     )
     assert inventory.instances(Aws(account=ACCOUNT), fleet()) == []
 

@@ -61,7 +61,7 @@ def test_a_name_that_is_still_being_deleted_is_waited_for(cloud: Account) -> Non
 
 def test_another_accounts_bucket_is_not_used(cloud: Account) -> None:
     cloud.faults.refuse("HeadBucket", "403", "Forbidden", status=403)
-    with pytest.raises(FleetError, match=rf"{OWN} is another account's, or .*s3:ListBucket"):
+    with pytest.raises(FleetError, match=rf"{OWN} belongs to another account, or .*s3:ListBucket"):
         bucket.ensure(cloud.aws, fleet(), ACCOUNT)
 
 
@@ -87,7 +87,7 @@ def test_a_users_bucket_that_does_not_exist_is_not_made(cloud: Account) -> None:
 
 def test_a_users_bucket_in_another_region_is_refused(cloud: Account) -> None:
     make_users(cloud, "eu-central-1")
-    with pytest.raises(InputError, match=r"is in eu-central-1.* put eu-central-1 first"):
+    with pytest.raises(InputError, match=r"is in eu-central-1.* list eu-central-1 first"):
         bucket.ensure(cloud.aws, fleet(bucket="users"), ACCOUNT)
 
 

@@ -107,7 +107,7 @@ def usual_makes() -> list[str]:
             "has room for at most 3: nodes.max is 3, and a node holds 1 of them",
         ),
         ("memory: 4GB", "memory: 4TB", "nodes.max is 3, and a node holds 0 of them"),
-        ("spot:", "price_cap: {hour: 30}\n  spot:", "more than price_cap.hour, which is 30"),
+        ("spot:", "price_cap: {hour: 30}\n  spot:", "more than `price_cap.hour`, which is 30"),
     ],
 )
 def test_a_gang_that_could_never_begin_is_an_error_of_plan(

@@ -545,7 +545,7 @@ def test_a_share_without_a_pool_is_reported(cloud: Account) -> None:
     launched = ask(cloud, [on_demand], 2, spot={"base": 1, "ceiling": 0.1})
     assert zones(launched) == [HOME + "b"]
     [refusal] = launched.refusals
-    assert str(refusal) == "spot: no pool is left for 1 node: see `trialfleet fleet plan`"
+    assert str(refusal) == "spot: no instance type is left for 1 node: see `trialfleet fleet plan`"
 
 
 def test_nodes_that_came_are_reported_although_a_later_request_fails(cloud: Account) -> None:

@@ -193,15 +193,15 @@ def test_on_demand_prices_stand_beside_those_of_spot(cloud: Account, file: Path)
         (
             {"price_cap": {"hour": 3}, "nodes": {"min": 3, "max": 4}},
             (
-                "price_cap.hour, which is 3, pays for 2 nodes at 1.123 USD per hour, fewer than "
-                "nodes.min, which is 3: raise the cap"
+                "`price_cap.hour` (3) pays for 2 nodes at 1.123 USD per hour, fewer than "
+                "`nodes.min` (3): raise the cap"
             ),
         ),
         (
             {"price_cap": {"run": 0.3}},
             (
-                "price_cap.run, which is 0.3, pays for 16 minutes of one node at 1.123 USD per "
-                "hour, and a node may take 20 until it joins"
+                "`price_cap.run` (0.3) pays for 16 minutes of one node at 1.123 USD per hour, "
+                "but a node may take 20 minutes to join: raise the cap"
             ),
         ),
         ({"price_cap": {"run": 4}}, ""),

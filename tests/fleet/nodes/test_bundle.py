@@ -140,7 +140,7 @@ def test_requests_from_outside_have_no_rights(tmp_path: Path) -> None:
     "manager", ["", "10.0.0.1:0", "10.0.0.1:70000", "a\nALLOW_READ = *", "a:b"]
 )
 def test_an_invalid_address_is_refused_with_the_valid_forms(manager: str) -> None:
-    with pytest.raises(InputError, match=r"host name or an IPv4 address, with :PORT"):
+    with pytest.raises(InputError, match="host name or an IPv4 address, followed by :PORT"):
         node_config.render(FLEET, manager)
 
 

@@ -105,7 +105,7 @@ def test_down_waits_for_the_step_that_does_not_know_of_it_yet(
     heard: list[str] = []
 
     def while_it_steps() -> None:
-        with pytest.raises(FleetError, match="has not ended a step in 0 s"):
+        with pytest.raises(FleetError, match="did not finish its current step within 0 s"):
             down_note.note_down("demo", seconds=0.1)
         heard.append(down_note.reason_no_nodes("demo"))
         made.stop()

@@ -212,7 +212,7 @@ def test_a_models_folder_is_taken_as_it_is(models: Path) -> None:
         ("AA", "did you mean 'A'?"),
         ("C", "published a model; regions: A, B"),
         ("tuesday/B", "has published no model of 'B'; regions: A"),
-        ("sunday/A", "as RUN/REGION: 'sunday' is not a run's folder"),
+        ("sunday/A", "and not a RUN/REGION: 'sunday' is not a run's folder"),
         ("/nowhere", "/nowhere"),
     ],
 )

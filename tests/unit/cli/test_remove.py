@@ -52,7 +52,7 @@ def test_what_can_t_be_removed_is_said_before_anybody_is_asked(make_run: MakeRun
     RunFolder(folder).dag_files.submit.touch()
     result = CliRunner().invoke(main, ["remove", str(folder)], input="y\n")
     assert result.exit_code == 2
-    assert "a run is removed once it has ended" in result.stderr
+    assert "a run can only be removed once it has ended" in result.stderr
     assert "Remove" not in result.output
 
 
@@ -153,7 +153,7 @@ def test_a_run_that_gave_up_goes_on_only_if_the_cause_was_outside_of_it(
     result = invoke("resume", run.folder)
     assert result.exit_code == 2
     assert f"A: {GAVE_UP}{error}" in result.output
-    assert "start another: trialfleet run STUDY --check" in result.output
+    assert "start a new run: trialfleet run STUDY --check" in result.output
 
 
 @pytest.mark.usefixtures("empty_queue")

@@ -300,8 +300,11 @@ def test_what_is_wrong_with_mlflow_is_said_without_a_password(
         ("publish: s3://UPPER/x\n", "is not a folder"),
         ("publish: gs://bucket/x\n", "is not a folder"),
         ("publish: s3://bucket/a//b\n", "is not a folder"),
-        ("publish: s3://bucket/a\nexport: {s3: 's3://b-b/c'}\n", "is in publish already"),
-        ("publish: none\nexport: {s3: 's3://b-b/c'}\n", "publish is none"),
+        (
+            "publish: s3://bucket/a\nexport: {s3: 's3://b-b/c'}\n",
+            "`publish` already names a place in S3",
+        ),
+        ("publish: none\nexport: {s3: 's3://b-b/c'}\n", "`publish` is `none`"),
     ],
 )
 def test_what_is_wrong_with_an_export(tmp_path: Path, text: str, message: str) -> None:

@@ -105,7 +105,7 @@ def test_an_aws_region_that_is_typed_twice_is_asked_once() -> None:
 
 
 def test_a_study_without_a_fleet_is_told_so(tmp_path: Path) -> None:
-    assert "has no fleet: table" in refusal(tmp_path, MINIMAL)
+    assert "has no `fleet:` table" in refusal(tmp_path, MINIMAL)
 
 
 def test_a_fleet_alone_needs_a_name(tmp_path: Path) -> None:

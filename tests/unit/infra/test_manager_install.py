@@ -354,7 +354,7 @@ def test_a_key_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             return b"<html>log in"
 
     monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: Answer())
-    with pytest.raises(PoolError, match="did not return a key, but b'<html>log in'"):
+    with pytest.raises(PoolError, match="did not return a key; it returned b'<html>log in'"):
         apt_repository.fetch_key()
 
 

@@ -18,7 +18,7 @@ def test_user_data_is_python_that_the_oldest_image_reads() -> None:
 
 
 def test_user_data_that_ec2_would_refuse_is_refused_here() -> None:
-    with pytest.raises(FleetError, match=r"has \d+ bytes, EC2 allows 16384"):
+    with pytest.raises(FleetError, match=r"has \d+ bytes, but EC2 allows 16384"):
         user_data.render({"run": "x" * 5_000})
 
 

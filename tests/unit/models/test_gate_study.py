@@ -51,7 +51,7 @@ def test_the_rule_follows_the_comparison_of_the_study() -> None:
     ("gate", "more", "words"),
     [
         ({"direction": "minimize"}, {}, "requires gate.metric"),
-        ({}, {"publish": "none"}, "publish is none"),
+        ({}, {"publish": "none"}, "`publish` is `none`"),
         ({"tolerance": -1}, {}, "greater than or equal to 0"),
         ({"confidence": 1.0}, {}, "less than 1"),
         ({"margin": 1}, {}, "valid keys: metric, direction, tolerance"),

@@ -153,5 +153,5 @@ def test_a_keep_that_says_nothing_is_refused(keep: dict[str, int], message: str)
 
 def test_keep_goes_with_models(study: Study, tmp_path: Path) -> None:
     tree = study.model_dump(exclude_none=True) | {"publish": "none", "keep": {"count": 3}}
-    with pytest.raises((ValueError, InputError), match="publish is none"):
+    with pytest.raises((ValueError, InputError), match="`publish` is `none`"):
         Study.model_validate(tree)

@@ -80,7 +80,7 @@ def test_an_accounts_home_is_its_own(bench: Bench) -> None:
 )
 def test_an_account_that_would_not_be_fenced_is_an_error(bench: Bench, taken: str) -> None:
     bench.file("etc/passwd", f"{ROOT}{taken}\n")
-    with pytest.raises(StepError, match=r"trialfleet-slot2 has the number \d+ instead of 60708"):
+    with pytest.raises(StepError, match=r"trialfleet-slot2 has the user id \d+ instead of 60708"):
         accounts.make(Host(bench.root))
 
 

@@ -240,7 +240,7 @@ def test_sources_without_debians_driver_are_reported(bench: Bench, components: s
     listed = ", ".join(components.split())
     with pytest.raises(
         StepError,
-        match=f"driver is in contrib and non-free, .* sources only have {listed}: .*image",
+        match=f"needs the components contrib and non-free, .* sources only have {listed}: .*image",
     ):
         prepare(bench)
     assert not any("nvidia-driver" in call for call in bench.calls)

@@ -443,7 +443,7 @@ def test_measuring_is_over_when_all_models_are_measured(sandbox: Path) -> None:
     t = trial.start()
     assert t.models == {"champion": Path("old"), "challenger": Path("new")}
     t.evaluated("champion", loss=0.5, odd=math.nan)
-    with pytest.raises(ValueError, match="not evaluated: challenger"):
+    with pytest.raises(ValueError, match=r"evaluated\(\) was not called for: challenger"):
         t.complete()
     t.evaluated("challenger", iter([0.25]), loss=0.25)
     with pytest.raises(SystemExit) as left:

@@ -235,9 +235,9 @@ def test_a_trial_that_another_program_added_is_ignored() -> None:
 
 def test_telling_a_node_that_was_never_asked_is_an_error() -> None:
     study = make()
-    with pytest.raises(TrialfleetError, match=r"'ghost'.*never asked"):
+    with pytest.raises(TrialfleetError, match=r"has no trial for the node 'ghost'"):
         complete(study, "ghost", 1.0)
-    with pytest.raises(TrialfleetError, match=r"'ghost'.*never asked"):
+    with pytest.raises(TrialfleetError, match=r"has no trial for the node 'ghost'"):
         study.tell("ghost", Failed(error="x", final=True), attempts=1)
 
 

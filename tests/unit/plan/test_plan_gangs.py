@@ -144,7 +144,7 @@ OWN = "trainer: {command: [python3, train.py], files: [train.py]}\n"
         ),
         (
             OWN + "resources: {gpus: 0.5, nodes: {min: 1, max: 2}}",
-            "must be a whole number with nodes",
+            "must be a whole number with `nodes`",
         ),
     ],
 )

@@ -127,7 +127,7 @@ def test_plan_refuses_a_target_that_is_the_same_everywhere(place: Path) -> None:
         frame(0).with_columns(churned=pl.lit("5.5")).write_csv(place / f"data/{region}.csv")
     objective = {"metric": "val_rmse", "direction": "minimize"}
     [error] = problems_of(place, objective=objective)
-    said = "the training rows have one value only, 5.5, in 'churned'; see the file"
+    said = "'churned' has only one value, 5.5, in the training rows; see the file"
     assert said in error
     assert "data/north.csv" in error
 
@@ -141,7 +141,7 @@ def test_a_metric_that_needs_a_spread_is_refused_where_the_rows_have_none(place:
     objective = {"metric": "val_r2", "direction": "maximize"}
     given = {"table": {"split": {"column": "part"}}, "objective": objective}
     [error] = problems_of(place, report_metric="test_r2", **given)
-    assert "report_metric: the test rows have one value only, and test_r2 needs more" in error
+    assert "report_metric: the test rows have only one value, but test_r2 needs more" in error
 
 
 def test_plan_tells_what_it_found_in_each_regions_table(place: Path) -> None:
@@ -274,18 +274,21 @@ def test_parquet_is_read_as_well_and_a_npz_travels_as_it_is(place: Path) -> None
 def test_all_regions_problems_are_told_at_once_and_nothing_is_left(place: Path) -> None:
     (place / "data/north.csv").write_text("churned,amount\n")
     lines = problems_of(place, target="churn")
-    it_has = "it has 'customer', 'amount', 'plan', 'churned'"
+    known = "the columns are 'customer', 'amount', 'plan', 'churned'"
     assert lines == [
         "data: data/north.csv: has a header and no rows",
-        f"target: there is no column 'churn' (did you mean 'churned'?); {it_has} (data/south.csv)",
+        f"target: there is no column 'churn' (did you mean 'churned'?); {known} (data/south.csv)",
     ]
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"target": None}, "no column to predict is named: write target: COLUMN; it has 'cus"),
-        ({"data": ["data/north.csv", "data/south.csv"]}, "one file per region, data names 2"),
+        (
+            {"target": None},
+            "no column to predict is named: write target: COLUMN; the columns are 'cus",
+        ),
+        ({"data": ["data/north.csv", "data/south.csv"]}, "one file per region, but `data` names 2"),
         ({"data": []}, "data: region 'north', region 'south': trainer: tabular reads one file per"),
         ({"data": "data"}, "trainer: tabular reads .csv, .tsv, .csv.gz, .parquet, and the .npz"),
         ({"data": "folder.csv"}, "is not a file; trainer: tabular reads one file per region"),
@@ -360,7 +363,7 @@ def test_all_regions_problems_are_told_at_once_and_nothing_is_left(place: Path) 
         ),
         (
             {"table": {"split": {"column": "part"}}},
-            "objective.metric: the validation rows have one class only, and val_auc needs both",
+            "objective.metric: the validation rows have only one class, but val_auc needs both",
         ),
     ],
 )
@@ -534,8 +537,8 @@ def test_a_study_without_split_or_task_gets_the_defaults_whoever_freezes_it(plac
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("target: y", "target: requires trainer: tabular; leave it out, your trainer reads its"),
-        ("table: {task: auto}", "table: requires trainer: tabular"),
+        ("target: y", "target: requires `trainer: tabular`; leave it out, because your trainer"),
+        ("table: {task: auto}", "table: requires `trainer: tabular`"),
     ],
 )
 def test_tables_of_another_trainer_are_its_own(tmp_path: Path, text: str, words: str) -> None:

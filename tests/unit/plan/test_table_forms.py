@@ -62,10 +62,12 @@ def test_a_cell_of_a_target_that_is_written_with_a_comma_is_told_with_its_row() 
     texts[6] = "12,5"
     problem = problem_of({**FEATURE, "y": texts})
     way = "nor units; or table: {columns: {y: decimal_comma}} reads it"
-    assert problem.endswith(f"{way}; 1 of its cells is so, in row 7 below the header")
+    assert problem.endswith(f"{way}; 1 of its cells is like this, in row 7 below the header")
     texts[8:10] = "1,5", "2,5"
     problem = problem_of({**FEATURE, "y": texts})
-    assert problem.endswith(f"{way}; 3 of its cells are so, the first in row 7 below the header")
+    assert problem.endswith(
+        f"{way}; 3 of its cells are like this, the first in row 7 below the header"
+    )
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ def test_rows_without_a_target_are_left_out_and_counted() -> None:
     [
         ({"y": cycle(None)}, {}, "the target 'y' is empty in every row"),
         ({"y": cycle("2026-01-05")}, {}, "the target 'y' holds dates; it must be numbers or cl"),
-        ({"y": cycle("a")}, {}, "the training rows have one class only"),
+        ({"y": cycle("a")}, {}, "'y' has only one class, 'a', in the training rows"),
         ({"y": [f"t{i}" for i in range(ROWS)]}, {}, "40 different values in 40 rows, too many"),
         (
             {"y": [*map(str, range(99, 98 + ROWS)), "?"]},
@@ -266,14 +266,16 @@ def test_a_target_that_cant_be_learnt_is_told(
 def test_all_columns_that_are_not_there_are_told_with_what_was_meant() -> None:
     options = {"columns": {"amuont": "numeric", "y": "numeric"}, "split": {"time": "when"}}
     lines = problem_of({**TARGET, "amount": FEATURE["n"]}, **options).splitlines()
-    it_has = "it has 'y', 'amount'"
+    known = "the columns are 'y', 'amount'"
     meant = "there is no column 'amuont' (did you mean 'amount'?)"
-    assert lines[0] == f"table.columns: {meant}; {it_has}"
-    assert lines[1] == f"table.split: there is no column 'when'; {it_has}"
+    assert lines[0] == f"table.columns: {meant}; {known}"
+    assert lines[1] == f"table.split: there is no column 'when'; {known}"
     assert "'y' is the target" in lines[2]
     assert "target: there is no column 'Y'" in problem_of({**TARGET, **FEATURE}, "Y")
-    assert "write target: COLUMN; it has 'y', 'n'" in problem_of({**TARGET, **FEATURE}, None)
-    assert "no column to predict 'y' by. 'c': it is the same" in problem_of(
+    assert "write target: COLUMN; the columns are 'y', 'n'" in problem_of(
+        {**TARGET, **FEATURE}, None
+    )
+    assert "no column is left from which to predict 'y'. 'c': it is the same" in problem_of(
         {**TARGET, "c": cycle(1)}
     )
 

@@ -207,7 +207,7 @@ def test_a_study_names_its_channels_with_absolute_paths(tmp_path: Path) -> None:
         ("  - {mail: {to: a@b.c, user: me}}\n", "needs user with one of password_file"),
         (
             "  - {mail: {to: a@b.c, user: me, password_env: P, server: mail.example.org}}\n",
-            "none would send the password unencrypted",
+            "'none' would send the password unencrypted",
         ),
         ("  - {command: 'true', events: [regionfailed]}\n", "region-failed"),
         ("  - {command: 'true', events: []}\n", "must not be empty"),
@@ -562,7 +562,7 @@ def test_a_study_without_channels_has_nothing_to_test(tmp_path: Path) -> None:
     path = written(tmp_path, "  []\n")
     done = CliRunner().invoke(main, ["notify", "test", str(path)])
     assert done.exit_code == 2
-    assert "the study has no notify: list" in done.output
+    assert "the study has no `notify:` list" in done.output
 
 
 def test_a_test_is_no_real_event_and_goes_to_channels_of_any(tmp_path: Path, hook: Hook) -> None:

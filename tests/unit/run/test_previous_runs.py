@@ -145,7 +145,7 @@ def test_previous_runs_are_chosen_by_name_or_not_at_all(make_run: MakeRun) -> No
         ({"learn_from": ["empty"]}, r"learn_from: no run of the study 'empty' has results in loss"),
         (
             {"learn_from": ["other/r1"], "objective": {"metric": "auc", "direction": "maximize"}},
-            r"learn_from: the run 'other/r1' tunes loss \(minimize\); this study auc \(maximize\)",
+            r"learn_from: the run 'other/r1' tunes loss \(minimize\), but this study tunes auc",
         ),
     ],
 )

@@ -215,4 +215,4 @@ def test_a_bad_number_of_trials_per_job_is_one_error(value: object) -> None:
     with pytest.raises(ValidationError) as raised:
         Budget.model_validate({"trials_per_job": value})
     (error,) = raised.value.errors()
-    assert "must be all, or a whole number above 0" in error["msg"]
+    assert "must be `all`, or a whole number above 0" in error["msg"]

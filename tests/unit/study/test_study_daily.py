@@ -94,15 +94,17 @@ def test_wrong_checks_are_told_with_their_place(folder: Path, text: str, words: 
 
 
 def test_checks_need_days_to_compare_and_a_table_to_read(folder: Path) -> None:
-    assert "checks: requires daily:" in error_of(folder, TABULAR + "checks: {rows: fail}\n")
-    assert "checks: requires trainer: tabular" in error_of(
+    assert "checks: requires a `daily:` table" in error_of(
+        folder, TABULAR + "checks: {rows: fail}\n"
+    )
+    assert "checks: requires `trainer: tabular`" in error_of(
         folder, MINIMAL + "daily: {at: 02:30}\nchecks: {rows: fail}\n"
     )
 
 
 def test_a_day_needs_models(folder: Path) -> None:
     message = error_of(folder, MINIMAL + "publish: none\ndaily: {at: 02:30}\n")
-    assert "study.yaml:9: publish: daily requires published models" in message
+    assert "study.yaml:9: publish: `daily` requires published models" in message
 
 
 def test_a_frozen_study_keeps_its_day(folder: Path) -> None:

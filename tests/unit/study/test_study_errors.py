@@ -208,8 +208,8 @@ SIZE = ["a number above 0 and a unit, such as 2GB; units: KB, MB, GB, TB"]
             [":7: trainer.files.1: ", "/nix' does not exist"],
         ),
         ("files: [go.sh]", "files: 's3://a/b'", [":7: trainer.files: ", "is a URL"]),
-        (TRAINER, "trainer: tabulr", [":7: trainer: must be tabular, or a table", "'tabulr'"]),
-        (TRAINER, "trainer: [sh, go.sh]", [":7: trainer: must be tabular, or a table"]),
+        (TRAINER, "trainer: tabulr", [":7: trainer: must be `tabular`, or a table", "'tabulr'"]),
+        (TRAINER, "trainer: [sh, go.sh]", [":7: trainer: must be `tabular`, or a table"]),
         (TRAINER, "trainer: {comand: sh}", [":7: trainer: ", "did you mean 'command'?"]),
         # regions
         (REGIONS, "regions: false", [*REGION_FORMS, "False"]),
@@ -295,7 +295,7 @@ def test_a_fleet_that_shares_gpus_otherwise_than_the_trials_ask_is_refused(folde
         ("[go.sh, nix]", ["data.1: region 'A': ", "/nix' does not exist"]),
         ("'{regoin}.npz'", ["data: ", "{regoin} is not a placeholder", "did you mean '{region}'"]),
         ("s3://bucket/{regoin}", ["data: ", "{regoin} is not a placeholder"]),
-        ("s3://bucket/{region}", ["data: 's3://bucket/A' requires s3: "]),
+        ("s3://bucket/{region}", ["data: 's3://bucket/A' is in S3, so HTCondor needs keys"]),
         ("http://host/{region}", ["data: http:// is not supported", "s3://BUCKET/KEY"]),
         ("s3://", ["data: 's3://' has no object key; write s3://BUCKET/KEY"]),
         ("s3://bucket", ["data: 's3://bucket' has no object key"]),
@@ -329,7 +329,7 @@ def test_a_publish_folder_that_cant_be_made_is_refused(folder: Path, publish: st
     (folder / "go.sh").chmod(0o755)
     message = error_of(folder, MINIMAL + f"publish: {publish}\n")
     assert ":9: publish: " in message
-    assert "/go.sh': it is not a folder" in message
+    assert "is not a folder; name another folder with `publish: …`" in message
 
 
 def test_a_publish_folder_with_a_name_that_none_can_have_is_refused(folder: Path) -> None:
@@ -343,7 +343,7 @@ def test_a_publish_folder_that_cant_be_written_to_is_refused(
 ) -> None:
     monkeypatch.setattr("os.access", lambda _path, mode: not mode & os.W_OK)
     assert ":9: publish: " in (message := error_of(folder, MINIMAL + "publish: a/b\n"))
-    assert "you may not write there" in message
+    assert "is not writable for you" in message
 
 
 def test_a_globs_file_that_cant_be_sent_is_told_in_our_words(folder: Path) -> None:

@@ -171,7 +171,7 @@ def test_ten_thousand_choices_are_not_each_compared_with_each() -> None:
         (LAUGHS, "more than 500,000 values"),
         ("a: &a [*a]\n", "is a part of itself"),
         ("a: &a {b: *a}\n", "is a part of itself"),
-        ("a: &a 1\nb: &a 2\n", "the anchor &a for the second time"),
+        ("a: &a 1\nb: &a 2\n", "the anchor &a is defined twice"),
         ("a: !foo 1\n", "!foo"),
         ("a: !!python/object:os.system x\n", "python/object:os.system"),
         ("a: !foo {b: 1}\n", "!foo"),
@@ -189,7 +189,7 @@ def test_what_yaml_has_beyond_plain_values_is_refused(folder: Path, text: str, w
 
 def test_a_tag_is_told_what_to_do(folder: Path) -> None:
     message = error_of(folder, with_line("name: demo", "name: !secret demo"))
-    assert ":1: not YAML that a study may have: the tag '!secret'; write the value alone" in message
+    assert ":1: unsupported YAML: the tag '!secret'; write the value without a tag" in message
 
 
 def test_a_hundred_problems_are_told_in_part(folder: Path) -> None:
@@ -264,6 +264,6 @@ def test_a_default_that_cant_be_used_is_told_by_its_key(
     monkeypatch.setattr("os.access", lambda _path, mode: not mode & os.W_OK)
     message = error_of(folder, MINIMAL)
     assert message == (
-        f"{folder}/study.yaml: publish: '{folder}/models' needs '{folder}': you may not write "
-        "there; name another folder with publish: …"
+        f"{folder}/study.yaml: publish: '{folder}/models' can't be used, because '{folder}' is not "
+        "writable for you; name another folder with `publish: …`"
     )

@@ -91,7 +91,9 @@ def serve(folder: RunFolder, fault: Fault) -> None:
             words, capture_output=True, text=True, timeout=START_SECONDS, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise PoolError(f"the service did not answer within {START_SECONDS:.0f} s") from error
+        raise PoolError(
+            f"the optimiser's service did not answer within {START_SECONDS:.0f} s"
+        ) from error
     if done.returncode:
         raise PoolError(done.stdout.strip() or done.stderr.strip())
 
@@ -151,7 +153,10 @@ def _clear(dags: Iterable[DagFiles]) -> None:
     for files in dags:
         while is_locked(files):
             if time.monotonic() > deadline:
-                raise PoolError(f"a DAGMan that is in no job queue still runs {str(files.dag)!r}")
+                raise PoolError(
+                    f"the DAGMan of {str(files.dag)!r} is no longer in the job queue, but its "
+                    "process still runs"
+                )
             time.sleep(0.2)
         set_aside(files)
 

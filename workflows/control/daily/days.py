@@ -47,7 +47,9 @@ def daily_study(file: Path) -> tuple[Study, Daily]:
     """Return a study and its `daily:` table; StudyError if the file has no study or no table."""
     study = load_whole(file)
     if study.daily is None:
-        raise StudyError(f"{file}: the study has no daily: table; add daily: {{at: '02:30'}}")
+        raise StudyError(
+            f"{file}: the study has no `daily:` table; add one, such as `daily: {{at: '02:30'}}`"
+        )
     return study, study.daily
 
 

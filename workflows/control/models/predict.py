@@ -137,7 +137,10 @@ def _copy(
     count = 0
     for frame in frames:
         if nested := [name for name, kind in frame.schema.items() if kind.is_nested()]:
-            raise ValueError(f"CSV can't hold the columns {', '.join(nested)}: each cell is a list")
+            raise ValueError(
+                f"CSV can't hold the columns {', '.join(nested)}, because their cells are lists; "
+                "remove these columns from the rows"
+            )
         predicted = _predictions(model, frame, count + 1, unknown)
         values = pl.Series(_PREDICTED, _short(model, predicted))
         out.write(frame.with_columns(values).write_csv(include_header=False))

@@ -60,10 +60,13 @@ def _object_of(url: str, keys: S3Keys | None) -> Iterator[tuple[Any, dict[str, s
         yield s3_client(keys, retries=1), place
     except ClientError as error:
         code = error.response.get("Error", {}).get("Code", "")
-        why = {"404": "there is no such object", "403": "the keys of s3: may not read it"}
+        why = {
+            "404": "there is no such object",
+            "403": "the keys in `s3:` have no permission to read it",
+        }
         raise UnreachableError(why.get(code, f"S3 refuses it: {error}")) from error
     except (BotoCoreError, ExportError, ValueError) as error:
         raise UnreachableError(
-            f"S3 can't be reached from here, so nobody knows whether its trials could read it: "
+            f"S3 can't be reached from here, so it is unknown whether trials can read the file: "
             f"{error}"
         ) from error

@@ -86,9 +86,8 @@ def write_plan(
     assert study.accelerator != "auto", "choose the pool's defaults before planning"
     if not is_run_id(run):
         raise InputError(
-            f"run id {run!r}: use letters, digits, '-', '_', '.', ':'; at most 64, a letter or "
-            f"digit first, and not a name of trialfleet's files: {LATEST!r}, 'study.yaml', "
-            "'daily.…'"
+            f"run id {run!r}: use letters, digits, '-', '_', '.' and ':', at most 64, beginning "
+            f"with a letter or digit; {LATEST!r}, 'study.yaml' and 'daily.…' are reserved"
         )
     folder = RunFolder(place := usable_place(out))
     if place.exists() and (not place.is_dir() or any(place.iterdir())):

@@ -121,8 +121,8 @@ def _python(study: Study, pool: PoolFacts) -> tuple[str | None, str]:
     found = shutil.which(study.python, path=pool.job_path)
     if found is None:
         raise _unusable(
-            f"{study.python!r} {_why_not(study.python, pool)}; name one that is, such as "
-            f"{sys.executable}, or leave it out"
+            f"{study.python!r} {_why_not(study.python, pool)}; name another Python, such as "
+            f"{sys.executable}, or leave the key out"
         )
     return found, f"python: {found} ({_version(found)})"
 
@@ -141,7 +141,7 @@ def _python_of_image(python: str, image: str) -> str:
         )
         said = done.stderr.strip().splitlines()
         if done.returncode and _NOT_THERE.search(done.stderr):
-            raise _unusable(f"{python!r} is not in {image!r}; name one that is")
+            raise _unusable(f"{python!r} is not in {image!r}; name a Python of the image")
     except (OSError, subprocess.SubprocessError) as error:
         said = [str(error)]
     else:

@@ -129,7 +129,7 @@ def _problems_of(
     places = study.data_of(region)
     if len(places) != 1:
         count = len(places) or "none"
-        text = f"trainer: tabular reads one file per region, data names {count}"
+        text = f"trainer: tabular reads one file per region, but `data` names {count}"
         return [_Fault(f"region {region!r}", text)]
     files = folder.region(region_slug(region))
     files.root.mkdir(parents=True, exist_ok=True)
@@ -218,12 +218,8 @@ def _metric_problems(study: Study, found: Description) -> Iterator[str]:
             text = f"is {direction}, but a {size} {metric} is good: write {right}"
             yield f"{section}direction: {text}"
         elif (part := _PART_OF.get(metric)) in found.one_class:
-            what = (
-                "class only, and {} needs both"
-                if found.classes
-                else "value only, and {} needs more"
-            )
-            yield f"{section}metric: the {part} rows have one {what.format(metric)}"
+            what = "class, but {} needs both" if found.classes else "value, but {} needs more"
+            yield f"{section}metric: the {part} rows have only one {what.format(metric)}"
 
 
 def _direction_of(metric: str) -> str:

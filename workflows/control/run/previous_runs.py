@@ -50,7 +50,8 @@ def _named(name: str, study: Study) -> list[PreviousTask]:
         raise InputError(f"learn_from: {error}") from error
     if its_objective != _objective(study):
         raise InputError(
-            f"learn_from: the run {name!r} tunes {its_objective}; this study {_objective(study)}"
+            f"learn_from: the run {name!r} tunes {its_objective}, but this study tunes "
+            f"{_objective(study)}"
         )
     return _tasks(folder, study)
 

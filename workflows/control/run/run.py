@@ -207,8 +207,8 @@ class Run:
             reasons = "\n".join(f"  {name}: {why}" for name, why in whys.items())
             raise InputError(
                 f"{str(self.folder)!r} has nothing left to try:\n{reasons}\n"
-                "the run has its own copy of trainer and study; fix the cause, then start "
-                f"another: {status.again}"
+                f"fix the cause, then start a new run: {status.again}\n"
+                "(this run keeps its own copy of trainer and study, so a fix does not reach it)"
             )
 
     def check_removable(self) -> RunStatus:
@@ -217,8 +217,8 @@ class Run:
         if not status.ended:
             why = f" ({status.notice})" if status.state is RunState.UNKNOWN else ""
             raise InputError(
-                f"{str(self.folder)!r} is {status.state}{why}; a run is removed once it has "
-                f"ended: trialfleet stop {shell_quoted(self.folder)}"
+                f"{str(self.folder)!r} is {status.state}{why}; a run can only be removed once "
+                f"it has ended; to end it: trialfleet stop {shell_quoted(self.folder)}"
             )
         return status
 

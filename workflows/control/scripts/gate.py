@@ -260,7 +260,7 @@ def _losses(place: TrialFolder, name: str) -> Losses | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise ValueError(f"losses/{name} is no number per line: {error}") from error
+        raise ValueError(f"losses/{name} must have one number per line: {error}") from error
     if not np.isfinite(losses).all():
         row = int(np.flatnonzero(~np.isfinite(losses))[0])
         raise ValueError(f"losses/{name}: line {row + 1} is {losses[row]}, not finite")

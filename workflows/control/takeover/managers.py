@@ -89,7 +89,9 @@ class Managers:
     def check(self) -> None:
         """Raise LeaseLostError if the other manager holds the lease now, or may hold it."""
         if self._lost.is_set():
-            raise LeaseLostError(f"another manager may work on the days of {self._study.name!r}")
+            raise LeaseLostError(
+                f"another manager may have taken over the days of {self._study.name!r}"
+            )
 
     def take_over_run(self, run: Path) -> None:
         """Make this manager the owner of a run's Optuna studies, which the other may own."""

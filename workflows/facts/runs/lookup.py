@@ -235,8 +235,8 @@ def _check_study(name: str) -> None:
 def _check_here(name: str) -> None:
     if "://" in name:
         raise InputError(
-            f"{name!r} can't be read from here: models are taken from the publish folder on this "
-            "machine, which S3 has a copy of; copy that back first: docs/exports.md"
+            f"{name!r} is in S3, but models are read from the publish folder on this machine; "
+            "copy the model back from S3 first: docs/exports.md"
         )
 
 
@@ -344,7 +344,9 @@ def _model_of_run(name: str, run: str, region: str) -> Path:
         folder = find_run(run)
         published = published_models(folder)
     except InputError as error:
-        raise InputError(f"{name!r} is not a model's folder; as RUN/REGION: {error}") from None
+        raise InputError(
+            f"{name!r} is not a model's folder, and not a RUN/REGION: {error}"
+        ) from None
     if region not in published:
         run_id = head_of(RunFolder(folder.absolute())).run
         raise InputError(

@@ -92,8 +92,8 @@ def not_ours(frozen: FrozenStudy, folder: RunFolder, owner: Owner) -> str:
     """Return the error message for a run that another manager owns."""
     return (
         f"the studies of {run_name(frozen.study, frozen.run)!r} belong to another manager: "
-        f"{owner}; if that one is gone for good: trialfleet takeover "
-        f"{shlex.quote(str(folder.root))}; if not, plan with another --run-id"
+        f"{owner}; if that manager is gone for good: trialfleet takeover "
+        f"{shlex.quote(str(folder.root))}; otherwise plan with another --run-id"
     )
 
 

@@ -18,7 +18,7 @@ _OF_AWS: tuple[tuple[str, Kind], ...] = (
     (r"SpotMaxPriceTooLow|more than the ceiling", Kind.SPOT_PRICE),
     (r"Insufficient\w*Capacity|UnfulfillableCapacity|InsufficientFree", Kind.CAPACITY),
     (r"the permission \S+ is denied|permission to call", Kind.PERMISSION),
-    (r"credentials|account \d+, and this fleet", Kind.CREDENTIALS),
+    (r"credentials|account \d+, but this fleet", Kind.CREDENTIALS),
     (r"no money is left|run's cap", Kind.MONEY),
     (r"the cap is \$|exceed the cap|than the cap of", Kind.PRICE_CAP),
     (r"ask for more than a node has|suits what trials ask", Kind.MATCH),
