@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from tests.kernels.operations import Floats
 from tests.kernels.stand_in import Array, Kernels, Type, build
+from trialfleet.nodes.kernels import toolchain
 
 few = hypothesis_settings(max_examples=20)
 edges = (1, 4, 8, 32, 256, 1024, 4096, 3 * 4096, 3 * 8192, 6 * 8192)  # packs, blocks, grids
@@ -28,6 +29,18 @@ offsets = st.one_of(
 )
 seeds = st.integers(0, 2**32)
 probabilities = st.sampled_from([0.0, 0.1, 0.5, 0.999])
+
+
+def missing_compiler() -> str:
+    """Return why the library can't be built for this torch: a CUDA build needs an nvcc."""
+    try:
+        toolchain.compilers()
+    except toolchain.BuildError as error:
+        return str(error)
+    return ""
+
+
+needs_compilers = pytest.mark.skipif(bool(missing_compiler()), reason=missing_compiler())
 
 
 def folder_for(request: pytest.FixtureRequest, name: str) -> Path:

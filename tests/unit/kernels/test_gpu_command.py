@@ -21,6 +21,7 @@ from tests import unkillable
 from tests.bench.kernels import fused
 from tests.gpu import compiled, counters, report, runner, steps
 from tests.gpu.steps import PART, Step
+from tests.unit.kernels.conftest import needs_compilers
 
 ROOT = Path(__file__).parents[3]
 WRITE = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text('{\"a\": 1}')"
@@ -451,5 +452,6 @@ def test_a_dry_run_shows_that_everything_starts_on_a_bare_machine(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.thorough
+@needs_compilers
 def test_make_gpu_dry_runs_everything_with_the_build(tmp_path: Path) -> None:
     check(dry_run(tmp_path, TRIALFLEET_PLAIN=""))

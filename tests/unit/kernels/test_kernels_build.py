@@ -19,8 +19,11 @@ from typing import Any
 import pytest
 import torch
 
+from tests.unit.kernels.conftest import needs_compilers
 from trialfleet.nodes.kernels import __main__ as command
 from trialfleet.nodes.kernels import build, toolchain
+
+pytestmark = needs_compilers
 
 HERE = Path(__file__).parents[3]
 
