@@ -1,6 +1,6 @@
 """The events of a run that cause alerts, found in the run's status.
 
-A lasting state is found at each poll, with the same event id, and the outbox stores an id once. A
+A lasting state is found at each poll, with one event id, and the outbox stores each id only once. A
 trouble that may pass by itself (a fleet without capacity, a restarting service) becomes an event
 only after ten minutes.
 """
