@@ -223,7 +223,7 @@ class Days:
         self.tell()
 
     def _worked_on(self, day: date) -> bool:
-        """Work on a day, or wait until another manager has; False if this one lost its lease."""
+        """Work on a day, or wait until another manager ends it; False if our lease was lost."""
         try:
             with self._lease(day) as ours:
                 if not ours:

@@ -81,7 +81,7 @@ def _which_is_newer(newer: Path, older: Path) -> tuple[Path, str]:
 
 
 def promote(model: Path, why: str = "") -> str | None:
-    """Make a model the latest, even an older one; return the run of the model before, or None.
+    """Make a model the latest, even an older one; return the previous latest's run, or None.
 
     `why` is stored in the region's history. InputError if the folder is no published model, OSError
     if the region's folder can't be written.

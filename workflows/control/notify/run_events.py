@@ -112,8 +112,8 @@ class RunEvents:
     def _of_money(self, status: RunStatus) -> Iterator[Event]:
         """Yield the events about budgets in USD and about the fleet's price cap.
 
-        Money reserved for running jobs counts as used, so a budget may be used up before 80% are
-        spent. Then there is no event at 80%.
+        The event at 80% counts only spent money; the one at the end also counts money reserved for
+        running jobs. So a budget may be used up without an event at 80%.
         """
         budget = self._frozen.study.budget
         for region in status.regions:

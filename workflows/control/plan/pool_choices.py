@@ -45,7 +45,7 @@ class PoolFacts:
 
 
 def inspect_pool() -> PoolFacts:
-    """Return facts about the pool that this process uses; if it is unreachable, only `trouble`."""
+    """Return facts about this process's pool; if it is unreachable, only `trouble` is set."""
     try:
         environment = connect()
         use(environment)

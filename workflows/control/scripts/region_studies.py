@@ -116,7 +116,7 @@ class RegionStudies:
     def ended(self, place: TrialFolder) -> Ended | None:
         """Unpack a trial's files and return how the trial ended; None if it has not ended.
 
-        The end is noted in the job's event log, unless that has been done.
+        If the trial's end is missing in the job's event log, note it there.
         """
         take_left(place, place.left, bytes_of(self.study.resources.disk))
         ended = read_ended(place)

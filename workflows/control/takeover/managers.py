@@ -105,7 +105,7 @@ class Managers:
         return self._models.has(outcome.region, outcome.run)
 
     def restore(self, regions: Iterable[str]) -> None:
-        """Make the models that the other manager made current the current ones here, too."""
+        """Make the other manager's current models the current ones on this machine."""
         self._patiently(lambda: self._models.restore(regions, self._say))
 
     def outcomes(self, attempt: Attempt, regions: Iterable[str]) -> list[Outcome]:
