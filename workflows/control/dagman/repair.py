@@ -1,4 +1,4 @@
-"""Submission, repair and stop of a run's DAGMans. Callers hold `run_locked`.
+"""Submission, repair and stop of a run's DAGMans. Callers hold the run lock, by `run_locked`.
 
 All functions raise PoolError if HTCondor is unreachable or refuses, or if a DAGMan doesn't end.
 """
@@ -34,7 +34,7 @@ KEPT_REPAIRS = 100  # only the newest repairs are kept in the run's folder
 
 
 class BusyError(Exception):
-    """Another process stops, submits or repairs the run, or has just done so."""
+    """Another process is changing the run, or has just removed the fault to be repaired."""
 
 
 @contextmanager
@@ -68,10 +68,10 @@ _ACTIONS = {Remedy.RELEASE: "Release", Remedy.KICK: "VacateFast"}
 
 
 def copy_files(fault: Fault) -> None:
-    """Restart a job that has waited too long for its region's common files, with its own copy.
+    """Give a job that has waited too long for its region's common files a copy of its own.
 
-    The job is put on hold and released. After a crash between the two steps, `health` recognizes
-    the hold by its reason.
+    For this the job is put on hold and released. If a crash leaves it on hold, `health` recognizes
+    this by the hold's reason, and the repair is repeated.
     """
     of_job = f"ClusterId == {fault.job}"
     held = f"substr(HoldReason, 0, {len(REPAIR)}) == {classad_string(REPAIR)}"
@@ -83,7 +83,7 @@ def copy_files(fault: Fault) -> None:
 def serve(folder: RunFolder, fault: Fault) -> None:
     """Start the optimiser's service if none is running; PoolError if it doesn't answer in time.
 
-    The reason is then in the run's file service.trouble.json.
+    In that case, service.trouble.json in the run's folder has the reason.
     """
     words = [str(folder.client), "attend", str(fault.region)]
     try:

@@ -1,10 +1,10 @@
 """Repair of a pool whose clock was set back: HTCondor's timers are reset.
 
 HTCondor's daemons set their timers by the wall clock. If this clock is set back by ten minutes, the
-daemons only answer requests for ten minutes: no job starts, and no DAGMan reads its log. Running
-jobs continue. A restart of the schedd and of the negotiator, and `condor_reconfig` for the other
-daemons, reset the timers. Before this, `condor_on` starts any daemon that has just died, because
-the master would start it too late.
+daemons do nothing but answer requests for ten minutes: no job starts, and no DAGMan reads its log.
+Running jobs continue. A restart of the schedd and of the negotiator, and `condor_reconfig` for the
+other daemons, reset the timers. Before these commands, `condor_on` starts any daemon that has just
+died, because the master would start it too late.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The supervisor of a pool's runs, which repairs stalled runs without a person.
 
 The program `supervise --state FOLDER` regularly checks every run that it has seen in the job queue,
-until the run is over. The list of these runs is the program's only important state, so a kill at
-any moment does no harm. The program is started by HTCondor's master in an embedded pool, by systemd
-on a manager, and elsewhere by `trialfleet supervise`.
+until the run is over. The list of these runs, kept in a file, is all that a new process needs. So a
+kill at any moment does no harm. The program is started by HTCondor's master in an embedded pool, by
+systemd on a manager, and elsewhere by `trialfleet supervise`.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def supervise(state: Path) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return whether this account owns a run's folder; a job of any user may name any folder."""
+    """Return whether this account owns a run's folder; True if the folder was removed."""
     try:
         return folder.is_absolute() and folder.stat().st_uid == os.geteuid()
     except FileNotFoundError:
@@ -195,7 +195,7 @@ def _note(file: Path, folders: Iterable[Path]) -> None:
 
 
 def supervise_alone(state: Path) -> None:
-    """Supervise after any other supervisor has ended; InputError if `state` can't be written."""
+    """Supervise once no other process uses `state`; InputError if `state` can't be written."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # condor_reconfig: the master sends it to all
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"

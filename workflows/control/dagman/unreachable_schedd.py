@@ -1,8 +1,8 @@
 """Repair of an unreachable schedd: kill it, and HTCondor's master starts another.
 
 A schedd that starts in the same second as the shared port daemon may miss that daemon's address.
-Such a schedd tries again only after a minute, while a new schedd is ready within seconds. Under
-systemd no schedd is killed, because there it is not a child of this process's parent.
+Such a schedd tries again only after a minute, while a new schedd is ready within seconds. Only
+a schedd whose master also started this supervisor is killed, so none if systemd started it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class UnreachableSchedd:
         self._before: set[int] = set()
 
     def check(self, error: PoolError | None) -> None:
-        """Note a query's error, or None; kill a schedd without address at the second such error."""
+        """Note a query's error, if any; at the second NoAddressError in a row, kill the schedd."""
         if not isinstance(error, NoAddressError):
             self._before = set()
             return

@@ -1,7 +1,7 @@
 """The processes for alerts and for exports, which the supervisor keeps running for each run.
 
-Each process has its own folder in the run's folder, with its lock and its log. This folder only
-exists if the study needs the process.
+Each process has its own folder in the run's folder, with its lock and its log. The folder exists
+only if the study needs the process.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Watchers:
         self._started: dict[Watcher, float] = {}
 
     def check(self, runs: Iterable[RunFolder]) -> list[RunFolder]:
-        """Start the watchers that don't run; return the runs with watchers that are not done."""
+        """Start the watchers that don't run; return the runs whose watchers have work left."""
         wanted = {run: list(_watchers_of(run)) for run in runs}
         unfinished = {
             run: [each for each in of if not self._is_done(each)] for run, of in wanted.items()
@@ -67,7 +67,7 @@ class Watchers:
         return [run for run, of in unfinished.items() if of]
 
     def _is_done(self, watcher: Watcher) -> bool:
-        """Return whether a watcher has ended with success; start it if it is not running."""
+        """Return whether a watcher has done all its work; if not, start it unless it is running."""
         process, now = self._processes.get(watcher), time.monotonic()
         if process and process.poll() is None:
             return False

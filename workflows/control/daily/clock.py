@@ -55,7 +55,7 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
 
 
 def _owner(folder: DailyFolder) -> str:
-    """Return the account for the days: of the journal, else sudo's caller or the folder's owner."""
+    """Return the days' account: the journal's owner, else sudo's caller, else the folder's."""
     if not folder.journal.exists() and (asks := os.environ.get("SUDO_USER")):
         return asks
     places = (folder.journal, folder.root, *folder.root.parents)

@@ -25,7 +25,7 @@ _ATTRIBUTES = ["ClusterId", "TrialfleetDailyText"]
 def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str:
     """Submit the job that starts the days, unless an identical one is queued; return the job's id.
 
-    `text` is the content of the program that the job starts; a change of it needs another job.
+    `text` is the content of the program that the job starts; if it changed, the job is replaced.
     """
     hours, minutes = cron_keys(daily, datetime.now(UTC))
     identity = hashlib.sha256(f"{hours} {minutes} {text}".encode()).hexdigest()
@@ -52,7 +52,7 @@ def remove_job(folder: DailyFolder) -> bool:
 
 
 def job_there(folder: DailyFolder) -> str | None:
-    """Return the id of the queued job that starts the days; None without one."""
+    """Return the id of the queued job that starts the days; None if there is no such job."""
     found = schedd.query(_of(folder), _ATTRIBUTES)
     return f"{found[0]['ClusterId']}.0" if found else None
 

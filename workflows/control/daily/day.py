@@ -60,7 +60,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Work:
-    """The work on attempts at the days of one study file, in steps."""
+    """The work on the days of one study file; `steps` works on one attempt at a day."""
 
     file: Path
     folder: DailyFolder
@@ -105,7 +105,7 @@ class Work:
         return [region for region in late if region not in still]
 
     def fail(self, attempt: Attempt, whys: Mapping[str, str]) -> None:
-        """Record that regions failed without a run; `whys` has the reason of each."""
+        """Record that regions failed before they had a run; `whys` has the reason of each."""
         self._record(attempt, Ending.FAILED, whys)
 
     def left(self, attempt: Attempt) -> list[str]:
@@ -171,7 +171,7 @@ class Work:
             self.fail(attempt, dict.fromkeys(study.region_table, f"not planned: {error}"))
 
     def _to_train(self, attempt: Attempt, left: list[str]) -> Study | None:
-        """Return the study with the regions to train, or None; record the others' outcomes."""
+        """Return the study with only the regions to train, if any; record the others' outcomes."""
         found = load_day(self.file, attempt.date)
         there = found.study.region_table if found.study else {}
         missing = absent(found, attempt.date, found.whole.daily)
@@ -293,7 +293,7 @@ def _ended(one: Outcome, status: RunStatus) -> str:
 
 
 class _Resumer:
-    """Starter of a planned or lost run, and of a run that was stopped before this work began."""
+    """Starter of a planned or lost run, and of a run that is already stopped at the first check."""
 
     def __init__(self, run: Run, say: Say) -> None:
         self._run = run

@@ -86,7 +86,7 @@ class Days:
     def run(self, day: date | None = None) -> list[date]:
         """Work on a day until its end; return the days worked on. InputError for a future `day`.
 
-        Without `day`, work on today, on missed days if the study says so, and on days that begin
+        If `day` is None, work on today, on missed days if the study says so, and on days that begin
         before this work ends.
         """
         if day:
@@ -134,7 +134,7 @@ class Days:
     def tell(
         self, planned: Attempt | None = None, awaited: Mapping[str, str] | None = None
     ) -> None:
-        """Send alerts to the study's channels in the background; a failure is only reported.
+        """Send alerts to the study's channels in the background; print failures.
 
         If an attempt was just `planned`, an alert lists the regions whose data is `awaited`.
         """
@@ -225,7 +225,7 @@ class Days:
         self.tell()
 
     def _worked_on(self, day: date) -> bool:
-        """Work on a day, or wait while another manager does; False if that one took the lease."""
+        """Work on a day, or wait until another manager ends it; False if our lease was lost."""
         try:
             with self._lease(day) as ours:
                 if not ours:
@@ -348,7 +348,7 @@ class Days:
         return [region for region in self._regions(day) if region not in ended]
 
     def _still_absent(self, day: date, regions: list[str]) -> list[str]:
-        """Return why data is missing, if all `regions` have failed for the same reason; else []."""
+        """Return why all `regions` failed, if their data was missing and still is; else []."""
         absent = load_day(self._file, day).absent
         whys = [data_not_there(day, absent[name]) for name in regions if name in absent]
         ended = latest_of(self.journal.outcomes(day, day))
@@ -396,7 +396,7 @@ def _all_ended(attempts: list[Attempt]) -> bool:
 
 
 def _patient(waits: BusyDayWatch) -> Callable[[date | None], bool]:
-    """Return a `gives_up` for `day_lock` that reports the other day and never ends the wait."""
+    """Return a `gives_up` for `day_lock` that never ends the wait, but prints what it is for."""
 
     def gives_up(busy: date | None) -> bool:
         waits.update(busy)

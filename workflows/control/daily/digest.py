@@ -144,7 +144,7 @@ class DaysCosts:
 
 
 def _costs(folder: DailyFolder, attempt: Attempt) -> DaysCosts | None:
-    """Return the cost of a day's run; None without a run or without known prices."""
+    """Return the cost of a day's run; None if there is no run or no known price."""
     place = folder.run(attempt.run)
     if not RunFolder(place).study.exists():
         return None

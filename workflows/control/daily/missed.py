@@ -1,4 +1,4 @@
-"""The days on which a schedule starts, and the days that are due at a start."""
+"""When a study's days begin, and which days are due when the schedule starts a process."""
 
 from __future__ import annotations
 

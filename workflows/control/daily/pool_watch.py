@@ -27,7 +27,7 @@ class PoolWatch:
         self.note_outage((status.notice or "the job queue can't be read") if is_away else "")
 
     def note_outage(self, why_away: str) -> None:
-        """Report the begin or end of an outage; `why_away` is "" while HTCondor answers."""
+        """Report when an outage begins or ends; `why_away` is "" while HTCondor answers."""
         if why_away and not self._is_away:
             up = start_command()
             self._say(f"the day waits for HTCondor ({why_away}); if it is down: {up}")
@@ -46,7 +46,7 @@ class BusyDayWatch:
         self.busy: date | None = None
 
     def update(self, busy: date | None) -> None:
-        """Report a day to wait for, or an outage; another process works on the day `busy`."""
+        """Report the day `busy` on which another process works, if any, and HTCondor's outages."""
         if busy and self.busy is None:
             self._say(f"waits until the day {busy} has ended")
         self.busy = busy

@@ -40,7 +40,7 @@ class RunsEndings:
         return [self._with_model(r) for r in self._own(status) if r.stage.has_model]
 
     def all(self, status: RunStatus) -> list[Outcome]:
-        """Return the outcomes of all the attempt's regions; the run has ended."""
+        """Return the outcomes of all the attempt's regions; for use after the run's end."""
         failed = [
             self._outcome(region.name, Ending.FAILED, _why_failed(region, status))
             for region in self._own(status)
@@ -53,7 +53,7 @@ class RunsEndings:
         return [self._outcome(region, Ending.FAILED, why) for region in self._regions]
 
     def _own(self, status: RunStatus) -> list[RegionStatus]:
-        """Return only the attempt's regions; a resumed run has other, finished regions, too."""
+        """Return the status of the attempt's regions; a resumed run may have more regions."""
         return [region for region in status.regions if region.name in self._regions]
 
     def _with_model(self, region: RegionStatus) -> Outcome:

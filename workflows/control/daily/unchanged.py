@@ -24,8 +24,8 @@ def unchanged_regions(
 ) -> list[str]:
     """Return the regions whose fingerprints of data and settings equal those of their last model.
 
-    `data` and `settings` have each region's present fingerprints; None if the data's is unknown.
-    `last` has each region's outcome on the last day with a trained model.
+    `data` and `settings` have each region's present fingerprints; a data fingerprint is None if
+    unknown. `last` has each region's outcome on the last day on which it got a model.
     """
     return [
         name
@@ -36,10 +36,10 @@ def unchanged_regions(
 
 
 def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | None:
-    """Return a fingerprint of a region's data, wherever it is; OSError if a file can't be read.
+    """Return a fingerprint of the content of a region's data; OSError if a file can't be read.
 
-    None if the data is a URL or empty, or if a file keeps changing. `checksums` caches checksums,
-    so only changed files are read again.
+    None if the data is at a URL or empty, or if a file keeps changing. `checksums` caches
+    checksums, so only changed files are read again.
     """
     places = study.data_of(region)
     if any(place.startswith(URL_PREFIXES) for place in places):
@@ -51,8 +51,8 @@ def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | N
 def fingerprint_of(places: list[str], entries: Iterable[Mapping[str, Any]]) -> str | None:
     """Return a fingerprint of files' checksums and of their paths relative to `places`.
 
-    `entries` has paths and checksums in the form of a model's provenance. None without files, or if
-    a checksum is unknown.
+    `entries` has paths and checksums in the form of a model's provenance. None if there are no
+    files, or if a checksum is unknown.
     """
     found = [(_name(str(entry.get("path")), places), entry.get("sha256")) for entry in entries]
     return _digest(found) if found and all(checksum for _, checksum in found) else None

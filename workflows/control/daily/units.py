@@ -26,8 +26,8 @@ _SYSTEM, _SYSTEM_STATE = Path("/etc/systemd/system"), Path("/var/lib/systemd")
 class Units:
     """The systemd units of a study's schedule, for the machine's systemd (`system`) or the user's.
 
-    `name` has no suffix, and differs between folders of runs. `place` is the folder of the unit
-    files.
+    `name` has no suffix, and is different for each folder of runs. `place` is the folder of the
+    unit files.
     """
 
     name: str
@@ -144,8 +144,8 @@ def _is_skipped(daily: Daily, day: date, at: time) -> bool:
 def _all_days_but(days: set[date], first: int) -> list[str]:
     """Return values for OnCalendar that cover all days except `days`, from the year `first` on.
 
-    If clocks go forward within an hour, systemd finds no start on that day or later (EDEADLK). So
-    in the month of such a day, the values list each other day.
+    If clocks go forward in the middle of an hour, systemd finds no start on that day or later
+    (EDEADLK). So in the month of such a day, the values list all days but that one.
     """
     months = {day.month for day in days}
     others = ",".join(f"{month:02}" for month in range(1, 13) if month not in months)

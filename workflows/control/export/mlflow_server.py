@@ -63,7 +63,7 @@ def title_of(settings: Mlflow) -> str:
 
 
 class MlflowServer:
-    """An MLflow server with its model registry; `records` is a folder for the versions created."""
+    """An MLflow server with its model registry; the folder `records` lists created versions."""
 
     def __init__(self, settings: Mlflow, records: Path) -> None:
         """Read the settings and send no request; ExportError if mlflow or a secret is missing."""
@@ -299,7 +299,7 @@ class MlflowServer:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set MLflow's environment variables in the block; unset login variables not in `variables`."""
+    """Set `variables` during the block, and unset MLflow's login variables that are not in it."""
     previous = {name: os.environ.pop(name, None) for name in {*variables, *_LOGIN}}
     os.environ.update(variables)
     try:
@@ -339,6 +339,6 @@ def _milliseconds(moment: str | None) -> int | None:
 
 
 def _read(record: Path, uri: str) -> dict[str, str]:
-    """Return the recorded versions of a region's models, by run; {} if of another server."""
+    """Return a region's versions in `record`, by run; {} if it is not about the server `uri`."""
     found = object_or_empty(lambda: read_json(record))
     return object_or_empty(lambda: found["versions"]) if found.get("uri") == uri else {}

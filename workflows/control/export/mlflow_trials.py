@@ -1,7 +1,7 @@
 """The trials behind a published model, as child runs in MLflow, if the study sets `trials`.
 
 A child run is identified by its parent run and the trial's number, so nothing is created twice. A
-child run with an end is complete and never changed again.
+child run that MLflow shows as ended is complete and never changed again.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def known_trials(client: MlflowClient, experiment: str, parent: str) -> dict[str
 
 
 def tags_of(trial: Trial, parent: str) -> dict[str, object]:
-    """Return the tags for a trial's child run; a tag with the value None is left out later."""
+    """Return the tags for a trial's child run; tags with the value None are not to be set."""
     return {
         PARENT: parent,
         NUMBER: trial.trial,

@@ -38,7 +38,7 @@ def export_settled(
     progress: Progress,
     models_folders: Sequence[Path] | None = None,
 ) -> dict[str, str]:
-    """Repeat `export_all` until no model changes during it, or it has problems; return these."""
+    """Repeat `export_all` until it has problems or no model changes meanwhile; return problems."""
     while True:
         before = folder.signature()
         problems = export_all(folder, targets, progress, models_folders)

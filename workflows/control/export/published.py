@@ -27,7 +27,7 @@ class ExportError(TrialfleetError):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalModel:
-    """A published model; of two, the one with the later `as_of` is newer; None if unknown."""
+    """A published model; `as_of` decides which of two models is newer, and is None if unknown."""
 
     path: Path
     run: str
@@ -40,7 +40,7 @@ class Published:
     """A region's models at one moment.
 
     `region` is the region's slug, the name of `folder`. `models` are by run, oldest first. `change`
-    is the change that made the current model current; None without a current model.
+    is the change that made the current model current; None if no model is current.
     """
 
     study: str

@@ -17,10 +17,10 @@ CONNECT_SECONDS, READ_SECONDS, RETRIES = 5, 60, 3  # of one request to S3
 def s3_client(keys: S3Keys | None, region: str | None = None, retries: int = RETRIES) -> S3Client:
     """Return an S3 client without sending a request; if `keys` is None, boto3 finds keys itself.
 
-    Give the bucket's AWS `region` to sign URLs. Then they have the region's host, and the bucket in
-    the path. Otherwise, S3's certificate would not cover the host of a bucket with dots in its
-    name, and S3 would redirect requests for buckets in other regions. `retries` is the number of
-    all attempts.
+    To sign URLs, pass the bucket's AWS `region`: the URLs then have the region's host, and the
+    bucket in the path. Without it, S3's certificate would not cover the host of a bucket with dots
+    in its name, and S3 would redirect requests for buckets in other regions. `retries` is the
+    number of attempts, including the first.
 
     Raises:
         ExportError: the keys can't be read, or no client can be created.
@@ -54,7 +54,7 @@ def s3_client(keys: S3Keys | None, region: str | None = None, retries: int = RET
 
 
 def secret_of(file: str | None, variable: str | None = None) -> str | None:
-    """Return the secret of a file or variable, None if neither is given; may raise ExportError."""
+    """Return the secret in a file or variable, None if neither is given; may raise ExportError."""
     try:
         return secret(file, variable) if file or variable else None
     except ValueError as error:

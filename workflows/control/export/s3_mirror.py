@@ -126,7 +126,7 @@ class S3Mirror:
     # -- models --------------------------------------------------------------------------------
 
     def _upload(self, root: str, model: LocalModel) -> bool:
-        """Copy a model to S3; return False if it was removed here meanwhile, as `keep` demands."""
+        """Copy a model to S3; return False if the local model was removed meanwhile."""
         folder = f"{root}{model.run}/"
         try:
             self._claim(folder, model)
@@ -168,7 +168,7 @@ class S3Mirror:
     # -- the pointer ---------------------------------------------------------------------------
 
     def _point(self, root: str, published: Published) -> list[str]:
-        """Point S3's pointer at the current model, or keep another manager's: see `goes_before`."""
+        """Point S3's pointer at the current model, unless `goes_before` forbids it."""
         champion, change = published.champion, published.change
         if champion is None or change is None:
             return []

@@ -29,7 +29,7 @@ Tell = Callable[[str], None]
 class Switch:
     """A person's choice of a region's current model.
 
-    `folder` is the region's folder of models. `previous` is the run of the model before, or None.
+    `folder` has the region's models. `previous` is the run of the model current before, or None.
     """
 
     study: str
@@ -128,7 +128,7 @@ def _readable_errors(place: Path) -> Iterator[None]:
 def follow(models_folders: Iterable[Path], tell: Tell = lambda _: None) -> dict[str, str]:
     """Update the exports after `latest` was switched; return the problems by target.
 
-    Unreachable targets are updated later. An export that already runs also copies this switch.
+    Unreachable targets are updated later. If another process is exporting, it exports this switch.
     """
     exported = [each for each in models_folders if (each.parent / EXPORTS).is_dir()]
     if not exported:  # no slow import, so that a rollback is fast

@@ -7,11 +7,11 @@ the gang's ranks, the roster `words/gang/roster.json`, as `rules/gang_decision.p
 agents read the roster by chirp. `speaker.py` sends the optimiser's service the messages that a
 single job's agent would send.
 
-A gang passes through generations. A generation has fixed ranks, addresses and a first checkpoint.
-When an agent joins, leaves or is lost, the next generation starts:
+A gang passes through generations. During a generation, the ranks and their addresses are fixed.
+When an agent joins, leaves or is lost, the next generation g starts. The roster's states are:
 
-    form g    the workers of generation g - 1 end, and rank 0 saves a checkpoint first if it can;
-              an agent without workers reports that it is ready for g
-    run g     all jobs with a slot, at least `min`, are ready; they are the members, by rank
+    form g    the workers (training processes) of generation g - 1 end; rank 0 first saves a
+              checkpoint if it can; an agent without workers reports that it is ready for g
+    run g     all jobs with a slot, at least `min`, were ready: each got a rank and trains
     done      nothing is left to train: every agent ends
 """

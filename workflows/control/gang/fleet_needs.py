@@ -13,7 +13,7 @@ from trialfleet.workflows.study.spec import shares_of
 
 
 def load_gang_needs(path: Path) -> list[GangNeed]:
-    """Return the needs of a study file's gangs, each size once; [] if the file is only a fleet's.
+    """Return the different needs of a study file's gangs; [] if the file describes only a fleet.
 
     StudyError, with a line per problem, if the file is neither a fleet nor a study with a fleet;
     InputError if the file can't be read.

@@ -162,7 +162,7 @@ class Keeper:
 
 
 def _delivered(place: TrialFolder, most: int) -> Collection[str] | None:
-    """Return a gang's file names; None, and delete all, if unreadable or above `most` bytes."""
+    """Return a gang's file names; if above `most` bytes or unreadable, delete all, return None."""
     try:
         sizes = job_files.sizes_in(place.gang)
         total = sum(sizes.values())

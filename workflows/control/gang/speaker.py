@@ -29,7 +29,7 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 
 class Speaker:
-    """The sender of a gang's messages to the optimiser; `cluster` is the cluster id of its jobs."""
+    """The sender of messages to the optimiser for the gang whose jobs have the id `cluster`."""
 
     def __init__(self, place: TrialFolder, cluster: int) -> None:
         self._place, self._cluster = place, cluster
@@ -37,10 +37,9 @@ class Speaker:
         self.order: Order | None = read_order(place)
 
     def advance(self, roster: Roster, now: float) -> Roster:
-        """Return the roster after the optimiser's last answer: with the next trial, or ended.
+        """Return `roster` with the next trial or the gang's end, if the optimiser's answer says so.
 
-        A killed keeper may have reported a trial's end without writing it to the roster. Then the
-        returned roster has this end.
+        A trial's end that a killed keeper reported, but did not write to `roster`, is added.
         """
         said, order = self._said, self.order
         if order is None or roster.state == DONE:
@@ -60,7 +59,7 @@ class Speaker:
         return of_next(roster, order.name, order.turn, now) if order.turn > roster.turn else roster
 
     def say(self, before: Roster, after: Roster, jobs: Collection[Job], *, wants: bool) -> None:
-        """Report a trial's start or end, or ask for a trial; `wants`: there is time for another."""
+        """Report a trial's start or end, or ask for one; `wants`: there is time for a trial."""
         if after.code is not None and before.code is None:
             self._tell(after, jobs, wants=wants)
         elif self._said is None and after.state == RUN and not after.turn:
@@ -95,7 +94,7 @@ class Speaker:
         job_files.write(self._place.said, words, within=self._place.node_root)
 
     def _repeat(self) -> None:
-        """Write a message again, in case it was missed, if `REPEAT_SECONDS` brought no answer."""
+        """Write the last message again if it has had no answer for `REPEAT_SECONDS`."""
         size, written = job_files.stamp_of(self._place.said)
         if size and time.time() - written / 1e9 > REPEAT_SECONDS:
             words = job_files.read_bytes(

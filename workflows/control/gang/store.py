@@ -3,8 +3,8 @@
 gang/store.json   the prefix for an attempt's checkpoints, if the study sets one for its gangs
 gang/links.json   the keeper's signed URLs for the present generation, valid for some hours
 
-A thread sends the requests to AWS, so that the keeper never waits for them. Without URLs, ranks
-send checkpoints through the access point.
+A thread sends the requests to AWS, so that the keeper never waits for them. If it has no URLs, a
+rank sends checkpoints through the access point.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class GangStore:
         self._thread.shutdown()
 
     def share(self, place: TrialFolder, roster: Roster, files: Iterable[str]) -> None:
-        """Write signed URLs for the generation in `roster`, if it trains.
+        """Write signed URLs for the roster's generation, if the gang is training.
 
         `files` are the names of the checkpoints and results that arrived. Call this before the
         roster is written, because agents that see the roster read the URLs.
@@ -132,7 +132,7 @@ class GangStore:
             self._thread.submit(self._delete, there, gone)
 
     def remove_all(self, place: TrialFolder) -> None:
-        """Remove an attempt's S3 objects, then gang/store.json, in the background; acts once."""
+        """Remove an attempt's S3 objects, then gang/store.json, in the background, once only."""
         there = _there(place)
         if there and place.root not in self._ended:
             self._ended.add(place.root)

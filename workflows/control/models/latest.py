@@ -67,7 +67,7 @@ def reason_not_newest(published: Path, as_of: datetime) -> str | None:
 
 
 def _which_is_newer(newer: Path, older: Path) -> tuple[Path, str]:
-    """Return one of the two models, and words about it that say why `newer` is the newer one."""
+    """Return one of the two models, and why it is newer or older, such as `is of a later day`."""
     day, before = (provenance_of(model).get("date") for model in (newer, older))
     planned, planned_before = created_of(newer), created_of(older)
     if day and before and day != before:
@@ -81,7 +81,7 @@ def _which_is_newer(newer: Path, older: Path) -> tuple[Path, str]:
 
 
 def promote(model: Path, why: str = "") -> str | None:
-    """Make a model the latest, even an older one; return the run of the model before, or None.
+    """Make a model the latest, even an older one; return the previous latest's run, or None.
 
     `why` is stored in the region's history. InputError if the folder is no published model, OSError
     if the region's folder can't be written.

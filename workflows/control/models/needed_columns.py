@@ -22,7 +22,7 @@ class Lacking(NamedTuple):
 
 
 def lacking(study: Study, used: Mapping[str, Collection[str]]) -> Iterator[Lacking]:
-    """Yield regions whose gate will keep the current model, as it needs columns not in `used`."""
+    """Yield regions whose gate will keep the current model: it needs columns missing in `used`."""
     if study.gate is None:
         return
     for region, columns in used.items():

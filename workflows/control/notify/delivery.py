@@ -23,8 +23,8 @@ Clock = Callable[[], float]  # returns the time in Unix seconds
 def deliver_all(outbox: Outbox, channels: Callable[[], Sequence[Channel]]) -> None:
     """Send waiting events until none is left; other processes may send events at the same time.
 
-    If a channel's secret is missing from the environment, other processes send the channel's
-    events. `channels` is called before each try, because the study may be corrected meanwhile.
+    If a channel's secret is missing from the environment, the channel's events are left to other
+    processes. `channels` is called before each try, because the study may be corrected meanwhile.
     """
     while True:
         known = channels()

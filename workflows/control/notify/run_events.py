@@ -1,6 +1,6 @@
 """The events of a run that cause alerts, found in the run's status.
 
-A lasting state is found at each poll, with the same event id, and the outbox stores an id once. A
+A lasting state is found at each poll, with one event id, and the outbox stores each id only once. A
 trouble that may pass by itself (a fleet without capacity, a restarting service) becomes an event
 only after ten minutes.
 """
@@ -112,8 +112,8 @@ class RunEvents:
     def _of_money(self, status: RunStatus) -> Iterator[Event]:
         """Yield the events about budgets in USD and about the fleet's price cap.
 
-        Money reserved for running jobs counts as used, so a budget may be used up before 80% are
-        spent. Then there is no event at 80%.
+        The event at 80% counts only spent money; the one at the end also counts money reserved for
+        running jobs. So a budget may be used up without an event at 80%.
         """
         budget = self._frozen.study.budget
         for region in status.regions:

@@ -35,7 +35,7 @@ _MOST_TEXT = 100_000  # characters of one event in a mail
 
 
 class SendError(Exception):
-    """A failed try to send events; with `is_final`, another try would fail, too."""
+    """A failed try to send events; `is_final`: another try would fail as well."""
 
     def __init__(self, text: str, *, is_final: bool = False) -> None:
         super().__init__(in_one_line(text))

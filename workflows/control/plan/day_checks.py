@@ -22,7 +22,7 @@ class DayChecks:
     """The checks of the tables of one day, which compare them with the tables of past days."""
 
     def __init__(self, study: Study, day: date) -> None:
-        """Read past tables' profiles from the journal; TrialfleetError if it can't be read."""
+        """Read past tables' profiles (statistics); TrialfleetError if the journal is unreadable."""
         self._checks = study.checks or Checks()
         self._seed = study.seed
         self._past = past_tables(DailyFolder.for_study(study.name), day, MOST_DAYS)

@@ -38,7 +38,7 @@ def fetched(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
 
 
 def identity_of(url: str, keys: S3Keys | None) -> dict[str, Any]:
-    """Return an object's `etag`, `bytes`, `modified` and `version`, if any; or UnreachableError."""
+    """Return an object's `etag`, `bytes`, `modified`, any `version`; or raise UnreachableError."""
     with _object_of(url, keys) as (client, place):
         found = client.head_object(**place)
     return {

@@ -1,7 +1,7 @@
-"""The input files of a run's jobs: their states before the run, and later changes.
+"""The input files of a run's jobs: size, times and checksum before the run, and later changes.
 
-HTCondor reads the input files again for each job, so the optimiser's service compares their states
-after each job. Only an unchanged file is certainly the file that a model was trained on.
+HTCondor reads the input files again for each job, so the optimiser's service compares their sizes
+and times after each job. Only an unchanged file is certainly the file that a model was trained on.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def inputs_of(study: Study, folder: RunFolder, region: str) -> list[str]:
 
 
 def sif_of(study: Study) -> list[Path]:
-    """Return the study's .sif image, which HTCondor sends to jobs, in a list; [] without one."""
+    """Return the study's .sif image, which HTCondor sends to jobs, as a list; [] if it has none."""
     return [Path(study.image)] if study.image and is_sif(study.image) else []
 
 
 def freeze_code(folder: RunFolder, source: Mapping[str, Any], image: Iterable[Path]) -> None:
-    """Record the states of a run's code and image, and the study's origin, `source`."""
+    """Record sizes, times and checksums of a run's code and image, and the study's `source`."""
     checksums = Checksums(folder.checksums, AT_ONCE)
     files = [folder.agent, *files_of(folder.code), *image]
     entries = [checksums.entry(file) for file in files]
@@ -50,7 +50,7 @@ def freeze_code(folder: RunFolder, source: Mapping[str, Any], image: Iterable[Pa
 
 
 def freeze_data(folder: RunFolder, study: Study) -> None:
-    """Record the present state of each region's data; InputError if the data can't be read."""
+    """Record sizes, times and checksums of each region's data; InputError if it can't be read."""
     checksums = Checksums(folder.checksums, AT_ONCE)
     places = {region: inputs_of(study, folder, region) for region in study.region_table}
     objects = _objects(study, places.values())
@@ -75,8 +75,8 @@ def note_changes(folder: RunFolder, slug: str) -> None:
 def trained_on(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
     """Return the data, code and changes of a region's model, for the model's provenance.
 
-    Checksums that were left out before the run, because of `AT_ONCE`, are computed now. A changed
-    file gets no checksum. OSError if the run's folder can't be written.
+    Checksums of files beyond the limit `AT_ONCE`, left out before the run, are computed now. A
+    changed file gets no checksum. OSError if the run's folder can't be written.
     """
     files = folder.region(slug)
     of_run, of_region = (read_record(file, shape=Inputs) for file in (folder.inputs, files.inputs))
@@ -170,7 +170,7 @@ def _object(url: str, study: Study) -> dict[str, Any]:
 
 
 def _replaced(study: Study, entries: Entries) -> list[str]:
-    """Return replaced objects' URLs; delete the identities of replaced and missing objects."""
+    """Return URLs of changed S3 objects; strip entries of changed or missing objects to URLs."""
     replaced = []
     for entry in entries:
         then = {key: value for key, value in entry.items() if key != "url"}

@@ -45,7 +45,7 @@ class PoolFacts:
 
 
 def inspect_pool() -> PoolFacts:
-    """Return facts about the pool that this process uses; an unreachable pool is one of them."""
+    """Return facts about this process's pool; if it is unreachable, only `trouble` is set."""
     try:
         environment = connect()
         use(environment)
@@ -67,7 +67,7 @@ def _job_path() -> str:
 
 
 def settle(study: Study, pool: PoolFacts) -> tuple[Study, tuple[str, ...]]:
-    """Make a study's open choices, with a line about each; UnusableStudyError for a bad Python."""
+    """Return the study with open choices made, and notes; UnusableStudyError for a bad Python."""
     accelerator, why = _accelerator(study, pool)
     python, which = _python(study, pool)
     settled = study.model_copy(update={"accelerator": accelerator, "python": python})
@@ -75,7 +75,7 @@ def settle(study: Study, pool: PoolFacts) -> tuple[Study, tuple[str, ...]]:
 
 
 def is_settled(settled: Study, study: Study) -> bool:
-    """Return whether `settled` is `study` after `settle` with any pool's facts."""
+    """Return whether `settle` would turn `study` into `settled`, with the facts of some pool."""
     decided: dict[str, str | None] = {}
     if study.accelerator == "auto":
         decided["accelerator"] = settled.accelerator

@@ -46,7 +46,7 @@ def default_folder(study: Study, run: str) -> Path:
 
 
 def published_already(study: Study, run: str) -> Path | None:
-    """Return the folder of a model that a run with this id has published; None without one."""
+    """Return the folder of a model that a run with this id has published; None if there is none."""
     if not study.publishes:
         return None
     places = (models_folder_of(study, region_slug(region)) / run for region in study.region_table)
@@ -62,7 +62,7 @@ class Claim:
     made: tuple[Path, ...]
 
     def release(self) -> None:
-        """Remove the `made` paths, but no folder with other files, unless the run was written."""
+        """Unless the run was written, remove the `made` paths, except folders with other files."""
         if RunFolder(self.place).study.exists():
             return
         for path in self.made:
@@ -73,8 +73,8 @@ class Claim:
 def claim_run(study: Study, out: Path | None) -> Claim:
     """Claim an id that no other run of the study has or gets, and the run's folder.
 
-    If the name of `out`, the run's folder, is a valid id, the run gets this id, or this id with a
-    number. Without `out`, `default_folder` is created. OSError if a folder can't be created.
+    The id is the name of `out`, the run's folder, if that is valid, with a number if it is taken.
+    If `out` is None, `default_folder` is created. OSError if a folder can't be created.
     """
     given = None if out is None else Path(os.path.abspath(out)).name  # noqa: PTH100 - links stay
     first = given if given and is_run_id(given) else new_run_id()
@@ -96,7 +96,7 @@ def _absent(folder: Path) -> list[Path]:
 
 
 def _claim_models(study: Study, run: str, place: Path, *, again: bool = True) -> list[Path] | None:
-    """Claim the id `run` for the run's folder `place`; a repetition for this folder succeeds, too.
+    """Claim the id `run` for the run's folder `place`; a second claim for this folder succeeds.
 
     Return the created files and folders, innermost first; None if another run has the id.
     """

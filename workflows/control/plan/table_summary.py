@@ -42,7 +42,7 @@ def checks_of(folder: RunFolder, regions: Sequence[str]) -> dict[str, Checked]:
 
 
 def checks_lines(checks: dict[str, Checked]) -> list[str]:
-    """Return a line for each unusual table, and one for the regions with too few past days."""
+    """Return a line per unusual table, and one for regions with too few past days to compare."""
     new = [name for name, found in checks.items() if found["days"] < FEWEST_DAYS]
     lines = [f"{name}: {found['reason']}" for name, found in checks.items() if found["reason"]]
     if new:
@@ -54,7 +54,7 @@ def checks_lines(checks: dict[str, Checked]) -> list[str]:
 
 
 def table_lines(tables: dict[str, Table]) -> list[str]:
-    """Return a line for each region's table and for each note about tables; [] without tables."""
+    """Return a line for each region's table and each note about tables; [] if there are none."""
     if not tables:
         return []
     head = ("region", "rows", "train/validation/test", "columns", "missing", "target")

@@ -45,7 +45,7 @@ _LEFT = {
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOrder:
-    """The order to train or measure once, for the agent that runs a job's trials on the node.
+    """The order for one training or measurement, to the agent that runs a job's trials.
 
     Attributes:
         models: in mode "evaluate", the sandbox folder of each model, by role: champion, challenger.
@@ -72,7 +72,7 @@ class TrialFiles:
 
     Attributes:
         place: the trial's folder; for a lane's job, which trains several, the DAG node's folder.
-        order: the trial to train; for a lane's job, only the fields that its trials share count.
+        order: the trial to train; of a lane's job, only what all its trials have in common is used.
     """
 
     run: str

@@ -55,7 +55,7 @@ class Checked:
         metrics: the trial's metrics; None if the trial had not ended at the time limit.
         waited: True if the job waited for a slot all the time.
         modes: the modes that ended in time, in the order of the tries.
-        unseen: the mode that did not end in time; later modes were not tried.
+        unseen: the mode that did not end in time, if any; later modes were not tried.
         regions: the number of the study's regions; only one was tried.
     """
 

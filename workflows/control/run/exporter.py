@@ -1,7 +1,7 @@
 """The program `export FOLDER`, which exports a run's models when they are published.
 
-It ends when the run is over and all models are exported, at the latest a day after the run's end.
-Models that are missing then are exported by the next run, or by `trialfleet export`.
+The program ends when the run is over and all models are exported, or a day after the run's end.
+Models that are not yet exported then are exported by the next run, or by `trialfleet export`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Exporter:
     def __init__(
         self, folder: ExportFolder, targets: Targets, may: Callable[[], bool] = lambda: True
     ) -> None:
-        """Store the arguments; `poll` exports only while `may` returns True."""
+        """Make `poll` export only while `may` returns True."""
         self._folder, self._targets, self._may = folder, targets, may
         self._done: object = None
         self._pause = 0.0
@@ -65,7 +65,7 @@ class Exporter:
 
 
 def watch(folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> None:
-    """Export a run's models, if required, until it is over; TrialfleetError if it can't be read."""
+    """Export a run's models, if its study wants it, until it is over; may raise TrialfleetError."""
     frozen = load_frozen(folder.study)
     study = frozen.study
     targets = of_study(study, read_variables(folder.export_variables))

@@ -120,7 +120,7 @@ def _write_claimed(study: Study, place: Path | None, write: Callable[..., RunFol
 
 
 def _settled(study: Study) -> tuple[Study, tuple[str, ...]]:
-    """Return the study with the pool's choices, and notes on these; check the trainer's program."""
+    """Return the study with the pool's choices, and notes on these; check if the trainer exists."""
     pool = pool_choices.inspect_pool()
     study, notes = pool_choices.settle(study, pool)
     if pool.on_this_machine and not study.image:

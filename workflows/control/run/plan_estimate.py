@@ -36,7 +36,8 @@ class Estimate:
         jobs_seconds: the time of trials, full trainings and gates, run in parallel. The rest of
             `seconds` is time between jobs and for publishing; 0 if no run measured that time.
         trial_seconds: the median time of previous trials.
-        full_seconds: the median time of full trainings, or else of trials; None if none will run.
+        full_seconds: the median time of full trainings, or of trials if there were no full
+            trainings; None if no full training will run.
         gate_seconds: the median time of gates' jobs; None if none will run, or none was measured.
         based_on: the number of previous trials.
         runs: the number of previous runs with these trials.
@@ -53,7 +54,7 @@ class Estimate:
 
 
 def estimate(study: Study, concurrency: int) -> Estimate | None:
-    """Return a run's estimated time; None for concurrency 0 or without results of previous runs."""
+    """Return a run's estimated time; None if `concurrency` is 0 or no run has results."""
     runs = list(_runs_before(study.name)) if concurrency else []
     known = [seconds for run in runs for seconds in _seconds(run.complete)]
     if not known:
@@ -88,8 +89,8 @@ class CostEstimate:
     Attributes:
         usd: the cost of the whole run, if no budget ends it earlier.
         trial: the mean cost of previous trials, including failed trials.
-        full: the mean cost of previous full trainings; None without any.
-        overhead: the cost of nodes' boot and idle time / the jobs' cost; None without a fleet.
+        full: the mean cost of previous full trainings; None if there were none.
+        overhead: the cost of nodes' boot and idle time / the jobs' cost; None: no fleet.
         based_on: the number of previous trials.
     """
 
@@ -158,9 +159,9 @@ class _RunBefore:
 
     @property
     def _seconds(self) -> float:
-        """The time of the run without pauses; 0 if the run hasn't ended.
+        """The time of the run, except pauses; 0 if the run hasn't ended.
 
-        DAGMan ends some seconds after the report was written, so the longer of both times counts.
+        This is the report's time or DAGMan's, whichever is longer: DAGMan ends some seconds later.
         """
         try:
             seconds = read_record(self.folder.report_data).get("wall_seconds")

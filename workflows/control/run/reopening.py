@@ -32,7 +32,7 @@ def reopen(folder: DailyFolder, journal: Journal, now: datetime) -> list[Attempt
 
 
 def reopen_day_of(run: Path) -> None:
-    """Reopen the day of the resumed run `run`; if interrupted, the next start of days does so."""
+    """Reopen the day of the resumed run `run`; if that fails, `trialfleet daily run` does it."""
     folder = DailyFolder(run.parent)
     if folder.journal.exists():
         with suppress(TrialfleetError):
@@ -40,7 +40,7 @@ def reopen_day_of(run: Path) -> None:
 
 
 def record_command(run: Path) -> str:
-    """Return a text with the command that records a resumed day's result; "" if no day is open."""
+    """Return a text with the command that records a resumed day's result; "" if the day ended."""
     folder = DailyFolder(run.parent)
     known = Journal(folder.journal).attempts() if folder.journal.exists() else []
     days = [one.date for one in known if one.run == run.name and one.ended is None]

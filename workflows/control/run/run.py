@@ -41,7 +41,7 @@ _POLL_SECONDS = 2.0
 
 
 class Run:
-    """One execution of a study, in the folder that `plan` made; InputError if it has no run."""
+    """One execution of a study, in a folder made by `plan`; InputError if there is no run in it."""
 
     def __init__(self, folder: str | PathLike[str]) -> None:
         self._files = open_run(Path(folder))

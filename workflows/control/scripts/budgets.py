@@ -1,8 +1,8 @@
 """Budgets in USD of a region, a run and a day, checked before each trial starts.
 
 The optimiser's service checks the budgets at each request for a trial's parameters. So no trial
-starts beyond a budget, even if another process has died. Until a job's result is recorded, its cost
-is read from HTCondor's event log of the job.
+starts beyond a budget. Until a job's result is recorded, its cost is read from HTCondor's event log
+of the job.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ class Budgets:
         return spent if trials else replace(spent, others=0.0)
 
     def _of_run(self) -> list[Spending]:
-        """Return each region's spending; before a region starts, only its full training counts."""
+        """Return each region's spending.
+
+        For a region that hasn't begun, the only expected cost is that of its full training.
+        """
         return [
             self._of(slug)
             if self._folder.region(slug).dag_files.submit.exists()

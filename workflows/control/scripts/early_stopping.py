@@ -56,8 +56,8 @@ class EarlyStopping:
     def poll(self) -> bool:
         """Find the regions with new reports, or decide which trials of one such region to stop.
 
-        Return whether such regions are left. OptimizerError if the trial database can't be used;
-        OSError if a stop order can't be written.
+        Return whether regions with new reports are left. OptimizerError if the trial database can't
+        be used; OSError if a stop order can't be written.
         """
         if self._rule is None:
             return False

@@ -35,7 +35,7 @@ class FinalScripts:
         self._studies, self._folder, self._study = studies, studies.folder, studies.study
 
     def ask(self, slug: str, node: str) -> Reply:
-        """Write the files of a separate job that trains the best settings in full, if none has."""
+        """Write the files of a separate job for the full training, unless it was done already."""
         best, files = self._chosen(slug, node), self._folder.region(slug)
         if isinstance(best, Reply):
             return best
@@ -51,10 +51,7 @@ class FinalScripts:
         return Reply(EXITS["done"], f"{node}: the settings of trial {best.number}: {best.params}")
 
     def _is_trained(self, place: TrialFolder, best: Assignment) -> bool:
-        """Return whether the job in `place` has already trained the best settings in full.
-
-        Nobody may know it: the job or its POST script may have been killed after the result came.
-        """
+        """Return whether the job in `place` has already trained the best settings in full."""
         ended = self._studies.ended(place)
         if ended is None or ended.code:
             return False
@@ -66,7 +63,7 @@ class FinalScripts:
         return job_files.has_files(place.model)
 
     def ask_in_lane(self, slug: str, node: str, turn: Turn) -> bool:
-        """Order the job that ended a region's last trial to train the best settings in full, too.
+        """Order the job that ended a region's last trial to train the best settings in full.
 
         This job already has the data and the trainer. If it is lost, the DAG node `best` starts a
         separate job. Return whether the job got an order.
@@ -90,9 +87,9 @@ class FinalScripts:
         return True
 
     def settle_in_lane(self, slug: str, node: str) -> str | None:
-        """Record a full training in the job of a lane of trials, after the job's agent was lost.
+        """Record a full training that a lane's job did before its agent was lost.
 
-        Return the result in words; None if the job has no unrecorded full training that has ended.
+        Return the result in words; None if there is nothing to record.
         """
         files = self._folder.region(slug)
         lane = self._lane_of(files.best)
@@ -107,7 +104,7 @@ class FinalScripts:
         return lane is not None and lane["done"] and lane["node"] == node
 
     def tell_in_lane(self, slug: str, node: str, code: int) -> str:
-        """Record the end of a full training in the job of a lane of trials; return it in words."""
+        """Record the end of a full training by a lane's job; return the result in words."""
         files = self._folder.region(slug)
         place = in_lane(files, files.best, node)
         _, outcome = self._studies.judged(place, code)
@@ -190,7 +187,7 @@ class FinalScripts:
         return self._studies.stop(slug, why.removesuffix(": "))
 
     def without_model(self) -> str | None:
-        """Return the region whose full training left no model; None if there was none.
+        """Return the region whose full training left no model; None if there is no such region.
 
         All regions have the same trainer, so another full training would leave no model either. But
         if a region has published a model, the trainer does leave models, and the result is None.

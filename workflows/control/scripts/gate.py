@@ -1,8 +1,8 @@
 """The gate, which compares a new model with the current one: its job's order, result and verdict.
 
 A job measures both models on the same rows. If this job fails, the current model stays current, and
-the region continues. The DAG node `publish` finds the verdict, because its 10,000 resamples would
-delay the optimiser's service. `rules/gate_decision.py` has the rule.
+the region continues. The DAG node `publish` computes the verdict, because this takes 10,000
+resamples, which would delay the optimiser's service. `rules/gate_decision.py` has the rule.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def prepare(
     node: str,
     lane: tuple[str, Turn] | None = None,
 ) -> str | None:
-    """Write the files for the measurement of a region's models; return why none is needed, or None.
+    """Write the files to measure a region's models; return why no measurement is needed, or None.
 
     `lane` is a lane's DAG node and the message of its job's agent. With `lane`, that agent gets the
     order to measure as its answer. Without it, a separate job measures. OSError if the disk is
@@ -132,7 +132,7 @@ def _hand_out(
     lane: str,
     turn: Turn,
 ) -> str | None:
-    """Write both models and the order for the running job of `lane`; return why not, or None."""
+    """Give the running job of `lane` both models and the order; return why that failed, or None."""
     place, models = in_lane(files, files.gate, lane), bytearray()
     try:
         pack(order.models.values(), place.root, models.extend, _MOST_IN_LANE)
@@ -147,7 +147,7 @@ def _hand_out(
 def outcome_of_measurement(
     frozen: FrozenStudy, place: TrialFolder, return_code: int
 ) -> Failed | Unpaid | None:
-    """Return the error of the gate's job, None without one; `return_code` is as in `outcome_of`."""
+    """Return the error of the gate's job, None if it succeeded; `return_code`: see `outcome_of`."""
     code = settled(place, return_code, bytes_of(frozen.study.resources.disk))
     if code != 0:
         outcome = outcome_of(place, code, frozen.study.objective.metric, frozen.places)

@@ -30,7 +30,7 @@ class GateScripts:
         return Reply(EXITS["done"], f"{node}: measures the current model and the new one")
 
     def ask_in_lane(self, slug: str, node: str, turn: Turn) -> bool:
-        """Order the job that did a region's full training to measure the gate's models, too.
+        """Order the job that did a region's full training to measure the new and the current model.
 
         Return whether the job got an order. A gang (a training over several jobs) gets none:
         measuring needs only one job, and would keep the others waiting.
@@ -41,9 +41,9 @@ class GateScripts:
         return not gate.prepare(frozen, self._folder, slug, region.gate, lane)
 
     def settle_in_lane(self, slug: str, node: str) -> str | None:
-        """Record a measurement in the job of a lane of trials, after the job's agent was lost.
+        """Record a measurement that a lane's job made before its agent was lost.
 
-        Return the result in words; None if the job has no unrecorded measurement that has ended.
+        Return the result in words; None if there is nothing to record.
         """
         files = self._folder.region(slug)
         if lane_of(files, files.gate) != node:
@@ -52,7 +52,7 @@ class GateScripts:
         return self.tell_in_lane(slug, node, ended.code) if ended else None
 
     def tell_in_lane(self, slug: str, node: str, code: int) -> str:
-        """Record the end of a measurement in the job of a lane of trials; return it in words."""
+        """Record the end of a measurement by a lane's job; return the result in words."""
         files = self._folder.region(slug)
         place = in_lane(files, files.gate, node)
         outcome = gate.outcome_of_measurement(self._studies.frozen, place, code)

@@ -3,10 +3,10 @@
 The program `serve FOLDER [--wait]` is this service. Every request may be repeated, because DAGMan
 runs a script again after a crash.
 
-begin REGION                             prepare a new DAGMan of the region
+begin REGION                             prepare for a new DAGMan of the region
 end REGION RETURN                        decide whether the region is over or needs another DAGMan
 ask REGION NODE                          choose a trial's parameters, write its files
-tell REGION NODE RETURN RETRY MAX PRE    find the outcome, record it, decide whether to retry
+tell REGION NODE RETURN RETRY MAX PRE    record how the job ended, decide whether to retry
 ask-best, tell-best                      the same for the full training of the best settings
 ask-gate, tell-gate                      the same for the job that measures both models
 conclude REGION NODE                     end a region whose study publishes nothing
@@ -247,7 +247,7 @@ class NodeScripts:
         return Reply(EXITS["done"], f"{slug}: begins{what}")
 
     def _end(self, slug: str, return_code: str, retry: str = "0", most: str = "1") -> Reply:
-        """Return the reply after a region's DAGMan: start another if the region isn't over."""
+        """Reply that a region whose DAGMan ended is over, or that another DAGMan is to start."""
         files, how = self._folder.region(slug), f"its DAGMan ended ({return_code})"
         if files.is_done:
             word = stage_of(

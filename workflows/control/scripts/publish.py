@@ -54,7 +54,7 @@ class Publication:
         path: the folder with the model's files, metrics.json, provenance.json and card.json.
         not_latest: the reason why `latest` is another run's model; None if `latest` is this model.
         awaits_approval: why the model passed the gate, if a person has to approve it; else None.
-        removed: a line about the removal of models that the study doesn't keep; None without any.
+        removed: a line about old models that the study's `keep` removed; None if there are none.
     """
 
     path: Path
@@ -75,7 +75,7 @@ def publish(
     """Publish the model of the full training in `best`; a second call changes nothing.
 
     Switch `latest` to the model, unless the gate keeps the current model, a later run has published
-    a model, or a person has to approve the new one. `verdict` is the gate's; None without a gate.
+    a model, or a person has to approve the new one. `verdict` is the gate's; None: no gate.
 
     Raises:
         InputError: another run with this id has published here, or the trainer's folder model/ has
@@ -186,7 +186,7 @@ def check_model(model: Path) -> None:
 
 
 def _same(new: Path, old: Path) -> bool:
-    """Return whether two published folders are of the same training, with any package versions.
+    """Return whether two published folders are of the same training; package versions may differ.
 
     Trainings in two runs may have equal parameters and metrics, so the bytes of all model files are
     compared, too.

@@ -109,16 +109,14 @@ class RegionStudies:
         return TrialFiles(self.frozen.run, self.study, self.folder, place, order)
 
     def judged(self, place: TrialFolder, code: int) -> tuple[int, Complete | Failed | Unpaid]:
-        """Unpack an attempt's files; return its exit code, from the agent if known, and outcome."""
+        """Unpack an attempt's files; return the agent's exit code, else `code`, and the outcome."""
         code = settled(place, code, bytes_of(self.study.resources.disk))
         return code, outcome_of(place, code, self.study.objective.metric, self.frozen.places)
 
     def ended(self, place: TrialFolder) -> Ended | None:
         """Unpack a trial's files and return how the trial ended; None if it has not ended.
 
-        The end is also noted in the job's event log. Nobody may have done so before: the agent may
-        have been lost after sending the files, or the optimiser's service killed after unpacking
-        them.
+        If the trial's end is missing in the job's event log, note it there.
         """
         take_left(place, place.left, bytes_of(self.study.resources.disk))
         ended = read_ended(place)
@@ -166,10 +164,9 @@ class NotTaken(Reply):
 def without_job(node: str, job: JobEnd) -> Reply | None:
     """Return the reply for a DAG node that had no job; None if it had a job.
 
-    The exit code of the DAG node's PRE script, `job.asked`, decides only in this case: a restarted
-    DAGMan does not know it for running DAG nodes. If HTCondor refused the job, the trial's
-    parameters are not at fault. DAGMan tried for half a minute, so the DAG node fails, and the
-    region's next DAGMan runs it again.
+    The exit code of the DAG node's PRE script, `job.asked`, is used only here, because a restarted
+    DAGMan does not know it for running DAG nodes. If HTCondor refused the job for half a minute,
+    the DAG node fails, but not the trial: the region's next DAGMan runs the DAG node again.
     """
     if job.code == JOB_UNSUBMITTED:
         return NotTaken(EXITS["retry"], f"{node}: HTCondor did not take its job")

@@ -60,7 +60,7 @@ class TrialScripts:
         self._budgets = Budgets(studies)
 
     def ask(self, slug: str, node: str) -> Reply:
-        """Write the files of a DAG node's job, with its first trial.
+        """Write the files of a DAG node's job and, unless the job is a lane's, of its trial.
 
         A lane's job trains several trials; its agent asks for each of them itself.
         """
@@ -91,7 +91,7 @@ class TrialScripts:
         return Reply(EXITS["done"], f"{node}: a job for {name or 'its trials'}")
 
     def _under_way(self, slug: str, node: str, beside: str | None = None) -> str | None:
-        """Return a DAG node's first trial that was asked for, without a result or a stop order.
+        """Return a DAG node's first trial that has parameters, but no result and no stop order.
 
         If no attempt at this trial may start any more, record it as abandoned and return None.
         """
@@ -136,7 +136,7 @@ class TrialScripts:
         return Chosen(name, answer)
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
-        """Record an ended job's trial, if unrecorded; the reply says whether a job follows."""
+        """Record an ended job's trial, if unrecorded; reply whether another job follows."""
         name = self.unfinished(slug, node) or (node if is_trial(node) else None)
         has_asked = job.code == 0 or read_said(self._folder.region(slug).trial(node)) is not None
         if name is None and not has_asked:
@@ -160,10 +160,7 @@ class TrialScripts:
         return self._after(slug, node) if is_done and place.is_shared else reply
 
     def settle(self, slug: str, node: str) -> Reply | None:
-        """Judge a DAG node's unfinished trial if its result's package has arrived, else None.
-
-        The agent may have been lost after sending the package, while no optimiser's service ran.
-        """
+        """Judge a DAG node's unfinished trial if its result has arrived; return None if not."""
         if (name := self.unfinished(slug, node)) is None:
             return None
         place = self._folder.region(slug).trial(name)
@@ -176,8 +173,8 @@ class TrialScripts:
         """Record in the trial database how an attempt at the trial `name` ended.
 
         `code` is the exit code of the attempt or its job. `job` is the HTCondor job's id, such as
-        12.0, or empty without a job; a trial fails at most once per job. `job_end` has DAGMan's
-        facts about the job; None if the job has not ended.
+        12.0, or empty if there was no job; a trial fails at most once per job. `job_end` has
+        DAGMan's facts about the job; None if the job has not ended.
 
         Returns:
             done: the trial is recorded; retry: another attempt follows; stop: the region ends.
@@ -238,7 +235,7 @@ class TrialScripts:
         return Reply(EXITS["retry"], f"{node}: continues in another job")
 
     def unfinished(self, slug: str, node: str, beside: str | None = None) -> str | None:
-        """Return a DAG node's first trial that was asked for and has no result, except `beside`."""
+        """Return a DAG node's first trial, except `beside`, that has parameters but no result."""
         running, own = self._studies.of_region(slug).running(), range_of(node)
         return next((name for name in running if own.has(name) and name != beside), None)
 

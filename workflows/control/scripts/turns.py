@@ -2,7 +2,7 @@
 
 The optimiser's service learns of new messages by inotify, so jobs that only train cause no work. An
 answer is a file that names the message that it answers. After a crash, the restarted service
-answers open messages, and keeps recorded results. docs/trial-jobs.md has the protocol.
+answers messages without an answer; recorded results stay. docs/trial-jobs.md has the protocol.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class Turns:
             self._next(slug, node, said)
 
     def _ends(self, slug: str, node: str, said: Said, reply: Reply) -> bool:
-        """Let the agent exit if `reply` ends its job or its region; return whether it does so."""
+        """Let the agent exit if `reply` ends its job or its region; return whether it exits."""
         log.info("%s", reply.message)
         if reply.exit_code == EXITS["done"]:
             return False
@@ -198,7 +198,7 @@ class Turns:
             self._hand_out(slug, node, said)
 
     def _asked(self, slug: str, node: str, said: Said) -> None:
-        """Judge a trial that the lane's previous, lost job has left, and assign the next trial."""
+        """Judge any trial that the lane's previous, lost job has left; assign the next trial."""
         told = self._trials.settle(slug, node)
         if told is None or not self._ends(slug, node, said, told):
             self._hand_out(slug, node, said)
@@ -217,7 +217,7 @@ class Turns:
         self._studies.files(slug, chosen.name, chosen.answer).hand_out(said.turn)
 
     def _asked_behind_trials(self, slug: str, node: str, said: Said, why: str) -> None:
-        """Record what a lost agent left, then assign the full training or the gate, if wanted."""
+        """After the trials: record a lost agent's result; order a full training or measurement."""
         behind: _End | None = None
         if told := self._gate.settle_in_lane(slug, node):
             why = told

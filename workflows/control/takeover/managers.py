@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Managers:
-    """This manager's share in a study's days: the lease on them, the other manager's results."""
+    """This manager's lease on a study's days, and its access to the other manager's results."""
 
     def __init__(self, study: Study, folder: DailyFolder, say: Callable[[str], None]) -> None:
         """Open the database of a study with `daily.takeover_after`; wait while it is unreachable.
@@ -55,12 +55,12 @@ class Managers:
 
     @contextmanager
     def hold_lease(self, gives_up: Callable[[], bool], *, at_once: bool) -> Iterator[bool]:
-        """Wait until the other manager doesn't work on the days, then hold the lease.
+        """Wait until the other manager doesn't work on the days; hold the lease during the block.
 
-        The block gets True with the lease. `gives_up` is called repeatedly; once it returns True,
-        the block gets False. With `at_once`, a free lease is taken at once. Otherwise the manager
-        that held the lease last has priority for as long as a lease is valid, because its machine
-        has the last days' results.
+        Yield True with the lease. During the wait `gives_up` is called repeatedly; once it returns
+        True, yield False. With `at_once`, a free lease is taken at once. Otherwise the manager that
+        held the lease last has priority for as long as a lease is valid, because its machine has
+        the last days' results.
         """
         self._lost.clear()
         begun, shown = time.monotonic(), ""
@@ -94,20 +94,20 @@ class Managers:
             )
 
     def take_over_run(self, run: Path) -> None:
-        """Make this manager the owner of a run's Optuna studies, which the other may own."""
+        """Make this manager the owner of a run's Optuna studies, which the other one may own."""
         self._patiently(lambda: take_over(RunFolder(run)))
 
     def is_safe(self, outcome: Outcome) -> bool:
-        """Return whether the other manager could go on after an outcome: its model must be in S3.
+        """Return whether the other manager could continue after `outcome`.
 
-        ExportError if S3 is unreachable.
+        It can if S3 has the outcome's model, or if there is none. ExportError if S3 is unreachable.
         """
         if outcome.run is None or outcome.ending is Ending.FAILED:
             return True
         return self._models.has(outcome.region, outcome.run)
 
     def restore(self, regions: Iterable[str]) -> None:
-        """Make the models that the other manager made current the current ones here, too."""
+        """Make the other manager's current models the current ones on this machine."""
         self._patiently(lambda: self._models.restore(regions, self._say))
 
     def outcomes(self, attempt: Attempt, regions: Iterable[str]) -> list[Outcome]:
@@ -115,7 +115,7 @@ class Managers:
         return self._patiently(lambda: self._models.outcomes(attempt, regions))
 
     def note_told(self, events: list[str]) -> None:
-        """Tell the other manager which events were sent; the next call repeats a failed one."""
+        """Tell the other manager which events were sent; if that fails, the next call does it."""
         if new := set(events) - self.told:
             with suppress(OptimizerError):  # the next event tries again
                 self.journal.note_told(new)
