@@ -106,7 +106,7 @@ def _seated(roster: Roster, agents: Mapping[int, Member]) -> list[Member | None]
 def _ended(
     roster: Roster, agents: Mapping[int, Member], packages: Collection[Package]
 ) -> Roster | None:
-    """Return the roster that ends the trial, if it has a result or a rank can't succeed, or None."""
+    """Return a roster that ends the trial if it has a result or a rank can't succeed; else None."""
     generation = roster.generation - (roster.state == FORM)
     if generation < roster.first:
         return None

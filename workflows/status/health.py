@@ -82,7 +82,7 @@ class Fault:
     node: str | None = None
 
     def by_person(self) -> Fault:
-        """Return the fault for a repair by a person, with the remedy RELEASE instead of NONE."""
+        """Return the fault for a repair that a person requests: with RELEASE instead of NONE."""
         is_hold = self.remedy is Remedy.NONE
         return replace(self, remedy=Remedy.RELEASE) if is_hold else self
 

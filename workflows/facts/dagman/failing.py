@@ -1,4 +1,4 @@
-"""The failing PRE and POST scripts of a run: each one's last error, kept until it succeeds.
+"""The failing PRE and POST scripts of a run: each one's last error, until the script succeeds.
 
 The optimiser's service notes the errors of a region's scripts. The programs that publish a model
 and write the report note their own errors.

@@ -135,7 +135,7 @@ def of_run(folder: RunFolder) -> str:
 
 
 def one_idle(folder: RunFolder, node: str | None = None) -> Any:
-    """Return the full ClassAd of a waiting job (of the DAG node `node` if given); None if none."""
+    """Return the ClassAd of a waiting job, of the DAG node `node` if given; None if none waits."""
     waits = f"{of_run(folder)} && {WAITS} && TrialfleetMode =!= undefined"
     return one_job(waits + (f" && TrialfleetNode == {classad_string(node)}" if node else ""))
 

@@ -57,8 +57,7 @@ class Roster:
         kill: while a generation forms: whether the previous generation's workers (training
             processes) are killed, because rank 0 has no checkpoint left to save.
         short: while a generation forms: whether there are fewer agents than the gang's `min`.
-        failures: how often a worker has failed since the last checkpoint; losses of jobs don't
-            count.
+        failures: how often workers in living jobs have failed since the last checkpoint.
         code: the trial's exit code, or minus the signal's number; None until the trial ends. In the
             state "done", the exit code with which the agents are to leave.
         result: the name of the package (files of one rank) with the trial's result.

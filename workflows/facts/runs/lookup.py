@@ -204,8 +204,8 @@ def find_model(name: str) -> Path:
 def find_models_folder(region: str, study: str | None = None) -> Path:
     """Return the folder of a region's models, with `latest` and the models of its runs.
 
-    `region` is a region's name, STUDY/REGION, the folder, or another name for `find_model`. Raises
-    InputError if none or several match.
+    `region` is a region's name, STUDY/REGION, the folder, or any other name that `find_model`
+    accepts. Raises InputError if none or several match.
     """
     _check_here(region)
     if (Path(region) / LATEST).is_symlink():
