@@ -37,7 +37,7 @@ class Spending:
         trials: the cost of each ended trial.
         under_way: the cost so far of each trial under way.
         full: the cost of the full training so far; None before its begin.
-        full_is_over: whether the full training has ended, or there will be none.
+        full_is_over: whether the full training has ended, or is not wanted.
         others: the cost of the gate, and of jobs' time between trials.
     """
 
@@ -82,7 +82,7 @@ def expected_of(spendings: Iterable[Spending], before: Expected | None = None) -
 def usd_budget(
     name: str, usd: float, spendings: Sequence[Spending], expected: Expected
 ) -> UsdBudget:
-    """Return the budget `name` of `usd`, with what its regions have spent and reserved."""
+    """Return the budget `name` with its limit `usd`, and what its regions spent and reserved."""
     return UsdBudget(
         name=name,
         usd=usd,

@@ -35,7 +35,7 @@ class Item:
 
     Attributes:
         day: the run's day if it is a daily run, otherwise the day of its planning.
-        seconds: how long a job held its slot; without a job, how long the machine costs `usd`.
+        seconds: how long the job held its slot, or how long the machine was without a job.
         usd: None if the machine's price is unknown.
         instance: the EC2 instance; None on other machines.
     """
@@ -62,7 +62,7 @@ class CostSum:
         lost: the part of failed attempts and interrupted executions.
         boot: the part of machines before they joined the pool.
         idle: the part of machines without a job.
-        hours: how long jobs held slots, with or without a result.
+        hours: how long jobs held slots, whether or not they had a result.
         unpriced_hours: the part of `hours` on machines of unknown price, whose cost is missing.
     """
 

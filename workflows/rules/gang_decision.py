@@ -61,8 +61,8 @@ def to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float) -> 
     """Return the procs of a gang's jobs that are to be removed from the queue.
 
     After the gang's end, a job is removed if it doesn't run, or if its agent is silent or late to
-    leave. Before it, all jobs are removed if a limit put one on hold, or fewer than `size.least`
-    are left.
+    leave. Before the end, all jobs are removed if one exceeded a limit and is on hold, or if fewer
+    than `size.least` are left.
     """
     everyone = frozenset(job.proc for job in jobs)
     if roster.state == DONE:
@@ -76,7 +76,7 @@ def to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float) -> 
 
 
 def superseded(roster: Roster, files: Collection[str]) -> frozenset[str]:
-    """Return the names of packages that no later generation needs; after the gang's end, of all."""
+    """Return the names of packages that aren't needed any more: all after the gang's end."""
     found = {name: package for name in files if (package := package_of(name.removesuffix(".part")))}
     if roster.state == DONE:
         return frozenset(found)
@@ -106,7 +106,7 @@ def _seated(roster: Roster, agents: Mapping[int, Member]) -> list[Member | None]
 def _ended(
     roster: Roster, agents: Mapping[int, Member], packages: Collection[Package]
 ) -> Roster | None:
-    """Return the trial's last roster if rank 0 has a result or a rank can't succeed; else None."""
+    """Return a roster that ends the trial if it has a result or a rank can't succeed; else None."""
     generation = roster.generation - (roster.state == FORM)
     if generation < roster.first:
         return None
@@ -173,9 +173,9 @@ def _formed(
 
 
 def _newest(roster: Roster, packages: Collection[Package]) -> str | None:
-    """Return the checkpoint to start from: the previous generation's last one, else the roster's.
+    """Return the last checkpoint of the previous generation; if it has none, `roster.start`.
 
-    Older generations' checkpoints don't count: they may be late ones of a rank that seemed lost.
+    Older generations' checkpoints don't count: a rank that seemed lost may have sent them late.
     """
     own = [p for p in packages if p[:2] == (CHECKPOINT, roster.generation - 1)]
     own = own if roster.generation > roster.first else []  # else another trial's
@@ -223,11 +223,11 @@ def _running(
 def _kept_apart(
     roster: Roster, own: Collection[Member], heard: Collection[str], now: float
 ) -> tuple[Apart, ...]:
-    """Return the agents to leave out, with those left out before, so that all others are connected.
+    """Return the agents to leave out, earlier ones included, so that all others are connected.
 
-    The agent with the most broken connections is left out first; of equals, the higher rank. An
-    agent that the access point doesn't hear either is not left out, because it is lost or soon
-    back. The result is empty if no connection between heard agents is broken.
+    The agent with the most broken connections is left out first; of equals, the higher rank. Only
+    connections between agents in `heard` count, from whom the access point has messages: any other
+    agent is lost or soon back. The result is empty if none of these connections is broken.
     """
     seats = {seat.token: (rank, seat) for rank, seat in enumerate(roster.members)}
     broken = {
@@ -257,10 +257,10 @@ def _kept_apart(
 def _after_failure(
     roster: Roster, another: Roster, failed: list[Member], packages: Collection[Package]
 ) -> Roster:
-    """Return the roster after a worker's failure: `another` (generation), or the trial's last one.
+    """Return the roster after a worker's failure: `another`, or one that ends the trial.
 
-    Repeated failures without a checkpoint in between are the trainer's fault, and end the trial.
-    The worker that ended first is the cause, because the others ended when they lost it.
+    Repeated failures with no checkpoint in between are the trainer's fault, and end the trial. The
+    worker that ended first is the cause, because the others ended when they lost it.
     """
     has_saved = any(p[:2] == (CHECKPOINT, roster.generation) for p in packages)
     failures = 1 if has_saved else roster.failures + 1

@@ -26,9 +26,8 @@ interval begin just below zero, however large that row's loss is. One row can't 
 reach as far as the quarter. Of challengers that equal the champion, 9 % are then rejected instead
 of 5 %. Ranks or a trimmed mean don't help, because they ignore such a row.
 
-If labels are shuffled, those of the rows for the measurement are, too, and both models look equally
-bad. So the challenger must be shown to be better than a constant prediction, if the trainer
-measures one.
+If a day's labels are shuffled, both models look equally bad on its rows. So the challenger must be
+shown to be better than a constant prediction, if the trainer measures one.
 
 A champion can't be good on values that it never saw, such as categories with a new spelling. So the
 challenger must also pass on the rows whose values the champion can know. At least half of all rows
@@ -118,7 +117,7 @@ def passed_of(rule: Rule, verdict: Verdict) -> Passed | None:
 
 
 def kept_words(champion: str | None) -> str:
-    """Return the text that another model stays current, with its run `champion` if known."""
+    """Return the text that the model of the run `champion`, if that is known, stays current."""
     return f"kept the current model{f' (run {champion})' if champion else ''} instead of this one"
 
 
@@ -210,7 +209,7 @@ def _how_little(rule: Rule, worse: float, champion: Measured) -> str:
 
 
 def _unequal(measured: Mapping[str, Measured]) -> str:
-    """Return a text about unequal numbers of losses; empty if a model has no losses."""
+    """Return a text if the models' numbers of losses differ; empty if equal or one has none."""
     losses = [measured[name].losses for name in (CHAMPION, CHALLENGER)]
     if any(each is None for each in losses):
         return ""
@@ -235,7 +234,7 @@ def _no_better_than_a_constant(rule: Rule, measured: Mapping[str, Measured]) -> 
 
 
 def _doubt(rule: Rule, measured: Mapping[str, Measured]) -> str | None:
-    """Return why a challenger may be better only on values new to the champion, else None."""
+    """Return why the challenger may be better only on values new to the champion, else None."""
     seen = {name: measured[alias] for name, alias in SEEN.items() if alias in measured}
     if len(seen) < len(SEEN):
         return None
@@ -280,8 +279,8 @@ def _interval(rule: Rule, differences: Losses | None) -> tuple[float, float] | N
 def bootstrap(differences: Losses, confidence: float, seed: int) -> tuple[float, float]:
     """Return the lower and the upper end of one-sided percentile intervals for the mean.
 
-    `differences` of pairs has shape [n], with n at least 2. Each end by itself has the
-    `confidence`. The same `seed` gives the same interval.
+    `differences` of pairs has shape [n], with n at least 2. `confidence` is that of each one-sided
+    interval. The same `seed` gives the same result.
     """
     import numpy as np
 

@@ -63,7 +63,7 @@ class JobTrouble:
 
     @property
     def cause(self) -> str:
-        """The trouble's kind and reason as text; between checks only numbers in it change."""
+        """The trouble's kind and reason as text, in which only numbers change while it lasts."""
         return f"{self.kind} {self.reason or self.what}"
 
     def __str__(self) -> str:
@@ -141,7 +141,7 @@ def _alike(cuts: Sequence[Execution]) -> list[Execution]:
 
 
 def _wasted_starts(job: JobFacts, now: float) -> int:
-    """Return how many last starts in a row kept no work; 0 if the present one outlasts each."""
+    """Return how many last starts in a row kept no work; 0 if the present one has run longer."""
     wasted: list[Execution] = []
     for cut in reversed(job.cuts):
         if job.kept(cut):
@@ -183,7 +183,7 @@ def _stuck(job: JobFacts, now: float) -> JobTrouble | None:
 
 
 def _state(job: JobFacts) -> tuple[str, float] | None:
-    """Return a job's temporary state, and the seconds for which it may last; None without one."""
+    """Return a job's temporary state and the seconds for which it may last; None if in none."""
     of_input = LONG + job.input_mb / _MB_PER_SECOND
     states: dict[int, tuple[str, float]] = {
         JobStatus.REMOVED: ("removed and still in the queue", LONG),

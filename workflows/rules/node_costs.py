@@ -7,11 +7,11 @@ For each node with its price p and its life from launch to end:
     boot  = p · (joined - launched), at most total - jobs
     idle  = total - jobs - boot
 
-So a fleet's items add up to the cost in its record. If a node's jobs cost more than the node itself
-by their logs, their costs are scaled down to the node's. That happens if trials with and without
-GPUs shared the node, or if it ended earlier than the logs say. Boot and idle time is charged to the
-runs and regions that used the node, in proportion to their jobs' costs. If no run used the node,
-the run for which the node was launched is charged.
+So a fleet's items add up to the cost in its record. If the costs of a node's jobs by their logs
+exceed that of the node, they are scaled down to it. That happens if trials with and without GPUs
+shared the node, or if it ended earlier than the logs say. Boot and idle time is charged to the runs
+and regions that used the node, in proportion to their jobs' costs. If no run used the node, the run
+for which it was launched is charged.
 """
 
 from __future__ import annotations

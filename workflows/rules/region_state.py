@@ -69,7 +69,7 @@ def is_hopeless(reason: str | None) -> bool:
 def reason_over(
     reason: str | None, *, failed: int, allowed: int, finished: int, budget: int, done: int
 ) -> str | None:
-    """Return why a region without a model gets no more trials, even after a resume; else None.
+    """Return why a region with no model gets no more trials, even after a resume; else None.
 
     `reason` is why the region ended early, if it did. `failed` counts the trials that failed for
     good, `allowed` is their limit. `finished` counts ended trials, `done` complete ones.
@@ -113,7 +113,7 @@ def reason_of(
 def last_error(
     records: RegionRecords, node: NodeStatus | None, log: Path, trouble: str, service_log: Path
 ) -> str:
-    """Return why a region failed, for a region that could not record the reason by itself.
+    """Return why a region failed, if the region could not record the reason itself.
 
     `trouble` is why the optimiser's service does not answer, or empty. `log` is the scripts' log.
     """

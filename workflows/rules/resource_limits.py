@@ -37,7 +37,7 @@ def over_limit(code: int | None, reason: str, places: Mapping[str, str]) -> str:
 
 
 def over_by_agent(ended: Ended, order: Order | None, places: Mapping[str, str]) -> str:
-    """Return the message about the limit for whose excess a job's agent ended a trial."""
+    """Return the message about the limit that a trial exceeded, so that its agent ended it."""
     if ended.over == "time":
         most = order.seconds if order else None
         words, key = f"over its time: ran for more than {(most or 0) / 60:g} min", TIME

@@ -139,7 +139,7 @@ def _in_words(clause: str) -> str:
 
 
 def clauses(expression: str) -> list[str]:
-    """Return the clauses that `&&` joins in an expression, also within brackets around several."""
+    """Return the clauses that `&&` joins in an expression, even those within brackets."""
     text = expression.strip()
     while text.startswith("(") and not any(True for _ in _outside_brackets(text)):
         text = text[1:-1].strip()

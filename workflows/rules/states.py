@@ -77,7 +77,7 @@ _STAGES = {
 def stage_of(state: RunState, phase: str, *, published: bool, kept: bool = False) -> Stage:
     """Return the stage of a region; `phase` is as in `RegionStatus`.
 
-    With `published` the region has published a model. With `kept` another model is current.
+    `published` says whether the region has published a model, `kept` whether another is current.
     """
     if state is RunState.DONE:
         if published and kept:

@@ -30,7 +30,7 @@ class Transfer(NamedTuple):
 def overdue(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
     """Return the ClassAds of a run's jobs whose common files won't arrive, or whose repair stopped.
 
-    The `ads` of the run's jobs have the attributes of `job_queue.PROJECTION`.
+    `ads`, the ClassAds of the run's jobs, have the attributes of `job_queue.PROJECTION`.
     """
     waiting, cut_off = defaultdict(list), []
     for ad in ads:
@@ -45,7 +45,7 @@ def overdue(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
 def without_transfer(waiting: list[tuple[Ad, Transfer | None]], now: float) -> list[Ad]:
     """Return those of a region's `waiting` jobs whose common files will not arrive by themselves.
 
-    After 10 s a job is one of them if its own transfer has ended, or if the region has none now.
+    They have waited for over 10 s, and their own transfer has ended or the region has none now.
     """
     is_sending = any(  # a transfer from before its job's wait was interrupted
         last is not None and not last.is_over and last.time >= ad["EnteredCurrentStatus"]

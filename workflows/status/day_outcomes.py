@@ -25,8 +25,8 @@ def outcomes_now(
 ) -> dict[tuple[date, str], Outcome]:
     """Return the outcomes that count from day `first` to day `last`, by day and region.
 
-    A failed region that is in a new attempt has no outcome until the attempt has made a model. The
-    model counts even before the journal has the outcome.
+    While a failed region is tried again, it has no outcome until it has a model. The model counts
+    even before the journal has the outcome.
     """
     again = {
         (attempt.date, region): attempt
@@ -50,8 +50,7 @@ def outcomes_now(
 def left_out(run: Path, day: date) -> list[Outcome]:
     """Return the outcomes of regions that failed on a run's day before they had a run.
 
-    A day can have several attempts. Regions that failed in an attempt without a run (say, its data
-    never arrived) are included. The result is empty if the study has no journal.
+    For example, their data never arrived. The result is empty if the study has no journal.
     """
     folder = DailyFolder(run.parent)
     if not folder.journal.exists():

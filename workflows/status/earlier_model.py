@@ -13,7 +13,7 @@ from trialfleet.workflows.study.spec import Study
 
 
 class BesideEarlier(NamedTuple):
-    """A metric of a model, and that of its previous model `before`; None if not measured."""
+    """A model's `value` of a metric, and that of the previous model `before`; None if unknown."""
 
     metric: str
     direction: Direction
@@ -25,9 +25,9 @@ class BesideEarlier(NamedTuple):
 def beside_earlier(published: Path, study: Study) -> BesideEarlier:
     """Return the metric's values for a published model and for the region's previous model.
 
-    A gate's values take precedence, because the gate measured both models on the same rows. Without
-    a gate, each value is from the model's own full training, on other rows. Raises OSError if the
-    folder of the region's models can't be read.
+    If a gate measured both models, on the same rows, the values are the gate's. Otherwise each is
+    from the model's own full training, on different rows. Raises OSError if the folder of the
+    region's models can't be read.
     """
     verdict = verdict_of(published)
     if study.gate and verdict:
@@ -45,7 +45,7 @@ def beside_earlier(published: Path, study: Study) -> BesideEarlier:
 
 
 def better_before(published: Path, study: Study) -> Path | None:
-    """Return the region's previous model if its metric was better; None if not, or if unknown.
+    """Return the region's previous model if its metric was better; None if it wasn't or is unknown.
 
     Raises OSError if the folder of the region's models can't be read.
     """

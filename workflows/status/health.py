@@ -63,12 +63,12 @@ class Fault:
 
     Attributes:
         region: the slug of the DAGMan's or trial's region; None for the whole graph's DAGMan.
-        job: the cluster id of the job; None without a job.
+        job: the cluster id of the DAGMan's or trial's job; None if it is not in the queue.
         what: the fault as text, without changing figures, so that every check gives the same text.
         patience: the seconds that the fault may last before its repair.
         is_sure: whether one check proves the fault. If not, the queue and the files may have been
             read at different times.
-        has_parent: whether the whole graph's DAGMan waits for the job, or for the region's DAGMan.
+        has_parent: whether the whole graph's DAGMan waits for the job or for its region's DAGMan.
         node: the trial's DAG node; None for a DAGMan.
     """
 
@@ -82,7 +82,7 @@ class Fault:
     node: str | None = None
 
     def by_person(self) -> Fault:
-        """Return the fault as a person's request repairs it: even a person's hold is released."""
+        """Return the fault for a repair that a person requests: with RELEASE instead of NONE."""
         is_hold = self.remedy is Remedy.NONE
         return replace(self, remedy=Remedy.RELEASE) if is_hold else self
 
@@ -109,7 +109,7 @@ def faults(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Fault]:
 
 
 def _of_trials(folder: RunFolder, ads: list[Ad], now: float) -> list[Fault]:
-    """Return faults of jobs that wait for common files that nothing transfers; one per gang."""
+    """Return a fault for each job, or each gang's jobs, whose common files nothing transfers."""
     return [
         Fault(
             region=ad["TrialfleetRegion"],
@@ -209,7 +209,7 @@ class _Dagman:
     def _missed_ends(self, now: float) -> Fault | None:
         """Return a fault if DAGMan missed the end of a DAG node's job or script.
 
-        An old status file doesn't count, because DAGMan may have stalled or restarted since.
+        The status file is ignored if it is old: DAGMan may have stalled or restarted since.
         """
         written = self._last_update()
         if written < self.ad["EnteredCurrentStatus"] or _between(now, written) > FRESH:
@@ -225,7 +225,7 @@ class _Dagman:
         return replace(self._fault(reason, Remedy.REPLACE, LOST_PATIENCE), is_sure=False)
 
     def _passed_over(self, nodes: dict[str, NodeStatus]) -> Fault | None:
-        """Return a fault if DAGMan ignored the end of a script; DAGMan's recovery finds the end."""
+        """Return a fault if DAGMan ignored the end of a script; a restarted DAGMan reads it."""
         waited = {name for name, node in nodes.items() if node.in_post}
         if not waited:
             return None
@@ -237,7 +237,7 @@ class _Dagman:
 
 
 def _orphans(folder: RunFolder, dagmans: list[Ad]) -> list[Fault]:
-    """Return faults of DAGMan processes without a job in the queue, which block new DAGMans."""
+    """Return faults of DAGMan processes that have no job in the queue; they block new DAGMans."""
     waits = {JobStatus.IDLE, JobStatus.HELD}
     served = {ad.get("TrialfleetRegion") for ad in dagmans if ad["JobStatus"] not in waits}
     what = "its DAGMan has no job in the queue"
@@ -314,7 +314,7 @@ class Submission:
 
 
 def read_submission(folder: RunFolder) -> Submission | None:
-    """Return the record of a run's last submission; None without one, as after a stop."""
+    """Return the record of a run's last submission; None if there is none, as after a stop."""
     return unless_damaged(lambda: Submission(**read_json(folder.submission)), None)
 
 

@@ -39,7 +39,7 @@ print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name
 def how_to_install(words: str, study: Study) -> str:
     """Return how to install the module that an error reports as missing; empty for other errors.
 
-    If the trainer's Python is on this machine, the text names its other missing modules, too.
+    If the trainer's Python is on this machine, the text names all modules that it lacks.
     """
     found = _NO_MODULE.search(words)
     if found is None or not isinstance(study.trainer, Trainer):
@@ -66,7 +66,7 @@ def how_to_install(words: str, study: Study) -> str:
 
 
 def packages_of(modules: Sequence[str]) -> list[str]:
-    """Return the packages to install for `modules`, without those that others of them install."""
+    """Return the packages to install for `modules`, except those that another one depends on."""
     needed = [name for name in modules if _COMES_WITH.get(name) not in modules]
     return [_PACKAGES.get(name, name) for name in needed]
 

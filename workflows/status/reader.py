@@ -98,7 +98,7 @@ class RunSnapshot:
         queue_away: why the queue is unreachable, or empty.
         storage_away: why the trials are from an earlier read, or empty.
         service_away: why the optimiser's service does not answer, or empty.
-        no_space: why nothing starts for lack of disk space, or empty.
+        no_space: why the disk is too full to start anything, or empty.
     """
 
     status: RunStatus
@@ -292,7 +292,7 @@ class StatusReader:
     def _failing(
         self, regions: Iterable[RegionStatus], trouble: str
     ) -> tuple[list[str], list[str]]:
-        """Return the errors of scripts and of the optimiser's service, and why scripts wait."""
+        """Return the errors of scripts and of the service, and why other scripts wait."""
         errors = [str(each) for each in failing_scripts(self._folder.failing)]
         under_way = [region for region in regions if region.state in {*UNDER_WAY, RunState.WAITING}]
         if trouble and under_way:
@@ -509,11 +509,11 @@ class StatusReader:
         return [region.name for region in self._graph.regions]
 
     def trials(self, region: str) -> list[StoredTrial]:
-        """Return a region's trials; empty before the first, OptimizerError if unreadable."""
+        """Return a region's trials. Raises OptimizerError if the database is unreadable."""
         return self._trials.of_region(region)
 
     def best_trials(self, status: RunStatus) -> dict[str, StoredTrial]:
-        """Return each region's best trial, if any; OptimizerError if the database is unreadable."""
+        """Return each region's best trial, if any. Raises OptimizerError as `trials` does."""
         numbers = {each.name: each.best_trial for each in status.regions}
         return self._trials.some({name: n for name, n in numbers.items() if n is not None})
 

@@ -41,7 +41,7 @@ class RegionStatus:
         spent: the spent budget in USD that ended its trials.
         not_latest: why its published model is not `latest`, the current one.
         awaits_approval: since when its model waits for a person's approval, in ISO 8601.
-        gate: the gate's message about a model that passed; None without a gate or a previous model.
+        gate: the gate's message about a model that passed the comparison with the current one.
         kept: why the gate kept the previous model.
         holdout: a warning if its validation and test losses differ by more than chance explains.
         changed: the files of its data or code that have changed since the submission.
@@ -50,7 +50,7 @@ class RegionStatus:
         cause: the most frequent cause of failed attempts if the region failed or was stopped,
             otherwise the latest cause.
         cut_off: the number of trials that lost their retry because the region failed.
-        failing: its scripts that fail now, or that failed at its end.
+        failing: its scripts that fail now, or failed when it ended.
         over: why it gets no more trials, even after a resume; None if it may get more or succeeded.
     """
 
@@ -104,7 +104,7 @@ class RunStatus:
         notice: the most important notices, for example that HTCondor is unreachable.
         troubles: faults that now block the run or parts of it.
         failing: the troubles that are errors of its scripts or of the optimiser's service.
-        job_troubles: the troubles of trials without progress.
+        job_troubles: the troubles of trials that make no progress.
         mends: the supervisor's repairs, oldest first: `{"time", "region", "what", "remedy"}`.
         money: the cost of the run's fleet; None unless an autoscaler has reported it.
         again: the command for another run of its study, for the same day.

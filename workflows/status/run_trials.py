@@ -79,7 +79,7 @@ class Trial(Job):
     def saved_seconds(self) -> float:
         """The time that early stopping saved, estimated from the trial's own pace.
 
-        The last reported step counts, because a trial trains until the stop order arrives.
+        Steps that the trial trained until the order to stop arrived don't count as saved.
         """
         step, end = self.stopped.get("step", 0.0), self.stopped.get("max_steps", 0.0)
         last = max(step, *(each for each, _ in self.curve[-1:]), 0.0)
@@ -116,7 +116,7 @@ def trials_of(
     study: Study,
     now: float | None = None,
 ) -> tuple[Trial, ...]:
-    """Return a region's trials; `unfinished` has the states of those without a result, by name.
+    """Return a region's trials; `unfinished` has the states of those with no result, by name.
 
     `now` is the time until which running trials execute; None if no trial runs.
     """
@@ -205,11 +205,11 @@ class RunTrials:
         self._seen: dict[str, list[StoredTrial]] = {}
 
     def of_region(self, region: str) -> list[StoredTrial]:
-        """Return a region's trials; empty before the first, OptimizerError if unreadable."""
+        """Return a region's trials. Raises OptimizerError if the database is unreadable."""
         return _without_repeats(self._whole(self._names[region]))
 
     def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return one trial, by its number, of each given region; errors as in `of_region`."""
+        """Return the trial with the given number of each region; errors as in `of_region`."""
         found = self._all.some({self._names[region]: n for region, n in numbers.items()})
         return {region: found[self._names[region]] for region in numbers}
 

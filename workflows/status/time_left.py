@@ -52,11 +52,11 @@ def seconds_left_of_run(
 
 
 def begun(trials: Mapping[str, list[StoredTrial]]) -> float | None:
-    """Return when a run asked for its first trial, in Unix seconds; None without trials."""
+    """Return when a run asked for its first trial, in Unix seconds; None if there are no trials."""
     return first_start(chain.from_iterable(trials.values()))
 
 
 def first_start(trials: Iterable[StoredTrial]) -> float | None:
-    """Return when the first of `trials` was asked for, in Unix seconds; None without trials."""
+    """Return when the first of `trials` was asked for, in Unix seconds; None if there are none."""
     first = min(filter(None, (trial.datetime_start for trial in trials)), default=None)
     return first.timestamp() if first else None

@@ -50,8 +50,8 @@ def running_trials(
 ) -> tuple[RunningTrial, ...]:
     """Return a region's running trials with their progress, by node.
 
-    `unfinished` has the names of trials without a recorded result. The result is empty if the queue
-    is unreachable.
+    `unfinished` has the names of trials with no recorded result. Returns an empty tuple if the
+    queue is unreachable.
     """
     jobs = queued.running_jobs if queued else {}
     ends = {region.best, region.gate}
@@ -85,7 +85,7 @@ def _running_trial(
 
 
 def _last_report(place: TrialFolder, metric: str) -> tuple[int, float | None] | None:
-    """Return a trial's last report; None if the present reports are another trial's."""
+    """Return a trial's last report; None if its job trains another trial at present."""
     order = read_order(place)
     if place.is_shared and (order is None or order.name != place.root.name):
         return None

@@ -19,7 +19,7 @@ _LOOK_EVERY = 10.0  # seconds; the slots of a large pool are megabytes
 
 
 class Waiting:
-    """Check of a run's waiting jobs, repeated at most every `_LOOK_EVERY` seconds."""
+    """A check of a run's waiting jobs, whose result is reused for `_LOOK_EVERY` seconds."""
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
         self._folder = folder
@@ -42,7 +42,7 @@ class Waiting:
         return (*access_point.reasons_jobs_wait(queued.ads), *self._trials(queued, idle))
 
     def _trials(self, queued: QueuedRun, idle: list[dict[str, Any]]) -> tuple[str, ...]:
-        """Return why no trial can start; empty while one runs, because all need similar slots."""
+        """Return why no trial can start; empty if one runs, because all need similar slots."""
         waits = any(ad["JobUniverse"] == Universe.VANILLA for ad in idle)
         if not waits or queued.running:
             return ()

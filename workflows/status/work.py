@@ -77,7 +77,7 @@ class WorkReader:
         queued: QueuedRun | None,
         now: float,
     ) -> tuple[Work, dict[str, float | None]]:
-        """Return a run's work so far, and each region's cost, which is None without any price.
+        """Return a run's work so far, and each region's cost: None if no price is known.
 
         `queued` is None if the queue is unreachable. `jobs` are the jobs in the queue.
         """
@@ -186,12 +186,12 @@ def _stamp(files: RegionFolder, lanes: Iterable[str], trials: Sequence[StoredTri
 
 
 def _lost_of(part: _Part) -> _Part:
-    """Return only the lost seconds of a trial; the sum of its job's executions has the rest."""
+    """Return `part` with only its lost time; its whole time and cost are in its job's sum."""
     return part._replace(seconds=0.0, usd=None)
 
 
 def _sum(stays: Sequence[Stay], *, checkpointed: bool = True) -> _Part:
-    """Return the sum of executions; if not `checkpointed`, all time of lost ones counts as lost."""
+    """Return the sum of executions; if not `checkpointed`, no part of a lost one was saved."""
     lost = sum(
         stay.lost_seconds if checkpointed or not stay.end.is_lost else stay.seconds
         for stay in stays

@@ -1,7 +1,7 @@
-"""The failing PRE and POST scripts of a run: each one's last error, kept until it succeeds.
+"""The failing PRE and POST scripts of a run: each one's last error, until the script succeeds.
 
 The optimiser's service notes the errors of a region's scripts. The programs that publish a model
-and write the report note their own. A script that can't reach the service notes that itself.
+and write the report note their own errors.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class FailingScript:
     """A DAG node's script whose last run failed.
 
     `script` is the operation, such as `ask`. If `cause` is "storage" (the trial database) or
-    "space" (a full disk), it is retried without limit. After `TRIES` failures for another cause,
-    the region fails. `times` counts the failures in a row; the first was at `since` (ISO format).
+    "space" (a full disk), the script is retried without limit. After `TRIES` failures for another
+    cause, the region fails. `times` counts the failures since the last success, and `since` is the
+    time of the first of them in ISO format.
     """
 
     node: str
@@ -95,7 +96,7 @@ def noting(file: Path, node: str, script: str) -> Iterator[None]:
 
 
 def failing_scripts(file: Path) -> tuple[FailingScript, ...]:
-    """Return the scripts that fail at present, from `file`; empty if it is missing or damaged."""
+    """Return the failing scripts in `file` (failing.json); empty if it is missing or damaged."""
     if not file.exists():
         return ()
     try:
@@ -106,10 +107,7 @@ def failing_scripts(file: Path) -> tuple[FailingScript, ...]:
 
 
 def service_trouble(folder: RunFolder) -> str:
-    """Return why the optimiser's service doesn't answer, as a calling script noted; else empty.
-
-    If the script still waited, its note is ignored as soon as the service writes to its log.
-    """
+    """Return why the optimiser's service doesn't answer a PRE or POST script; empty if it does."""
     try:
         noted = json.loads((folder.root / TROUBLE).read_text(encoding="utf-8"))
         error, time, is_waiting = str(noted["error"]), float(noted["time"]), bool(noted["waiting"])

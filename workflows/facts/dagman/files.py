@@ -114,7 +114,7 @@ def passed_over(nodes_log: Path, since: float) -> set[str]:
     """Return the DAG nodes whose POST script has ended twice for the same job.
 
     DAGMan ignores the second end (docs/dagman-recovery.md, 3). `since` is the start of the present
-    DAGMan, in Unix seconds. Second ends before it don't count: DAGMan has read them.
+    DAGMan, in Unix seconds. Second ends before `since` don't count, because DAGMan has read them.
     """
     ended: dict[str, bytes] = {}  # by node: the job whose POST script ended last
     found: set[str] = set()
@@ -136,5 +136,5 @@ def passed_over(nodes_log: Path, since: float) -> set[str]:
 
 
 def _unix(local: str) -> float:
-    """Return a log's local time in Unix seconds; the later one if clocks showed that time twice."""
+    """Return the Unix seconds of a local time; the later moment if clocks showed the time twice."""
     return datetime.fromisoformat(local).replace(fold=1).timestamp()

@@ -1,6 +1,6 @@
 """A run's jobs in HTCondor's queue, found by their attribute `TrialfleetFolder`.
 
-So the jobs are also found if a person submitted the run with condor_submit_dag. Functions that
+The attribute is there even if a person submitted the run with condor_submit_dag. Functions that
 contact the schedd raise PoolError if it is unreachable or refuses the request.
 """
 
@@ -74,7 +74,7 @@ class QueuedRun:
             region's DAG that was submitted by itself. None if it is not in the queue.
         root_held: why that DAGMan is on hold; None if it isn't.
         running: DAG nodes of trials, full trainings and gates whose jobs run or are being ended.
-        idle: such DAG nodes with a job that waits for a slot, and without a running job.
+        idle: DAG nodes of the same kinds of which a job waits for a slot and none runs.
         held: jobs on hold that wait for a person, including DAGMans and the optimiser's service.
         regions: slugs of the regions whose DAGMan job is in the queue.
     """
@@ -135,13 +135,13 @@ def of_run(folder: RunFolder) -> str:
 
 
 def one_idle(folder: RunFolder, node: str | None = None) -> Any:
-    """Return the full ClassAd of a waiting trial job, of the DAG node `node` if given; or None."""
+    """Return the ClassAd of a waiting job, of the DAG node `node` if given; None if none waits."""
     waits = f"{of_run(folder)} && {WAITS} && TrialfleetMode =!= undefined"
     return one_job(waits + (f" && TrialfleetNode == {classad_string(node)}" if node else ""))
 
 
 def one_job(constraint: str) -> Any:
-    """Return the full ClassAd of a job that satisfies `constraint`; None without such a job."""
+    """Return the full ClassAd of a job that satisfies `constraint`; None if no job does."""
     with schedd.reach() as reached:
         return next(iter(reached.query(constraint=constraint, limit=1)), None)
 
@@ -154,7 +154,7 @@ def running_by_run() -> Counter[str]:
 
 
 def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
-    """Return the folders of queued runs in the pool of `environment`; empty if unreachable."""
+    """Return the folders of the runs in the queue of `environment`'s pool; empty if unreachable."""
     dags = f"JobUniverse == {Universe.SCHEDULER} && TrialfleetFolder =!= undefined"
     tool = ["condor_q", "-allusers", "-json", "-attributes", "TrialfleetFolder", "-constraint"]
     ads = pool_status.ads_of([*tool, f"{dags} && DAGManJobId =?= undefined"], environment)
@@ -162,7 +162,7 @@ def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
 
 
 def submit(files: DagFiles) -> str:
-    """Submit a DAG, without nodes that its rescue DAG records as finished; return the job id."""
+    """Submit a DAG, except nodes that its rescue DAG has as finished; return its DAGMan's job."""
     options = {"UpdateSubmit": True, "AutoRescue": 1, "BatchName": files.dag.parent.name}
     with schedd.reach(f"HTCondor refused {str(files.dag)!r}") as reached:
         import htcondor2

@@ -41,7 +41,7 @@ def end_holder(files: DagFiles) -> None:
 
 
 def _holder(files: DagFiles) -> int | None:
-    """Return the id of the process that holds the lock file; None without one, 0 if unknown."""
+    """Return the id of the process that holds the lock file; None if none does, 0 if unknown."""
     try:
         with files.lock.open("rb") as lock:
             wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0)
@@ -53,9 +53,9 @@ def _holder(files: DagFiles) -> int | None:
 
 
 def set_aside(files: DagFiles) -> Path | None:
-    """Move the files for recovery to a new folder; return the folder, or None without such files.
+    """Move the files for recovery to a new folder; return the folder, or None if there are none.
 
-    The lock file is moved last. After a crash in between, the next call moves the rest.
+    After a crash in between, the next call moves the remaining files.
     """
     left = [path for path in (files.nodes_log, files.node_status, files.lock) if path.exists()]
     if not left:

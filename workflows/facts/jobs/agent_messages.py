@@ -38,7 +38,7 @@ class Ended:
 
     @staticmethod
     def from_json(plain: dict[str, Any]) -> Ended:
-        """Return the end that `plain` describes; raises an error of `_NONE` if it is invalid."""
+        """Return the end that `plain` describes; raises one of `_NONE` if `plain` is invalid."""
         return Ended(
             code=int(plain.get("code") or 0),
             cpu_seconds=_number(plain.get("cpu_seconds")),
@@ -73,7 +73,7 @@ class Said:
 
 
 def read_said(place: TrialFolder) -> Said | None:
-    """Return the last message from the agent of a trial's job; None without a message."""
+    """Return the last message from the agent of a trial's job; None if there is none."""
     try:
         plain = job_files.read_json(place.said, job_files.MOST_ORDER, place.node_root)
         return Said(
@@ -90,7 +90,7 @@ def read_said(place: TrialFolder) -> Said | None:
 
 
 def read_ended(place: TrialFolder) -> Ended | None:
-    """Return the end of a trial, from its delivered package or its agent's message, or None."""
+    """Return a trial's end from its package or its agent's last message; None if neither has it."""
     try:
         return Ended.from_json(job_files.read_json(place.ended, job_files.MOST_AGENT, place.root))
     except _NONE:
@@ -99,7 +99,7 @@ def read_ended(place: TrialFolder) -> Ended | None:
 
 
 def read_order(place: TrialFolder) -> Order | None:
-    """Return the last order (which trial to train) for a job's agent; None without an order."""
+    """Return the last order (which trial to train) for a job's agent; None if there is none."""
     stamp = job_files.stamp_of(place.order)
     return _order(place, stamp) if stamp[0] else None
 

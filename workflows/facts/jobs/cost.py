@@ -66,7 +66,7 @@ def cost(price: float, share: float, seconds: float) -> float:
 def slot_price(ad: Mapping[str, Any], default: float | None = None) -> float | None:
     """Return p · s of a slot, in USD per hour; None if price or share is unknown.
 
-    `ad`, a ClassAd, needs the attributes `PRICED_BY` and `Cpus`. Without a price, p is `default`.
+    `ad`, a ClassAd, needs `PRICED_BY` and `Cpus`. If it has no price, p is `default`.
     """
     price = _number(ad.get(PRICE))
     price = default if price is None else price

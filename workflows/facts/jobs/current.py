@@ -15,7 +15,7 @@ from trialfleet.workflows.facts.run_folder.trial_names import is_lane, range_of
 
 
 def shared_nodes(files: RegionFolder) -> list[str]:
-    """Return a region's DAG nodes whose jobs train several trials, by their folders' names."""
+    """Return the names of a region's DAG nodes whose jobs train several trials."""
     try:
         names = sorted(os.listdir(files.trials))  # noqa: PTH208 - a Path of each takes longer
     except OSError:
@@ -55,12 +55,12 @@ def trained_by(files: RegionFolder, node: str, name: str) -> TrialFolder | None:
 
 
 def in_lane(files: RegionFolder, end: TrialFolder, node: str) -> TrialFolder:
-    """Return the folder of `end`, a full training or gate, for the job of a lane's DAG node."""
+    """Return `end`, a full training or gate, with the folder of the lane's job that executes it."""
     return TrialFolder(end.root, files.trial(node).node_root)
 
 
 def lane_of(files: RegionFolder, end: TrialFolder) -> str | None:
-    """Return the lane's DAG node whose job executes `end`, a full training or gate; or None."""
+    """Return the lane whose job executes `end`, a full training or gate; None if no lane's does."""
     if not os.path.lexists(end.by_lane):
         return None
     most = job_files.MOST_NOTES
@@ -69,7 +69,7 @@ def lane_of(files: RegionFolder, end: TrialFolder) -> str | None:
 
 
 def end_place(files: RegionFolder, end: TrialFolder) -> TrialFolder:
-    """Return the folder of `end`, a full training or gate, together with its job's folder."""
+    """Return `end`, a full training or gate, with the folder of the job that executes it."""
     lane = lane_of(files, end)
     return in_lane(files, end, lane) if lane else end
 

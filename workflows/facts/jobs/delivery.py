@@ -23,8 +23,8 @@ _MAY_LEAVE = ("out", "err", "progress.jsonl", "model", "losses", _RESULT, ENDED)
 def take_left(place: TrialFolder, package: Path, most: float = math.inf) -> None:
     """Move a trial's files from `package` into the trial's folder; a second call changes nothing.
 
-    The files may have `most` bytes in total. If the package can't be used, a failed result with the
-    reason is written, and only the record of the trial's end is kept. A full disk raises OSError.
+    If the package is damaged or its files have more than `most` bytes, a failed result with the
+    reason is written instead. A full disk raises OSError.
     """
     if not os.path.lexists(package):
         return

@@ -53,8 +53,8 @@ class Execution(NamedTuple):
         proc: the job's number among the jobs of a gang, which train one trial together; else 0.
         saved: when a trial's last checkpoint or result arrived; None if none did.
         told: when a trial's last result arrived; None if none did.
-        memory_mb: the maximum memory, if the event that marks the trial's end has it.
-        ended_by: HTCondor's name of the ending event, such as JOB_EVICTED; empty without an end.
+        memory_mb: the maximum memory, from the mark of the trial's end (marks.py); None if unknown.
+        ended_by: HTCondor's name of the ending event, such as JOB_EVICTED; empty before the end.
     """
 
     slot: str
@@ -83,7 +83,7 @@ class Execution(NamedTuple):
 
 
 class MarkEvent:
-    """A log event that may mark a trial's begin, checkpoint or end; parsed only on demand."""
+    """A log event that may mark a trial's begin, checkpoint or end; parsed when it is used."""
 
     type = SimpleNamespace(name="GENERIC")  # as of a `JobEvent` of the bindings
 
@@ -222,10 +222,7 @@ def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
 
 
 def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
-    """Return the events without marks, except the last of several marks in a row.
-
-    Readers need its time, because it shows until when the job lived.
-    """
+    """Return the events, but of several marks in a row only the last; the others aren't needed."""
     return [
         event
         for event, following in pairwise([*events, None])
@@ -257,7 +254,7 @@ def executions_of(events: Iterable[JobEvent]) -> list[Execution]:
 
 
 def _brings_input(event: JobEvent) -> bool:
-    """Return whether an event is about a transfer of input, which belongs to the next execution."""
+    """Return whether an event is about a transfer of input for the job's next execution."""
     return event.type.name == "FILE_TRANSFER" and event.get("Type") in _INPUT
 
 
@@ -275,7 +272,7 @@ def _continued(execution: Execution, event: JobEvent) -> Execution:
 
 
 def _marked(execution: Execution, event: JobEvent) -> Execution:
-    """Return `execution` updated by a trial's mark, which may come after the execution's end."""
+    """Return `execution` with its `saved` and `told` set from a trial's mark."""
     mark = mark_of(event)
     if mark is None or mark.kind is MarkKind.BEGINS:
         return execution

@@ -1,4 +1,4 @@
-"""Facts about a gang (jobs that train one trial) from its roster, which its keeper writes."""
+"""Facts about a gang (jobs that train one trial) from its roster: the orders for its agents."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def read_roster(place: TrialFolder) -> Roster | None:
 
 
 def in_words(place: TrialFolder, slots: int, least: int) -> tuple[str, bool]:
-    """Return a gang's progress ("" without a gang), and whether `slots` are too few to train."""
+    """Return a text on a gang's progress, or "", and whether it can't train for lack of slots.
+
+    The gang has `slots` slots and needs at least `least`.
+    """
     roster = read_roster(place)
     if roster is None or roster.state == DONE or roster.code is not None:
         return "", False
@@ -48,8 +51,7 @@ def _apart(roster: Roster) -> str:
 def ranks_and_generation(place: TrialFolder) -> dict[str, int]:
     """Return how many ranks (gang members) train a trial, and which generation; empty if unknown.
 
-    A generation is one set of ranks. While it forms, no rank trains. The numbers of an ended trial
-    are returned until the gang's next trial.
+    A generation is one set of ranks. While it forms, no rank trains.
     """
     roster = read_roster(place)
     if roster is None or roster.trial != place.root.name:

@@ -31,9 +31,8 @@ class Seat(NamedTuple):
 class Apart(NamedTuple):
     """A living agent that another agent of the gang can't reach; the gang leaves it out for now.
 
-    `host` and `other` are the addresses of its machine and of the other agent's. It may join again
-    at `until`, in Unix seconds, after a wait of `seconds`. If it is left out again, it waits twice
-    as long.
+    `host` and `other` are the addresses of the two agents' machines. The agent may join again at
+    `until`, in Unix seconds, after a wait of `seconds`.
     """
 
     token: str
@@ -51,16 +50,16 @@ class Roster:
         cluster: the cluster of the gang's jobs; agents of other clusters ignore the roster.
         generation: the number of the present set of ranks, from 1.
         since: when `state` began, in Unix seconds.
-        turn: the number of the gang's request that the order for the trial answers.
+        turn: the number of the gang's request for a trial to which `trial` is the answer.
         first: the generation in which the trial began.
         members: the seats by rank; while a generation forms, the previous generation's seats.
-        start: the name of the checkpoint to start from; None: start from the beginning.
+        start: the name of the checkpoint to start from; None if training starts at the beginning.
         kill: while a generation forms: whether the previous generation's workers (training
             processes) are killed, because rank 0 has no checkpoint left to save.
         short: while a generation forms: whether there are fewer agents than the gang's `min`.
-        failures: the failures of workers since the last checkpoint while their jobs lived.
+        failures: how often workers in living jobs have failed since the last checkpoint.
         code: the trial's exit code, or minus the signal's number; None until the trial ends. In the
-            state "done", the agents' exit code.
+            state "done", the exit code with which the agents are to leave.
         result: the name of the package (files of one rank) with the trial's result.
     """
 
@@ -154,7 +153,7 @@ def of_next(roster: Roster, trial: str, turn: int, now: float) -> Roster:
 
 
 def finished(roster: Roster, code: int, now: float) -> Roster:
-    """Return the roster that makes all agents leave with the exit code `code`."""
+    """Return `roster` with the order to all agents to leave with the exit code `code`."""
     return replace(roster, state=DONE, since=now, code=code)
 
 

@@ -38,7 +38,7 @@ class JobFacts:
     Attributes:
         region: the slug of the job's region.
         since: when the job entered its JobStatus, in Unix seconds.
-        machine: the machine on which the job runs or last ran; empty without one.
+        machine: the machine on which the job runs or last ran; empty if it never ran.
         starts: the job's starts in this attempt; None if its log was not read.
         checkpointed: whether the current trial has a checkpoint with files.
         is_rank: whether the job is one of a gang, whose jobs train one trial together.
@@ -66,11 +66,11 @@ class JobFacts:
 
     @property
     def executing(self) -> Execution | None:
-        """The present execution; None without one."""
+        """The present execution; None if the job doesn't execute."""
         return next((start for start in self.starts or () if not start.is_over), None)
 
     def kept(self, start: Execution) -> float:
-        """Return the seconds from the begin of `start` to its last saved work; 0 without any."""
+        """Return the seconds from the begin of `start` to its last saved work; 0 if none was."""
         saved = start.saved if self.checkpointed else start.told
         return 0.0 if saved is None else max(0.0, saved - start.began)
 

@@ -31,18 +31,17 @@ class Job:
 
     An attempt is one submission of the job. A continuation from a checkpoint is another execution
     in the same attempt. A gang, whose jobs train one trial together, has an execution for each job.
-    Sums are over all attempts. `machine`, `slot` and `ended` are the last attempt's. Times are in
-    Unix seconds.
+    Seconds and costs are sums over all attempts, unless the name begins with `last`. `machine`,
+    `slot` and `ended` are the last attempt's. Times are in Unix seconds.
 
     Attributes:
         cpu_seconds: None if HTCondor reports 0, because the job ended before the first measurement.
-        memory_mb: the maximum memory, by HTCondor for a trial with its own job, else as reported by
-            the job's agent.
+        memory_mb: the trial's maximum memory.
         attempts: the number of attempts; 0 if unknown.
         usd: the cost of the time in slots; None if a price is unknown.
         lost_usd: the part of `usd` for failed attempts and interrupted executions, even if a
             checkpoint saved some of their work.
-        ranks: for a gang, how many of its jobs trained last, from its roster instead of the log.
+        ranks: for a gang, how many of its jobs trained at the end.
         generations: for a gang, how often a set of its jobs began to train.
     """
 
@@ -93,7 +92,7 @@ class Stay:
 
 @dataclass(frozen=True, kw_only=True)
 class JobNotes(Job):
-    """The content of job.json: a job and its executions. For a trial, the trial database has it."""
+    """A job and its executions, as stored: in job.json, or for a trial in the trial database."""
 
     stays: list[Stay] = field(default_factory=list)
 
@@ -101,8 +100,8 @@ class JobNotes(Job):
 def read_job(place: TrialFolder, price: float | None = None, *, failed: bool = False) -> Job | None:
     """Return the facts about a trial's job in its event log; None if the job never executed.
 
-    Machines that advertise no price cost `price` USD per hour. With `failed`, the last attempt
-    counts as one without a result, whatever its exit code was.
+    Machines that advertise no price cost `price` USD per hour. If `failed`, the last attempt counts
+    as failed, whatever its exit code was.
     """
     attempts = attempts_of(place)
     if not attempts:
@@ -126,12 +125,12 @@ def read_job(place: TrialFolder, price: float | None = None, *, failed: bool = F
 
 
 def job_fields(noted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of `noted` that are fields of `Job`; another release may add others."""
+    """Return the entries of `noted` that are fields of `Job`; other releases may store others."""
     return {each.name: noted[each.name] for each in fields(Job) if each.name in noted}
 
 
 def stays_of(noted: Mapping[str, Any]) -> list[Stay]:
-    """Return the executions in `noted`, the stored notes on a job; empty if it has none."""
+    """Return the executions in `noted`, a stored `JobNotes`; empty if there are none."""
     return [Stay(**{**stay, "end": End(stay["end"])}) for stay in noted.get("stays", ())]
 
 
@@ -153,7 +152,7 @@ def read_stays(
 
 
 def read_between(log: Path, price: float | None = None, *, now: float | None = None) -> list[Stay]:
-    """Return a job's executions between its several trials; arguments as in `read_stays`."""
+    """Return the parts of a job's executions between two trials; arguments as in `read_stays`."""
     found = list(parts_of(log).between)
     if found and now is not None:
         found = _until(now, found)
@@ -164,7 +163,7 @@ def read_between(log: Path, price: float | None = None, *, now: float | None = N
 def read_job_stays(
     log: Path, price: float | None = None, *, now: float | None = None
 ) -> tuple[list[Stay], frozenset[str]]:
-    """Return all executions of a job of several trials, and its `ends` as in `WholeJob`."""
+    """Return the executions of a job of several trials, and which of "best" and "gate" it ran."""
     attempts, ends = whole_of(log)
     if attempts and now is not None:
         attempts = [*attempts[:-1], _until(now, attempts[-1])]
@@ -188,7 +187,7 @@ def total(stays: Iterable[Stay]) -> float | None:
 def read_executions(log: Path) -> list[tuple[float, float | None]]:
     """Return begin and end of each execution in a job's event log, in Unix seconds, oldest first.
 
-    The present execution's end is infinite. An end that a power failure lost is None.
+    The present execution's end is infinite. An end that the log lacks (after a crash) is None.
     """
     executions = [each for part in submissions(events_of(log)) for each in executions_of(part)]
     spans = [(each.began, each.ended if each.ended_by else None) for each in executions]
@@ -203,7 +202,7 @@ def read_removals(log: Path) -> list[float]:
 
 
 def first_failure(log: Path) -> int | None:
-    """Return the first nonzero exit code in the last attempt in a job's log; None without one."""
+    """Return the first nonzero exit code of a log's last attempt; None if there is none."""
     for event in submissions(events_of(log))[-1]:
         if event.type.name == "JOB_TERMINATED" and event.get("ReturnValue"):
             return int(event["ReturnValue"])
@@ -211,7 +210,7 @@ def first_failure(log: Path) -> int | None:
 
 
 def last_job(log: Path) -> str:
-    """Return the id of the last attempt's job in a log, such as 12.0; empty without an attempt."""
+    """Return the id of the last attempt's job in a log, such as 12.0; empty if there is none."""
     events = submissions(events_of(log))[-1]
     return f"{events[0].cluster}.{events[0].proc}" if events else ""
 
@@ -237,7 +236,7 @@ def is_executing(place: TrialFolder) -> bool:
 def _stays(
     attempts: Sequence[Sequence[Execution]], price: float | None, *, failed: bool
 ) -> list[Stay]:
-    """Return the executions with their costs; only the last attempt may have led to a result."""
+    """Return the executions with their costs; all attempts before the last count as failed."""
     prices = _prices((each for attempt in attempts for each in attempt), price)
     stays = []
     for attempt in attempts:
@@ -253,7 +252,7 @@ def _stays(
 
 
 def _prices(executions: Iterable[Execution], price: float | None) -> dict[int, float | None]:
-    """Return each slot's price in USD per hour, by the `id` of its properties; None if unknown."""
+    """Return each slot's price in USD per hour, by `id(execution.properties)`; None if unknown."""
     slots = {id(each.properties): each.properties for each in executions}
     return {slot: slot_price(properties, price) for slot, properties in slots.items()}
 
@@ -279,7 +278,7 @@ def _last_of_each(executions: Iterable[Execution]) -> list[Execution]:
 
 
 def _wall_seconds(executions: Sequence[Execution]) -> float:
-    """Return the seconds in which at least one of the executions ran; those of a gang overlap."""
+    """Return the seconds in which at least one of the executions, which may overlap, ran."""
     if len({execution.proc for execution in executions}) <= 1:
         return sum(execution.seconds for execution in executions)
     seconds, until = 0.0, -math.inf
@@ -290,7 +289,7 @@ def _wall_seconds(executions: Sequence[Execution]) -> float:
 
 
 def _most_memory(place: TrialFolder, executions: Iterable[Execution]) -> float | None:
-    """Return a trial's maximum memory in MB, from its marks if it shares a job, or HTCondor."""
+    """Return a trial's maximum memory in MB, by HTCondor or, if it shares a job, by its agent."""
     if place.is_shared:
         known = [each.memory_mb for each in executions if each.memory_mb is not None]
         return max(known, default=None)

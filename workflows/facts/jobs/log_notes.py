@@ -1,7 +1,7 @@
-"""Notes: copies of the executions in a job's event log, read in a fifth of the log's time.
+"""Notes: copies of the executions in a job's event log, which are read five times as fast.
 
 A note is written next to its log once the job is over. A note is ignored if it is damaged, or if
-the log has changed since.
+the log has changed since: the note has the log's `stamp`, which is its size and modification time.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class WholeJob(NamedTuple):
 
 
 class JobParts(NamedTuple):
-    """The executions of a job of several trials by trial and attempt, and those between trials."""
+    """The parts of a job's executions: in `trials` by trial and attempt, and between trials."""
 
     trials: dict[str, list[list[Execution]]]
     between: list[Execution]
 
 
 def write_note(log: Path, whole: WholeJob, parts: JobParts) -> None:
-    """Write a log's note: one line for the whole job, one (rarely read) for its trials' parts."""
+    """Write a log's note: one line with the executions, one with their parts by trial."""
     slots: list[Any] = []
 
     def row(execution: Execution) -> list[Any]:
@@ -59,7 +59,7 @@ def write_note(log: Path, whole: WholeJob, parts: JobParts) -> None:
 
 
 def noted_whole(log: Path, stamp: tuple[int, int]) -> WholeJob | None:
-    """Return a job's executions from its log's note; None if no note fits the log's `stamp`."""
+    """Return a job's executions from a note with the log's `stamp`; None if there is none."""
 
     def read() -> WholeJob | None:
         head, _ = _lines(log)
@@ -70,7 +70,7 @@ def noted_whole(log: Path, stamp: tuple[int, int]) -> WholeJob | None:
 
 
 def noted_parts(log: Path, stamp: tuple[int, int]) -> JobParts | None:
-    """Return a job's executions by trial from its log's note; None if no note fits its `stamp`."""
+    """Return a job's executions by trial from a note with the log's `stamp`; None if none has."""
 
     def read() -> JobParts | None:
         head, divided = _lines(log)
@@ -87,7 +87,7 @@ def _lines(log: Path) -> tuple[Any, bytes]:
 
 
 def _slots(head: Any, stamp: tuple[int, int]) -> list[dict[str, Any]]:
-    """Return the slots' attributes in a note; ValueError if it is another release's or outdated."""
+    """Return the slots' attributes in a note. Raises ValueError if the note is outdated."""
     if tuple(head["of"]) != stamp or tuple(head["fields"]) != Execution._fields:
         raise ValueError("the log has changed since")
     slots: list[dict[str, Any]] = head["slots"]

@@ -44,7 +44,7 @@ class MarkKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A mark of a trial; the end's `code` is the exit code, or minus the signal's number."""
+    """A mark of a trial. `code` is an ended trial's exit code, or minus the signal's number."""
 
     trial: str
     kind: MarkKind

@@ -146,7 +146,7 @@ class _Division:
         attempts[-1].append(part)
 
     def _amend(self, mark: Mark, when: float) -> None:
-        """Add a mark that was written after the execution with its trial had been interrupted."""
+        """Add a mark of a trial that was written after the trial's execution had ended."""
         if (attempts := self.trials.get(mark.trial)) and not (last := attempts[-1][-1]).told:
             when = min(when, last.ended)
             is_end = mark.kind is MarkKind.ENDS

@@ -18,14 +18,14 @@ _LARGEST_STEP = 2**31 - 1  # the largest integer of a database
 def read_reports(path: Path, metric: str) -> dict[int, float]:
     """Return the reported values of `metric` by step; NaN for a value that is not a number.
 
-    Of several reports of a step, the last one counts. Lines that are no reports are ignored. The
-    result is empty if the file is missing.
+    If a step was reported several times, the last report counts. Lines that are not reports are
+    ignored. The result is empty if the file is missing.
     """
     return dict(_reports(_last_lines(path, job_files.MOST_REPORTS), metric))
 
 
 def last_report(path: Path, metric: str) -> tuple[int, float | None] | None:
-    """Return the last reported step and its `metric` (or None if not finite); None without any."""
+    """Return the last reported step and its `metric` (None if not finite); None if no report."""
     stamp = job_files.stamp_of(path)
     return _last_report(path, metric, stamp) if stamp[0] else None
 

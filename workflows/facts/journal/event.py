@@ -85,6 +85,6 @@ def more_lines(count: int) -> str:
 
 
 def unshown(events: Sequence[Event]) -> list[str]:
-    """Return the line that says how many events a message omits; empty if it shows all."""
+    """Return a line on how many of `events` a message omits; empty if it shows all."""
     more = len(events) - MOST_SHOWN
     return [f"… and {more} more"] if more > 0 else []

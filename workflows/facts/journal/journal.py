@@ -76,7 +76,7 @@ class Outcome:
 class Attempt:
     """One attempt at a day's run: the first is for all regions, later ones are for failed regions.
 
-    `run` may be a previous attempt's run, which this attempt resumed. From `deadline` on, regions
+    `run` may be a previous attempt's run, which this attempt resumed. After `deadline`, regions
     ask for no more trials. `ended` is when the last region got an outcome; None before that.
     """
 
@@ -112,7 +112,7 @@ class Journal:
         return str(self.file.parent)
 
     def begin(self, attempt: Attempt) -> Attempt:
-        """Record an attempt unless one with its date and number exists; return the recorded one."""
+        """Record an attempt and return it; if its date and number exist, return the stored one."""
         with self._open() as connection:
             connection.execute(
                 "INSERT INTO attempts (date, attempt, run, regions, started, deadline)"
@@ -166,7 +166,7 @@ class Journal:
             return _OUTCOMES.validate_python(map(dict, connection.execute(query, between)))
 
     def endings(self, first: date) -> list[tuple[date, str, Ending]]:
-        """Return each region's ending on each day since `first`; any success outranks failures."""
+        """Return each region's ending on each day since `first`: a success if there was one."""
         query = (
             "SELECT date, region, COALESCE(MAX(NULLIF(outcome, 'failed')), 'failed') AS ending"
             " FROM outcomes WHERE date >= ? GROUP BY date, region ORDER BY date"
@@ -176,7 +176,7 @@ class Journal:
         return [(date.fromisoformat(day), region, Ending(word)) for day, region, word in rows]
 
     def last_models(self, before: date | None = None) -> dict[str, Outcome]:
-        """Return each region's last outcome with a model, only before the day `before` if given."""
+        """Return each region's last outcome with a model, of days before `before` if given."""
         endings = {Ending.PUBLISHED, Ending.KEPT}
         found = [o for o in self.outcomes(last=before) if before is None or o.date < before]
         return {o.region: o for o in found if o.ending in endings}
@@ -186,13 +186,13 @@ class Journal:
 
 
 def latest_of(outcomes: Iterable[Outcome]) -> dict[tuple[date, str], Outcome]:
-    """Return the outcome that counts for each day and region: the successful one, else the last."""
+    """Return one outcome for each day and region: the successful one, or else the last."""
     order = sorted(outcomes, key=lambda one: (one.ending is not Ending.FAILED, one.attempt))
     return {(one.date, one.region): one for one in order}
 
 
 def ending_with_model(files: RegionFolder) -> tuple[Ending, str]:
-    """Return the ending of a region with a new model, and why the old one stays current or ""."""
+    """Return the ending of a region with a new model, and why that isn't current ("" if it is)."""
     verdict = read_verdict(files.verdict) if files.verdict.exists() else None
     if verdict and not verdict.promoted:
         return Ending.KEPT, verdict.why

@@ -22,7 +22,7 @@ _BACK = timedelta(days=31)  # a region that had no day for longer has left the s
 
 @dataclass(frozen=True)
 class RegionDays:
-    """A region's last day with an outcome; `failed` counts the failed days in a row up to it."""
+    """A region's last day with an outcome; `failed` counts the failed days in a row to this day."""
 
     date: date
     ending: Ending
@@ -31,15 +31,15 @@ class RegionDays:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyDays:
-    """A study's state by its days. Mappings are by region.
+    """The state of a study's daily runs. Mappings are by region.
 
     Attributes:
         begun: the newest day that has begun.
-        ended: when a day last ended; None if none did.
-        regions: the regions with a day within the last month.
+        ended: the time at which an attempt last ended; None if none has ended.
+        regions: the last day of each region that had one in the month before `begun`.
         daily: the study's section `daily:`; None if the study's file can't be read or has none.
         models: for each current model, the time from which its age counts.
-        awaiting: since when a model waits for approval.
+        awaiting: for each model that waits for approval, the time since which it waits.
     """
 
     study: str
@@ -52,7 +52,7 @@ class StudyDays:
 
 
 def study_days(folder: DailyFolder) -> StudyDays | None:
-    """Return a study's state by its days; None if no day has begun or the journal is unreadable."""
+    """Return a study's state; None if no day has begun or the journal is unreadable."""
     if not folder.journal.exists():
         return None
     try:

@@ -44,10 +44,10 @@ State = Literal["waiting", "sent", "given up"]
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """An event on its way to a channel, which receives alerts; `channel` is its key (`key_of`).
+    """One event for one channel (where alerts are sent); `channel` is the channel's `key_of`.
 
-    `tries` counts failed tries. `first` and `due` are the times of the first failed try (None
-    before it) and of the next try, in Unix seconds.
+    `tries` counts failed tries. `first` is the time of the first failed try, None before it, and
+    `due` that of the next try, in Unix seconds.
     """
 
     event: Event
@@ -78,7 +78,7 @@ class Outbox:
             connection.executescript(_SCHEMA)
 
     def put(self, events: Iterable[Event], channels: Sequence[Channel], *, is_daily: bool) -> None:
-        """Add events, with a delivery for each channel that wants them; known events stay."""
+        """Add new events, each with a delivery for each of `channels` that wants it."""
         now = _now()
         with self._open() as connection:
             for event in events:
@@ -131,7 +131,7 @@ class Outbox:
             )
 
     def settled(self) -> list[str]:
-        """Return the ids of the events of which each delivery was sent or abandoned."""
+        """Return the ids of the events whose deliveries have all been sent or abandoned."""
         query = "SELECT event FROM deliveries GROUP BY event HAVING SUM(state = 'waiting') = 0"
         with self._open() as connection:
             return [row["event"] for row in connection.execute(query)]
@@ -167,7 +167,7 @@ class Outbox:
             )
 
     def hold_lock(self, *, wait: bool) -> AbstractContextManager[bool]:
-        """Yield whether this process got the lock, so that no other sends during the block."""
+        """Hold the lock for sending during the block; yield whether this process got it."""
         return locked(self._folder / "lock", wait=wait)
 
     def _open(self) -> AbstractContextManager[sqlite3.Connection]:
@@ -175,7 +175,7 @@ class Outbox:
 
 
 def key_of(channel: Channel) -> str:
-    """Return a key that changes with any setting of the channel except its `events`."""
+    """Return a key made from all settings of the channel except its `events`."""
     kept = channel.model_dump_json(exclude={"events"})
     return hashlib.sha256(kept.encode()).hexdigest()[:16]
 

@@ -31,7 +31,7 @@ class SharedJournal(Journal):
     """A journal of two managers; a write raises LeaseLostError if the other one has the lease."""
 
     def __init__(self, file: Path, rows: SharedRows, wait: Wait = _no_patience) -> None:
-        """Open or create the file with the copy, which `pull` updates.
+        """Open or create `file`, the local copy of the shared journal; `pull` updates it.
 
         `wait` is called before each retry of a failed write; it raises an error to end the retries.
         """
@@ -40,11 +40,11 @@ class SharedJournal(Journal):
 
     @property
     def scope(self) -> str:
-        """The text by which event ids differ from other journals', the same on both managers."""
+        """The text that makes event ids differ between journals; both managers have the same."""
         return self._rows.study
 
     def begin(self, attempt: Attempt) -> Attempt:
-        """Record an attempt unless one with its date and number exists; return the recorded one."""
+        """Record an attempt and return it; if its date and number exist, return the stored one."""
         self._write([Row("attempt", _key(attempt), _ATTEMPT.dump_python(attempt, mode="json"))])
         return super().begin(attempt)
 
@@ -68,7 +68,7 @@ class SharedJournal(Journal):
             super().record(new, now)
 
     def pull(self) -> list[str]:
-        """Copy new records to the file; return the ids of events newly noted with `note_told`."""
+        """Copy new records to the file; return the ids of events newly noted by `note_told`."""
         news = self._rows.news()
         for kind, rows in groupby(news, key=lambda row: row.kind):
             self._copy(kind, [row.content for row in rows])
@@ -95,7 +95,7 @@ class SharedJournal(Journal):
                     super().end(attempt, attempt.ended)
 
     def note_told(self, events: Iterable[str]) -> None:
-        """Note in the database that alerts of these events were sent, for the other manager."""
+        """Note in the database, for the other manager, that alerts of these events were sent."""
         self._rows.note(Row("told", event, {}) for event in events)
 
 

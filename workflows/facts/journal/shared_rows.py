@@ -59,7 +59,7 @@ class Row:
 
 
 class SharedRows:
-    """A study's lease and journal rows; not thread-safe. OptimizerError if the database fails."""
+    """A study's lease and journal. Not thread-safe. Raises OptimizerError if the database fails."""
 
     def __init__(self, url: str, study: str, own: Owner, lasts: timedelta) -> None:
         self.study, self._own, self._seconds = study, own, lasts.total_seconds()
@@ -121,7 +121,7 @@ class SharedRows:
         return Lease(row.token, row.host, row.folder, is_ours, float(row.age), row.seconds)
 
     def write(self, rows: Iterable[Row]) -> None:
-        """Write all rows or none; an existing row stays. LeaseLostError without the lease."""
+        """Write all new rows or none. Raises LeaseLostError if this manager has lost the lease."""
         with self._errors(), self._engine.begin() as connection:
             lease = self._locked(connection)
             if lease is None or lease.token != self._token:
@@ -130,7 +130,7 @@ class SharedRows:
             self._insert(connection, rows)
 
     def note(self, rows: Iterable[Row]) -> None:
-        """Write rows like `write`, but even without the lease."""
+        """Write rows like `write`, even if the other manager has the lease."""
         with self._errors(), self._engine.begin() as connection:
             self._locked(connection)
             self._insert(connection, rows)
@@ -148,8 +148,8 @@ class SharedRows:
     def _locked(self, connection: sqlalchemy.Connection) -> Any:
         """Return the lease's row, locked against other writers until the transaction ends.
 
-        All writers take this lock, so their rows become visible in the order of the rows' numbers.
-        So `news`, which asks for numbers above the last one, misses no row.
+        All writers take this lock, so rows become visible in the order of their numbers. So `news`,
+        which asks for rows with numbers above the last one that it saw, misses no row.
         """
         held = sqlalchemy.select(_LEASES.c.token, _LEASES.c.host)
         ours = held.where(_LEASES.c.study == self.study).with_for_update()

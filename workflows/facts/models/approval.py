@@ -72,7 +72,7 @@ def awaiting(models_folder: Path) -> Awaiting | None:
 
 
 def awaiting_of(study: Study) -> dict[str, Awaiting]:
-    """Return the study's models that wait for approval, by region, in their folders' order."""
+    """Return the study's models that wait for approval, by region."""
     root = Path(study.publish) / study.name
     places = sorted(root.iterdir()) if study.publishes and root.is_dir() else ()
     return {region_of(place): found for place in places if (found := awaiting(place))}
@@ -88,7 +88,7 @@ def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
 
 
 def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
-    """Return why the model of `published` (published.json) isn't current now; None if it is."""
+    """Return why the model in `published` (published.json) isn't current; None if it's current."""
     why = reason_kept_out(published)
     if why is None or "awaits_approval" not in published:
         return why
@@ -104,7 +104,7 @@ def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
 
 
 def passed_words(published: Path, why: str) -> str:
-    """Return a text: `published` passed the gate because of `why`, and how to approve it."""
+    """Return the text that a model passed the gate, why, and how a person approves it."""
     return (
         f"it passed the gate: {why}; with gate.approve a person promotes it: "
         f"{promote_command(published)}"

@@ -34,6 +34,6 @@ def card_of(model: Path) -> dict[str, Any]:
 
 
 def verdict_of(model: Path) -> Verdict | None:
-    """Return the gate's verdict on a published model; None without a verdict."""
+    """Return the gate's verdict on a published model; None if there was no gate."""
     gate = card_of(model).get("gate")
     return unless_damaged(lambda: Verdict.from_json(gate), None) if gate else None

@@ -98,7 +98,7 @@ class ExportFolder:
 
     @contextmanager
     def hold_lock(self, *, wait: bool) -> Iterator[bool]:
-        """Yield whether this process got the lock, so that no other exports during the block."""
+        """Hold the lock for exports during the block; yield whether this process got it."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(self._lock, wait=wait) as ours:
             yield ours

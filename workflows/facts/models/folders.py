@@ -24,7 +24,7 @@ BESIDE = ".publish-"  # the beginning of an incomplete model's name
 
 
 def models_folder_of(study: Study, slug: str) -> Path:
-    """Return the folder of a region's models, from its study; errors as in `models_folder_in`."""
+    """Return the folder of a region's models; the errors are those of `models_folder_in`."""
     return models_folder_in(study.publish, study.name, slug)
 
 
@@ -41,7 +41,7 @@ def models_folder_in(publish: str, study: str, slug: str) -> Path:
 
 
 def previous_champions(models_folder: Path) -> list[str]:
-    """Return the runs whose models `rollback` can make current again, the next one last."""
+    """Return the runs whose models were current earlier; a rollback goes back to the last one's."""
     previous = history.in_force(models_folder / LATEST)[:-1]
     return [run for run in previous if provenance_of(models_folder / run).get("run") == run]
 
@@ -57,7 +57,7 @@ def models_in(models_folder: Path) -> list[Path]:
 
 
 def check_published(model: Path) -> Path:
-    """Return the absolute path of `model`, links resolved; InputError if it isn't a run's model."""
+    """Return `model` as an absolute path without links; InputError if it isn't a run's model."""
     place = model.parent.absolute() / model.name
     if provenance_of(place).get("run") != place.name:
         raise InputError(
@@ -68,7 +68,7 @@ def check_published(model: Path) -> Path:
 
 
 def champion_of(models_folder: Path, study: str) -> Path | None:
-    """Return the folder of a region's current model; None if there is none of the study `study`."""
+    """Return the folder of a region's current model; None if it is another study's or missing."""
     run = history.target_of(models_folder / LATEST)
     if run is None:
         return None
@@ -77,7 +77,7 @@ def champion_of(models_folder: Path, study: str) -> Path | None:
 
 
 def reason_not_latest(record: Path) -> str | None:
-    """Return why the model of `record` isn't current; None if it is, or without a record.
+    """Return why the model of `record` isn't current; None if it's current, or `record` is missing.
 
     `record` is a published.json. Raises InputError if it is damaged.
     """
@@ -87,7 +87,7 @@ def reason_not_latest(record: Path) -> str | None:
 
 
 def reason_kept_out(published: Mapping[str, Any]) -> str | None:
-    """Return why the model of `published`, content of published.json, isn't current; else None."""
+    """Return why the model of `published` (published.json) isn't current; None if it's current."""
     path, why = Path(published["path"]), published.get("not_latest")
     if why is None or (path.parent / LATEST).resolve() == path.resolve():  # changed by a person
         return None
@@ -95,13 +95,13 @@ def reason_kept_out(published: Mapping[str, Any]) -> str | None:
 
 
 def current_model(published: Path) -> Path | None:
-    """Return a region's current model, given the folder of any of its models; None without one."""
+    """Return a region's current model, given any of its models; None if no model is current."""
     link = published.parent / LATEST
     return published.parent / link.resolve().name if link.exists() else None
 
 
 def previous_model(published: Path) -> Path | None:
-    """Return the newest of the region's models that are older than `published`; None without one.
+    """Return the newest of the region's models that are older than `published`; None if none is.
 
     Raises OSError if the region's folder of models can't be read.
     """

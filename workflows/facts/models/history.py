@@ -27,9 +27,10 @@ class Change:
     """A change of `latest` to another model.
 
     Attributes:
-        previous: the run of the previous model; None without one.
+        previous: the run of the model that was current before; None if none was.
         time: in ISO 8601; None if the change is not in the history.
-        by: publish, promote, rollback, restore (of another manager's change), or hand (any other).
+        by: what changed the link: publish, promote, rollback, restore (which repeats a change that
+            another manager made), or hand (anything else).
         who: the account that promoted a model or rolled it back; empty if unknown.
     """
 
@@ -42,14 +43,14 @@ class Change:
 
     @property
     def how(self) -> str:
-        """The change's origin, person and reason: `rollback by anna: bad labels`."""
+        """What changed the link, who, and why: `rollback by anna: bad labels`."""
         return (
             self.by + (f" by {self.who}" if self.who else "") + (f": {self.why}" * bool(self.why))
         )
 
 
 def changes(link: Path) -> list[Change]:
-    """Return the changes of `link`, a region's `latest`, up to now, oldest first.
+    """Return the changes of `link`, a region's `latest`, oldest first.
 
     An unreadable history counts as empty, so that models are still published.
     """
@@ -63,13 +64,13 @@ def changes(link: Path) -> list[Change]:
 
 
 def last_move(link: Path, run: str) -> Change | None:
-    """Return the last change that made a run's model current or replaced it; None without one."""
+    """Return the last change that made a run's model current or replaced it; None if none did."""
     own = [change for change in changes(link) if run in {change.run, change.previous}]
     return own[-1] if own else None
 
 
 def note(link: Path, run: str, by: str, *, why: str = "") -> None:
-    """Note that `link` will now change to the model of `run`, by what, by whom and why."""
+    """Note that `link` will now change to the model of `run`; `by` is as in `Change`."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     who = "" if by in {"publish", "restore"} else _account()
     new = Change(run=run, previous=target_of(link), time=now, by=by, who=who, why=why)
@@ -78,9 +79,9 @@ def note(link: Path, run: str, by: str, *, why: str = "") -> None:
 
 
 def in_force(link: Path) -> list[str]:
-    """Return the runs whose models a rollback can make current, and last the current model's run.
+    """Return the runs whose models were current in turn, oldest first, except those rolled back.
 
-    Models that were rolled back are left out, so two rollbacks go back by two models.
+    The last one is the current model's. A rollback goes back to the one before it.
     """
     stack: list[str] = []
     for change in changes(link):

@@ -47,9 +47,9 @@ class PublishedModel:
         as_of: the time from which the model's age counts.
         in_force: whether the model is the current one.
         awaits_since: since when the model waits for approval.
-        card: the content of the model's card.json, or of provenance.json without a card.
-        evaluations: gates' measurements of the model, oldest first: the run with the gate, and the
-            value of `metric`.
+        card: the content of the model's card.json or, if there is none, provenance.json.
+        evaluations: gates' measurements of the model, oldest first: the run whose gate measured,
+            and the value of `metric`.
         drift: a text if the last measurement was outside its past range; otherwise None.
     """
 
@@ -114,14 +114,14 @@ def _standings(link: Path) -> dict[str, Standing]:
 
 
 def was_rolled_back(published: Path) -> str | None:
-    """Return the run of the current model if a rollback replaced `published` by it; else None."""
+    """Return the run of the current model if `published` was rolled back; else None."""
     link = published.parent / LATEST
     standing = _standings(link).get(published.name)
     return target_of(link) if standing is Standing.ROLLED_BACK else None
 
 
 def drift_of(models_folder: Path, run: str | None) -> str | None:
-    """Return a text about the drift of the model of `run`, with the metric's name; else None."""
+    """Return a text about the drift of the model of `run`; None if it hasn't drifted."""
     found = [model for model in models_on(models_folder) if model.run == run]
     return found[0].drift if found else None
 

@@ -20,7 +20,7 @@ class Compared:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedModel(Compared):
-    """A model's run and measured metrics; empty metrics if the model could not be measured."""
+    """A model's run and its measured metrics, which are empty if it could not be measured."""
 
     run: str
 

@@ -19,9 +19,9 @@ FAILING = "failing.json"
 
 
 def file_in(name: str, *, of: str = "root") -> cached_property[Path]:
-    """Return a property with the path of the file `name`, cached because making a path is slow.
+    """Return a property with the path of the file `name` in the folder that is the attribute `of`.
 
-    `of` is the attribute with the file's folder. In `name`, {} stands for the root folder's name.
+    In `name`, {} stands for the root folder's name.
     """
     return cached_property(lambda folder: getattr(folder, of) / name.format(folder.root.name))
 
@@ -33,7 +33,7 @@ def note_of(log: Path) -> Path:
 
 @dataclass(frozen=True)
 class TrialFolder:
-    """The paths of a trial's files in `root`, and of its job's files in `of_job` or else `root`."""
+    """The paths of a trial's files in `root`, and of its job's files in `of_job` (None: `root`)."""
 
     root: Path
     of_job: Path | None = None
@@ -162,7 +162,7 @@ class RegionFolder:
     trials = file_in(TRIALS)  # the folder of the trials' folders
 
     def trial(self, name: str) -> TrialFolder:
-        """Return the folder of the trial or DAG node `name`, together with its job's folder."""
+        """Return the folder of the trial or DAG node `name`, with that of its job."""
         if (known := self._known.get(name)) is None:
             known = self._trial(name)
             if known.of_job is not None:  # else its node's folder may follow
@@ -179,7 +179,7 @@ class RegionFolder:
         return TrialFolder(own)
 
     def of_node(self, name: str) -> TrialFolder:
-        """Return the folder of `name`: any DAG node or trial, also the full training or gate."""
+        """Return the folder of `name`: a trial, or any DAG node, such as the full training's."""
         ends = {f"{self.root.name}.best": self.best, f"{self.root.name}.gate": self.gate}
         return ends.get(name) or self.trial(name)
 
@@ -205,7 +205,7 @@ class RunFolder:
 
     @cached_property
     def check(self) -> TrialFolder:
-        """The files of the trainer's test start before the submission; absent after a success."""
+        """The files of the trainer's test start before the submission; removed if it succeeded."""
         return TrialFolder(self.root / "check")
 
     study = file_in("study.yaml")  # the resolved study, frozen

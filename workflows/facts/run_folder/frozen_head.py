@@ -20,7 +20,8 @@ from trialfleet.workflows.names import NO_MODELS
 class FrozenHead:
     """The facts in RUN/study.yaml about a run and its models.
 
-    The run was planned in `folder`. Its costs belong to `of_day`. `publish` may be `NO_MODELS`.
+    `folder` is where the run was planned, `of_day` the day to which its costs are charged, and
+    `publish` the publish folder, or `NO_MODELS`.
     """
 
     run: str

@@ -2,9 +2,9 @@
 
 A region's lanes run in parallel, with one trial at a time in each lane. A lane is one DAG node
 whose job trains all of the lane's trials (`budget.trials_per_job: all`), or a chain of DAG nodes
-whose jobs train some trials each. If a region has several chains, each has places for a quarter
-more than its share of the trials, so that lanes on faster machines can train more. DAG nodes that
-are left when the region's budget is used up are skipped.
+whose jobs train some trials each. If a region has several chains, each has DAG nodes for a quarter
+more trials than its share, so that lanes on faster machines can train more. DAG nodes that are left
+when the region's budget is used up are skipped.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class StudyGraph:
 
 
 def graph_of(study: Study) -> StudyGraph:
-    """Return the graph of a resolved study."""
+    """Return the graph of a study."""
     return StudyGraph(
         regions=tuple(_region_graph(study, name) for name in study.region_table),
         parallel_regions=study.parallel_regions,

@@ -1,4 +1,4 @@
-"""What is known about a region's data: from planning (table.json), and from the day's checks."""
+"""What is known about a region's data: from planning (table.json) and from a daily run's checks."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def checks_in(region: RegionFolder) -> dict[str, Any] | None:
 
 
 def warnings_of(region: RegionFolder) -> str | None:
-    """Return the warnings of the checks of a region's table; None without warnings."""
+    """Return the warnings of the checks of a region's table; None if there are none."""
     reason = (checks_in(region) or {}).get("reason")
     return None if reason is None else str(reason)

@@ -23,7 +23,7 @@ class TrialRange:
     last: int
 
     def node(self, length: int) -> str:
-        """Return the DAG node's name: of its lane, its only trial, or its first and last trial.
+        """Return the DAG node's name, from its lane, its only trial, or its first and last trial.
 
         `length` is the number of trials in the lane, which sets the digits of the trials' numbers.
         """
@@ -49,7 +49,7 @@ class TrialRange:
 
 @lru_cache(maxsize=1 << 16)  # a search for a node's trials parses all names of a region
 def range_of(name: str) -> TrialRange:
-    """Return the trials of the DAG node `name`, or the trial `name`; no trials for other names."""
+    """Return the trials of the DAG node `name`, or the trial `name`; empty for other names."""
     found = _NAME.fullmatch(name)
     if found is None:
         return TrialRange(name, 1, 0)

@@ -37,7 +37,7 @@ ENOUGH = 3  # attempts that all fail alike are no accident
 
 
 def log_hint(log: str) -> str:
-    """Return the end of a reason for a failure: the path of a log, quoted for a shell."""
+    """Return the words that end a failure's reason: the path of a log, quoted for a shell."""
     return f"{SEE}{shlex.quote(log)}"
 
 
@@ -67,9 +67,9 @@ class Cause:
 
     Attributes:
         error: the latest attempt's error.
-        of: the number of all failed attempts, for any cause.
+        of: the number of all failed attempts, whatever their cause.
         log: the latest attempt's standard error, or HTCondor's log of that attempt.
-        blame: "node" if a machine made the latest attempt fail, which costs no retry; else empty.
+        blame: "node" if a machine made the latest attempt fail, which costs no retry; empty if not.
     """
 
     error: str
@@ -125,9 +125,9 @@ def _of(trial: AnyTrial) -> Iterable[FailedAttempt]:
 def cause_of(
     trials: Iterable[AnyTrial], folder: RegionFolder, *, failed: bool = False
 ) -> Cause | None:
-    """Return the cause of failed attempts at a region's trials and full training; None without any.
+    """Return the most frequent cause of a region's failed attempts if it `failed`, else the latest.
 
-    For a `failed` region the most frequent cause is returned, otherwise the latest.
+    The attempts are at trials and the full training. The result is None if none failed.
     """
     attempts = sorted([*failed_attempts(trials), *_of_final(folder)])
     if not attempts:

@@ -1,4 +1,4 @@
-"""Executions and costs of a run's jobs, from notes made at their end or else from event logs."""
+"""Executions and costs of a run's jobs, from notes made when they ended, or from event logs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def noted_job(place: TrialFolder) -> dict[str, Any]:
 def trial_stays(
     files: RegionFolder, trial: AnyTrial, study: Study, now: float | None
 ) -> list[Stay]:
-    """Return the executions of a trial; that of a running trial counts until `now`."""
+    """Return the executions of a trial; one that still runs counts until `now`."""
     is_over = trial.state.is_finished()
     if is_over and (noted := stays_of(trial.user_attrs.get("job") or {})):
         return noted
@@ -60,14 +60,14 @@ def has_lost_nothing(trial: AnyTrial) -> bool:
 
 
 def between_stays(files: RegionFolder, study: Study, now: float | None) -> list[Stay]:
-    """Return the executions of jobs of several trials between them; `now` as in `trial_stays`."""
+    """Return the parts of executions between two trials of a job; `now` is as in `trial_stays`."""
     until = None if files.is_done else now
     logs = (files.trial(node).log for node in shared_nodes(files))
     return [stay for log in logs for stay in read_between(log, study.usd_per_hour, now=until)]
 
 
 def end_stays(files: RegionFolder, end: TrialFolder, study: Study, now: float | None) -> list[Stay]:
-    """Return the executions of `end`, a full training or gate, in all jobs; see `trial_stays`."""
+    """Return the executions of `end`, a full training or gate; arguments as in `trial_stays`."""
     nodes, lane = shared_nodes(files), lane_of(files, end)
     if not nodes:
         return stays_of_own(end, study, now)
@@ -80,7 +80,7 @@ def end_stays(files: RegionFolder, end: TrialFolder, study: Study, now: float | 
 
 
 def stays_of_own(place: TrialFolder, study: Study, now: float | None) -> list[Stay]:
-    """Return the executions of a full training or gate with its own job; see `trial_stays`."""
+    """Return a full training's or gate's executions in its own job; `now` as in `trial_stays`."""
     if now is None and place.job.exists() and (noted := stays_of(noted_job(place))):
         return noted
     return read_stays(place, study.usd_per_hour, now=now)

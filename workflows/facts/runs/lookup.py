@@ -136,7 +136,7 @@ def _called(name: str, runs: list[FoundRun], *, planned: bool) -> list[FoundRun]
 
 
 def _of_one_study(name: str, runs: list[FoundRun]) -> list[FoundRun]:
-    """Return the runs of the one study whose name begins with `name`; none if a run's id does."""
+    """Return the runs of the only study that begins with `name`; empty if a run's id does so."""
     found = [run for run in runs if (run.study or "").startswith(name)]
     is_other = any(run.run.startswith(name) for run in runs) or len({r.study for r in found}) > 1
     return [] if is_other else found
@@ -204,8 +204,8 @@ def find_model(name: str) -> Path:
 def find_models_folder(region: str, study: str | None = None) -> Path:
     """Return the folder of a region's models, with `latest` and the models of its runs.
 
-    `region` is a region's name, STUDY/REGION, the folder, or another name for `find_model`. Raises
-    InputError if none or several match.
+    `region` is a region's name, STUDY/REGION, the folder, or any other name that `find_model`
+    accepts. Raises InputError if none or several match.
     """
     _check_here(region)
     if (Path(region) / LATEST).is_symlink():
@@ -243,7 +243,7 @@ def _check_here(name: str) -> None:
 def _folder_of_one_study(
     region: str, runs: list[FoundRun], *, elsewhere: bool = True
 ) -> Path | None:
-    """Return a region's folder of models from `runs` or, if `elsewhere`, publish folders."""
+    """Return a region's folder of models, from `runs` and, if `elsewhere`, publish folders here."""
     found = _folders_by_study(region, runs)
     if elsewhere:
         for folder in models_folders_here(region=region):
@@ -276,9 +276,9 @@ def _folders_by_study(region: str, runs: list[FoundRun]) -> dict[str, Path]:
 
 
 def models_folders_here(study: str | None = None, region: str | None = None) -> list[Path]:
-    """Return the folders of models below the working directory, of `study`, of `region` or all.
+    """Return the folders of models in publish folders here; only of `study` and `region` if given.
 
-    A folder without a current model is included if its first model waits for approval.
+    If a folder has no current model, it is included if its first model waits for approval.
     """
     slug = glob.escape(region_slug(region)) if region else "*"
     marks = (
@@ -292,7 +292,7 @@ def models_folders_here(study: str | None = None, region: str | None = None) -> 
 
 
 def region_names_here(study: str | None = None) -> list[str]:
-    """Return the names of regions with models here; STUDY/REGION where studies share a name."""
+    """Return the names of regions with models here; STUDY/REGION if several studies have it."""
     found = [(folder.parent.name, region_of(folder)) for folder in models_folders_here(study)]
     count = Counter(region for _, region in found)
     return [region if count[region] == 1 else f"{of}/{region}" for of, region in found]

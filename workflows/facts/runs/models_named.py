@@ -37,7 +37,7 @@ class RegionModels:
 def models(
     name: str | PathLike[str] | None = None, *, study: str | None = None
 ) -> list[RegionModels]:
-    """Return the published models of a region, of all regions of a study, or of all studies here.
+    """Return the published models of a region, of a study's regions, or of all studies here.
 
     Args:
         name: a region's name, STUDY/REGION, or the folder of the region's models. A study's name,
@@ -64,7 +64,7 @@ def models_folders_named(name: str, study: str | None = None) -> list[Path]:
     """Return the folder of a region's models, or all such folders of a study or a publish folder.
 
     `name` is a region as in `find_models_folder`. If there is no such region, `name` is a study,
-    the folder of a study's models, or a publish folder. A place without models raises InputError.
+    the folder of a study's models, or a publish folder. Raises InputError if there are no models.
     """
     try:
         return [_with_models(name, study)]

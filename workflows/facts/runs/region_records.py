@@ -26,10 +26,10 @@ class RegionRecords:
         is_submitted: whether the region's graph was ever submitted to HTCondor.
         stopped: why the region ended early.
         published: the path of the model, and whether the model is the current one.
-        spent: which budget in USD is spent, so that the region gets no more trials.
+        spent: the name of the budget in USD that is spent, so that the region gets no more trials.
         changed: the changed files of the region's data or code.
         checks: the warnings of the checks of the region's table.
-        restart: why the region's DAGMan is being replaced.
+        restart: why the region's DAGMan is being replaced by another one.
     """
 
     is_done: bool = False
@@ -117,7 +117,7 @@ def read_end_files(files: RegionFolder) -> EndFiles:
 
 
 def noted(path: Path, key: str) -> str | None:
-    """Return the value of `key` in a JSON file as text, else None; InputError if damaged."""
+    """Return the value of `key` in a JSON file as text; None if missing, InputError if damaged."""
     found = read_record(path).get(key) if path.exists() else None
     return None if found is None else str(found)
 

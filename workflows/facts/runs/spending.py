@@ -33,19 +33,19 @@ Mode = Literal["tune", "final"]
 
 
 def note(folder: RunFolder, mode: Mode, reason: str) -> None:
-    """Note why no money is left for a run's trials, or also for its full trainings (`final`)."""
+    """Note why no money is left: for a run's trials (`tune`), or even full trainings (`final`)."""
     noted = read_unpaid(folder)
     if mode not in noted and "final" not in noted:
         write_json(folder.unpaid, noted | {mode: reason})
 
 
 def read_unpaid(folder: RunFolder) -> dict[str, str]:
-    """Return the noted reasons why no money is left for trials (`tune`) or trainings (`final`)."""
+    """Return the noted reasons why no money is left, with the keys `tune` and `final` of `note`."""
     return read_record(folder.unpaid, shape=Reasons) if folder.unpaid.exists() else {}
 
 
 def unpaid_trials(folder: RunFolder) -> str | None:
-    """Return the noted reason why no money is left for trials; None without one."""
+    """Return the noted reason why no money is left for trials; None if none is noted."""
     refused = refusal("attempt", Facts(unpaid=read_unpaid(folder)))
     return refused.reason if refused else None
 
@@ -56,9 +56,10 @@ class Spending:
 
     Attributes:
         spent: the cost of all EC2 nodes since the run began.
-        cap: `price_cap.run`; without a cap, `left` and `reserve` are None, too.
+        cap: `price_cap.run`; None if there is no cap.
+        left: the part of the cap that is not spent.
         reserve: the part of the cap for the full trainings.
-        ended: why trials, or also full trainings, ended for lack of money.
+        ended: a message if money ran out, for trials only or for full trainings as well.
         trouble: why the autoscaler makes no progress.
         nodes_left: a text about EC2 nodes that still live after the autoscaler's end.
     """
@@ -81,8 +82,8 @@ def read_spending(
 ) -> Spending | None:
     """Return the cost of a run's fleet; None until an autoscaler has reported it.
 
-    EC2 nodes in the last report cost money until `fleet down` ended them, or until their leases
-    (after which they end themselves) expire.
+    EC2 nodes of the last report are charged until `fleet down` ended them, or until their leases
+    expire, when they end by themselves.
     """
     report = run_report(folder.fleet_state, fleet.called, run) if fleet else None
     if fleet is None or report is None or report["run"] != run:  # a report on all trials

@@ -37,7 +37,7 @@ def trials_reader(folder: RunFolder, study: Study, *, brief: bool = False) -> Re
 
 
 class _OwnFile:
-    """A reader of the trial database in a run's folder, which raises OptimizerError if emptied."""
+    """A reader of the database in a run's folder; it raises OptimizerError if that was emptied."""
 
     def __init__(self, folder: RunFolder, *, brief: bool) -> None:
         self._folder = folder
@@ -58,7 +58,7 @@ class _OwnFile:
 def check_not_emptied(folder: RunFolder) -> None:
     """Raise OptimizerError if the trial database is an empty file although the run has trials.
 
-    A trial's files are written after the trial is in the database, so an empty one has lost trials.
+    A trial's files are written after its record, so an empty database has lost trials.
     """
     try:
         is_empty = folder.database.stat().st_size == 0
@@ -82,7 +82,7 @@ def study_name(study: Study, run: str, region: str) -> str:
 
 
 def ownership_of(frozen: FrozenStudy, folder: RunFolder, storage: TrialStorage) -> Ownership:
-    """Return the ownership of a run's Optuna studies, as seen from this machine and run folder."""
+    """Return what tells whether this machine and folder own a run's Optuna studies."""
     from trialfleet.optimizer.ownership import Ownership, here
 
     return Ownership(storage, run_name(frozen.study, frozen.run), here(folder.root))
@@ -98,7 +98,7 @@ def not_ours(frozen: FrozenStudy, folder: RunFolder, owner: Owner) -> str:
 
 
 def check_ours(frozen: FrozenStudy, folder: RunFolder) -> None:
-    """Claim a run's Optuna studies in a shared database; InputError if another has them."""
+    """Claim a run's Optuna studies in a shared database; InputError if another manager has them."""
     if not frozen.study.storage:
         check_not_emptied(folder)
         return  # the file is the run's own; the service checks before it writes
@@ -127,7 +127,7 @@ def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
 
 
 def take_over(folder: RunFolder) -> Owner | None:
-    """Make this machine and folder own a run's Optuna studies; return any other previous owner."""
+    """Make `folder` on this machine own a run's Optuna studies; return the owner it replaces."""
     frozen = load_frozen(folder.study)
     with _opened(frozen, folder) as storage:
         return ownership_of(frozen, folder, storage).take_over()

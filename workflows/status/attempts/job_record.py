@@ -1,4 +1,4 @@
-"""The execution of a trial, which the trial database stores with the trial's outcome."""
+"""The notes on a job's execution: a trial's for the trial database, other jobs' in a file."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def execution_of(
 ) -> TrialExecution:
     """Return the execution of a trial from its job's files.
 
-    `failed` marks a trial without a result. `attempts` is the number by DAGMan, used if the job's
-    log shows none. The log takes precedence, because DAGMan forgets the attempts of a stopped run.
+    `failed` marks a trial with no result. `attempts` is DAGMan's number of attempts, used only if
+    the job's log shows none, because DAGMan forgets those before a stop.
     """
     plain, metric = _plain(place, study, failed=failed), study.objective.metric
     # without files from its job, its agent's reports
@@ -31,7 +31,7 @@ def execution_of(
 
 
 def note_job(place: TrialFolder, study: Study, *, failed: bool) -> None:
-    """Write the execution of a full training or gate to a file: the database has only trials."""
+    """Write the execution of a full training or gate to job.json: the database has only trials."""
     job_files.write_json(place.job, _plain(place, study, failed=failed))
 
 

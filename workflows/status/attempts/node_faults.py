@@ -63,7 +63,7 @@ def word_of(machine: str) -> bool:
 
 
 def own_errors(noted: Mapping[str, Mapping[str, str]]) -> int:
-    """Return how many attempts failed by the user's error; `retries` in the study limits them."""
+    """Return how many attempts failed by the user's error, not by a machine's fault."""
     others = [attempt for attempt in noted.values() if attempt.get("blame") != MACHINE]
     names = {attempt["machine"] for attempt in others if attempt.get("machine")}
     broken = {name for name in names if word_of(name)}
@@ -71,7 +71,7 @@ def own_errors(noted: Mapping[str, Mapping[str, str]]) -> int:
 
 
 def to_avoid(study: Study, noted: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
-    """Return the machines that another attempt should avoid; empty if the pool has no others."""
+    """Return the machines that the next attempt should avoid; empty if the pool has no others."""
     failed = {attempt["machine"] for attempt in noted.values() if attempt.get("machine")}
     return tuple(sorted(failed)) if failed and others_than(study, failed) else ()
 

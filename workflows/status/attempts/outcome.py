@@ -42,8 +42,8 @@ def outcome_of(
     """Return the outcome of an ended job; a result must have the objective's `metric`.
 
     `return_code` is as DAGMan gives it to a POST script: an exit code, a negated signal number, or
-    a number below -999 for a job that did not exit. `places` has the places of a trial's limits in
-    the study, as in `FrozenStudy`.
+    a number below -999 for a job that did not exit. `places` has the `FILE:LINE` of each of a
+    trial's limits in the study.
     """
     ended = read_ended(folder)
     if ended and ended.over:
@@ -64,7 +64,7 @@ def outcome_of(
 
 
 def early_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
-    """Return the order to stop a trial early, and the trial's results; None without an order."""
+    """Return the order to stop a trial early, and the trial's results; None if no such order."""
     order = read_stop(folder)
     if order is None:
         return None
@@ -76,7 +76,7 @@ def early_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
 
 
 def read_stop(folder: TrialFolder) -> dict[str, Any] | None:
-    """Return the order to stop a trial early; None without a valid order."""
+    """Return the order to stop a trial early; None if there is no valid one."""
     try:
         order = job_files.parsed(job_files.read_bytes(folder.stop, job_files.MOST_ORDER) or b"null")
     except (OSError, ValueError):
@@ -86,7 +86,7 @@ def read_stop(folder: TrialFolder) -> dict[str, Any] | None:
 
 
 class _NoResultError(ValueError):
-    """Valid JSON that is not a result."""
+    """The error that a valid JSON text is not a result."""
 
 
 def _outcome_of_result(path: Path, metric: str) -> Complete | Failed:
@@ -234,7 +234,7 @@ def _own_words(folder: TrialFolder) -> str:
 
 
 def last_line(path: Path) -> str:
-    """Return the last non-blank line of a file, cleaned and shortened; "" without one."""
+    """Return the last non-blank line of a file, cleaned and shortened; "" if there is none."""
     tail, _ = job_files.tail(path, _LAST_BYTES)
     for line in reversed(tail.decode(errors="replace").splitlines()):
         if words := _clean(line):

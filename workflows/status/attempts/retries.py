@@ -33,7 +33,7 @@ class JobEnd(NamedTuple):
 
 
 class Attempts:
-    """Attempts at a DAG node. `Study.retries` limits the user's errors, DAGMan all attempts."""
+    """The attempts at a DAG node; `Study.retries` limits those that fail by the user's error."""
 
     def __init__(self, place: TrialFolder, study: Study) -> None:
         starts = [start for start in read_starts(place) if start.slot]
@@ -45,9 +45,9 @@ class Attempts:
     def with_machine(self, outcome: Failed, before: Noted) -> Failed:
         """Return the outcome, marked if the machine is to blame; `before` has earlier attempts.
 
-        A broken Python on one machine may be the reason why a command can't be run. If the pool has
-        other machines, and none has tried the command, this machine is to blame, and the failure is
-        not final. A job that was removed for lack of progress is treated the same way.
+        If the trainer's command can't be run, this machine may have a broken Python. So if the pool
+        has other machines, and none has tried the command, this machine is to blame, and the
+        failure is not final. The same holds for a job that was removed for lack of progress.
         """
         if not self._machine:
             return outcome
@@ -59,7 +59,7 @@ class Attempts:
         return replace(outcome, by_machine=True) if is_broken else outcome
 
     def kept(self, outcome: Failed) -> dict[str, str]:
-        """Return the machine and the blame of a failed attempt, for its record."""
+        """Return the entries `machine` and `blame` of a failed attempt's record."""
         blame = {"blame": node_faults.MACHINE} if outcome.by_machine else {}
         return ({"machine": self._machine} if self._machine else {}) | blame
 
@@ -74,7 +74,7 @@ class Attempts:
         return outcome.final or so_far >= most or node_faults.own_errors(noted) > self._retries
 
     def another(self, node: str, outcome: Failed, job: JobEnd) -> Reply | None:
-        """Record a failed attempt at a full training or gate; return a retry's reply, else None."""
+        """Record a failed full training or gate; return the reply for a retry; None if none is."""
         outcome = self.with_machine(outcome, noted_failures(self._place))
         kept = self.kept(outcome)
         noted = note_final_failure(
@@ -84,7 +84,7 @@ class Attempts:
         return None if is_over else self.try_again(node, outcome, noted)
 
     def try_again(self, node: str, outcome: Failed, noted: Noted) -> Reply:
-        """Remove the failed attempt's files; return the script's reply that makes DAGMan retry."""
+        """Remove the failed attempt's files; return the reply that makes DAGMan retry the node."""
         for left in (self._place.saved, self._place.ended):
             job_files.remove(left)
         own = node_faults.own_errors(noted)

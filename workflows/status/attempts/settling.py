@@ -1,4 +1,4 @@
-"""How a training ended, as its agent or its gang's keeper reported, or else its job."""
+"""How a training ended: as its job's agent reported or, if it didn't, as HTCondor did."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 def settled(place: TrialFolder, return_code: int, most: float = math.inf) -> int:
     """Return an attempt's return code, and move its files into the trial's folder.
 
-    `return_code` is DAGMan's, or the agent's if the job continues; it counts if no end was
-    reported. The files may have `most` bytes. Raises OSError, say for a full disk.
+    `return_code`, from DAGMan or the agent, is returned if no record of the end is found. The files
+    may have `most` bytes. Raises OSError, say for a full disk.
     """
     take_left(place, place.left, most)
     if ended := read_ended(place):

@@ -49,7 +49,7 @@ class BilledRun:
 
     @property
     def fleet(self) -> Fleet | None:
-        """The study's fleet; None without one."""
+        """The study's fleet; None if it has none."""
         return self.frozen.study.fleet
 
 
@@ -80,7 +80,7 @@ def bill(runs: Iterable[BilledRun], lifetimes: Mapping[str, Lifetime], now: date
 
 
 def _placed(item: Item, runs: Sequence[BilledRun]) -> Item:
-    """Add study, day and team to the item of an EC2 node without jobs: its tag has only the run."""
+    """Add study, day and team to the item of an EC2 node with no jobs; its tag has only the run."""
     same = [run for run in runs if run.fleet and run.frozen.run == item.run]
     if item.study or len(same) != 1:
         return item
@@ -140,10 +140,9 @@ def _item(whose: Item, kind: Kind, stay: Stay) -> Item:
 def overhead(place: RunFolder, now: datetime) -> CostSum | None:
     """Return the cost of a run's share of its fleet's EC2 nodes, mainly `boot` and `idle`.
 
-    The nodes come from the autoscaler's last report, not from AWS. The result is None without a
-    report. Other runs on these nodes are looked up in the folders of this study and of studies next
-    to it. `now` ends the charged time of running nodes. Raises OptimizerError if trials can't be
-    read.
+    The nodes are those of the autoscaler's last report; None if there is none. The cost is shared
+    with other runs of this study and of studies in folders next to it. Nodes that still run are
+    charged until `now`. Raises OptimizerError if trials can't be read.
     """
     run = BilledRun.open(place.root)
     if run.fleet is None or not (known := reported(run.fleet, [place.fleet_state])):
