@@ -38,7 +38,7 @@ def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = Tru
 
 
 def _completed_by(names: Names) -> Complete:
-    """Return a shell completion: one of `names`, or a file if no name matches."""
+    """Return a function that completes a word in the shell: to one of `names`, or else a file."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:

@@ -99,7 +99,7 @@ def moments(values: pl.Series) -> pl.Series:
 
 
 def by_form(values: pl.Series, form: str) -> pl.Series:
-    """Return cells as moments in UTC, read with the strftime format `form`; 20131231 is a text."""
+    """Return cells (texts or numbers) as moments in UTC, read with the strftime format `form`."""
     whole = values.cast(pl.Int64, strict=False) if values.dtype.is_float() else values
     plain = whole.cast(pl.String).str.strip_chars()
     if "%Y" in form:  # so that a year of two digits is not read as one before 100

@@ -133,7 +133,7 @@ def _known(parts: dict[str, float]) -> dict[str, float]:
 
 
 def _parts_of_cost(region: RegionReport) -> dict[str, float]:
-    """Return a region's cost in USD by part; a job's time between two trials counts as trials."""
+    """Return a region's cost in USD for trials, full training and gate, and lost attempts."""
     jobs = [*region.trials, *([region.final_job] if region.final_job else [])]
     lost = sum(job.lost_usd or 0.0 for job in jobs)
     trials = sum((trial.usd or 0.0) - (trial.lost_usd or 0.0) for trial in region.trials)
@@ -167,7 +167,7 @@ def timeline_data(timeline: Timeline) -> dict[str, Any]:
 
 
 class Pictures:
-    """The data that several charts of a region share; each is computed once."""
+    """The data that several charts of a region share; each property is computed once."""
 
     def __init__(self, region: RegionReport) -> None:
         self.region = region
@@ -182,7 +182,7 @@ class Pictures:
 
     @cached_property
     def drawn(self) -> list[str]:
-        """The parameters that have a chart: at most twelve, which completed trials had."""
+        """The parameters with a chart: the first twelve `searched` ones of completed trials."""
         having = {name for t in self.region.trials if t.value is not None for name in t.params}
         return [name for name in self.searched if name in having][:MOST_PARAMETERS]
 

@@ -103,7 +103,7 @@ def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
 
 
 def not_in_run(snapshot: Snapshot) -> list[Outcome]:
-    """Return the day's regions that the run lacks, because they failed before it was planned."""
+    """Return the outcomes of the day's regions that failed before the run was planned."""
     day, place = snapshot.frozen.day, snapshot.folder.root
     if day is None:
         return []

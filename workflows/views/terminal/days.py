@@ -179,10 +179,7 @@ def _table(study: str, title: str, outcomes: Sequence[Outcome], *, with_days: bo
 
 
 def hint_of(study: str, outcomes: Iterable[Outcome]) -> str:
-    """Return a hint at the command that shows the reasons in a table in full.
-
-    It names the run of the outcomes, because the region's newest outcome may be of another day.
-    """
+    """Return a line with the command that shows a table's shortened reasons in full."""
     runs = {one.run for one in outcomes if one.why and one.run}
     if not runs:
         return "full reasons: trialfleet daily status --json"
@@ -191,7 +188,7 @@ def hint_of(study: str, outcomes: Iterable[Outcome]) -> str:
 
 
 def to_copy(shown: DaysOverview) -> list[str]:
-    """Return lines with the commands and paths in regions' newest reasons, whole for copying."""
+    """Return lines with the commands and paths in regions' newest reasons, each in one piece."""
     newest: dict[str, Outcome] = {}
     for day in shown.days:
         for one in day.outcomes:

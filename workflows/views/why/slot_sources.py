@@ -63,7 +63,7 @@ def _draining(job: Any, slots: list[ClassAd]) -> str:
 
 
 def word_of_machine(machine: str) -> str:
-    """Return why a machine takes no trials, in its own words; empty if it takes trials."""
+    """Return why a machine takes no trials, as the machine says; empty if it takes trials."""
     found = machine_named(machine)
     return found.explanation() if found and found.state() != "well" else ""
 
