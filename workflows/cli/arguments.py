@@ -23,7 +23,7 @@ Names = Callable[[click.Context, str], Iterable[str]]
 
 
 def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = True) -> Run:
-    """Return the run `name`, or without a name the newest run; see `lookup.find_run`.
+    """Return the run `name`, by default the newest run; see `lookup.find_run`.
 
     With `planned`, runs that are not yet submitted are preferred. Unless `quiet`, the name of the
     newest run is printed to standard error.

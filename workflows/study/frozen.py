@@ -60,7 +60,7 @@ class FrozenStudy(BaseModel):
 
     @property
     def of_day(self) -> date:
-        """The day to which the run's costs belong: the run's day, or else the day of planning."""
+        """The day to which the run's costs belong: the run's `day`, else the day of planning."""
         return self.day.date if self.day else self.created.astimezone().date()
 
     @property

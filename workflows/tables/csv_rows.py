@@ -2,7 +2,7 @@
 
 Prediction uses Python's csv module. Training uses polars, which is ten times as fast, if it surely
 reads the same rows: if quotes enclose cells or are doubled, lines end in LF or CR LF, and rows are
-equally long. Otherwise it uses csv, too.
+equally long. Other files are read by csv for training as well.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def by_form(values: pl.Series, form: str) -> pl.Series:
 
 
 def as_people_write_dates(values: pl.Series) -> str:
-    """Return advice if a text column has dates in a form that isn't read; empty otherwise."""
+    """Return advice if a text column has dates in a form that isn't read, else ""."""
     present = different_texts(values)
     dates = present.filter(present.str.contains(_LIKE_DATES) & moments(present).is_null())
     if not len(dates) or len(dates) < (1 - FEW_TEXTS) * len(present):
@@ -129,7 +129,7 @@ def as_people_write_dates(values: pl.Series) -> str:
 
 
 def perhaps_moments(values: pl.Series) -> str:
-    """Return advice if a column has many texts that may be moments; empty otherwise."""
+    """Return advice if a column has many texts that may be moments, else ""."""
     present = different_texts(values)
     alike = present.filter(present.str.contains(_PERHAPS))
     if len(alike) < max(MANY_TEXTS, (1 - FEW_TEXTS) * len(present)):

@@ -195,7 +195,7 @@ class RegionReport:
 
     @property
     def final_metric(self) -> float | None:
-        """The report metric, as measured by the full training; None without it."""
+        """The report metric, as measured by the full training; None if it wasn't measured."""
         return None if self.final is None else self.final.get(self.report.metric)
 
     @property
@@ -212,10 +212,10 @@ class Head:
         report_metric: the metric by which tuned and default settings are compared.
         created: when the run was planned, with a time zone.
         finished: when the run ended, with a time zone; None while the run is in progress.
-        boot_usd: the run's share of the cost of booting nodes; None without an autoscaler's report.
-        idle_usd: the run's share of the cost of nodes without a job; None as for `boot_usd`.
+        boot_usd: the run's share of the cost of booting nodes; None if no autoscaler reported.
+        idle_usd: the run's share of the cost of idle nodes; None if no autoscaler reported.
         lost_share: the part (0 to 1) of the jobs' time that failures and evictions wasted.
-        notice: the most important notices, such as why trials ended early; empty without one.
+        notice: the most important notices, such as why trials ended early; may be empty.
         days: for a daily run, the study's days up to the run's day, newest first.
     """
 

@@ -58,8 +58,8 @@ class RegionFacts:
             before the first result.
         parameters: the tuned parameters of the search space.
         defaults: the default settings, without constants and inactive parameters.
-        in_force: the model that `latest` links to; None without one.
-        previous: a previous run's model whose metric was better; None without one.
+        in_force: the model that `latest` links to; None if there is none.
+        previous: a previous run's model whose metric was better; None if there is none.
     """
 
     status: RegionStatus

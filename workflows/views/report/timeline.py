@@ -98,7 +98,7 @@ class Timeline:
 
     @property
     def busy(self) -> float | None:
-        """The part (0 to 1) of all rows' unpaused time in which jobs ran; None without any time."""
+        """The part (0 to 1) of all rows' unpaused time in which jobs ran; None if there is none."""
         whole = len(self.rows) * self.active_seconds
         return min(1.0, self.job_seconds / whole) if whole > 0 else None
 

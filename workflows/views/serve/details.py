@@ -249,5 +249,5 @@ def run_rows(runs: Runs) -> list[tuple[str, ListedRun]]:
 
 
 def days_of(study: str) -> tuple[DayView, ...]:
-    """Return a study's last days; empty without daily runs."""
+    """Return a study's last days; empty if it has no daily runs."""
     return days.days_of(DailyFolder.for_study(study))

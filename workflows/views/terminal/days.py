@@ -63,7 +63,7 @@ class DaysOverview:
         days: the days, newest first.
         newest: the outcomes of the newest day.
         next_start: when the next day starts; None if the study no longer has a `daily:` table.
-        clock: the installed schedule, as text; None without one.
+        clock: the installed schedule, as text; None if none is installed.
         awaiting: the models that wait for a person's approval, by region.
         awaited: the reasons why the newest day still waits for data, by region.
         lease: which of two managers runs the days, and until when; None for one manager.
@@ -207,7 +207,7 @@ def to_approve(shown: DaysOverview) -> list[str]:
 
 
 def _split(why: str) -> tuple[str, str, str]:
-    """Split a reason: its words, and the label and text of a command or path in it, or "" twice."""
+    """Split a reason into words, and the label and text of a command or path; both may be ""."""
     for mark, label in _TO_COPY.items():
         words, found, text = why.partition(mark)
         if found:

@@ -56,7 +56,7 @@ class Scaling:
         return int((step.get("nodes") or {}).get("coming", 0))
 
     def silent_since(self, now: datetime) -> datetime | None:
-        """Return when the autoscaler reported last, if too long before `now`; otherwise None."""
+        """Return when the autoscaler reported last, if that is too long before `now`; else None."""
         try:
             at = datetime.fromisoformat(str((self.report or {})["at"]))
         except (KeyError, ValueError):
@@ -173,13 +173,13 @@ class NodeFacts:
     """The facts of a DAG node, or of one trial of a DAG node that runs several.
 
     Attributes:
-        of_job: the DAG node whose job trains the trial; empty if that is `node` itself.
+        of_job: the DAG node whose job trains the trial; empty means `node` itself.
         is_end: whether it is the region's full training or gate.
         state: the state of the trial; None if it has not begun.
         error: why the last attempt at the trial failed.
         stopped: the figures by which the trial was stopped early; empty if it wasn't.
         attempts: the number of failed attempts.
-        before: the unfinished DAG node or trial that must end before this one; empty without one.
+        before: the unfinished DAG node or trial that must end before this one; may be empty.
         held: why the job is on hold; empty if it isn't.
         last: the last execution of the job; None if the job never had a slot.
         leaving: why the machine of the last execution takes no trials, as that machine says.
@@ -235,7 +235,7 @@ class InstanceFacts:
 
     @property
     def stage(self) -> str:
-        """The instance's stage in `fleet status`, or else its state in the pool."""
+        """The instance's stage in `fleet status` or, if unknown, its state in the pool."""
         if self.node or not self.machine:
             return self.node.stage if self.node else ""
         state = self.machine.state()

@@ -69,6 +69,6 @@ def word_of_machine(machine: str) -> str:
 
 
 def job_ad(job: str) -> Any:
-    """Return a job's ClassAd by its id; None if it isn't queued, PoolError without HTCondor."""
+    """Return a job's ClassAd; None if it isn't queued. Raises PoolError if HTCondor is away."""
     cluster, _, proc = job.partition(".")
     return job_queue.one_job(f"ClusterId == {cluster} && ProcId == {proc or 0}")
