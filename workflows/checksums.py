@@ -1,7 +1,7 @@
 """SHA-256 checksums of files, with a cache, so that an unchanged file is read only once.
 
-A file is unchanged if its state is: inode, size, mtime and ctime, which programs can't set. A
-checksum is valid if the file had the same state before and after it was read.
+A file counts as unchanged while its inode, size, mtime and ctime stay the same; programs can't set
+the ctime. A checksum is valid if these were the same before and after the file was read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ READS = 3  # of a file that changes while it is read
 
 
 def read_copy(path: Path) -> dict[str, Any]:
-    """Return a run's study from the JSON copy of `path`; one of `files.DAMAGED` if outdated."""
+    """Return the study in the JSON copy of RUN/study.yaml; one of `files.DAMAGED` if outdated."""
     copy = json.loads(path.with_suffix(".json").read_bytes())
     if copy["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest():
         raise ValueError(f"{path} has changed since its copy was made")
@@ -50,7 +50,7 @@ class Checksums:
     """SHA-256 checksums of files, with a cache that several processes may share."""
 
     def __init__(self, cache: Path, most: float = math.inf) -> None:
-        """Use the file `cache` (JSON lines), and read at most `most` bytes of files in all."""
+        """Use the file `cache` (JSON lines), and read at most `most` bytes of files in total."""
         self._cache, self._left = cache, most
         self._known: dict[tuple[str, FileState], str] = {}
         self._seen = 0  # bytes of the cache
@@ -58,7 +58,7 @@ class Checksums:
     def entry(self, path: Path) -> dict[str, Any]:
         """Return a file's path, state and `sha256`; OSError if the file can't be read.
 
-        `sha256` is None if the file has more bytes than may still be read, or if it changed during
+        `sha256` is None if the file is larger than what is left of `most`, or if it changed during
         each attempt to read it.
         """
         for _ in range(READS):
@@ -69,7 +69,7 @@ class Checksums:
         return {"path": str(path), **state._asdict(), "sha256": checksum}
 
     def checksum(self, path: Path, state: FileState) -> str | None:
-        """Return a file's checksum; None if it no longer has this `state`, or is too large.
+        """Return a file's checksum; None if its state isn't `state`, or it is too large.
 
         Raises OSError if the file can't be read.
         """

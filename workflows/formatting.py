@@ -56,8 +56,8 @@ def power_of_ten(exponent: int) -> str:
 def column_decimals(values: Sequence[float | None], digits: int = DIGITS) -> int | None:
     """Return the number of decimals for a column of numbers; None if they can't share one.
 
-    The largest number gets `digits` significant digits. If numbers differ only in later decimals,
-    all get more decimals.
+    The largest number gets `digits` significant digits. If that doesn't show how the
+    numbers differ, all get more decimals.
     """
     sizes = [abs(value) for value in values if value]
     if not sizes:
@@ -75,7 +75,7 @@ def column_decimals(values: Sequence[float | None], digits: int = DIGITS) -> int
 
 
 def fixed(value: float | None, decimals: int | None) -> str:
-    """Return `value` with `decimals` decimals (None: as `number` does); a dash for no value."""
+    """Return `value` with `decimals` decimals, or as `number` does if that is None."""
     if value is None or decimals is None or not is_finite(value):
         return number(value)
     return _signs(f"{value:z,.{decimals}f}")
@@ -96,9 +96,9 @@ def signed(value: float | None, decimals: int | None) -> str:
 def alike(values: Sequence[Any]) -> Callable[[Any], str]:
     """Return a function that formats a parameter's values as `setting` does, but all floats alike.
 
-    All floats get the same number of decimals if each then shows three significant digits.
-    Otherwise all are shown with powers of ten and the same number of digits. Trailing zeros that
-    all floats share are left out.
+    If six decimals show three significant digits of each float, all get the same number of
+    decimals. Otherwise all are shown with powers of ten and the same number of digits. Trailing
+    zeros that all floats share are left out.
     """
     known = [value for value in values if is_finite(value)]
     if not any(isinstance(value, float) for value in known):
@@ -110,7 +110,7 @@ def alike(values: Sequence[Any]) -> Callable[[Any], str]:
 
 
 def alike_form(known: Sequence[float]) -> tuple[int | None, int]:
-    """Return how `alike` shows floats: decimals, or None and the significant digits."""
+    """Return (decimals, 0), or (None, significant digits) if `alike` shows powers of ten."""
     sizes = [abs(value) for value in known if value]
     decimals = column_decimals(known)
     if decimals is not None and sizes:

@@ -2,8 +2,8 @@
 
     python3 -m trialfleet.workflows.run_place FOLDER
 
-prints what is wrong with a path, if anything. It works before an installation, with the standard
-library only.
+prints what is wrong with the folder's path, if anything. It needs only Python's standard library,
+so that it works before an installation.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ Names = Callable[[click.Context, str], Iterable[str]]
 
 
 def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = True) -> Run:
-    """Return the run `name`, or without a name the newest run; see `lookup.find_run`.
+    """Return the run `name`, by default the newest run; see `lookup.find_run`.
 
     With `planned`, runs that are not yet submitted are preferred. Unless `quiet`, the name of the
     newest run is printed to standard error.
@@ -38,7 +38,7 @@ def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = Tru
 
 
 def _completed_by(names: Names) -> Complete:
-    """Return a shell completion: one of `names`, or a file if no name matches."""
+    """Return a function that completes a word in the shell: to one of `names`, or else a file."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:

@@ -389,7 +389,7 @@ def manager_token() -> None:
 
 
 def _print_policies(wanted: str, file: Path | None, account: str | None) -> None:
-    """Print all IAM policies, or only `wanted`; if that is a file, all policies for its fleet."""
+    """Print the IAM policy `wanted`, or all; if `wanted` is a file, all policies for its fleet."""
     from trialfleet.infra.fleet.commands.plan import POLICIES, policies
     from trialfleet.spelling import did_you_mean
 

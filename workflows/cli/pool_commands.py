@@ -37,7 +37,7 @@ def _chosen_pool(folder: Path | None) -> Pool:
 
 
 def _chosen_with_notice(folder: Path | None) -> Pool:
-    """Return the pool as `_chosen_pool`; print a notice if `trialfleet run` would use another."""
+    """Return `_chosen_pool`'s pool; print a notice if `trialfleet run` would use another pool."""
     from trialfleet.infra.pool.connection import named_configuration
 
     chosen, config = _chosen_pool(folder), named_configuration()

@@ -194,7 +194,7 @@ def serve(
 
 @contextmanager
 def _whole_to_stdout() -> Iterator[TextIO]:
-    """Yield a file whose content is written to standard output after a block without errors."""
+    """Yield a file; when the `with` block ends without an error, print the file's content."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as kept:
         yield kept
         kept.seek(0)

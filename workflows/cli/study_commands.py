@@ -101,7 +101,7 @@ def init(folder: Path, example: str) -> None:
 
 
 def _start_of_a_pool() -> str:
-    """Return the command that starts a pool; empty if one is up. The check takes about 30 ms."""
+    """Return the command that starts a pool; empty if a pool is up."""
     from trialfleet.infra.pool.connection import connect, start_command
 
     try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def submit_run(run: Run, submit: Callable[[], str]) -> str:
-    """Submit a run and return the id of its DAGMan job; from then on, Ctrl-C doesn't stop it."""
+    """Submit a run and return the id of its DAGMan job. Ctrl-C then no longer stops the run."""
     with ctrl_c.postponed():
         job = submit()
         ctrl_c.say(_after_ctrl_c(run))

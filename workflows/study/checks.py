@@ -32,7 +32,7 @@ S3_OBJECT = re.compile(r"s3://[^/]+/(.*[^/])")
 
 
 def transferable(value: str) -> str:
-    """Return the path `value` if HTCondor's file transfer accepts its characters; or ValueError."""
+    """Return the path `value`; ValueError if HTCondor's file transfer can't handle a character."""
     if not is_transferable(value):
         raise ValueError(
             f"{value!r} can't be sent by HTCondor's file transfer: remove commas, double quotes, "

@@ -128,7 +128,7 @@ class Daily(Section):
         return datetime.combine(day, self.time, self.tzinfo).astimezone(UTC)
 
     def waits_until(self, day: date) -> datetime | None:
-        """Return until when the run of `day` waits for data, in UTC; None if it doesn't wait."""
+        """Return when the run of `day` stops waiting for data, in UTC; None if it never waits."""
         return self.begins(day) + lasting(self.wait_for_data) if self.wait_for_data else None
 
     def today(self, now: datetime) -> date:

@@ -40,7 +40,7 @@ _UNSHOWN = {"missing", "empty", "unknown_key", "storage_url", "secret_url"}
 
 @contextmanager
 def errors_with_lines(path: str | PathLike[str]) -> Iterator[None]:
-    """Turn an `UnusableStudyError` raised in the block into a `StudyError` with lines of `path`."""
+    """Turn an `UnusableStudyError` from the block into a `StudyError` with lines of file `path`."""
     try:
         yield
     except UnusableStudyError:
@@ -61,7 +61,7 @@ def places_of(path: str | PathLike[str], keys: Iterable[str]) -> dict[str, str]:
 
 
 def validated(model: type[Model], path: Path, tree: Any) -> Model:
-    """Return `tree`, the content of `path`, as a `model`; a `StudyError` has a line per problem."""
+    """Return `tree`, the content of `path`, as a `model`; StudyError with a line per problem."""
     try:
         return model.model_validate(tree, context=FROM_FILE)
     except ValidationError as error:
@@ -122,7 +122,7 @@ def _explain(path: Path, tree: Any, detail: ErrorDetails, model: type[BaseModel]
 
 @contextmanager
 def problems_with_lines(path: Path, tree: Any) -> Iterator[None]:
-    """Turn an `UnusableStudyError` raised in the block into a `StudyError` with lines of `path`."""
+    """Do as `errors_with_lines` for the file `path`, whose content `tree` is already read."""
     try:
         yield
     except UnusableStudyError as error:
@@ -145,7 +145,7 @@ def _plain(value: Any) -> Any:
 
 
 def _keys_in_file(tree: Any, location: Sequence[int | str], *, missing: bool) -> list[int | str]:
-    """Return the keys in pydantic's `location`, without names of types; keep a `missing` key."""
+    """Return those parts of pydantic's `location` that are keys in `tree`, and a `missing` one."""
     keys: list[int | str] = []
     for position, part in enumerate(location):
         key, child = _child(tree, part)

@@ -101,7 +101,7 @@ class Mlflow(Section):
         return self
 
     def resolve(self, folder: Path, keys: Keys) -> Mlflow:
-        """Return the settings with absolute paths; UnusableStudyError if something is missing."""
+        """Return a copy with absolute paths; UnusableStudyError if mlflow or a file is missing."""
         if importlib.util.find_spec(NEEDED) is None:
             text = f"needs the package mlflow-skinny on the manager: {_INSTALL}"
             raise UnusableStudyError(Problem(keys, text))

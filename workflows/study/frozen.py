@@ -26,7 +26,7 @@ _known: dict[Path, tuple[tuple[int, ...], FrozenStudy]] = {}
 
 
 class CostsBefore(BaseModel):
-    """Mean costs in USD of a trial and of a full training (None without any) in previous runs."""
+    """Mean costs, in USD, of previous runs' trials and full trainings (None if there were none)."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -41,8 +41,8 @@ class FrozenStudy(BaseModel):
         folder: the folder in which the run was planned.
         created: when the run was planned.
         day: the day that the run is for; None if neither the study nor the user sets one.
-        costs: the cost of the study's previous jobs; None if no budget in USD needs it.
-        notes: choices that planning made where the study leaves them open, with reasons.
+        costs: the mean costs of previous jobs; None if the study has no budget in USD.
+        notes: what planning chose, with reasons, because the study leaves it open.
         places: `FILE:LINE` for each key that a person may want to change; only FILE for a key that
             the study's file omits.
     """
@@ -60,7 +60,7 @@ class FrozenStudy(BaseModel):
 
     @property
     def of_day(self) -> date:
-        """The day to which the run's costs belong: the run's day, or else the day of planning."""
+        """The day to which the run's costs belong: the run's `day`, else the day of planning."""
         return self.day.date if self.day else self.created.astimezone().date()
 
     @property
@@ -92,7 +92,7 @@ class FrozenStudy(BaseModel):
 
 
 def run_again(study_file: str, day: date | None, region: str | None = None) -> str:
-    """Return the command for a new run that first checks the trainer on `region` or the first."""
+    """Return the command for a new run that checks the trainer on `region`, or on the first one."""
     check = "--check" if region is None else f"--check-region {shlex.quote(region)}"
     return f"trialfleet run {study_file} {check}" + (f" --date {day}" if day else "")
 

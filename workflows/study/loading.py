@@ -59,7 +59,7 @@ def load_whole(path: Path) -> Study:
 
 
 def load_published(path: Path) -> Study:
-    """Read a study file to use its published models, which exist even if today's data is absent.
+    """Read a study file for work with its published models, which doesn't need the study's data.
 
     Raises StudyError if a file with S3 keys, or a destination of models, can't be used.
     """
@@ -134,7 +134,7 @@ class StudyWithFleet(BaseModel):
 
 
 def load_fleet(path: Path) -> Fleet:
-    """Return the fleet of a study file, or of a file with only a fleet, which must have a name."""
+    """Return the fleet of a study file, or of a file with only a fleet, where it needs a name."""
     tree = read_table(path, "study or fleet")
     if "fleet" in tree:
         study = validated(StudyWithFleet, path, tree)

@@ -186,13 +186,13 @@ class Channel(Section):
 
     @property
     def secret_variable(self) -> str | None:
-        """The environment variable with the channel's URL or password; None if none is named."""
+        """The environment variable with the channel's URL or password; None if it needs none."""
         if self.webhook:
             return self.webhook.url_env
         return self.mail.password_env if self.mail else None
 
     def wanted(self, *, is_daily: bool) -> tuple[EventKind, ...]:
-        """Return the kinds of events to send: by default all, but no run-done if `is_daily`."""
+        """Return the kinds of events to send; by default all, except run-done for daily runs."""
         if self.events is not None:
             return tuple(self.events)
         return tuple(kind for kind in KINDS if not (is_daily and kind == "run-done"))

@@ -78,9 +78,9 @@ def existing(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
 
 
 def with_absolute_files(part: Part, names: Iterable[str], folder: Path, keys: Keys) -> Part:
-    """Return `part` with absolute paths for its keys `names`, files that trialfleet itself reads.
+    """Return `part`, the study's table at `keys`, with absolute paths for its keys `names`.
 
-    `part` is a table of the study, which has it under `keys`.
+    Raises UnusableStudyError if trialfleet can't read one of the files.
     """
     given = [(name, getattr(part, name)) for name in names]
     files = {name: str((folder / file).absolute()) for name, file in given if file}
@@ -136,7 +136,7 @@ def region_data(region: str, patterns: Sequence[str], folder: Path, keys: Keys) 
 
 
 def regions_with_data(pattern: str, folder: Path) -> list[str]:
-    """Return all names that make `pattern` an existing file if they replace `{region}`."""
+    """Return all names for which `pattern`, with the name as `{region}`, is an existing file."""
     if PLACEHOLDER not in pattern or pattern.startswith(URL_PREFIXES):
         return []
     whole = str((folder / pattern).absolute())
@@ -190,7 +190,7 @@ def too_many_regions(count: int) -> str | None:
 
 
 def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
-    """Return each region's data file, by the region's name: the text that the only `*` matches."""
+    """Return each region's data file, by the region's name, which the pattern's `*` matches."""
     if pattern.count("*") != 1:
         text = f"{pattern!r} needs exactly one '*': it names the region"
         raise UnusableStudyError(Problem(keys, text))

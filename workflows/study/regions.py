@@ -25,7 +25,7 @@ _TABLE: TypeAdapter[dict[str, Region | None]] = TypeAdapter(RegionTable)
 
 
 def _regions(value: Any, _: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-    """Validate the form that was used; pydantic's union would report the errors of all three."""
+    """Validate the list, table or glob; pydantic's union would report the errors of all three."""
     if isinstance(value, RegionGlob):
         return value
     if not isinstance(value, list | Mapping) or not value:
@@ -66,7 +66,7 @@ Regions = Annotated[
 
 
 def gangs_of(resources: Resources, regions: Regions | None) -> list[Gang]:
-    """Return all gang sizes (slots per training) that a study sets, for all regions or for one."""
+    """Return all gang sizes (slots per training) in a study, in `resources` and in regions."""
     own = regions.values() if isinstance(regions, dict) else ()
     sizes = [resources.nodes, *(region.nodes for region in own if region)]
     return [size for size in sizes if size]

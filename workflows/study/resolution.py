@@ -114,7 +114,7 @@ class _Absent(NamedTuple):
 
 
 def _absent_problems(absent: list[_Absent], regions: list[str], folder: Path) -> Iterator[Problem]:
-    """Yield a problem for each absent region that may be misspelt, and one per key for the rest."""
+    """Yield a problem for each region whose name seems misspelt, and one per key for the others."""
     others: dict[Keys, list[_Absent]] = {}
     spelt: dict[str, list[str]] = {}  # by pattern: names with data that are no region
     for each in absent:
@@ -189,7 +189,7 @@ def _check_command(study: Study, folder: Path) -> None:
 
 
 def _with_startup(study: Study, name: str) -> Region:
-    """Return region `name` with `startup_trials` set, as a later release may change the default."""
+    """Return region `name` with `startup_trials` set: another release may have another default."""
     region, budget, space = study.region(name), study.budget_of(name), study.space_of(name)
     own = region.budget or BudgetOverride()
     if problem := startup_problem(own.startup_trials, budget.trials):

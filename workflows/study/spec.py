@@ -306,8 +306,8 @@ class Study(Section):
     def dated(self, day: date | None) -> tuple[Study, date | None]:
         """Return the study with `{date}` in its data replaced by `day`, and the day used.
 
-        If `day` is None, today in the study's time zone is used. If no data contains `{date}`,
-        study and `day` are returned unchanged.
+        If `day` is None, it is today in the study's time zone. If no path of the data contains
+        `{date}`, study and `day` are returned unchanged.
         """
         if not self.is_dated:
             return self, day
@@ -335,7 +335,7 @@ class Study(Section):
     # -- the normal form ---------------------------------------------------------------------
 
     def resolve(self, folder: Path) -> Study:
-        """Return the normal form: regions by name, paths absolute; `folder` is the study file's.
+        """Return the normal form: regions by name, paths absolute; relative ones start in `folder`.
 
         Raises InputError, with the key, if a file can't be used, a glob has no matches, or a
         region's overrides contradict the study's settings.
@@ -343,7 +343,7 @@ class Study(Section):
         return resolution.resolved(self, folder)
 
     def channels(self, folder: Path) -> list[Channel]:
-        """Return the channels of alerts, with absolute paths; UnusableStudyError if unusable."""
+        """Return the alert channels, with absolute paths; UnusableStudyError if one is unusable."""
         return [each.resolve(folder, ("notify", i)) for i, each in enumerate(self.notify)]
 
     # -- a region of the normal form ---------------------------------------------------------
@@ -358,8 +358,8 @@ class Study(Section):
     def compared_metric(self) -> str:
         """The metric by which tuned settings are compared with default settings.
 
-        Chance helped the best of many trials on the rows by which it was chosen. So for `trainer:
-        tabular` the default is the metric on the test rows, which chose nothing.
+        For `trainer: tabular`, the default is the metric on the test rows. On the validation rows,
+        by which the best of many trials was chosen, that trial's metric is partly luck.
         """
         metric = self.objective.metric
         if self.trainer == "tabular" and metric.startswith("val_"):

@@ -1,8 +1,8 @@
 """Parsing of a study file's text into a tree, with limits on its size, depth and aliases.
 
 The text is YAML 1.2 (ruamel.yaml), in which `NO` is a text (Norway) and not `false`, and `1e-4` is
-a number. The parser refuses tags, and too many values behind aliases, before it builds their
-content.
+a number. The parser refuses tags, and aliases that expand to too many values, before it builds the
+values.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Description:
         one_class: the parts (train, validation, test) whose rows all have the same target.
         untaught: the classes that no training row has.
         begins: for a split by time, the earliest time of validation and of test rows.
-        in_no_cell: the null_values that the study adds to the default ones, and that no cell has.
+        in_no_cell: the study's null_values, without the default ones, that no cell equals.
     """
 
     rows: int
@@ -120,7 +120,7 @@ def build_table(
 
 
 def describe(table: Table) -> Description:
-    """Return a table's description, without what only its file shows, such as ignored columns."""
+    """Return a table's description; fields that need its file, such as `ignored`, stay empty."""
     table = table.used()
     columns, values = table.columns, table.target
     missing = np.isnan(table.numeric).sum(0)
@@ -269,7 +269,7 @@ def _check_parts(split: npt.NDArray[np.int8], goal: _Goal, target: str) -> None:
 
 
 def _check_columns(names: Sequence[str], target: str | None, options: TableOptions) -> str:
-    """Return the target's name; TableError if a column that `options` name doesn't exist."""
+    """Return `target`; TableError if it is None, or if a column in `options` doesn't exist."""
     choices = ", ".join(map(repr, names[:_SHOWN])) + (", …" if len(names) > _SHOWN else "")
     if target is None:
         raise TableError(

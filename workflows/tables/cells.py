@@ -91,7 +91,7 @@ def _as_numbers(null_values: tuple[str, ...]) -> dict[str, pl.Series]:
 
 
 def recognise(values: pl.Series) -> tuple[str | None, pl.Series]:
-    """Return the kind of a column's cells, and the cells, with numbers, dates and times converted.
+    """Return the kind of a column's cells, and the cells; texts of numbers or times as floats.
 
     A text column has the kind "text" unless all its cells are numbers, or all are dates, times or
     booleans. The kind is None if no model can use the column's type.
@@ -110,7 +110,7 @@ def recognise(values: pl.Series) -> tuple[str | None, pl.Series]:
 
 
 def begin_with_zero(values: pl.Series) -> bool:
-    """Return whether a text column has digits such as 01234, which are codes and not quantities."""
+    """Return whether a text column has cells such as 01234, which are codes, not quantities."""
     zero = values.str.starts_with("0") & (values.str.len_bytes() > 1)
     return bool((zero & values.str.contains(_CODE)).any()) if zero.any() else False
 
@@ -151,13 +151,13 @@ class Understood(NamedTuple):
     row: int = 0
 
     def are_most(self, least: float = MOSTLY) -> bool:
-        """Return whether nearly all cells or different texts are of this kind, but not all."""
+        """Return whether nearly all, but not all, cells or different texts are of this kind."""
         few = self.different_others <= FEW_TEXTS * self.different
         return self.others > 0 and (self.share >= least or few)
 
     @property
     def words(self) -> str:
-        """A clause such as "97% of its cells are numbers", with at most 99%."""
+        """A clause such as "97% of its cells are numbers"."""
         if self.share >= _HALF:
             return f"{min(99, round(100 * self.share))}% of its cells are {self.kind}s"
         count = self.different - self.different_others
@@ -178,7 +178,7 @@ def understood_as(kind: str, values: pl.Series) -> Understood:
 
 
 def as_written(values: pl.Series, form: str) -> pl.Series:
-    """Return cells in a format of the study as numbers, or as dates with times.
+    """Convert cells whose format the study gives, to numbers or to dates with times.
 
     `values` come from `without_nulls`. All must have the format `form`: "decimal_point",
     "decimal_comma", or a strftime format.
@@ -223,9 +223,10 @@ def texts(values: pl.Series, kind: str) -> pl.Series:
 
 
 def labels(values: pl.Series, kind: str) -> pl.Series:
-    """Return a target's cells as class names, such as "1" for 1.0; raise CellError as `numbers`.
+    """Return a target's cells as class names, such as "1" for 1.0.
 
     `values` are the cells as in the file, because a float can't represent all large whole numbers.
+    Raises CellError as `numbers` does.
     """
     if kind != "number":
         return texts(values, kind)

@@ -23,10 +23,10 @@ class Feature:
     """The role of a column in the model.
 
     Attributes:
-        kind: the kind of the cells, as in `cells`, or their format.
+        kind: the kind of the cells, as from `cells.recognise`, or the format that the study gives.
         values: the cells; numbers, dates and times are converted to numbers.
-        why: why models don't use the column; empty if they do. The table has even an unused column,
-            unless `role` is "ignore".
+        why: why models don't use the column; empty if they do. Unless `role` is "ignore", even an
+            unused column is stored in the region's table.
         note: doubts about an inferred role, for people; may be empty.
     """
 

@@ -1,8 +1,8 @@
 """The rows of a CSV file as text, read by the same rules as in pandas.
 
-Training and prediction use Python's csv module, so that they read the same rows. For training, an
-unambiguous file is read by polars, which is ten times as fast. In such a file, quotes enclose cells
-or are doubled, lines end in LF or CR LF, and rows are equally long.
+Prediction uses Python's csv module. Training uses polars, which is ten times as fast, if it surely
+reads the same rows: if quotes enclose cells or are doubled, lines end in LF or CR LF, and rows are
+equally long. Other files are read by csv for training as well.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NO_CHARACTER = re.compile("[\0\udc80-\udcff]")  # NUL, or a byte that is not UT
 
 
 class TableError(ValueError):
-    """A file is no table, or can't be used for training; `problems` don't include its name."""
+    """A file is no table, or can't be used for training; `problems` don't name the file."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -69,7 +69,7 @@ class CsvRows:
 
 @contextmanager
 def opened_csv(path: Path) -> Iterator[CsvRows]:
-    """Open a CSV file or a pipe, and yield its rows; reading them can raise TableError, too."""
+    """Open a CSV file or a pipe, and yield its rows; TableError, also while `frames` are read."""
     with path.open("rb") as file:
         yield _parse(_unpacked(file))
 

@@ -44,7 +44,7 @@ class DayProfile:
 
 
 def profile_of(table: Table, found: Description, *, seed: int, labels: bool) -> DayProfile:
-    """Return the profile of a day's table, which `found` describes; `labels` adds a label score."""
+    """Return the profile of a day's table, described by `found`; `labels` adds a label score."""
     rows, used = found.rows, table.used()
     missing = _missing(table, found)
     is_regression = found.task == "regression"

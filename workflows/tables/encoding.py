@@ -20,7 +20,7 @@ def encode(
     """Return rows as arrays: numbers [n, d], and codes of categories [n, k].
 
     `rows` come from `cells.without_nulls`. `numbered` has the rows' numbers in the file, for
-    messages. A TableError names the first cell of each numeric column that is no number.
+    messages. Raises TableError with the first cell that is no number in each numeric column.
     """
     numeric: list[npt.NDArray[np.float64]] = []
     problems: list[str] = []
@@ -44,7 +44,7 @@ def encode(
 def numbers_of(
     values: pl.Series, kind: str, numbered: Sequence[int], ways_out: str = ""
 ) -> pl.Series:
-    """Return a column as Float64; a TableError names the first cell not of `kind`, and a fix."""
+    """Return a column as Float64; TableError, with advice, for the first cell not of `kind`."""
     try:
         return cells.numbers(values, kind)
     except cells.CellError as error:

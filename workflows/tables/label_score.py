@@ -1,10 +1,10 @@
 """A test whether columns predict a table's labels better than they predict shuffled labels.
 
 The target is correlated with features of each column, on a sample of the rows. A numeric column's
-features are its ranks, their squares and its missing cells. A categorical column's features are its
-categories. The score is the fourth root of the sum of the correlations' fourth powers. So one
-strong column counts as much as many weak ones. The test can't find a pattern that only several
-columns together show.
+features are its ranks, their squares, and whether a cell is missing. A categorical column's
+features are its categories. The score is the fourth root of the sum of the correlations' fourth
+powers. So one strong column counts as much as many weak ones. The test can't find a pattern that
+only several columns together show.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class LabelScore:
-    """The score of a table's true labels, and the best score of its shuffled labels."""
+    """The score of a table's true labels, and the best score among many shufflings of them."""
 
     score: float
     shuffled: float
@@ -41,7 +41,7 @@ class LabelScore:
 
 
 def label_score(table: Table, seed: int) -> LabelScore | None:
-    """Return a table's score, which `seed` determines; None if the table is small or constant."""
+    """Return a table's score; None if it has few rows, or if its target or columns are constant."""
     if len(table.target) < FEWEST_ROWS:
         return None
     dealt = np.random.default_rng(seed)

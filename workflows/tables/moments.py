@@ -99,7 +99,7 @@ def moments(values: pl.Series) -> pl.Series:
 
 
 def by_form(values: pl.Series, form: str) -> pl.Series:
-    """Return cells as moments in UTC, read with the strftime format `form`; 20131231 is a text."""
+    """Return cells (texts or numbers) as moments in UTC, read with the strftime format `form`."""
     whole = values.cast(pl.Int64, strict=False) if values.dtype.is_float() else values
     plain = whole.cast(pl.String).str.strip_chars()
     if "%Y" in form:  # so that a year of two digits is not read as one before 100
@@ -111,7 +111,7 @@ def by_form(values: pl.Series, form: str) -> pl.Series:
 
 
 def as_people_write_dates(values: pl.Series) -> str:
-    """Return advice if a text column has dates in a form that isn't read; empty otherwise."""
+    """Return advice if a text column has dates in a form that isn't read, else ""."""
     present = different_texts(values)
     dates = present.filter(present.str.contains(_LIKE_DATES) & moments(present).is_null())
     if not len(dates) or len(dates) < (1 - FEW_TEXTS) * len(present):
@@ -129,7 +129,7 @@ def as_people_write_dates(values: pl.Series) -> str:
 
 
 def perhaps_moments(values: pl.Series) -> str:
-    """Return advice if a column has many texts that may be moments; empty otherwise."""
+    """Return advice if a column has many texts that may be moments, else ""."""
     present = different_texts(values)
     alike = present.filter(present.str.contains(_PERHAPS))
     if len(alike) < max(MANY_TEXTS, (1 - FEW_TEXTS) * len(present)):

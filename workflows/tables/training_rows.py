@@ -42,7 +42,7 @@ def _why_constant(values: pl.Series, learned: pl.Series, is_constant: bool) -> s
 
 
 def _why_unlike(learned: pl.Series, others: pl.Series) -> str:
-    """Return why training rows vary too little compared with `others`; empty if they don't."""
+    """Return why training rows vary too little compared with `others`, or ""."""
     present, rest = (each.drop_nulls().to_numpy() for each in (learned, others))
     spread = spread_of(present)
     width = float(np.subtract(*np.quantile(rest, [0.9, 0.1]))) if len(rest) else 0.0

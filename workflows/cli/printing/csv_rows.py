@@ -32,7 +32,7 @@ def write_csv(trials: Sequence[Trial], study: Study, file: TextIO) -> None:
 
 
 def write_best_csv(found: Sequence[BestSettings], file: TextIO) -> None:
-    """Write a header and a row per region: `_OF_BEST`, then `params.NAME`, then `final.NAME`.
+    """Write a header and a row per region; columns: `_OF_BEST`, `params.NAME`, `final.NAME`.
 
     `final.NAME` has the metrics of the full training.
     """

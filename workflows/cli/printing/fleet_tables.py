@@ -94,7 +94,7 @@ def _asked(plan: FleetPlan) -> str:
 
 
 def _interruptions(candidate: Candidate, seen: PoolHistory) -> str:
-    """Return an instance type's spot interruptions per observed hours; old ones count less."""
+    """Return an instance type's spot interruptions, and in how many hours; old hours count less."""
     if candidate.lifecycle != "spot" or not seen.hours:
         return ""
     return f"{seen.interruptions:.1f} in {seen.hours:.1f} h"
@@ -179,7 +179,7 @@ def status_view(status: FleetStatus) -> RenderableType:
 
 
 def status_line(status: FleetStatus) -> str:
-    """Return a line that counts a fleet's nodes by stage, and a line per node that waits."""
+    """Return a line that counts a fleet's nodes by stage, and each node's `why`, if it has one."""
     waits = [
         f"{node.instance.id}: {node.why.split(';')[-1].strip()}"
         for node in status.nodes

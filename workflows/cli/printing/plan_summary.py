@@ -66,7 +66,7 @@ _SHARED_ROWS = (
 
 
 def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any]:
-    """Return the summary of a planned run, with the result `pool_check`, as plain data."""
+    """Return the summary of a planned run, and of the pool's check if given, as plain data."""
     graph = graph_of(run.study)
     previous = read_previous(RunFolder(run.folder).previous_results)
     found = pool_check.prospects if pool_check else None
@@ -112,7 +112,7 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
 
 
 def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
-    """Return the summary of a planned run, with the result `pool_check`, in a few lines."""
+    """Return the summary of a planned run, and of the pool's check if given, in a few lines."""
     summary, study, here = plan_summary(run, pool_check), run.study, shell_quoted(run.folder)
     regions, expected, lessons = summary["regions"], summary["expected"], summary["learns_from"]
     names = ", ".join(r["name"] for r in regions[:6]) + (", …" if len(regions) > 6 else "")

@@ -9,7 +9,7 @@ The same package always gives the same bytes.
 A row is a flight that arrived; cancelled and diverted flights have no delay to predict. The target
 `late` is 1 if the flight arrived more than 15 minutes after its schedule. All other columns are
 known before the departure: the schedule, the aircraft, and the weather at the airport. The weather
-is from the hour before the scheduled one, because an hour's observation is made near its end.
+is from the hour before the scheduled departure's, because observations end their hour.
 
 The split is by date, in whole weeks: of every five weeks, three are for training, one for
 validation, one for the test. Flights of one day share the weather and the delays. So with a random
@@ -48,7 +48,7 @@ Column = npt.NDArray[Any]
 
 
 def main() -> None:
-    """Write the tables that don't exist yet."""
+    """Run `prepare` for the folder that the command line names."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     default = Path(__file__).with_name("data")
     parser.add_argument("--out", type=Path, default=default, help=f"folder [{default}]")
@@ -108,7 +108,7 @@ def fingerprint(source: Path) -> str:
 
 
 def split_of(day: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
-    """Return the part of each day (training, validation or test), by its week from Monday."""
+    """Return the part (training, validation, test) of each day's week; days count from 1970."""
     week = (day + DAY_0) // 7
     return np.array(WEEKS, np.int8)[week % len(WEEKS)]
 

@@ -52,7 +52,7 @@ def main() -> None:
 
 
 class Model:
-    """This rank's layers; each has its own optimiser, so that another rank can take it over."""
+    """This rank's layers; each layer has its own optimiser and can move to another rank."""
 
     def __init__(self, t: trial.Trial) -> None:
         width = t.params["width"]
@@ -79,7 +79,7 @@ class Model:
             optimizer.step()
 
     def gathered(self) -> list[Any]:
-        """Return the states of all layers on rank 0, else []. All ranks must call this together."""
+        """Return all layers' states on rank 0, else []; all ranks must call this together."""
         own = [
             (layer.state_dict(), optimizer.state_dict())
             for layer, optimizer in zip(self.own, self.optimizers, strict=True)

@@ -43,9 +43,9 @@ def compare(
 
 
 def worse_of(objective: Comparison, report: Comparison) -> str | None:
-    """Return a sentence if tuned settings are clearly worse by `report` than default ones; or None.
+    """Return a sentence if tuned settings are clearly worse than default ones by `report`, or None.
 
-    Tuned settings can be worse only by another metric than the objective, which chose them.
+    By the objective, which chose the tuned settings, they can't be worse.
     """
     if report.gain is None or report.gain >= 0:
         return None
@@ -86,7 +86,7 @@ def advice_on_worse(metric: str, report_metric: str) -> str:
 def next_step_on_worse(
     region: str, data: Sequence[str], published: Path, in_force: Path, previous: Path | None
 ) -> tuple[str, str | None]:
-    """Return the next step, and a command or None, for a published model worse than the defaults.
+    """Return advice on a published model that is worse than the defaults, and a command or None.
 
     `in_force` is the model that the link `latest` names. `previous` is the model of an earlier run
     with a better metric.

@@ -93,7 +93,7 @@ def overview_data(report: Report) -> dict[str, Any]:
 
 
 def scale_of_overview(report: Report) -> Scale | None:
-    """Return the scale for the tuned and default values of all regions; None without values."""
+    """Return the scale for the tuned and default values of all regions; None if there are none."""
     pairs = [(row.report.default, row.report.tuned) for row in report.regions]
     values = [value for pair in pairs for value in pair if value is not None]
     return scale_of(values, median(values), FAR_REGION) if values else None
@@ -133,7 +133,7 @@ def _known(parts: dict[str, float]) -> dict[str, float]:
 
 
 def _parts_of_cost(region: RegionReport) -> dict[str, float]:
-    """Return a region's cost in USD by part; a job's time between two trials counts as trials."""
+    """Return a region's cost in USD for trials, full training and gate, and lost attempts."""
     jobs = [*region.trials, *([region.final_job] if region.final_job else [])]
     lost = sum(job.lost_usd or 0.0 for job in jobs)
     trials = sum((trial.usd or 0.0) - (trial.lost_usd or 0.0) for trial in region.trials)
@@ -167,7 +167,7 @@ def timeline_data(timeline: Timeline) -> dict[str, Any]:
 
 
 class Pictures:
-    """The data that several charts of a region share; each is computed once."""
+    """The data that several charts of a region share; each property is computed once."""
 
     def __init__(self, region: RegionReport) -> None:
         self.region = region
@@ -182,7 +182,7 @@ class Pictures:
 
     @cached_property
     def drawn(self) -> list[str]:
-        """The parameters that have a chart: at most twelve, which completed trials had."""
+        """The parameters with a chart: the first twelve `searched` ones of completed trials."""
         having = {name for t in self.region.trials if t.value is not None for name in t.params}
         return [name for name in self.searched if name in having][:MOST_PARAMETERS]
 
@@ -209,12 +209,12 @@ class Pictures:
 
     @cached_property
     def scale(self) -> Scale | None:
-        """The scale for the objective in all charts of the region; None without values."""
+        """The scale for the objective in all charts of the region; None if no trial has a value."""
         return self._anchored([t.value for t in self.region.trials if t.value is not None])
 
     @cached_property
     def curve_scale(self) -> Scale | None:
-        """The scale for the learning curves; None without curves."""
+        """The scale for the learning curves; None if there are none."""
         return self._anchored([value for trial in self.curves for _, value in trial.curve])
 
     def _anchored(self, values: Sequence[float]) -> Scale | None:
@@ -341,7 +341,7 @@ def _parameter(item: Setting, trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 def _places(item: Setting, trials: Sequence[Trial]) -> list[float | None]:
-    """Return each trial's place on a parameter's axis: the value, or the index of the choice."""
+    """Return where each trial is on a parameter's axis: the value, or the index of the choice."""
     assert item.range is not None, item
     values = [trial.params.get(item.name) for trial in trials]
     if item.range.choices is None:

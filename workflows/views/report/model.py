@@ -39,7 +39,7 @@ class ParameterRange:
         return len(self.choices) < 2 if self.choices is not None else self.low == self.high
 
     def place(self, value: Any) -> float | None:
-        """Return the place of a number between `low` (0) and `high` (1); None for a choice."""
+        """Return where a number is between `low` (0) and `high` (1); None for a choice."""
         if self.low is None or self.high is None or self.low >= self.high:
             return None
         if not is_number(value):
@@ -55,7 +55,8 @@ class Setting:
     """One parameter's default value and best value.
 
     Attributes:
-        default_active: whether the default settings use the parameter; `best_active` likewise.
+        default_active: whether the default settings use the parameter.
+        best_active: whether the best settings use the parameter.
         range: the searched range; None if no trial had the parameter.
         edge: "low" or "high" if the best value is at that end of the range, otherwise None.
     """
@@ -77,7 +78,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The values of tuned and default settings by a metric; a positive `gain` favours tuned."""
+    """A metric's values for tuned and default settings; if `gain` is positive, tuned is better."""
 
     metric: str
     direction: Direction
@@ -91,7 +92,7 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Importance:
-    """A parameter's part of the total importance; `trials` completed trials had the parameter."""
+    """A parameter's share of the total importance; `trials`: how many completed trials had it."""
 
     parameter: str
     share: float
@@ -114,7 +115,7 @@ class RegionReport:
         slug: the region's name in paths, unique in the run; the page's anchor is `region-SLUG`.
         study_name: the name of the region's Optuna study in the trial database.
         stopped: why the region ended early.
-        not_latest: why `latest` is not the published model.
+        not_latest: why the link `latest` doesn't name the published model.
         gate: what the gate measured for a model that passed; None without a gate or a previous
             model.
         gate_worse: whether a model passed although its metric is worse than the previous model's.
@@ -132,8 +133,7 @@ class RegionReport:
         worse: a text if the tuned settings are worse than the default ones by the report metric.
         next_step: what to do if `worse` settings were published.
         final: the metrics of the full training.
-        final_stays: the times on a machine of the full training's job, oldest first; empty if
-            unknown.
+        final_stays: the executions of the full training's job, oldest first; empty if unknown.
         published: the folder of the published model.
         baseline_trial: the number of the trial with the default settings.
         compute_seconds: the total time that trials and the full training used slots.
@@ -195,7 +195,7 @@ class RegionReport:
 
     @property
     def final_metric(self) -> float | None:
-        """The report metric, as measured by the full training; None without it."""
+        """The report metric, as measured by the full training; None if it wasn't measured."""
         return None if self.final is None else self.final.get(self.report.metric)
 
     @property
@@ -212,10 +212,10 @@ class Head:
         report_metric: the metric by which tuned and default settings are compared.
         created: when the run was planned, with a time zone.
         finished: when the run ended, with a time zone; None while the run is in progress.
-        boot_usd: the run's share of the cost of booting nodes; None without an autoscaler's report.
-        idle_usd: the run's share of the cost of nodes without a job; None as for `boot_usd`.
+        boot_usd: the run's share of the cost of booting nodes; None if no autoscaler reported.
+        idle_usd: the run's share of the cost of idle nodes; None if no autoscaler reported.
         lost_share: the part (0 to 1) of the jobs' time that failures and evictions wasted.
-        notice: the most important notices, such as why trials ended early; empty without one.
+        notice: the most important notices, such as why trials ended early; may be empty.
         days: for a daily run, the study's days up to the run's day, newest first.
     """
 

@@ -105,7 +105,7 @@ def _digest(script: str) -> str:
 
 @cache
 def libraries() -> str:
-    """Return the code of Observable Plot and d3, after their licences, which must go with it."""
+    """Return the code of Observable Plot and d3, after their licences, which copies must have."""
     vendor = _folder() / "vendor"
     licenses = sorted(
         (file for file in vendor.iterdir() if file.name.endswith(".LICENSE")),
@@ -118,7 +118,7 @@ def libraries() -> str:
 
 
 def own_script(last: Traversable) -> str:
-    """Return the charts' code and then `last`, in one function, so that names are private."""
+    """Return a script: a function with the charts' code and `last`, so that names are private."""
     parts = [_folder() / "scripts" / name for name in SCRIPTS]
     text = "\n".join(part.read_text(encoding="utf-8") for part in [*parts, last])
     return _inline(f'(async () => {{\n"use strict";\n{text}}})();\n')

@@ -51,15 +51,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RegionFacts:
-    """The facts from which a `RegionReport` is made, and which has the other fields.
+    """The facts from which a `RegionReport` is made; it describes the fields not listed here.
 
     Attributes:
         span: when the first trial was asked for, and when the last result was recorded; None
-            before.
+            before the first result.
         parameters: the tuned parameters of the search space.
         defaults: the default settings, without constants and inactive parameters.
-        in_force: the model that `latest` links to; None without one.
-        previous: a previous run's model whose metric was better; None without one.
+        in_force: the model that `latest` links to; None if there is none.
+        previous: a previous run's model whose metric was better; None if there is none.
     """
 
     status: RegionStatus
@@ -108,7 +108,7 @@ def _report(
     *,
     is_last: bool = False,
 ) -> Report:
-    """Return a report of some regions; `is_last` frees the memory of the snapshot's trials."""
+    """Return a report of some regions; `is_last`: delete the snapshot's trials to save memory."""
     study = frozen.study
     nodes = _overhead(folder, study, finished or datetime.now(UTC))
     head = Head(
@@ -334,7 +334,7 @@ def span_of(trials: Sequence[StoredTrial]) -> Span | None:
 
 
 def taught_of(trials: Sequence[StoredTrial]) -> dict[str, float]:
-    """Return how much the optimiser last used each previous task, the greatest weight first."""
+    """Return how much the optimiser last used each region of a previous run, greatest first."""
     noted = (clean(trial.user_attrs.get("taught")) for trial in reversed(trials))
     found = next((kept for each in noted if each and (kept := finite(each))), {})
     return dict(sorted(found.items(), key=lambda item: -item[1]))

@@ -29,8 +29,8 @@ class Scale:
 def scale_of(values: Sequence[float], anchor: float, flat: float = FLAT) -> Scale:
     """Return the scales for `values`, of which those near `anchor` matter most.
 
-    A value farther from `anchor` than `flat` times the median distance is an outlier. With
-    outliers, a clipped axis shows only values up to half of that limit.
+    A value farther from `anchor` than `flat` times the median distance is an outlier. If
+    there are outliers, a clipped axis shows the values within half of that distance.
     """
     log, view = bool(values) and min(values) > 0, view_of(values, anchor, flat)
     if view is None:
@@ -60,7 +60,7 @@ def _reach(values: Sequence[float], anchor: float, flat: float) -> float | None:
 
 
 def short(value: float | None, digits: int = 6) -> float | None:
-    """Return a number with few digits, which moves it by less than a pixel and halves its bytes."""
+    """Return a number rounded to `digits` digits, which moves it by less than a pixel."""
     if value is None or not math.isfinite(value):
         return None
     return value if isinstance(value, int) else float(f"{value:.{digits}g}")

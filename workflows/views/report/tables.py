@@ -33,7 +33,7 @@ class Cell:
 
     @property
     def written_key(self) -> str | None:
-        """The sort key to write into the page; None without a key, or if the text is the key."""
+        """The sort key to write into the page; None if there is none, or if it equals the text."""
         if self.key is None:
             return None
         key = f"{self.key:.9g}" if isinstance(self.key, float) else str(self.key)
@@ -128,7 +128,7 @@ def gain_tone(comparison: Comparison) -> str:
 
 @dataclass(frozen=True)
 class SettingRow:
-    """One parameter's best and default value, with their places in percent of the range."""
+    """One parameter's best and default value, and where they are in the range, in percent."""
 
     name: str
     default: str

@@ -47,7 +47,7 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """All executions of jobs, with times; of a job without a log, only the last execution.
+    """All executions of jobs, with times; if a job has no log, only its last execution.
 
     Attributes:
         rows: the machine of each row; the rows of a machine are together.
@@ -98,7 +98,7 @@ class Timeline:
 
     @property
     def busy(self) -> float | None:
-        """The part (0 to 1) of all rows' unpaused time in which jobs ran; None without any time."""
+        """The part (0 to 1) of all rows' unpaused time in which jobs ran; None if there is none."""
         whole = len(self.rows) * self.active_seconds
         return min(1.0, self.job_seconds / whole) if whole > 0 else None
 
@@ -127,7 +127,7 @@ def timeline_of(report: Report) -> Timeline:
 
 
 def lay_out(found: Iterable[Bar], pauses: tuple[Span, ...] = (), undrawn: int = 0) -> Timeline:
-    """Return bars in as few rows per machine as possible: each one takes the first free row."""
+    """Return a timeline with as few rows per machine as possible: bars take the first free row."""
     machines: dict[str, _Rows] = defaultdict(_Rows)
     for each in sorted(found, key=lambda each: (each.start, each.end)):
         machines[each.machine].take(each)
@@ -173,8 +173,8 @@ def bars_of(
 ) -> Iterable[Bar]:
     """Yield a bar per execution of a job; without `stays`, only for the last execution.
 
-    `at` is the region's index in the report. `number` is None for a full training or a gate, which
-    `state` names. The bar of a running job ends at `until`.
+    `at` is the region's index in the report. `number` is None for a full training or a gate; then
+    `state` says which. The bar of a running job ends at `until`.
     """
     yield from _executions(at, number, state, stays, until)
     if job.started is None or stays:

@@ -121,10 +121,7 @@ def next_command(row: RegionReport) -> str | None:
 
 
 def _trouble(row: RegionReport) -> tuple[str, str | None]:
-    """Return a region's problem, which may be "", and a command that helps, or None.
-
-    If tuned settings are worse, it is not `trialfleet why`, which doesn't explain that.
-    """
+    """Return a region's problem or "", and a command that helps or None."""
     if reason := _problem(row):
         return reason, row.why_command
     if row.worse is not None:
@@ -207,7 +204,7 @@ def _trial_counts(row: RegionReport) -> str:
 
 
 def early_stopping_note(report: Report) -> str:
-    """Return how many trials were stopped early, and the time saved; "" if none was."""
+    """Return how many trials were stopped early, and the time saved; "" if no trial was."""
     stopped = sum(row.stopped_early for row in report.regions)
     if not stopped:
         return ""

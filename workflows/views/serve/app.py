@@ -1,7 +1,7 @@
 """The page's URLs and their content.
 
-A page is a frame around a live part. Each second the browser requests the live part and names its
-version. The answer is empty (204) while the live part is unchanged.
+A page is a frame around a live part. Each second, the browser requests the live part and names the
+version that it shows. The answer is empty (204) while that is the newest version.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _TURN = 15.0  # seconds after which a part is rendered again, for ages and progr
 
 
 class Pages:
-    """Renderer of pages, once for all readers; optuna-dashboard shows the run `dashboard`."""
+    """Renders each page once for all readers. optuna-dashboard shows the run in `dashboard`."""
 
     def __init__(self, runs: Runs, dashboard: Path | None = None) -> None:
         self.runs, self.live, self._dashboard = runs, LiveRuns(), dashboard
@@ -322,7 +322,7 @@ def application(
     cookie: str,
     routes: tuple[BaseRoute, ...] = (),
 ) -> Guard:
-    """Return the application that answers requests; `Guard` describes `hosts` to `cookie`."""
+    """Return the application; `Guard` describes `hosts`, `token` and `cookie`."""
     app = Starlette(
         routes=[
             Route("/", pages.newest),

@@ -49,7 +49,7 @@ class RegionPage:
 
     Attributes:
         report: the run's report, with this region only.
-        facts: what the report lacks, each as label, text and tone (a CSS class).
+        facts: facts that the report lacks, each as label, text and tone (a CSS class).
         progress: the slot and the step of each running trial, by DAG node or trial name.
         models: the published models, the newest first.
     """
@@ -243,11 +243,11 @@ def _logs(place: TrialFolder) -> Iterable[tuple[str, str, str]]:
 
 
 def run_rows(runs: Runs) -> list[tuple[str, ListedRun]]:
-    """Return the newest runs, each after the run's name in URLs."""
+    """Return the newest runs, each as a pair: its name in URLs, and the run."""
     found = runs.all()[:_SHOWN_RUNS]
     return list(zip(map(key_of, found), list_runs(found), strict=True))
 
 
 def days_of(study: str) -> tuple[DayView, ...]:
-    """Return a study's last days; empty without daily runs."""
+    """Return a study's last days; empty if it has no daily runs."""
     return days.days_of(DailyFolder.for_study(study))

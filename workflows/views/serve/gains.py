@@ -35,7 +35,7 @@ class Gain:
 
     @property
     def value(self) -> float | None:
-        """The gain as a number; None without a comparison."""
+        """The gain as a number; None if nothing could be compared."""
         return self.compared.gain
 
     @property
@@ -45,7 +45,7 @@ class Gain:
 
     @property
     def text(self) -> str:
-        """The gain in words, such as `0.01 better`; a dash without a comparison."""
+        """The gain in words, such as `0.01 better`; a dash if nothing was compared."""
         if self.value is None:
             return NOTHING
         if not self.value:
@@ -123,6 +123,6 @@ def _gain(
 
 
 def verdict_of(snapshot: Snapshot, slug: str) -> Verdict | None:
-    """Return the gate's verdict on the new model of this run; None without one."""
+    """Return the gate's verdict on the new model of this run; None if there is none."""
     file = snapshot.folder.region(slug).verdict
     return unless_damaged(lambda: Verdict.from_json(read_json(file)), None)

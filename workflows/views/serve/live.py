@@ -62,7 +62,7 @@ class Kept:
         return known is not None and known[0] == source
 
     def lately(self, name: str, make: Callable[[], T]) -> T:
-        """Return a recent result; making results takes at most `_SHARE_OF_LATELY` of a core."""
+        """Return the last result `name`; making it takes `_SHARE_OF_LATELY` of a core at most."""
         known = self._lately.get(name)
         if known is None or time.monotonic() >= known[0]:
             cpu = time.thread_time()
@@ -100,9 +100,9 @@ class Snapshot:
         return datetime.now(UTC)
 
     def turn(self, seconds: float) -> int:
-        """Return the index of the present time span, so that texts with ages are renewed.
+        """Return a number that changes every `seconds`, so that texts with ages are rendered again.
 
-        A span lasts `seconds`, or a minute after the run's end, because then only ages change.
+        After the run's end it changes every minute, because only ages still change.
         """
         return int(time.time() / (60.0 if self.run.status.ended else seconds))
 
@@ -140,10 +140,10 @@ class _Queue:
 
 
 class LiveRun:
-    """A run that pages show; it is read once for all of them."""
+    """A run that pages show; all pages share what is read of it."""
 
     def __init__(self, folder: RunFolder, nodes: NodeReader) -> None:
-        """Open a run; InputError if its study can't be read. The first `snapshot` reads more."""
+        """Open a run; InputError if its study can't be read."""
         self.folder, self._nodes = folder, nodes
         self._frozen = load_frozen(folder.study)
         self._graph = {region.slug: region for region in graph_of(self._frozen.study).regions}
@@ -164,8 +164,7 @@ class LiveRun:
     def snapshot(self) -> Snapshot:
         """Return the last snapshot, or wait for the first; TrialfleetError if a read failed.
 
-        After each call, changes of the run are read, until there is no call for `_UNWATCHED`
-        seconds.
+        A thread reads the run's changes until `_UNWATCHED` seconds after the last call.
         """
         with self._changed:
             idle = time.monotonic() - self._watched > _UNWATCHED

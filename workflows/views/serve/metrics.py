@@ -157,7 +157,7 @@ class _Metrics(Collector):
         of_days: Callable[[StudyDays], Mapping[str, datetime]],
         of_region: Callable[[Snapshot, RegionStatus], datetime | None],
     ) -> Metric:
-        """Return the seconds since an event in each region, from newest runs or from daily runs."""
+        """Return each region's seconds since an event in the newest run or else in daily runs."""
         found = {
             (days.study, region): moment
             for days in self._days

@@ -25,7 +25,7 @@ class KnownRun:
 
 
 class Runs:
-    """Finder of runs by their names in URLs; only the name of an existing run becomes a path.
+    """Finder of runs by their names in URLs; a name becomes a path only if its run exists.
 
     `named` is the folder of the only run to show; None shows all runs in `./runs`.
     """
@@ -64,7 +64,7 @@ class Runs:
         raise InputError(f"the run {key!r} does not exist here")
 
     def newest_of_each(self) -> list[KnownRun]:
-        """Return each study's newest submitted run, or without one its newest planned run."""
+        """Return each study's newest submitted run or, if none is submitted, newest planned run."""
         if self._only:
             return [self._only]
         found: dict[str, FoundRun] = {}

@@ -38,7 +38,7 @@ class Tile:
         tone: the CSS class of the region's state: good, busy, bad or idle.
         age: the age of the current model.
         shares: the complete, the failed and the running trials, in percent of the region's trials.
-        why: the region's problem; empty without one.
+        why: the region's problem; empty if it has none.
     """
 
     name: str
@@ -103,7 +103,7 @@ def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
 
 
 def not_in_run(snapshot: Snapshot) -> list[Outcome]:
-    """Return the day's regions that the run lacks, because they failed before it was planned."""
+    """Return the outcomes of the day's regions that failed before the run was planned."""
     day, place = snapshot.frozen.day, snapshot.folder.root
     if day is None:
         return []
@@ -128,7 +128,7 @@ def _money(snapshot: Snapshot) -> tuple[str, str, str]:
 
 
 def money_share(snapshot: Snapshot) -> float | None:
-    """Return the percentage of a run's money cap that is spent; None without a cap."""
+    """Return the percentage of a run's money cap that is spent; None if there is no cap."""
     money = snapshot.run.status.money
     if money is None or not money.cap:
         return None
@@ -187,7 +187,7 @@ def _age(snapshot: Snapshot, region: RegionStatus) -> str:
 
 
 def since(champion: Champion, now: datetime) -> str:
-    """Return a model's age in words, counted from its run's planning or the end of its day.
+    """Return a model's age in words, counted from its run's planning or, if earlier, its day's end.
 
     The age does not count from the publication, because the data are older than that.
     """

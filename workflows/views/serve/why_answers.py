@@ -23,7 +23,7 @@ class Answers:
         self._kept, self._run, self._ask, self._left = kept, run, ask, AT_ONCE
 
     def answer_to(self, word: str, seen: object) -> Answer | None:
-        """Return the answer for a region or DAG node; None if it fails, or is left to a later call.
+        """Return the answer for a region or DAG node; None if there is none yet, or on an error.
 
         The answer is computed again if `seen`, what the page shows of the subject, has changed.
         """

@@ -63,7 +63,7 @@ class DaysOverview:
         days: the days, newest first.
         newest: the outcomes of the newest day.
         next_start: when the next day starts; None if the study no longer has a `daily:` table.
-        clock: the installed schedule, as text; None without one.
+        clock: the installed schedule, as text; None if none is installed.
         awaiting: the models that wait for a person's approval, by region.
         awaited: the reasons why the newest day still waits for data, by region.
         lease: which of two managers runs the days, and until when; None for one manager.
@@ -179,10 +179,7 @@ def _table(study: str, title: str, outcomes: Sequence[Outcome], *, with_days: bo
 
 
 def hint_of(study: str, outcomes: Iterable[Outcome]) -> str:
-    """Return a hint at the command that shows the reasons in a table in full.
-
-    It names the run of the outcomes, because the region's newest outcome may be of another day.
-    """
+    """Return a line with the command that shows a table's shortened reasons in full."""
     runs = {one.run for one in outcomes if one.why and one.run}
     if not runs:
         return "full reasons: trialfleet daily status --json"
@@ -191,7 +188,7 @@ def hint_of(study: str, outcomes: Iterable[Outcome]) -> str:
 
 
 def to_copy(shown: DaysOverview) -> list[str]:
-    """Return lines with the commands and paths in regions' newest reasons, whole for copying."""
+    """Return lines with the commands and paths in regions' newest reasons, each in one piece."""
     newest: dict[str, Outcome] = {}
     for day in shown.days:
         for one in day.outcomes:
@@ -210,7 +207,7 @@ def to_approve(shown: DaysOverview) -> list[str]:
 
 
 def _split(why: str) -> tuple[str, str, str]:
-    """Split a reason: its words, and the label and text of a command or path in it, or "" twice."""
+    """Split a reason into words, and the label and text of a command or path; both may be ""."""
     for mark, label in _TO_COPY.items():
         words, found, text = why.partition(mark)
         if found:

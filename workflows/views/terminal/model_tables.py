@@ -32,7 +32,7 @@ _CHECKSUM = 12  # digits of a SHA-256 that are shown
 
 
 def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> RenderableType:
-    """Return a table with a row per region: the current model, and its newest model's state."""
+    """Return a table with a row per region: the current model, and the newest model's state."""
     columns = ("study", "region", "current", "age", "metric", "newest")
     table = plain_table(*columns, right=("age", "metric"))
     now = datetime.now(UTC)
@@ -55,7 +55,7 @@ def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> 
 def history_table(models: Sequence[PublishedModel]) -> RenderableType:
     """Return a table with a row per model of a region, oldest first.
 
-    Only values that the same gate measured can be compared, because each gate has its own rows.
+    Only values that the same gate measured can be compared: each gate has its own test rows.
     """
     table = plain_table("run", "planned", "metric", "by the last gate", "state", right=("metric",))
     champion = next((model for model in models if model.in_force), None)

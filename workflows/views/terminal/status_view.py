@@ -135,7 +135,7 @@ def _ask_why(status: RunStatus) -> list[str]:
 
 
 def next_steps(status: RunStatus) -> list[str]:
-    """Return the next steps for a run that can be resumed, or needs another run to succeed."""
+    """Return the next steps: to resume the run, or to fix the study and start another run."""
     resume = f"trialfleet resume {shell_quoted(Path(status.folder))}"
     failed = any(region.cause and region.stage is Stage.FAILED for region in status.regions)
     left = [region for region in status.regions if not region.stage.is_good]
@@ -151,7 +151,7 @@ def next_steps(status: RunStatus) -> list[str]:
 
 
 def _anew(line: str, status: RunStatus, said: set[str]) -> str:
-    """Return a line, shortened or empty if its cause is in `said`; otherwise add its cause."""
+    """Return `line`; shorten or omit it if its cause is in `said`, else add the cause to `said`."""
     causes = {region.cause.kind for region in status.regions if region.cause}
     found = {cause for cause in causes if cause in kind_of(line)}
     if found and found <= said:
@@ -276,7 +276,7 @@ def _steps(region: RegionStatus) -> str:
 
 
 def _ranks(region: RegionStatus) -> str:
-    """Return each gang's ranks and generation, such as 4g2; a gang trains on several slots."""
+    """Return each gang's number of ranks and generation: 4g2 is 4 ranks in generation 2."""
     gangs = [each for each in region.running_trials if each.generation is not None]
     more = " …" if len(gangs) > _SHOWN_STEPS else ""
     return " ".join(f"{each.ranks}g{each.generation}" for each in gangs[:_SHOWN_STEPS]) + more

@@ -119,7 +119,7 @@ class TrialOutput:
             time.sleep(_POLL if not is_kept else _LOOK)
 
     def _show_rest(self) -> None:
-        """Show the rest of an ended trial's output; without a result, only what had arrived."""
+        """Show the rest of an ended trial's output, or what had arrived if it has no result."""
         if self._has_ended() or not self._has_shown():
             self._show(is_kept=True)
 

@@ -59,7 +59,7 @@ def _of_region(reader: RunFactsReader, subject: Subject, graph: RegionGraph) -> 
 
 
 def _why_run(reader: RunFactsReader) -> Answer:
-    """Return the answer for a fault that blocks the whole run, or else for a region's problem."""
+    """Return the answer for a fault that blocks the whole run, or else one about the regions."""
     run = reader.run()
     if run.state not in {RunState.DONE, RunState.FAILED} and (
         answer := blocked(run, run.snapshot.faults)
@@ -126,7 +126,7 @@ def _newest(folder: DailyFolder, region: str) -> Outcome | None:
 
 
 def _of_day(region: str, folder: Path) -> Answer:
-    """Return the answer for a region without a run here, from its study's journal of daily runs."""
+    """Return the answer for a region that no run here has, from the journal of its daily runs."""
     newest = _newest(DailyFolder(folder), region)
     if newest is None:
         why_not = "its day has started; its run is not planned yet"

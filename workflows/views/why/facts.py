@@ -1,6 +1,6 @@
 """The facts from which an answer of `trialfleet why` is derived, from all sources.
 
-If a source is unreachable, this is a fact, too. Facts are plain data, so that the rules can be pure
+That a source is unreachable is a fact, too. Facts are plain data, so that the rules can be pure
 functions.
 """
 
@@ -56,7 +56,7 @@ class Scaling:
         return int((step.get("nodes") or {}).get("coming", 0))
 
     def silent_since(self, now: datetime) -> datetime | None:
-        """Return when the autoscaler reported last, if too long before `now`; otherwise None."""
+        """Return when the autoscaler reported last, if that is too long before `now`; else None."""
         try:
             at = datetime.fromisoformat(str((self.report or {})["at"]))
         except (KeyError, ValueError):
@@ -131,7 +131,7 @@ class Queued:
     Attributes:
         seconds: how long the job has waited.
         blocked: whether it has a slot, but waits for files that jobs on that machine share.
-        prospects: which slots could run the job; None if the collector doesn't answer.
+        prospects: how many slots could run the job; None if the collector doesn't answer.
         free: the number of free slots that accept the job.
         draining: why all suitable slots drain (take no new jobs); otherwise empty.
         own: the number of running jobs of the same run.
@@ -173,16 +173,16 @@ class NodeFacts:
     """The facts of a DAG node, or of one trial of a DAG node that runs several.
 
     Attributes:
-        of_job: the DAG node whose job trains the trial; empty if `node` itself has a job.
+        of_job: the DAG node whose job trains the trial; empty means `node` itself.
         is_end: whether it is the region's full training or gate.
         state: the state of the trial; None if it has not begun.
         error: why the last attempt at the trial failed.
         stopped: the figures by which the trial was stopped early; empty if it wasn't.
         attempts: the number of failed attempts.
-        before: the unfinished DAG node or trial that must end before this one; empty without one.
+        before: the unfinished DAG node or trial that must end before this one; may be empty.
         held: why the job is on hold; empty if it isn't.
         last: the last execution of the job; None if the job never had a slot.
-        leaving: why the machine of the last execution takes no trials, in its own words.
+        leaving: why the machine of the last execution takes no trials, as that machine says.
         gang: the progress of a gang (a training on several slots) in words.
         lacks_slots: whether fewer jobs have a slot than the gang needs.
     """
@@ -218,8 +218,8 @@ class InstanceFacts:
     """An EC2 instance of a fleet.
 
     Attributes:
-        node: what `fleet status` shows of it; None if AWS is unreachable or doesn't list it.
-        machine: its machine in the pool; None if the pool is unreachable or doesn't list it.
+        node: what `fleet status` shows; None if AWS is unreachable or doesn't list the instance.
+        machine: the instance as a machine of the pool; None if the pool doesn't answer or list it.
         aws_away: why AWS is unreachable, or was not asked.
         pool_away: why the pool is unreachable.
         fleet_file: the study's file or the fleet's file.
@@ -235,7 +235,7 @@ class InstanceFacts:
 
     @property
     def stage(self) -> str:
-        """The instance's stage in `fleet status`, or else its state in the pool."""
+        """The instance's stage in `fleet status` or, if unknown, its state in the pool."""
         if self.node or not self.machine:
             return self.node.stage if self.node else ""
         state = self.machine.state()

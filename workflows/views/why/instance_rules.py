@@ -46,7 +46,7 @@ _ADVICE = {
 
 
 def kind_of_leaving(words: str) -> Kind | None:
-    """Return the cause that a node's words for leaving the pool show; None if unknown."""
+    """Return why a node leaves the pool, recognised in the recorded `words`; None if unknown."""
     return next((kind for pattern, kind in _LEAVING if re.search(pattern, words)), None)
 
 

@@ -160,7 +160,7 @@ def _had_kept(region: RegionFacts) -> str:
 
 
 def notes_on(region: RegionFacts, answer: Answer) -> list[str]:
-    """Return notes on a region, which may also exist if the region has no problem."""
+    """Return notes on a region; even a region without a problem may have some."""
     lines = [answer.why] if answer.kind in NOT_CURRENT else []
     lines += (
         [str(region.gate)]

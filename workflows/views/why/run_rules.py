@@ -15,7 +15,7 @@ from trialfleet.workflows.views.why.facts import RunFacts
 def blocked(
     run: RunFacts, faults: Sequence[Fault], failing: Sequence[FailingScript] = ()
 ) -> Answer | None:
-    """Return the answer for the first fault that blocks a run or one region; None without one.
+    """Return the answer for the first fault that blocks a run or one region, or None.
 
     `faults` are faults of DAGMan jobs. `failing` are the scripts of the region that fail.
     """

@@ -1,6 +1,6 @@
 """The facts about a run, from files, the study, the job queue, the collector and the fleet.
 
-If a source is unreachable, this is a fact, too. Reading changes nothing.
+That a source is unreachable is a fact, too. Reading changes nothing.
 """
 
 from __future__ import annotations
@@ -200,9 +200,9 @@ class RunFactsReader:
         return queued_job(self.files, node)
 
     def _before(self, graph: RegionGraph, node: str) -> str:
-        """Return the first unfinished DAG node that runs before `node`; empty if there is none.
+        """Return the first unfinished DAG node that must end before `node`; empty if there is none.
 
-        That is one in the same lane or, for a full training or a gate, among all trials.
+        For a trial it is in the same lane; for a full training or a gate, it may be any trial.
         """
         ended: dict[str | None, bool] = {}  # by node: whether all of its asked trials have ended
         for trial in self._trials[graph.name]:
@@ -248,9 +248,9 @@ def _is_supervised() -> bool | None:
 
 
 def _is_locked(folder: Path) -> bool | None:
-    """Return whether a supervisor has locked `folder`; None if it never had one, or is unreadable.
+    """Return whether a supervisor has locked `folder`; None if unreadable or no supervisor's.
 
-    An embedded pool should have a supervisor, so without a lock its result is False, not None.
+    The folder of an embedded pool is a supervisor's, even if it has no lock file yet.
     """
     try:
         with (folder / "supervisor.lock").open() as lock:

@@ -63,12 +63,12 @@ def _draining(job: Any, slots: list[ClassAd]) -> str:
 
 
 def word_of_machine(machine: str) -> str:
-    """Return why a machine takes no trials, in its own words; empty if it takes trials."""
+    """Return why a machine takes no trials, as the machine says; empty if it takes trials."""
     found = machine_named(machine)
     return found.explanation() if found and found.state() != "well" else ""
 
 
 def job_ad(job: str) -> Any:
-    """Return a job's ClassAd by its id; None if it isn't queued, PoolError without HTCondor."""
+    """Return a job's ClassAd; None if it isn't queued. Raises PoolError if HTCondor is away."""
     cluster, _, proc = job.partition(".")
     return job_queue.one_job(f"ClusterId == {cluster} && ProcId == {proc or 0}")

@@ -32,14 +32,14 @@ class Subject:
     """The subject of a question to `trialfleet why`.
 
     Attributes:
-        word: the word as typed, or STUDY/REGION if several studies have such a region.
+        word: the word as typed, or STUDY/REGION if several studies have a region of that name.
         what: the type of subject. A `day` is a region whose newest outcome is in the journal of
             daily runs, because it had no run.
         name: the region's name, for a `day`.
         folder: the run's folder; for a `day`, the folder of the study's runs.
         node: the name of the DAG node or trial.
         job: the job's id, if the word is one.
-        newest: whether no run was named, so that a later day without a run counts.
+        newest: whether no run was named; then a later day without a run is considered, too.
     """
 
     word: str
@@ -104,7 +104,7 @@ def _studies() -> set[str]:
 
 
 def _newest(name: str, word: str, run: str | None, study: str | None) -> Subject | None:
-    """Return a DAG node, or a region in its newest run or on a newer day without a run."""
+    """Return the region, DAG node or trial `name` of the newest run or of a newer day, or None."""
     if run is None:
         runs = [r for r in _submitted_first() if study in {None, r.study}]
         folders, days = [(r.folder, r.planned) for r in runs], _days_here(study)
@@ -214,7 +214,7 @@ def _in_logs(cluster: int, word: str, run: str | None) -> Subject | None:
 
 
 def _among_graphs(files: RunFolder, event: re.Pattern[bytes], word: str) -> Subject | None:
-    """Return the subject of a DAGMan job, or of another job of a run that trains no trial."""
+    """Return the region or run whose DAGMan's logs have the job's `event`, or None."""
 
     def has(log: Path) -> bool:
         return log.is_file() and event.search(log.read_bytes()) is not None
@@ -233,7 +233,7 @@ def _days_here(study: str | None) -> list[Path]:
 
 
 def _of_a_day(region: str, folder: Path) -> tuple[float, Path] | None:
-    """Return when a region's newest outcome was recorded, and `folder`; None without daily runs.
+    """Return when a region's newest outcome was recorded, and `folder`; None if no day had it.
 
     The time is 0 if the outcome comes from a run that exists, which is then the subject.
     """
