@@ -3,8 +3,8 @@
     python infra/install_torch.py constraints.txt
 
 Torch is installed into the environment of that `python`, which has uv and pip. uv takes a build
-from PyTorch's own index: for the NVIDIA driver, or without a driver for CPUs. If that index is
-unreachable, pip takes the build from pip's index: on PyPI the build for CUDA.
+from PyTorch's own index: for the NVIDIA driver, or for CPUs if there is none. If that index is
+unreachable, pip takes the build from its own index, which on PyPI is the build for CUDA.
 """
 
 from __future__ import annotations

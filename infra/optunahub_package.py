@@ -1,9 +1,10 @@
-"""Write RegionSampler as a package for OptunaHub's registry, which does not need trialfleet.
+"""Write RegionSampler, for OptunaHub's registry, as a package that does not need trialfleet.
 
     python infra/optunahub_package.py    into build/optunahub/package/samplers/region_gp
 
 The sampler's module is copied, with all trialfleet modules that it imports. Imports among the
-copies become relative, and ruff formats them by the registry's rules. Other files are templates.
+copies become relative, and ruff formats them by the registry's rules. All other files are rendered
+from templates.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Distribution:
 
 
 def distribution(os_release: Path) -> Distribution:
-    """Return the distribution by the file `os_release`; fields missing there are empty."""
+    """Return the distribution that the file `os_release` names; missing fields are empty."""
     text = os_release.read_text() if os_release.is_file() else ""
     fields = dict(re.findall(r'^([A-Z_]+)="?([^"\n]*)"?$', text, flags=re.MULTILINE))
     return Distribution(fields.get("ID", ""), fields.get("VERSION_CODENAME", ""))

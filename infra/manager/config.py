@@ -1,7 +1,7 @@
 """The manager's HTCondor configuration, as text.
 
 Pure: the same settings give the same bytes. Values from outside are checked here: none can add a
-line to the file. The user's name must differ from the name in the nodes' token.
+line to the file. The user's name must differ from `node`, the name in the nodes' token.
 """
 
 from __future__ import annotations

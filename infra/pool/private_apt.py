@@ -50,7 +50,7 @@ CLEARED = ("APT::Default-Release", "APT::Update", "DPkg", "Dir::Cache", "APT::Ne
 
 @dataclass(frozen=True)
 class PrivateApt:
-    """A separate apt in an empty `folder` (100 MB) for one release of Debian on one mirror.
+    """A separate apt in an empty `folder` (grows to 100 MB), for a release of Debian on a mirror.
 
     `mirror` is the archive's URL; `architecture` is Debian's name of the processor, like `amd64`.
     """
@@ -74,7 +74,7 @@ class PrivateApt:
         self._get("update")
 
     def closure(self, package: str) -> dict[str, str]:
-        """Return the versions of `package` and of what it needs, by name, without `NOT_NEEDED`."""
+        """Return the versions, by name, of `package` and what it needs, except `NOT_NEEDED`."""
         plan = self._get("install", "--simulate", package)
         planned = re.findall(r"^Inst (\S+) (?:\[\S+\] )?\((\S+) ", plan, flags=re.MULTILINE)
         return {name: version for name, version in planned if not NOT_NEEDED.match(name)}

@@ -3,7 +3,7 @@
 A pid file would be wrong after a reboot, and would not list processes that a killed condor_master
 left. A pool is identified in either of two ways:
 
-- By a variable (the mark) that the daemons inherit from condor_master, and jobs from the starter.
+- By a variable (the mark) in the environment of condor_master, its daemons and their jobs.
 - By CONDOR_CONFIG, if there is also a variable `_CONDOR_ANCESTOR_…`. HTCondor gives these to all
   processes of its daemons, DAGMan and its scripts included. A user's shell has none.
 """
@@ -119,7 +119,7 @@ def include_relatives(everyone: list[Process], chosen: dict[int, Process]) -> li
 
 
 def ancestors(process: Process) -> frozenset[str]:
-    """Return the variables by which HTCondor marks the descendants of a daemon, each uniquely."""
+    """Return the variables `_CONDOR_ANCESTOR_…`, each for a daemon that `process` descends from."""
     return frozenset(entry for entry in process.environment if entry.startswith(ANCESTOR))
 
 

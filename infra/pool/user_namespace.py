@@ -3,7 +3,7 @@
 HTCondor refuses root's jobs. In a user namespace root's processes appear as an ordinary account,
 while their files outside belong to root. The account must not be the kernel's overflow uid
 (`nobody`), which represents all unmapped users: any other user could then act as the pool's owner,
-and run jobs as root. PoolError without such an account, a name of the user, or user namespaces.
+and run jobs as root. PoolError if there is no such account, or user namespaces are forbidden.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PREFERRED = ("condor", "daemon")
 
 @dataclass(frozen=True)
 class Identity:
-    """The account's name as the daemons see it; `prefix` comes before a daemon's command line."""
+    """The daemons' account, by the name that they see; their command lines begin with `prefix`."""
 
     account: str
     prefix: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ def user_name(uid: int) -> str:
 
 
 def mapped_account() -> pwd.struct_passwd:
-    """Return an ordinary account of this machine, which is not the kernel's overflow account."""
+    """Return an ordinary account of this machine, but not the kernel's overflow account."""
     try:
         overflow = int(OVERFLOW_UID.read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""`trialfleet` and `python -m trialfleet`: handle Ctrl-C before anything else is loaded."""
+"""`trialfleet` and `python -m trialfleet`: install the handler of Ctrl-C, then load the rest."""
 
 from __future__ import annotations
 

@@ -44,13 +44,13 @@ HELD_BY_A_PERSON = 1  # HoldReasonCode UserRequest
 
 
 def plain(ad: Mapping[str, Any], as_text: Collection[str] = ()) -> dict[str, Any]:
-    """Return the defined attributes of `ad`: their values, or for those in `as_text` their text."""
+    """Return the defined attributes of `ad`: their values; of those in `as_text`, the text."""
     values = {name: (text if name in as_text else value)(ad, name) for name in ad}
     return {name: found for name, found in values.items() if found is not None}
 
 
 def value(ad: Mapping[str, Any], name: str) -> Any:
-    """Return an attribute, evaluated in its ClassAd; None if it is undefined or an error."""
+    """Return the value of an attribute; None if its value is `undefined` or `error`."""
     import classad2
 
     found = ad.get(name)
@@ -60,7 +60,7 @@ def value(ad: Mapping[str, Any], name: str) -> Any:
 
 
 def text(ad: Mapping[str, Any], name: str) -> str | None:
-    """Return the text of an attribute, which is not evaluated; None if undefined or missing."""
+    """Return the expression of an attribute as text; None if it is missing or `undefined`."""
     import classad2
 
     found = ad.get(name)

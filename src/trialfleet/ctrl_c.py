@@ -24,7 +24,7 @@ _pressed: threading.Event | None = None
 
 
 def answer_from_the_start() -> None:
-    """Let Ctrl-C end this process from now on, unless it was started with Ctrl-C ignored."""
+    """Let Ctrl-C end this process from now on, unless its parent made it ignore Ctrl-C."""
     submits = sys.argv[1:2] and sys.argv[1] in {"run", "submit", "resume"}
     say("nothing was submitted" if submits else "interrupted")
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:

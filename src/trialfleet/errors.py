@@ -45,7 +45,7 @@ def printable(text: str) -> str:
 
 
 def first_of(names: Sequence[str], most: int) -> str:
-    """Return `names` joined by commas; with more than `most`, such as `a, b, c and 2 more`."""
+    """Return the first `most` names joined by commas, as in `a, b, c and 2 more`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
@@ -65,7 +65,7 @@ class PoolError(TrialfleetError):
 
 
 class OptimizerError(TrialfleetError):
-    """The optimiser's service, a process of each run, or the trial database can't be used."""
+    """The optimiser's service or the trial database can't be used."""
 
 
 class FleetError(TrialfleetError):

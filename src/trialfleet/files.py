@@ -68,7 +68,7 @@ def _beside(path: Path, mode: int, *, durable: bool = True) -> Iterator[BinaryIO
 
 
 def open_lock(path: Path) -> BinaryIO:
-    """Open a lock file that other accounts can't read, because whoever reads it can lock it."""
+    """Open or create a lock file that only its owner can read: who can read it can lock it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     with suppress(PermissionError):  # another account's file, which we may write
         os.fchmod(descriptor, 0o600)
@@ -96,8 +96,8 @@ def closed_to_others() -> Iterator[None]:
 def locked(lock: Path, *, wait: bool) -> Iterator[bool]:
     """Lock the file `lock` during the block; yield whether this process has the lock.
 
-    Without `wait`, this function doesn't wait for another process that has it. The file is only for
-    this lock, and is made if missing. The kernel releases the lock if this process dies.
+    If another process has the lock, wait for it; without `wait`, yield False. The file, created if
+    missing, has no other use. The kernel releases the lock if this process dies.
     """
     with open_lock(lock) as file:
         try:
@@ -158,13 +158,13 @@ def unless_damaged(read: Callable[[], T], default: U) -> T | U:
 
 
 def object_or_empty(read: Callable[[], Any]) -> dict[str, Any]:
-    """Return the JSON object that `read` reads; empty if it is missing, damaged or no object."""
+    """Return the JSON object that `read` reads from a file; empty if it reads no valid object."""
     found = unless_damaged(read, None)
     return found if isinstance(found, dict) else {}
 
 
 def read_record(path: Path, *keys: str, shape: Any = None) -> dict[str, Any]:
-    """Return a file's JSON object; InputError if damaged, without `keys` or not of type `shape`."""
+    """Return a file's JSON object; InputError unless it has `keys` and is of type `shape`."""
     return checked_record(path, path.read_bytes, keys, shape)
 
 
@@ -191,7 +191,7 @@ def checked_record(
 
 
 def _not_of(shape: Any, text: str) -> str:
-    """Return how a JSON text first differs from the type `shape`; empty if it doesn't."""
+    """Return the first way in which a JSON text isn't of the type `shape`; empty if it is."""
     from pydantic import ValidationError
 
     try:

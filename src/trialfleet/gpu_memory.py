@@ -40,8 +40,8 @@ DATA_SHEET = {
 def by_ec2_name(name: str, memory_mb: int) -> float | None:
     """Return the bandwidth in GB/s of a GPU as EC2 names it, such as `A100`; None if unknown.
 
-    A name in DATA_SHEET matches if it has all words of `name`. Of several matches, the first that
-    has the memory in it (such as `80GB`) is used, else the first.
+    A name in DATA_SHEET matches if it has all words of `name`. Of several matches, the first whose
+    name contains the memory's size, such as `80GB`, is used; if there is none, the first match.
     """
     words = set(name.casefold().split())
     known = [driver for driver in DATA_SHEET if words <= set(re.split("[ -]", driver.casefold()))]

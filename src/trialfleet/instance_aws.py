@@ -42,8 +42,8 @@ class Imds:
     def __init__(self, base: str = "", timeout: float = 5, waits: Sequence[float] = ()) -> None:
         """Set the service's URL, by default from `ENDPOINT` or AWS's own; `timeout` is in seconds.
 
-        A request without an answer, or with the answer 429 or 5xx, is repeated after each of the
-        seconds in `waits`.
+        A request without an answer, or with the answer 429 or 5xx, is repeated after each wait in
+        `waits` (seconds).
         """
         self._base = (base or os.environ.get(ENDPOINT) or IMDS).rstrip("/")
         self._timeout, self._waits = timeout, waits
@@ -133,8 +133,7 @@ class Aws:
     ) -> None:
         """Set the AWS region, and the endpoint if it is not AWS's own.
 
-        A failed call is repeated after each of the seconds in `waits`. `timeout` is in seconds,
-        too.
+        A failed call is repeated after each wait in `waits`. These and `timeout` are in seconds.
         """
         self._imds, self._region, self._waits, self._timeout = imds, aws_region, waits, timeout
         self._endpoint = endpoint.rstrip("/")
@@ -199,7 +198,7 @@ class RefusedError(AwsError):
 def fetch(
     method: str, url: str, headers: Mapping[str, str], body: bytes, timeout: float = 60
 ) -> bytes:
-    """Send a request and return the answer's body; RefusedError, or NO_ANSWER if none comes."""
+    """Return the body of the answer to a request. Raises RefusedError, or an error of NO_ANSWER."""
     data = body if method != "GET" else None
     request = urllib.request.Request(url, data, dict(headers), method=method)  # noqa: S310
     try:
@@ -234,8 +233,8 @@ def signed_headers(
 ) -> dict[str, str]:
     """Return the headers of a request, `headers` included, with AWS's signature, version 4.
 
-    `url` has no query, and its path is quoted as sent. `scope` is AWS's name of the service, and
-    the region. `now` is in UTC, within 5 minutes of AWS's clock.
+    `url` has no query, and its path is already percent-encoded. `scope` is AWS's name of the
+    service, and the region. `now` is in UTC, within 5 minutes of AWS's clock.
     """
     parts, moment = urlsplit(url), now.strftime("%Y%m%dT%H%M%SZ")
     digest = hashlib.sha256(body).hexdigest()
@@ -258,7 +257,7 @@ def signed_headers(
 
 
 def sign(secret: str, where: str, text: str) -> str:
-    """Return the signature of `text` by a key from `secret` and the day, region, … in `where`."""
+    """Return the signature of `text`; its key is made from `secret` and each part of `where`."""
     key = f"AWS4{secret}".encode()
     for part in where.split("/"):
         key = hmac.digest(key, part.encode(), "sha256")

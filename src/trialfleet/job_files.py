@@ -3,8 +3,7 @@
 A job may leave a link, a device, a pipe, or a file of any size in its trial's folder on the access
 point. So only regular files are read, without following links, and up to a maximum size. Nothing
 here waits until a program writes to a pipe. Functions raise OSError if a file can't be read or
-written. They raise JobFileError, an OSError, for a file of another kind or size than trialfleet's
-jobs leave.
+written. They raise JobFileError, an OSError, if a file is too large or not regular.
 
 `within` is a folder that no job can replace. Below it, a job may have replaced any part of the path
 by a link. By default, `within` is the file's own folder.
@@ -86,7 +85,7 @@ def _folder_of(path: Path, within: Path | None) -> Iterator[int]:
 
 
 def _refused(path: Path, folder: int) -> JobFileError | None:
-    """Return the error if opening failed because of the file's kind, such as a link; else None."""
+    """Return an error that names a link, pipe, socket or device as such; None for other files."""
     with suppress(OSError):
         kind = stat.S_IFMT(os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mode)
         if kind in KINDS and kind != stat.S_IFDIR:
@@ -124,7 +123,7 @@ def read_record(
 
 
 def tail(path: Path, most: int) -> tuple[bytes, int]:
-    """Return the last `most` bytes of a file, and the number of bytes before; empty on errors."""
+    """Return the last `most` bytes of a file, and the number of bytes before; b"", 0 on errors."""
     try:
         with opened(path) as file:
             begin = max(0, os.fstat(file.fileno()).st_size - most)
@@ -246,7 +245,7 @@ def copy_tree(source: Path, to: Path, copy: Callable[[Path, Path], object] | Non
 
 
 def share(source: Path, to: Path) -> None:
-    """Give `source`, a regular file, the second name `to` (a hard link); else copy it."""
+    """Make `to` a hard link to the regular file `source`, or a copy if no link is possible."""
     with opened(source):
         try:
             os.link(source, to, follow_symlinks=False)
@@ -265,7 +264,7 @@ def _copy(source: Path, to: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove whatever a job left at `path`: a folder with its content, or a link itself."""
+    """Remove whatever a job left at `path`: a folder with its content, of a link only the link."""
     with suppress(FileNotFoundError):
         if is_folder(path):
             shutil.rmtree(path)

@@ -11,7 +11,7 @@ Schema = Mapping[str, Any]
 
 
 def meaning_of(model: type[BaseModel], keys: Sequence[int | str]) -> str:
-    """Return the description of the key at the path `keys`, such as `daily`, `at`; else empty."""
+    """Return the description of the key at the path `keys`, such as (`daily`, `at`), or ""."""
     whole = model.model_json_schema()
     named = whole.get("$defs", {})
     found: list[Schema] = [whole]

@@ -23,7 +23,7 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 
 def loss(result: float | None, direction: Direction) -> float:
-    """Return the loss of a result, or the result of a loss, which is the same calculation."""
+    """Return the loss of a result. Applied to a loss, this returns its result."""
     if result is None or math.isnan(result):
         return math.inf
     return -result if direction == "maximize" else result
@@ -53,7 +53,7 @@ def gain(result: float | None, other: float | None, direction: Direction) -> flo
 
 
 def best(items: Iterable[T], direction: Direction, result: Callable[[T], float | None]) -> T | None:
-    """Return the item with the best result, the first among equals; None without a result."""
+    """Return the item with the best result, the first among equals; None if none has a result."""
     return next(iter(ranked(items, direction, result)), None)
 
 

@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _imported(module: str) -> ModuleType:
-    """Import a program's module; if this file was started by its path, without the package."""
+    """Import a program's module: from the package, or from its folder if this file is a script."""
     if __package__:
         from importlib import import_module
 

@@ -35,8 +35,8 @@ FROM_FILE = {"is": "a file"}  # the context of a validation: a person wrote the 
 class Section(BaseModel):
     """A part of a study file: frozen; the error for an unknown key lists the known keys.
 
-    In a file (`FROM_FILE`), an optional part without a value (`part:`) is also an error. Otherwise
-    it would be missing, although the file's author wants it.
+    In a file (`FROM_FILE`), an optional part without a value (`part:`) is an error: it would count
+    as left out, although the file's author named it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -91,7 +91,7 @@ class Section(BaseModel):
 
 
 def _empty(name: str, part: type[Section]) -> PydanticCustomError:
-    """Return the error for a part without a value; it says whether `{}` gives the defaults."""
+    """Return the error for a part without a value; it says whether `part: {}` is possible."""
     try:
         part.model_validate({})
     except ValidationError:
@@ -102,7 +102,7 @@ def _empty(name: str, part: type[Section]) -> PydanticCustomError:
 
 
 def _of_values(error: ValidationError, *, with_missing: bool) -> list[InitErrorDetails]:
-    """Return the problems of single values, and of missing keys only if `with_missing`."""
+    """Return the errors about values, and with `with_missing` those about missing keys."""
     return [
         InitErrorDetails(
             type=PydanticCustomError(
@@ -119,7 +119,7 @@ def _of_values(error: ValidationError, *, with_missing: bool) -> list[InitErrorD
 
 
 def refuse(title: str, problems: list[Refused]) -> NoReturn:
-    """Raise a ValidationError with an error per problem; pydantic adds an outer model's place."""
+    """Raise a ValidationError of the model `title`, with an error per problem."""
     details = [
         InitErrorDetails(
             type=PydanticCustomError("search_space", "{message}", {"message": message}),
@@ -137,7 +137,7 @@ def refusal(text: str) -> PydanticCustomError:
 
 
 def one_line(value: str) -> str:
-    """Return `value` if it can't add a line to a DAG or submit file; else raise ValueError."""
+    """Return `value`; ValueError if it would add a line to a DAG or submit file."""
     if any(ord(c) < 0x20 or ord(c) in {0x7F, 0x85, 0x2028, 0x2029} for c in value):
         raise ValueError(f"{value!r} has a line break or a control character; write it in one line")
     return value

@@ -26,7 +26,7 @@ class Updates:
         self._next = time.monotonic() + SECONDS
 
     def follow(self) -> None:
-        """After an update, replace this process by a new one with the same command line and id.
+        """After an update, replace this process by a new one with the same command line and pid.
 
         Call this often; the files are checked every `SECONDS`.
         """

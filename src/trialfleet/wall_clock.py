@@ -1,9 +1,8 @@
 """A wall clock that tolerates jumps: NTP, a person or a virtual machine may set the time.
 
 After a jump ahead, all machines would seem silent or idle, money spent and deadlines over. So for
-SETTLED_SECONDS after a jump, the time before the jump goes on, measured by a monotonic clock.
-Meanwhile other programs renew their time stamps. If the jump is corrected meanwhile, it has no
-effect.
+SETTLED_SECONDS after a jump, WallClock ignores the jump and goes on by a monotonic clock.
+Meanwhile other programs renew their time stamps. A jump that is corrected by then has no effect.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ class WallClock:
         clock: Callable[[], datetime] = real_time,
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Trust `clock` (UTC) at first; `ticks` returns seconds of a clock that nobody sets."""
+        """Trust the first time of `clock` (UTC); `ticks` returns seconds of a monotonic clock."""
         self._clock, self._ticks = clock, ticks
         self._wall, self._tick = clock(), ticks()
         self._trusted = (self._wall, self._tick)
         self._until = float("-inf")
 
     def now(self) -> datetime:
-        """Return the time in UTC, for SETTLED_SECONDS after a jump without the jump."""
+        """Return the time in UTC; for SETTLED_SECONDS after a jump, the time without the jump."""
         wall, tick = self._clock(), self._ticks()
         expected = self._wall + timedelta(seconds=tick - self._tick)
         if abs(wall - expected) > SET:
@@ -50,7 +49,7 @@ class WallClock:
 
     @property
     def is_set(self) -> bool:
-        """True if `now` last found a jump so recent that the age of time stamps is unknown."""
+        """True if the last call of `now` came less than SETTLED_SECONDS after a jump."""
         return self._tick < self._until
 
     def _carried_on(self, tick: float) -> datetime:

@@ -1,8 +1,8 @@
 """The AWS settings with which a run's autoscaler reaches the run's AWS account.
 
 The autoscaler is a job in HTCondor: it sees the user's home, but not the shell's environment. So
-the run's folder stores the account's number, and the variables that select account, endpoint and
-proxy. AWS keys are never stored: they must be in ~/.aws or come from the machine's role.
+the run's folder stores the account's number, and the environment variables that select account,
+endpoint and proxy. AWS keys are never stored: they must be in ~/.aws or the machine's role.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def snapshot(aws_region: str, environment: Mapping[str, str] = os.environ) -> Aw
 
 
 def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables that select AWS account, endpoint and proxy.
+    """Return the environment variables that select AWS account, endpoint and proxy.
 
     A proxy's URL may hold a password. Paths become absolute: a job has its own working directory.
     """

@@ -1,9 +1,9 @@
-"""The fleet's S3 bucket: the nodes' program, the record of costs, the logs of failed nodes.
+"""The fleet's S3 bucket, with the nodes' program, the record of costs and failed nodes' logs.
 
 A bucket that the user names must exist. The fleet doesn't change its settings, and writes and
-deletes only objects under the fleet's prefix. Otherwise the fleet creates its own bucket, and
-recognises it by the name, which contains the account's number. A tag would not do: AWS can't create
-and tag a bucket in one step, so a crash may leave it untagged.
+deletes only objects under the fleet's prefix. If the user names none, the fleet creates its own
+bucket, and recognises it by the name, which contains the account's number. A tag would not do:
+AWS can't create and tag a bucket in one step, so a crash may leave it untagged.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _make(s3: S3Client, name: str, aws_region: str) -> None:
 
 
 def _settle(s3: S3Client, fleet: Fleet, name: str, *, is_new: bool) -> None:
-    """Set the bucket's settings that are not as they should be; a new bucket has none to read."""
+    """Correct the bucket's settings where needed; those of a new bucket are not read first."""
 
     def setting(get: Callable[..., Any], key: str) -> Any:
         return None if is_new else or_none(lambda: get(Bucket=name)[key], *UNSET)

@@ -1,6 +1,6 @@
 """The launch template, which all nodes of one AWS region and architecture share.
 
-Nodes with an Elastic Fabric Adapter have their own, which other instance types would refuse.
+Nodes with an Elastic Fabric Adapter have another template, which other types would refuse.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Template:
 
 
 def kind_of(fleet: Fleet, architecture: str, *, efa: bool) -> str:
-    """Return the suffix of a launch template's name; with `efa` for nodes with that adapter."""
+    """Return the suffix of a launch template's name; `efa` is for an Elastic Fabric Adapter."""
     return architecture + (EFA if fleet.efa and efa else "")
 
 
 def definition(
     fleet: Fleet, image: Image, group: str, profile: str, user_data: str, *, efa: bool = False
 ) -> dict[str, Any]:
-    """Return a launch template's content; `group` is a security group's id, `profile` a name.
+    """Return a launch template's content; `group` is an id, `profile` a name.
 
     `user_data` must not contain a secret. With `efa` the nodes get an Elastic Fabric Adapter.
     """
@@ -111,7 +111,7 @@ def ensure(
 
 
 def digest(wanted: Mapping[str, Any]) -> str:
-    """Return a hash by which contents are compared, because AWS returns them in another form."""
+    """Return a hash of a content, for comparisons, because AWS returns contents in another form."""
     text = json.dumps(wanted, sort_keys=True)
     return "sha256 " + hashlib.sha256(text.encode()).hexdigest()
 

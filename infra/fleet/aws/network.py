@@ -1,7 +1,7 @@
 """The EC2 nodes' network: a subnet for each zone, and a security group for the pool's ports.
 
 The group's members are the nodes, and the manager if it is in the same network of EC2. They may
-connect to each other's one HTCondor port. If the fleet serves gangs (trainings over several nodes),
+connect to each other's HTCondor port. If the fleet serves gangs (trainings over several nodes),
 all ports are open to members, because the system chooses a gang's ports. Nodes in other networks
 need no open port: they connect to the manager, which reaches them over these connections (CCB).
 """
@@ -175,7 +175,7 @@ def _rules(fleet: Fleet) -> set[Rule]:
 def _open(
     ec2: EC2Client, group: str, rules: Sequence[SecurityGroupRuleTypeDef], wanted: set[Rule]
 ) -> None:
-    """Allow incoming traffic only if `wanted`, and only from members of the group."""
+    """Set the group's rules for incoming traffic, and for traffic among members, to `wanted`."""
     there = {_as_rule(rule) for rule in rules if _inside(rule, group)}
     strange = [rule for rule in rules if _is_strange(rule, group, wanted)]
     for rule in sorted(wanted - there):
@@ -236,7 +236,7 @@ def _regroup(ec2: EC2Client, card: NetworkInterfaceTypeDef, members_of: list[str
 def _dismiss(ec2: EC2Client, group: str) -> None:
     """Take the manager's network interface, which also has another group, out of `group`.
 
-    Other interfaces are the nodes'. They have only this group, and disappear with the nodes.
+    The nodes' network interfaces have only this group, and disappear with the nodes.
     """
     pages = ec2.get_paginator("describe_network_interfaces").paginate(
         Filters=[{"Name": "group-id", "Values": [group]}]

@@ -34,7 +34,7 @@ def ensure(aws: Aws, fleet: Fleet, aws_region: str) -> None:
 
 
 def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
-    """List the names of the fleet's placement groups in an AWS region; empty without gangs."""
+    """List the names of the fleet's placement groups in an AWS region; empty if it has no gangs."""
     if fleet.gangs is None:
         return []
     found = aws.ec2(aws_region).describe_placement_groups(

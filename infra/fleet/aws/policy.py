@@ -133,7 +133,7 @@ def reap_policy(fleet: Fleet, account: str) -> Document:
 def node_policy(fleet: Fleet, account: str) -> Document:
     """Return the nodes' policy: read the program and the pool's token, and write the log.
 
-    With the fleet's `ssm` it also allows SSM's agent, which IAM can't restrict to resources.
+    With the fleet's `ssm` it also allows the calls of SSM's agent, on all resources.
     """
     within = _Arns(fleet, account)
     return {
@@ -159,7 +159,7 @@ class _Arns:
         self.profile = self._iam("instance-profile")
 
     def ec2(self, *kinds: str) -> list[str]:
-        """Return ARNs in all AWS regions; `kinds` are types of EC2 resources, or TYPE/ID."""
+        """Return ARNs for all AWS regions; each kind is a type of EC2 resource, or TYPE/ID."""
         return [
             f"arn:{self._partition}:ec2:*:{self._account}:{kind if '/' in kind else f'{kind}/*'}"
             for kind in kinds
@@ -235,7 +235,7 @@ def _making(fleet: Fleet, within: _Arns) -> list[Document]:
 
 
 def _using(fleet: Fleet, within: _Arns) -> list[Document]:
-    """Allow use of untagged resources: for launches, for rules, and to admit the manager."""
+    """Allow what launches, security rules and the manager do with untagged resources."""
     subnets = [f"subnet/{subnet}" for subnet in fleet.subnets] or ["subnet"]
     keys = [f"key-pair/{fleet.key_pair}"] if fleet.key_pair else []
     nodes = within.ec2("network-interface", "spot-instances-request", *subnets, *keys)

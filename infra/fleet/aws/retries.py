@@ -16,7 +16,7 @@ LATER = (2.0, 4.0, 8.0, *[15.0] * 8)  # two minutes; for waits until other resou
 
 
 def sleep(seconds: float) -> None:
-    """Sleep; the only function by which code of the fleet waits between calls."""
+    """Sleep; all code of the fleet waits between calls by this function."""
     time.sleep(seconds)
 
 

@@ -1,4 +1,4 @@
-"""The tags of a fleet's resources, and the filters that find them again."""
+"""The tags of a fleet's resources, and the filters that find these resources."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ PRICELESS = (
 
 
 def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
-    """List the candidates for a node, the cheapest per unit of speed first; FleetError if none."""
+    """List candidates for a node, ranked without a history of interruptions; FleetError if none."""
     found: list[Candidate] = []
     dropped: dict[tuple[str, str, str], list[str]] = {}  # places by type, lifecycle and reason
     for offer in (offer for region in fleet.aws_regions for offer in _offers(aws, fleet, region)):
@@ -74,7 +74,7 @@ def _tariffs(
 
 
 def _on_demand(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[str, float]:
-    """Return on-demand prices by type; AWS is asked for unknown ones, and may refuse."""
+    """Return on-demand prices by type, without those that neither the table nor AWS knows."""
     wanted, known = set(types), prices.table().get(aws_region, {})
     if unknown := wanted - known.keys():
         with suppress(FleetError, OSError):
@@ -96,7 +96,7 @@ def _against(offer: Candidate, fleet: Fleet) -> str | None:
 
 
 def order(fleet: Fleet) -> Callable[[Candidate], tuple[object, ...]]:
-    """Return the sort key of candidates, the best first; no two of a fleet have equal keys."""
+    """Return the sort key of candidates, the best first; no two candidates have equal keys."""
     return lambda one: (
         one.cost,
         one.price,

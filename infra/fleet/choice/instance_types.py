@@ -30,7 +30,7 @@ _SOLD: Any = [
 
 
 def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
-    """List the fleet's instance types that an AWS region has, by name; may be empty.
+    """List the fleet's instance types that an AWS region has, sorted by name.
 
     Raises:
         InputError: a type that the fleet lists is in none of its AWS regions, or its GPU is too old
@@ -94,7 +94,7 @@ def described(info: InstanceTypeInfoTypeDef) -> InstanceType:
 
 
 def _called(aws: Aws, aws_region: str, listed: list[str]) -> list[InstanceType]:
-    """Return those of the `listed` types that exist; asked by filter, EC2 skips unknown names."""
+    """Return those of the `listed` types that the AWS region has."""
     infos = _infos(aws, aws_region, [{"Name": "instance-type", "Values": listed}])
     return sorted(map(described, infos), key=lambda kind: kind.name)
 

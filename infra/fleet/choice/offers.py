@@ -11,7 +11,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """The fleet's AWS regions that offer an instance type in the fleet's zones, and its others."""
+    """The fleet's AWS regions that offer an instance type in the fleet's zones; `others` don't."""
 
     type: str
     aws_regions: list[str]

@@ -2,7 +2,7 @@
 
 A capacity pool is one instance type in one zone, as spot or on-demand. An interruption costs the
 work since the last checkpoint, and the boot of another node. So capacity pools are compared by the
-share of their nodes' hours that remains for finished work:
+share of their nodes' hours that is not lost:
 
     efficiency = 1 / (1 + interruptions per node hour x hours that each costs)
 
@@ -53,7 +53,7 @@ class NodeRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolHistory:
-    """A capacity pool's node hours and interruptions, weighted by age, and last interruption."""
+    """A capacity pool's age-weighted node hours and interruptions, and when the last one was."""
 
     hours: float = 0.0
     interruptions: float = 0.0
@@ -73,7 +73,7 @@ class History:
     at: datetime | None = None
 
     def apply(self, candidates: Iterable[Candidate], lost_minutes: float) -> list[Candidate]:
-        """Return candidates with speed and interruptions; an interruption loses `lost_minutes`."""
+        """Return candidates with speed and efficiency set; an interruption loses `lost_minutes`."""
         hours = lost_minutes / 60 + BOOT_HOURS
         found = with_speeds(list(candidates), self.bandwidths)
         usual = self.usual
@@ -130,8 +130,8 @@ def learned(records: Iterable[NodeRecord], now: datetime) -> History:
 def with_speeds(candidates: Sequence[Candidate], measured: Mapping[str, float]) -> list[Candidate]:
     """Return the candidates with their speed: as `measured` for their type, else by the data sheet.
 
-    A measured bandwidth is only a part of the data sheet's. So data sheets are multiplied by the
-    median part among the measured types. A GPU without a data sheet counts as the slowest GPU.
+    Measured bandwidths are lower than those of data sheets, which are multiplied by the median
+    ratio among the measured types. A GPU without a data sheet counts as the slowest GPU.
     """
     types = {one.type.name: one.type for one in candidates}
     sheets = {name: by_ec2_name(kind.gpu, kind.gpu_memory_mb) for name, kind in types.items()}

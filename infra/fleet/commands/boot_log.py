@@ -1,4 +1,4 @@
-"""The last line of an EC2 node's boot log, from the fleet's bucket or else from its console."""
+"""The last line of an EC2 node's boot log, from the fleet's bucket or else the node's console."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OWN_LINE = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z .*")
 def last_messages(aws: Aws, fleet: Fleet, instances: Iterable[Instance]) -> dict[str, str]:
     """Return the last line of each instance's boot log or console, by id, as `its log ends: …`.
 
-    An instance is left out if AWS refuses: no error is raised, because the lines only explain.
+    An instance is left out if AWS gives neither.
     """
     wanted = list(instances)
     if not wanted:
@@ -52,7 +52,7 @@ def _log(aws: Aws, fleet: Fleet, place: str, instance: Instance) -> str:
 
 
 def _console(aws: Aws, instance: Instance) -> str:
-    """Ask for the present console output; EC2 machines before Nitro only give an older output."""
+    """Return the console's last line; EC2 machines before Nitro only give an old output."""
     for latest in (True, False):
         try:
             answer = aws.ec2(instance.aws_region).get_console_output(

@@ -25,7 +25,7 @@ SKEW = timedelta(minutes=1)  # AWS takes 5, and tokens that begin in the future 
 
 
 def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
-    """Check what a fleet needs in AWS and on this machine; a problem is a finding, no exception."""
+    """Check what a fleet needs in AWS and on this machine; a problem is a finding, not an error."""
     credentials, answer = _credentials(aws, fleet)
     found = [credentials, _clock(answer)]
     if credentials.ok:
@@ -61,7 +61,7 @@ def _clock(answer: Any) -> Finding:
 
 
 def time_of(answer: Any) -> datetime | None:
-    """Return the time in the header of AWS's answer, which may be a refusal; None without one."""
+    """Return the time in the header of AWS's answer or refusal; None if it has no time."""
     date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     return parsedate_to_datetime(date) if date else None
 

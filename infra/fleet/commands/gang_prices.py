@@ -25,10 +25,10 @@ class GangNeed:
 
 @dataclass(frozen=True, kw_only=True)
 class GangPrice:
-    """The nodes for the `min` jobs with which a gang begins, and for `max` jobs, with USD per hour.
+    """The nodes for the `min` jobs with which a gang begins, and for `max` jobs, and their price.
 
-    `type` is the instance type that these figures are for; it is requested first. `max_nodes` is at
-    most what the fleet's limits allow.
+    All figures are for nodes of `type`, which is requested first. `max_nodes` keeps within the
+    fleet's `nodes.max`. Prices are in USD per hour.
     """
 
     min: int

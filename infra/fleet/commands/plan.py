@@ -44,7 +44,7 @@ class FleetPlan:
         living: number of nodes that exist already.
         most_per_hour: USD of the largest fleet of the most expensive candidate, at most the cap.
         on_demand: USD per hour by AWS region and candidates' type; unknown prices are missing.
-        offers: empty for fleets in a single AWS region.
+        offers: which AWS regions offer which type; empty for a single AWS region.
         problems: reasons why `fleet up` would fail.
         warnings: settings of the fleet's file that can't be met in full.
     """

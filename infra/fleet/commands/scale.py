@@ -25,7 +25,7 @@ from trialfleet.infra.pool.machines import Room
 
 
 def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Progress) -> Launched:
-    """Make the fleet with the manager's inputs for nodes; `up.up` explains arguments and result."""
+    """Make the fleet from this machine, its manager; `up.up` explains arguments and result."""
     given = fleet_up.gather_inputs(aws, fleet)
     down_note.lift(fleet.called)
     history = ledgers.known_history(aws, fleet)
@@ -75,7 +75,7 @@ def _shrink(
 
 
 def _explain(aws: Aws, fleet: Fleet, whys: Mapping[str, str]) -> None:
-    """Record why nodes end, as no autoscaler does it here; ignore an unreachable record."""
+    """Write to the record of costs why nodes end; do nothing if AWS refuses."""
     with suppress(FleetError):
         listed = inventory.instances(aws, fleet, gone=True)
         record = ledgers.load(aws, fleet).noted(listed, datetime.now(UTC))

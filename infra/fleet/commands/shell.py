@@ -55,7 +55,7 @@ def node_called(word: str, nodes: Sequence[Instance], machines: Mapping[str, str
     """Return the node that a person means by `word`.
 
     `word` is an instance id, its beginning, or a key of `machines`: the node's name in the pool.
-    `nodes` include ended ones.
+    `nodes` may include ended ones.
 
     Raises:
         InputError: no node has this name, or several ids begin with it.

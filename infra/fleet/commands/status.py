@@ -44,7 +44,7 @@ class NodeStatus:
         wants_gpus: True if the fleet's trials need GPUs.
         boot_message: the last line of its boot log, if the pool doesn't know the node; else empty.
         cost: USD from its launch to `at`.
-        ended_by: why it has ended, by the fleet's record of costs; empty if unknown.
+        ended_by: why it has ended, as the fleet's record of costs says; empty if unknown.
     """
 
     instance: Instance
@@ -103,7 +103,7 @@ class NodeStatus:
 
     @property
     def is_late(self) -> bool:
-        """True if the node is older than the time that it may take to join the pool."""
+        """True if the node's age exceeds the time that a node may take to join the pool."""
         return self.age_minutes >= up.BOOT_MINUTES
 
     @property

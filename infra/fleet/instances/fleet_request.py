@@ -3,7 +3,8 @@
 AWS chooses among the request's capacity pools (type, zone, spot or on-demand) by
 `price-capacity-optimized` (spot) or `lowest-price` (on-demand), per unit of weighted capacity. A
 pool's weight is the expected finished work of its nodes, relative to the slowest pool. The target
-is the weight of `count` nodes of the slowest pool: at most `count` nodes come, fewer if faster.
+is the weight of `count` nodes of the slowest pool: at most `count` nodes come, fewer if
+they are of faster pools.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why AWS launched no node of the capacity pool `pool`; of all requested pools if None."""
+    """Why AWS launched no node of the capacity pool `pool`; None means all requested pools."""
 
     pool: Candidate | None
     code: str
@@ -74,10 +75,10 @@ class FleetRequest:
     """A request for nodes of one AWS region and lifecycle (spot or on-demand).
 
     Attributes:
-        name: ClientToken and tag; a repeated request has the same name.
+        name: its client token, and a tag of its instances; a repeated request has the same.
         pools: the capacity pools among which AWS chooses; each has a subnet.
-        least: AWS starts at least this number of nodes, or none. AWS gets it only for nodes that
-            serve gangs (trainings over several nodes). These are in one zone and have no weights.
+        least: AWS starts at least this number of nodes, or none. Only sent for nodes that serve
+            gangs (trainings over several nodes), which are in one zone and have no weights.
         expires: the end of the nodes' first lease.
         run: the run to which the nodes' costs belong; may be empty.
     """
@@ -91,7 +92,7 @@ class FleetRequest:
 
     @property
     def dearest(self) -> Candidate:
-        """The most expensive capacity pool; nodes' tags have its price until theirs is known."""
+        """The most expensive capacity pool; new nodes have its price as a tag at first."""
         return max(self.pools, key=lambda one: one.price)
 
     def send(self, aws: Aws, fleet: Fleet, prepared: Prepared) -> Answer:
@@ -190,13 +191,13 @@ class FleetRequest:
 
 
 def weights_of(pools: Sequence[Candidate], heaviest: int = HEAVIEST) -> dict[Candidate, int]:
-    """Return weighted capacities: `SLOWEST` for the slowest pool, for others at most `heaviest`."""
+    """Return the pools' weights: `SLOWEST` for the slowest pool, for others at most `heaviest`."""
     slowest = min(one.throughput for one in pools)
     return {one: min(heaviest, round(SLOWEST * one.throughput / slowest)) for one in pools}
 
 
 def _heaviest(fleet: Fleet, lifecycle: Lifecycle) -> int:
-    """Return the largest weight for which EC2 still accepts ceiling / weight as maximum price."""
+    """Return the largest weight at which the ceiling per unit of weight is enough for EC2."""
     if lifecycle != "spot" or fleet.spot.ceiling is None:
         return HEAVIEST
     return min(HEAVIEST, max(1, math.ceil(fleet.spot.ceiling / LEAST_MAX_PRICE) - 1))

@@ -1,10 +1,10 @@
 """Launches of EC2 nodes: one request to EC2 Fleet per AWS region, the best capacity pools first.
 
 A killed `fleet up` may have sent a request whose instances AWS does not list yet when `fleet up`
-runs again. So a request has a name, its ClientToken and tag, made from its content and the
-instances that AWS listed before. If AWS gets a name again within ten minutes, it returns the same
-instances. AWS would also repeat a refusal, so the next request has another number in its name
-(refused.py).
+runs again. So a request has a name, its client token, made from its content and the instances
+that AWS listed before. If AWS gets a name again within ten minutes, it returns the same
+instances. AWS would also repeat a refusal, so the request after a refusal has another
+number in its name (refused.py).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Refusal:
 
     @property
     def passes(self) -> bool:
-        """True if a later request may succeed, which is not so for limits and prices."""
+        """True if a later request may succeed; False for reasons like a quota or a price."""
         if self.code in {NO_REASON, *BUSY}:
             return True
         return UNAVAILABLE.get(self.code) in FLEETING
@@ -182,7 +182,7 @@ def _by_pool(instances: Sequence[Instance]) -> list[list[Instance]]:
 def _split(
     fleet: Fleet, living: Sequence[Instance], count: int, least: int
 ) -> dict[Lifecycle, int]:
-    """Divide `count` by the share of spot; for gangs, a part has at least `least` nodes or none."""
+    """Divide `count` into spot and on-demand nodes; for gangs, either is 0 or at least `least`."""
     have = sum(instance.lifecycle == "spot" for instance in living)
     spot = min(max(fleet.spot.nodes(len(living) + count) - have, 0), count)
     if fleet.gangs and count:
@@ -193,7 +193,7 @@ def _split(
 
 
 def requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Candidate]]:
-    """Yield the capacity pools of each request: each AWS region's best pools, then all others.
+    """Yield the capacity pools of each request, all of one AWS region; the best pools come first.
 
     With `one_type` a request has one instance type: a gang is as fast as its slowest node.
     """
@@ -213,7 +213,7 @@ def worth_most(pools: Sequence[Candidate]) -> list[Candidate]:
 
 @dataclass
 class _Order:
-    """The state of one launch; `known` are all instances, those that it has launched included."""
+    """The state of one launch; `known` are the fleet's instances, including new ones."""
 
     aws: Aws
     fleet: Fleet
@@ -229,7 +229,7 @@ class _Order:
 
     @property
     def zone(self) -> str | None:
-        """The zone for gangs' nodes: the oldest node's. None without nodes, or without gangs."""
+        """The oldest node's zone, in which gangs' new nodes must be; None if any zone will do."""
         running = [one for one in self.known if one.state in {"pending", "running"}]
         return running[0].zone if running and self.fleet.gangs else None
 
@@ -268,7 +268,7 @@ class _Order:
         return Launched(instances=instances, refusals=list(_refusals(answer, paid)))
 
     def set_prices(self, pools: Sequence[Candidate], instances: Sequence[Instance]) -> str:
-        """Correct price tags, which have the pools' highest price; return the error, or empty."""
+        """Set new nodes' price tags to their pool's price; return the error, or an empty text."""
         highest, by_price = max(one.price for one in pools), defaultdict[float, list[str]](list)
         for one in instances:
             if one.price is not None and one.price != highest:
@@ -289,7 +289,7 @@ class _Order:
         return nodes_within(self.fleet.price_cap.hour, used, candidate.price)
 
     def _patiently(self, pools: Sequence[Candidate], count: int, least: int) -> tuple[str, Answer]:
-        """Send a request again until AWS knows the nodes' new resources everywhere."""
+        """Send a request until AWS knows the new resources in it; return its name and answer."""
         for pause in (*retries.LATER, None):
             name = self._name(pools)
             request = FleetRequest(
@@ -310,7 +310,7 @@ class _Order:
         return name, answer
 
     def _answer(self, request: FleetRequest) -> Answer:
-        """Send a request; the answer includes the instances of an earlier request of this name."""
+        """Send a request; if one of this name was sent before, the answer has its instances."""
         answer = request.send(self.aws, self.fleet, self.prepared)
         earlier = any(one.code == TWICE for one in answer.failures)
         if earlier or not (answer.made or answer.failures):
@@ -322,7 +322,7 @@ class _Order:
 
     @property
     def _expires(self) -> str:
-        """Return the end of new nodes' first lease, which is the same for ten minutes."""
+        """Return the end of new nodes' first lease; within a ten-minute window it is the same."""
         end = datetime.fromtimestamp((self._window + 1) * WINDOW.total_seconds(), UTC)
         return names.time_text(end + timedelta(minutes=self.fleet.lease_minutes))
 
@@ -343,7 +343,7 @@ class _Order:
         return next(name for name in names if name not in vain)
 
     def _listed(self, request: FleetRequest) -> list[Instance]:
-        """Wait for the instances of an earlier request of this name; AWS lists them in seconds."""
+        """Wait some seconds until AWS lists the instances of an earlier request of this name."""
         made: dict[str, Instance] = {}
 
         def there() -> bool:
@@ -371,7 +371,7 @@ class _Order:
         )
 
     def _check_mendable(self, answer: Answer) -> None:
-        """Raise the first failure, unless a failure concerns its own capacity pool alone."""
+        """Raise the first failure, unless requests for other capacity pools may succeed."""
         if answer.failures and not any(map(_word, answer.failures)):
             one = answer.failures[0]
             error = {"Error": {"Code": one.code, "Message": one.message}}
@@ -406,12 +406,12 @@ def _refusals(answer: Answer, pools: Sequence[Candidate]) -> Iterator[Refusal]:
 
 
 def _is_unanswered(failure: Failure) -> bool:
-    """Return whether AWS may have launched despite `failure`; the request then keeps its name."""
+    """Return whether AWS may have launched nodes despite `failure`; a retry then keeps its name."""
     return failure.pool is None and failure.code in BUSY
 
 
 def _is_new(failure: Failure) -> bool:
-    """Return whether AWS failed because it does not yet know a new resource everywhere."""
+    """Return whether AWS failed because not all of its servers know a new resource yet."""
     if failure.code == "InvalidParameterValue":
         return "IAM Instance Profile" in failure.message
     return failure.code in JUST_MADE

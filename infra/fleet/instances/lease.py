@@ -23,7 +23,7 @@ OUTAGE, LEAST = timedelta(minutes=12), timedelta(minutes=1)
 
 
 def due(fleet: Fleet, instances: Iterable[Instance], now: datetime) -> list[Instance]:
-    """Return all living instances if any lease is due, as one call renews many; else none."""
+    """Return all living instances if any lease must be renewed now; else none."""
     length = timedelta(minutes=fleet.lease_minutes)
     soon = now + max(RENEWED * length, min(OUTAGE, length - LEAST))
     living = [instance for instance in instances if instance.alive]
@@ -33,7 +33,7 @@ def due(fleet: Fleet, instances: Iterable[Instance], now: datetime) -> list[Inst
 def renew(
     aws: Aws, fleet: Fleet, instances: Iterable[Instance], *, now: datetime | None = None
 ) -> list[Instance]:
-    """Renew the leases of existing instances; return all `instances` with their leases' new end."""
+    """Renew leases; return all `instances` with the new end, even those that no longer exist."""
     instances = list(instances)
     end = (now or datetime.now(UTC)) + timedelta(minutes=fleet.lease_minutes)
     tag: TagTypeDef = {"Key": names.EXPIRES_TAG, "Value": names.time_text(end)}

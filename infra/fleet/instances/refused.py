@@ -1,7 +1,7 @@
 """The names of requests that AWS has refused entirely, kept on this machine.
 
 AWS repeats its answer to a request of the same name. So after a refusal the next request has
-another name. If a process was killed before it got the answer, the name stays the same.
+another name. After a crash before the answer, the request keeps its name.
 """
 
 from __future__ import annotations

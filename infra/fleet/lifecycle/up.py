@@ -1,4 +1,4 @@
-"""`fleet up`: make the nodes' resources, then the nodes; if killed, the next call completes it."""
+"""`fleet up`: make the nodes' resources, then the nodes; after a crash, run it again."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class NodeInputs:
 
     Attributes:
         manager: HOST:PORT at which nodes find the pool.
-        own: the manager as an EC2 instance; None if it is none.
+        own: the manager's EC2 instance; None if it isn't on EC2.
         token: the pool's token for nodes; it is stored only in SSM.
         bundle: the program that turns a machine into a node.
         user_data: makes the script of a node's first boot from settings.
-        endpoint_url: AWS's endpoint, also for nodes; empty for AWS's own.
+        endpoint_url: the URL at which nodes reach AWS; empty for AWS's own.
     """
 
     manager: str
@@ -80,7 +80,7 @@ def gather_inputs(aws: Aws, fleet: Fleet) -> NodeInputs:
 
 
 def manager_address(fleet: Fleet, own: OwnInstance | None) -> str:
-    """Return the manager's HOST:PORT for nodes; InputError outside of EC2 without `manager:`."""
+    """Return the manager's HOST:PORT for nodes; InputError if neither `fleet` nor `own` has it."""
     host = fleet.manager or (own.address if own else "")
     if not host:
         raise InputError(
@@ -196,7 +196,7 @@ def count_for(fleet: Fleet, count: int | None) -> int:
 
 
 def node_settings(fleet: Fleet, inputs: NodeInputs, bucket_name: str) -> dict[str, Any]:
-    """Return the settings for a node's user data, except the run's name; none is a secret."""
+    """Return the settings for nodes' user data, all but the run's name; they hold no secret."""
     return {
         "schema": 1,
         "fleet": fleet.called,

@@ -35,7 +35,7 @@ class Bundle:
     sha256: str
 
     def key(self, fleet: str) -> str:
-        """Return the bundle's S3 key in the fleet's bucket; another content has another key."""
+        """Return the bundle's S3 key, made from the fleet's name and the SHA-256."""
         return f"{names.prefix(fleet)}bundle-{self.sha256}.tar.gz"
 
 

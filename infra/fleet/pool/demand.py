@@ -37,7 +37,7 @@ class Group:
     """Trials with equal requests, or jobs of one gang (a training over several jobs).
 
     Attributes:
-        requirements: the jobs' other requirements on a node, as a ClassAd expression.
+        requirements: what else the jobs require of a node, as a ClassAd expression.
         since: when the first job began to wait, or to run; None if HTCondor doesn't say.
         least: the smallest useful number of these jobs at once: 1, or a gang's minimum.
     """
@@ -137,7 +137,7 @@ def fleet_machines(
 
 
 def of_run(jobs: Iterable[Ad], run: str, folder: str = "") -> list[Ad]:
-    """Return the jobs of the run with this `folder`, or else this id `run`; without both, all jobs.
+    """Return the jobs of the run with this `folder`, or else this id `run`; all if both are empty.
 
     PoolError if several runs have the id.
     """
@@ -159,7 +159,7 @@ def quoted(text: str) -> str:
 
 
 def read_demand(jobs: Iterable[Mapping[str, Any]]) -> Demand:
-    """Return the demand by jobs' ClassAds, each for `JobCount` jobs; held jobs don't count."""
+    """Return the demand of jobs, without held ones; a ClassAd is for `JobCount` equal jobs."""
     jobs = list(jobs)
     return Demand(idle=_groups(jobs, {JobStatus.IDLE}), active=_groups(jobs, ACTIVE))
 
@@ -196,7 +196,7 @@ def _is_of_gang(job: Mapping[str, Any]) -> bool:
 
 
 def _least(job: Mapping[str, Any], begun: Mapping[int, int]) -> int:
-    """Return how many more of a gang's jobs need slots until it trains; 1 once it trains."""
+    """Return the smallest useful number of further jobs: 1, or what a gang lacks to train."""
     if not (gang := _gang(job)):
         return 1
     return max(1, int(number(job, "TrialfleetGangMin") or 1) - begun[gang])

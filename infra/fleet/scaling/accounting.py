@@ -1,4 +1,4 @@
-"""An autoscaler's costs: from the fleet's record in S3, and from what it has seen itself.
+"""A fleet's costs as its autoscaler knows them: by the record in S3, and by what it has seen.
 
 No node ends because the record is unreachable or damaged. The autoscaler then uses only what it has
 seen, and updates the record when S3 works again.
@@ -36,12 +36,12 @@ class CostLedger:
 
     @property
     def known(self) -> bool:
-        """True if the record of costs was read; else only what this process has seen counts."""
+        """True if the record of costs was read; if not, costs are only what this process saw."""
         return self._stored is not None
 
     @property
     def since(self) -> datetime:
-        """The start of the run; without a run, the start of this autoscaler."""
+        """The start of the run; if there is no run, the start of this autoscaler."""
         return self._ledger.runs.get(self._run, self._began)
 
     def spent(self, now: datetime) -> float:
@@ -49,7 +49,7 @@ class CostLedger:
         return self._ledger.cost(now, self.since)
 
     def seen(self, pool: Iterable[Machine], now: datetime) -> None:
-        """Note the fleet's nodes in the pool, with their figures; the next `note` saves them."""
+        """Add what the pool knows of the fleet's nodes; the next `note` saves it."""
         self._ledger = self._ledger.seen(pool, now)
 
     def history(self, now: datetime) -> History:
@@ -57,7 +57,7 @@ class CostLedger:
         return self._ledger.history(now)
 
     def explained(self, pool: Iterable[Machine], ending: Iterable[Removal]) -> None:
-        """Note why nodes drain or end; the next `note` saves it."""
+        """Add why nodes drain or end; the next `note` saves it."""
         whys = {node.instance: drain_text(node) for node in pool}
         ended = {one.instance: whys.get(one.instance) or one.reason for one in ending}
         self._ledger = self._ledger.explained(whys | ended)

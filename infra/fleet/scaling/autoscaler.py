@@ -1,8 +1,7 @@
 """The autoscaler on the manager: each step reads AWS and the pool, decides, and acts.
 
 A step may fail or be killed at any point, because the next one reads everything again. A step first
-renews the nodes' leases. A failed call only affects actions that need its result: no other node
-ends or stays because of it.
+renews the nodes' leases. A failed call only affects actions that need its result.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class Step:
         nodes: number of nodes by phase, such as idle.
         price_per_hour: USD of all living nodes.
         spent: USD since `since`.
-        since: start of the run; without a run, of this autoscaler.
+        since: start of the run; if there is no run, of this autoscaler.
         stopped: why the run's trials, or the whole run, must end at the cap on costs; else empty.
         ended: number of jobs that were removed from the queue because of `stopped`.
         instances: those alive at or after `since`, from the record of costs.
@@ -135,9 +134,9 @@ class Autoscaler:
         planned: datetime | None = None,
         progress: Progress = lambda _: None,
     ) -> None:
-        """Scale for `run`, with costs since its start, or for all trials, with costs from now on.
+        """Scale for `run`, counting costs since its start, or for all trials, counting from now.
 
-        If a recorded start is earlier than `planned`, it is that of another run with the same id.
+        A recorded start before `planned` is ignored: it is of another run with the same id.
         """
         self._aws, self._fleet, self._connections = aws, fleet, connections
         self._run, self._progress = run, unfailing(progress)
@@ -232,7 +231,7 @@ class Autoscaler:
         )
 
     def _has_left_its_slots(self) -> bool:
-        """Return whether no node is busy only with this run, whose claims may outlive its jobs."""
+        """Return whether this run, whose claims may outlive its jobs, has no node to itself."""
         nodes = self._connections.read_all(self._fleet.called).nodes
         return not any(
             node.idle_since is None and all(trial.run == self._run for trial in node.trials)
@@ -324,7 +323,7 @@ class Autoscaler:
     # --- Acting -----------------------------------------------------------------------------------
 
     def _end_trials(self, stop: Stop | None, limits: Limits) -> tuple[int, Limits, str]:
-        """Remove the jobs that `stop` ends; return their number, the new limits and the error."""
+        """Remove the jobs that `stop` ends; return their number, updated limits, and the error."""
         if stop is None or not self._run:  # without a run it is unknown whose trials to stop
             return 0, limits, ""
         try:

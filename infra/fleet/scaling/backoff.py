@@ -33,7 +33,7 @@ class Backoff:
         self._until, self._length = None, self._first
 
     def reason(self, now: datetime) -> str:
-        """Return why and until when launches pause; empty without a pause."""
+        """Return why and until when launches pause; empty if they don't."""
         if self._until is None or now >= self._until:
             return ""
         return f"{self._reason}; retried at {self._until:%H:%M:%S} UTC"
@@ -71,7 +71,7 @@ class UnfitNodes:
 class UnmatchedTrials:
     """Trials that match no node although a node has room for them: new nodes would not help.
 
-    Trials of equal requests leave the demand for a while, longer each time, until one runs.
+    All trials with the same requests don't count as demand for a while, longer each time.
     """
 
     def __init__(self) -> None:

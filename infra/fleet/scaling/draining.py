@@ -38,7 +38,7 @@ def drain(node: Machine, removal: Removal, program: str = "") -> str:
 
     A second call changes nothing. With `removal.only_idle` a node that has got a job meanwhile is
     not drained. The node advertises the reason as `DrainReason`, after the prefix `OURS`. PoolError
-    without a pool or without `condor_drain`, whose path is `program`.
+    if there is no pool, or no `condor_drain`; `program` is its path.
     """
     program = program or _tool()
     if node.draining:
@@ -107,7 +107,7 @@ def _wait(asked: set[str], progress: Progress) -> None:
 
 
 def described(node: Machine) -> str:
-    """Return the names of the trials that a node runs; without names, the number of its jobs."""
+    """Return the names of the trials that a node runs; if unknown, the number of its jobs."""
     return ", ".join(trial.node for trial in node.trials) or f"{len(node.jobs)} job(s)"
 
 

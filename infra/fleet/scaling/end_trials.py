@@ -12,7 +12,7 @@ OVER = f"(JobStatus == {JobStatus.REMOVED} || JobStatus == {JobStatus.COMPLETED}
 
 
 def end(run: str, stop: Stop, folder: str = "") -> int:
-    """Remove the jobs of a run's trials, with `stop.finals` also full trainings; return the number.
+    """Remove the jobs of a run's trials, and with `stop.finals` of full trainings; return how many.
 
     The jobs' logs get the reason, and POST scripts of DAG nodes report it to the optimiser's
     service. Without `folder` the id `run` identifies the run; PoolError if several runs have it.

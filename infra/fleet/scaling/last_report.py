@@ -32,7 +32,7 @@ def kept_lifetimes(fleet: str) -> dict[str, Lifetime]:
 
 
 def lines_in(value: Any) -> dict[str, Lifetime]:
-    """Return the instances in the data of a report or of a kept file; none if it is damaged."""
+    """Return the instances in a report or a kept file; an empty dict if it is damaged."""
     try:
         return parse_lines(value or {})
     except ValueError:
@@ -45,6 +45,6 @@ def read_report(path: Path) -> dict[str, Any] | None:
 
 
 def run_report(own: Path, fleet: str, run: str) -> dict[str, Any] | None:
-    """Return a run's last report, from its file `own` or else the fleet's; None without one."""
+    """Return a run's last report, from its file `own` or else the fleet's; None if neither."""
     reports = filter(None, map(read_report, (own, default_report(fleet))))
     return next((report for report in reports if report.get("run") in {run, ""}), None)

@@ -3,8 +3,8 @@
 Costs are an estimate of EC2's bill for the instances alone, without disks and traffic:
 
 - The price is the one at the launch; a spot price may have changed since.
-- The end is the time that AWS reports. Otherwise it is the first poll without the instance, or the
-  end of its lease if earlier: late by at most the time between two polls, never early.
+- The end is the time that AWS reports; if it reports none, the first poll without the instance, or
+  the end of its lease if earlier: late by at most the time between two polls, never early.
 - Instances that began and ended between two polls more than an hour apart are missing.
 """
 
@@ -116,7 +116,7 @@ class Ledger:
         return replace(self, lifetimes=recent, runs=runs)
 
     def with_kept(self, kept: Ledger) -> Ledger:
-        """Return this record combined with `kept`; an instance's end may be in either of them."""
+        """Return this record combined with `kept`; an instance has ended if either says so."""
         lifetimes = {**kept.lifetimes, **self.lifetimes}
         ended = {k: v for k, v in kept.lifetimes.items() if v.ended and not lifetimes[k].ended}
         return Ledger(lifetimes=lifetimes | ended, runs={**kept.runs, **self.runs})
@@ -139,7 +139,7 @@ class Ledger:
         return learned((_record(one, now) for one in recent if one.zone), now)
 
     def explained(self, whys: Mapping[str, str]) -> Ledger:
-        """Return the record with reasons `whys` by id; an ended instance keeps its old reason."""
+        """Return the record with the reasons `whys`, by id; an ended instance keeps its own."""
         new = {
             name: replace(life, why=whys[name])
             for name, life in self.lifetimes.items()
@@ -152,9 +152,9 @@ class Ledger:
         return {k: v for k, v in self.lifetimes.items() if v.ended is None or v.ended > moment}
 
     def begun(self, run: str, now: datetime, planned: datetime | None = None) -> Ledger:
-        """Return the record with the start of `run`: as already recorded, or else `now`.
+        """Return the record with the start of `run`: the recorded one, or else `now`.
 
-        If a recorded start is earlier than `planned`, it is that of another run with the same id.
+        A recorded start before `planned` is replaced: it is of another run with the same id.
         """
         known = self.runs.get(run)
         if known and planned and known < planned:
@@ -209,7 +209,7 @@ def _ended(lifetime: Lifetime, now: datetime) -> Lifetime:
 
 
 def parse(value: Any) -> Ledger:
-    """Return the record from JSON data that `plain` made; ValueError if it is invalid."""
+    """Return the record from JSON data; ValueError if it is invalid."""
     try:
         runs = {str(run): datetime.fromisoformat(began) for run, began in value["runs"].items()}
         return Ledger(lifetimes=parse_lines(value["instances"]), runs=runs)
@@ -218,7 +218,7 @@ def parse(value: Any) -> Ledger:
 
 
 def parse_lines(value: Any) -> dict[str, Lifetime]:
-    """Return instances by id, from JSON data that `plain` made; ValueError if it is invalid."""
+    """Return instances by id, from JSON data; ValueError if it is invalid."""
     try:
         return {str(name): _parse_line(line) for name, line in value.items()}
     except (LookupError, TypeError, AttributeError) as error:

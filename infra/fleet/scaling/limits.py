@@ -42,7 +42,7 @@ class Limits:
     paused: str = ""
 
     def run_pays_for(self, rate: float) -> int:
-        """Return how many new nodes the rest of `run_cap` pays for until they have booted.
+        """Return how many new nodes can boot before `run_cap` is used up.
 
         Existing nodes cost `rate` USD per hour.
         """

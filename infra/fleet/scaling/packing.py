@@ -15,7 +15,7 @@ from trialfleet.infra.pool.machines import Room
 
 @dataclass(frozen=True, kw_only=True)
 class Packing:
-    """The nodes that waiting trials use, the number of `new` ones, and trials that fit on none."""
+    """The nodes that waiting trials use, the number of new nodes, and trials that fit on none."""
 
     used: frozenset[str]
     new: int
@@ -27,7 +27,7 @@ def pack(
 ) -> Packing:
     """Place trials, the largest first, each on the first node with room.
 
-    `free` is the room on existing and coming nodes, in the order of filling; `new` is a new node's.
+    `free` is the room on existing and coming nodes, to be filled in this order, `new` on a new one.
     A gang (a training over several jobs) is left out if it can't begin with `most` new nodes.
     """
     left = dict(free)

@@ -48,7 +48,7 @@ class Watch:
     def living(
         self, listed: Iterable[Instance], now: datetime, silent: Collection[str] = ()
     ) -> list[Instance]:
-        """Return the living instances: listed ones, and new ones that AWS does not list yet.
+        """Return the living instances of `listed`, and new ones that AWS does not list yet.
 
         A new instance counts as alive for two minutes, or as long as its AWS region is `silent`.
         """
@@ -74,7 +74,7 @@ class Watch:
         usual: Room,
         now: datetime,
     ) -> list[Node]:
-        """Join instances with the pool's machines; others get their type's room, or `usual`."""
+        """Join each instance with its machine; without one, the room is its type's, or `usual`."""
         if self._blind:
             self._seen = dict.fromkeys(self._seen, now)
             self._blind = False
@@ -94,7 +94,7 @@ class Watch:
 
 
 def usual_room(room: Room, kind: str, nodes: Iterable[Node]) -> Room:
-    """Return the room of a new node of type `kind`: `room`, but no more than joined nodes have."""
+    """Return the room of a new node of type `kind`: `room`, limited to what such nodes have."""
     for node in nodes:
         if node.machine and node.instance.type == kind:
             room = room.within(node.machine.total)

@@ -106,7 +106,7 @@ def decide(demand: Demand, nodes: Sequence[Node], limits: Limits, now: datetime)
 def unmatched_trials(
     demand: Demand, nodes: Sequence[Node], limits: Limits, now: datetime
 ) -> list[tuple[Group, Node]]:
-    """Return trials that wait although a node has been free for a while, each with that node.
+    """Return groups of waiting trials, each with a node that has long been free for them.
 
     HTCondor matches within seconds. So the trials' requirements exclude this node, and would also
     exclude a new node of the same type.
@@ -190,14 +190,14 @@ class _Fleet:
 
 
 class _Allowance(NamedTuple):
-    """How many new nodes are allowed, and the limit that excludes more."""
+    """How many new nodes are allowed, and the tightest limit in words."""
 
     nodes: int
     bound: str
 
 
 def _allowance(fleet: _Fleet) -> _Allowance:
-    """Return how many new nodes all limits allow; money must last until a node is useful."""
+    """Return how many new nodes all limits allow; the money must last until they have booted."""
     limits, rate = fleet.limits, fleet.rate(fleet.besides(GONE))
     bounds = {
         f"the fleet has at most {limits.max_nodes} nodes": limits.max_nodes - len(fleet.nodes)
@@ -277,8 +277,8 @@ def left_alone(
 ) -> Decision:
     """Return the nodes to release when the fleet loses its autoscaler; `min_nodes` stay.
 
-    Idle, sick and coming nodes go, unless trials of `demand`, which is that of all runs, wait for
-    them. Busy nodes stay, and shut themselves down when idle later.
+    Idle, sick and coming nodes go, unless trials of any run wait for them. Busy nodes stay, and
+    shut themselves down when idle later.
     """
     fleet = _Fleet(nodes, limits, now)
     used = pack(demand.idle, fleet.free(), limits.room, 0).used
@@ -291,7 +291,7 @@ def left_alone(
 
 
 def _without(fleet: _Fleet, going: Sequence[Node], reason: str) -> Decision:
-    """Return the decision to drain `going`, or end them if not in the pool, and end gone nodes."""
+    """Return the decision to end gone nodes, and to drain `going`, or end those not in the pool."""
     drain = (Removal(instance=node.id, reason=reason) for node in going if node.machine)
     coming = (Removal(instance=node.id, reason=reason) for node in going if not node.machine)
     return Decision(drain=tuple(drain), terminate=(*_ended(fleet), *coming))

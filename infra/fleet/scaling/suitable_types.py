@@ -15,7 +15,7 @@ from trialfleet.infra.pool.machines import Room
 
 @dataclass(frozen=True, kw_only=True)
 class SuitableTypes:
-    """For each instance type, the room for a job `need`; a gang begins with `least` such jobs."""
+    """The room on each instance type for jobs that request `need`; a gang begins with `least`."""
 
     need: Room
     rooms: dict[str, Room]

@@ -269,12 +269,12 @@ class Fleet(Section):
 
     @property
     def clusters(self) -> bool:
-        """True if nodes go into a cluster placement group, as far as their type allows."""
+        """True if nodes of types that allow it go into a cluster placement group."""
         return self.gangs is not None and self.gangs.placement_group
 
     @property
     def efa(self) -> bool:
-        """True if nodes get an Elastic Fabric Adapter, as far as their type has one."""
+        """True if nodes of types that have an Elastic Fabric Adapter get one."""
         return self.gangs is not None and self.gangs.efa
 
     @model_validator(mode="after")

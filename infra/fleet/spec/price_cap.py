@@ -22,7 +22,7 @@ def nodes_within(cap: float | None, used: float, price: float) -> int:
 
 
 def run_cap_reached(cap: float | None, spent: float) -> str:
-    """Return why a run must end if it has spent its cap; else, or without a cap, an empty text."""
+    """Return why a run must end: it has spent its cap; empty if it hasn't, or has no cap."""
     if cap is None or spent < cap:
         return ""
     return f"the run's cap of ${cap:.2f} is reached: ${spent:.2f} is spent"
