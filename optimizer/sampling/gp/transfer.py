@@ -46,7 +46,7 @@ class Teachers:
         return np.array(means), np.array([by[0] for _, _, by, _ in found])
 
     def nearest(self, rows: Array, values: Array) -> list[int]:
-        """Return the indices of a few tasks whose means correlate best with `values`, by rank."""
+        """Return the indices of a few tasks, by the rank correlation of their means to `values`."""
         means = self.means(rows)
         ranks = _centred(rankdata(values))
         scores = [float(_centred(rankdata(means[:, i])) @ ranks) for i in range(len(self))]
@@ -82,7 +82,7 @@ class TaughtMeans:
     """The prior mean of a task, in S samples of its teachers' weights."""
 
     def __init__(self, teachers: Teachers, centres: Array, weights: Array) -> None:
-        """Combine k teachers with c, their means over this task's points, and w, S × k."""
+        """Combine k teachers: `centres` are their c_i, `weights` are S samples of their w_i."""
         self._teachers = teachers
         self._centres = centres
         self.weights = weights
