@@ -80,7 +80,7 @@ class RegionStudy:
             self._study_id = self._load_or_create()
 
     def ask(self, node: str) -> Assignment | Refused:
-        """Return the trial of `node`, always the same; a refusal if it is over or must not begin."""
+        """Return the trial of `node`, always the same; Refused if it is over or must not begin."""
         with self._storage_errors():
             known = self._find(node)
             if known is not None:

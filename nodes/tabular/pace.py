@@ -11,8 +11,8 @@ SECONDS = 0.05  # between checks, approximately
 class Pace:
     """Counts steps between checks: as many as take about SECONDS, and at most `most`.
 
-    The number begins with 1 and at most doubles, because a GPU's first steps are only queued, and
-    so seem to take no time.
+    The number begins with 1 and at most doubles from check to check, because a GPU's first steps
+    are only queued, and so seem to take no time.
     """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
