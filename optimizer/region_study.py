@@ -185,7 +185,7 @@ class RegionStudy:
         return self._assignment(best) if best else None
 
     def stopped(self) -> Refused | None:
-        """Return why too many failed trials stop the region; None if they don't."""
+        """Return a refusal if too many failed trials stop the region, else None."""
         return refusal("region", self._facts(NO_FACTS))
 
     def nodes(self) -> set[str]:

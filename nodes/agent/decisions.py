@@ -122,7 +122,7 @@ def decide(memory: Memory, seen: Seen, rules: Rules) -> Decision:
 
 
 def noted(memory: Memory, seen: Seen) -> Memory:
-    """Update `memory` by `seen`: the lease's end, the joining, since when the node is idle."""
+    """Return `memory` with what `seen` shows of the lease's end, the joining and idleness."""
     joined = memory.joined or (seen.startd is not None and seen.in_collector)
     idle_since = memory.idle_since if memory.idle_since is not None else seen.uptime
     return replace(

@@ -97,7 +97,7 @@ def hash_of_sources() -> str:
 
 
 def architectures() -> tuple[str, ...]:
-    """Return the visible GPUs' architectures; without a GPU, those of usual data-centre GPUs."""
+    """Return the visible GPUs' architectures; if there is none, those of usual data-centre GPUs."""
     visible = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
     if not visible:
         visible = {(7, 5), (8, 0), (8, 6), (8, 9), (9, 0)}

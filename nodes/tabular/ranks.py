@@ -55,7 +55,7 @@ class Ranks:
     """One rank's communication with all others. If it is the only one, the methods cost nothing.
 
     Attributes:
-        local_rank: its number on its machine, and its GPU's index among the trial's GPUs there.
+        local_rank: the rank's number on its machine, and its GPU's index among the trial's there.
         in_gang: True if the ranks may be on several machines, and their number can change.
         wire: the type in which `sums` sends float32.
     """

@@ -62,7 +62,7 @@ class PreviousTasks:
     region: str
 
     def known(self, space: SearchSpace) -> tuple[list[str], Teachers] | None:
-        """Return names and models of the tasks with two or more results in `space`, if any."""
+        """Return names and models of tasks with two or more results in `space`, else None."""
         from trialfleet.optimizer.sampling.gp.transfer import Teachers
 
         key = space.model_dump_json()

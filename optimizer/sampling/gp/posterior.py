@@ -35,7 +35,7 @@ class PriorMeans(Protocol):
         """Return the means at m points, S × m."""
 
     def with_gradient(self, rows: Array) -> tuple[Array, Array]:
-        """Return the means at m points, S × m, and their gradients by d numbers, S × m × d."""
+        """Return the means at m points, S × m, and their gradients by d coordinates, S × m × d."""
 
 
 class Likelihood:
@@ -188,7 +188,7 @@ class Posteriors:
         return self._means(cross), self._deviations(np.matmul(cross, self._whitening))
 
     def with_gradient(self, rows: Array) -> tuple[Array, Array, Array, Array]:
-        """Return μ and √v at m points, S × m, and their gradients by d numbers, S × m × d.
+        """Return μ and √v at m points, S × m, and their gradients by d coordinates, S × m × d.
 
         The gradient by a choice is 0.
         """
