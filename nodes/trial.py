@@ -106,8 +106,8 @@ def run(train: Callable[[Trial], object]) -> NoReturn:
     """Train this process's trial, and then the next trials of the same job.
 
     After `complete` or `stop` the process gets the job's next trial, if there is one. After any
-    other end, such as an exception, the process ends, and the next trial gets a new process. For a
-    single trial, also by hand, this is the same as `train(start())`.
+    other end, such as an exception, the process ends, and the next trial gets a new process. With a
+    single trial, or if you run it by hand, this is the same as `train(start())`.
 
     Each trial has its own working directory, stdout and stderr. Until the trial calls `restore`,
     SIGTERM ends the process. Everything else is kept: imports, caches, a GPU's context, random
@@ -413,7 +413,7 @@ def _hand_over() -> None:
 
 
 def _agent() -> socket.socket | None:
-    """Return the socket to the job's agent, for further trials; None without one, or if taken."""
+    """Return the socket to the job's agent, for further trials; None if there is none."""
     number = os.environ.pop(
         "TRIALFLEET_STAYS", ""
     )  # programs that the trainer starts don't inherit it

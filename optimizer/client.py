@@ -134,7 +134,7 @@ def _exchange(connection: Socket, words: list[str], folder: str) -> tuple[int, s
 
 
 def _receive(connection: Socket, words: list[str], folder: str) -> bytes:
-    """Return the next bytes of a reply, none at its end; ServiceError after REPLY_SECONDS."""
+    """Return a reply's next bytes, b"" at its end; ServiceError after REPLY_SECONDS of silence."""
     connection.settimeout(NOTE_SECONDS)
     silent = 0.0
     while True:
@@ -168,7 +168,7 @@ def _logs(folder: str) -> bool:
 
 
 def _note(folder: str, error: str, *, waiting: bool = False) -> float:
-    """Record why no service answers; return the seconds since the first record after an answer.
+    """Record why no service answers; return for how many seconds none has answered.
 
     The result is infinite if the record can't be written.
     """
@@ -236,7 +236,7 @@ def _start_and_connect(folder: str, start: list[str]) -> Socket:
 
 
 def _start(folder: str, command: list[str]) -> subprocess.Popen[bytes] | None:
-    """Start the service with LOCK as standard input; None if another process has that lock."""
+    """Lock the file LOCK and start the service with it; None if another process holds the lock."""
     import fcntl
 
     try:

@@ -1,7 +1,7 @@
 """Reasons why a region must not begin a trial, a full training or a gate, the most important first.
 
 A full training makes a region's final model from the best settings. A gate compares this model with
-the current one. Callers gather `Facts`; a fact that is left out never refuses anything.
+the current one. Callers gather `Facts`; a fact that they leave out is no reason to refuse.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The owner of a run's trials in the database: the one manager machine that may write them.
 
-On one machine a lock prevents a second optimiser's service, which alone writes trials. But two
-managers may use one database, and plan runs of the same name. So the first manager that writes
-records itself as the owner, in one transaction. The owner is checked before every write. A user can
-make another manager the owner.
+Only a run's optimiser service writes trials, and on one machine a lock prevents a second service.
+But two managers may use one database, and plan runs of the same name. So the first manager that
+writes records itself as the owner, in one transaction. The owner is checked before every write. A
+user can make another manager the owner.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def here(folder: Path) -> Owner:
 
 
 def _machine(host: str) -> str:
-    """Return a digest of this machine's id (of `host` without an id), because the id is private."""
+    """Return a digest of this machine's private id, or of `host` if it has no id."""
     identity = ""
     with suppress(OSError):
         identity = MACHINE_ID.read_text().strip()
@@ -65,7 +65,7 @@ class Ownership:
     """The right to write one run's trials. Not thread-safe. Methods may raise OptimizerError."""
 
     def __init__(self, storage: TrialStorage, run: str, own: Owner) -> None:
-        """Take the run's name, unique in the database, and this manager; access no database."""
+        """Take the run's name, unique in the database, and this manager as `own`."""
         self._engine = storage.engine
         self._run = run
         self._own = own
@@ -77,7 +77,7 @@ class Ownership:
             return self._read() or self._claim()
 
     def other(self) -> Owner | None:
-        """Return the owner if it isn't this manager, else None; without one, record this one."""
+        """Return the result of `owner()` if it isn't this manager, else None."""
         owner = self.owner()
         return None if self.is_ours(owner) else owner
 
@@ -94,7 +94,7 @@ class Ownership:
         return (owner.machine, owner.folder) == (self._own.machine, self._own.folder)
 
     def take_over(self) -> Owner | None:
-        """Record this manager as the owner; return the previous owner if it was another one."""
+        """Record this manager as the owner; return the previous owner, None if it is the same."""
         with self._storage_errors():
             previous = self._read() or self._claim()
             with self._engine.begin() as connection:

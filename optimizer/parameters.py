@@ -124,7 +124,7 @@ class FloatParameter(Parameter):
 
     @property
     def count(self) -> int | None:
-        """Number of values; None without a step."""
+        """Number of values; None if there is no step."""
         if self.step is None:
             return None
         return int((_exact(self.high) - _exact(self.low)) / _exact(self.step)) + 1

@@ -80,7 +80,7 @@ class RegionStudy:
             self._study_id = self._load_or_create()
 
     def ask(self, node: str) -> Assignment | Refused:
-        """Return the trial for `node`, the same until its outcome is recorded, or a refusal."""
+        """Return the trial of `node`, always the same; Refused if it is over or must not begin."""
         with self._storage_errors():
             known = self._find(node)
             if known is not None:
@@ -92,7 +92,7 @@ class RegionStudy:
             return self._assignment(self._create(node))
 
     def refusal(self, facts: Facts = NO_FACTS) -> Refused | None:
-        """Return why no further trial may begin, by `facts` and the stored trials, or None."""
+        """Return why, by `facts` and the stored trials, no further trial may begin, else None."""
         return refusal("trial", self._facts(facts))
 
     def _facts(self, facts: Facts) -> Facts:
@@ -180,12 +180,12 @@ class RegionStudy:
             return list(self._trials())
 
     def best(self) -> Assignment | None:
-        """Return parameters and seed of the best complete trial (of equals the first), or None."""
+        """Return the best complete trial, the first among equals; None if there is none."""
         best = best_trial(self.trials(), self._settings.direction)
         return self._assignment(best) if best else None
 
     def stopped(self) -> Refused | None:
-        """Return why too many failed trials stop the region; None if they don't."""
+        """Return a refusal if too many failed trials stop the region, else None."""
         return refusal("region", self._facts(NO_FACTS))
 
     def nodes(self) -> set[str]:
@@ -198,7 +198,7 @@ class RegionStudy:
         return [str(trial.user_attrs["node"]) for trial in running]
 
     def ask_ahead(self) -> bool:
-        """Compute the next trial's parameters in advance; False if known or not needed."""
+        """Compute the next trial's parameters in advance; False if that is done or not needed."""
         with self._storage_errors():
             before = self._ahead
             if self._trials() and not self.refusal():
@@ -227,7 +227,7 @@ class RegionStudy:
         return self._cached
 
     def _once_each(self, trials: list[FrozenTrial]) -> list[FrozenTrial]:
-        """Return one trial per DAG node, by number; set other running trials of the node to PRUNED.
+        """Return one trial per DAG node, and set other running trials of the node to PRUNED.
 
         Optuna's own ask (not used here) stores a trial twice if the connection breaks.
         """

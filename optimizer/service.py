@@ -71,7 +71,7 @@ class Handler(Protocol):
         """A file descriptor, readable after an event (such as a job's message), or None."""
 
     def noticed(self) -> None:
-        """Handle the events of `descriptor`, idempotently, as the service may die."""
+        """Handle the events of `descriptor`; idempotent, because the service may die meanwhile."""
 
 
 def serve(
@@ -85,7 +85,7 @@ def serve(
 
     Call `serve` from the main thread of a separate process: it handles SIGTERM and SIGINT, and logs
     to stderr. `make_handler` may import slowly, so it is called only once the lock is held. If
-    another service has the lock, `serve` waits with `wait_for_lock`, and else returns at once.
+    another service has the lock, `serve` waits if `wait_for_lock`, otherwise it returns at once.
 
     Raises:
         OSError: the folder is missing or not writable.
@@ -191,7 +191,7 @@ class _Loop:
         self._updates = updates
 
     async def run(self, listener: socket.socket) -> None:
-        """Serve until a signal or the timeout; clients left waiting ask the next service."""
+        """Serve until a signal or the timeout; clients still waiting then ask the next service."""
         if (descriptor := self._handler.descriptor) is not None:
             asyncio.get_running_loop().add_reader(descriptor, self._notice)
         server = await asyncio.start_unix_server(self._take_in, sock=listener, backlog=BACKLOG)
@@ -292,7 +292,7 @@ class _Loop:
             log.exception("event")
 
     def _done(self, background_work: Callable[[], bool]) -> bool:
-        """Do background work; return its result, or False on an error, as it is optional."""
+        """Do background work and return its result; log an error, and return False then."""
         try:
             return background_work()
         except Exception:

@@ -52,7 +52,6 @@ Problem = tuple[tuple[str | int, ...], str, object]
 
 
 def _parse(given: Any) -> Any:
-    """Check one entry without a pydantic union, which would add its type to an error's location."""
     if isinstance(given, Parameter):
         return given
     if isinstance(given, Mapping):
@@ -109,7 +108,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
     def active(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Return name and value of each active parameter, in the study file's order.
 
-        A parameter that `values` lacks has its default. Names of no parameter are left out.
+        A parameter that `values` lacks has its default. Other names in `values` are ignored.
         """
         full = self.defaults() | dict(values)
         if not self._has_conditions:

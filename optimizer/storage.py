@@ -179,8 +179,8 @@ def _open_sqlite(url: URL) -> TrialStorage:
 def _create_sqlite(url: URL, path: Path) -> None:
     """Create the file with its tables under a temporary name, then at `path` unless one exists.
 
-    Otherwise two processes that create the tables at once could both fail, and a crash could leave
-    only some of the tables.
+    Without the temporary name, two processes that create the tables at once could both fail, and a
+    crash could leave only some of the tables.
     """
     temporary = path.with_name(f".{secrets.token_hex(6)}.tmp")
     try:

@@ -32,8 +32,8 @@ def parse_storage(url: str) -> URL:
     """Return the parts of a database's URL.
 
     Raises:
-        ValueError: the URL is invalid, or an unescaped '@' would make a part of the password look
-            like another part. The message repeats nothing of the URL.
+        ValueError: the URL is invalid, or has an unescaped '@' in user, password or options. The
+            message repeats nothing of the URL, because it may contain a part of the password.
     """
     try:
         parsed = make_url(url)
@@ -61,7 +61,7 @@ def redacted(url: URL) -> str:
 
 
 def secrets_of(url: URL) -> Iterator[str]:
-    """Yield the secret parts of a URL, in each quoting that a database driver may print."""
+    """Yield the secret parts of a URL, in each spelling that a database driver may print."""
     for secret in filter(None, [url.password and str(url.password), *_secret_options(url)]):
         yield from {secret, quote(secret, safe=""), quote_plus(secret), repr(secret)[1:-1]}
 

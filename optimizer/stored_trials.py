@@ -80,7 +80,7 @@ class Reader(Protocol):
         """Return the trials of each study by its name, if possible all as of one moment."""
 
     def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return, for each study name in `numbers`, the trial with that number and all data."""
+        """Return for each study in `numbers` the trial with that number, with all attributes."""
 
 
 class TrialState(IntEnum):
@@ -115,7 +115,7 @@ class StoredTrial:
 
     @cached_property
     def ran(self) -> tuple[float, float] | None:
-        """Start and end of a finished trial's job in Unix seconds; None if unknown.
+        """Start and end of a finished trial's job in Unix seconds; None if it isn't finished.
 
         If the job's times are unknown, those of the trial's creation and outcome are used.
         """
@@ -175,10 +175,10 @@ def _decoded(text: str) -> Any:
 
 
 def is_own(trial: FrozenTrial | StoredTrial) -> bool:
-    """Return whether a trial was created for a DAG node of the region, and is no closed duplicate.
+    """Return whether a trial was created for a DAG node of the region, and is no duplicate.
 
-    Trials of other programs lack the attribute `node`. A closed duplicate is PRUNED like an
-    abandoned trial, but has no error.
+    Trials of other programs lack the attribute `node`. A duplicate (a second trial of a node) is
+    PRUNED like an abandoned trial, but has no error.
     """
     attributes = trial.user_attrs
     is_closed = trial.state == TrialState.PRUNED
@@ -203,7 +203,7 @@ def best_trial(trials: Iterable[AnyTrial], direction: Direction) -> AnyTrial | N
 
 
 def count_cut_off(trials: Iterable[StoredTrial | FrozenTrial]) -> int:
-    """Return the number of unfinished trials with failed attempts: they awaited a retry."""
+    """Return the number of unfinished trials of which an attempt has failed."""
     return sum(bool(t.user_attrs.get(FAILURES)) and not t.state.is_finished() for t in trials)
 
 

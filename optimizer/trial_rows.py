@@ -20,10 +20,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 
 class TrialStorage(RDBStorage):
-    """Optuna's storage class and tables. Methods may raise sqlalchemy.exc.SQLAlchemyError."""
+    """Optuna's storage with two faster methods. They may raise sqlalchemy.exc.SQLAlchemyError."""
 
     def begin(self, study_id: int, trial: FrozenTrial) -> FrozenTrial:
-        """Store and return a new running trial, now with its number; KeyError without the study."""
+        """Store a new running trial; return it with its number. KeyError for an unknown study."""
         import sqlalchemy
         from optuna.storages._rdb import models
 

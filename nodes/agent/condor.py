@@ -104,7 +104,7 @@ class Condor:
         return self._bandwidths
 
     def failures(self) -> tuple[Failure, ...]:
-        """Return which of the latest jobs failed here; on a read error, the last known ones."""
+        """Return the latest jobs that failed here; on a read error, the previous result."""
         try:
             written = Path(self._value("STARTD_HISTORY")).stat().st_mtime_ns
             if written != self._history_read:
@@ -116,7 +116,7 @@ class Condor:
         return self._failures
 
     def starter_lives(self) -> bool:
-        """Return whether a job runs here, by HTCondor's processes in /proc, not by the startd."""
+        """Return whether a job runs here: whether /proc has a process of HTCondor's starter."""
         return any(process_name(path) == "condor_starter" for path in PROC.glob("[0-9]*/comm"))
 
     def _address(self) -> str:
@@ -132,14 +132,14 @@ class Condor:
 
 
 def sick_gpus(slot: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the sick GPUs in a slot's ClassAd; None without a healthy GPU or without a verdict."""
+    """Return the sick GPUs of a slot's ClassAd; None if none is healthy, or there is no verdict."""
     if slot.get(HEALTHY) is not True:
         return None
     return tuple(filter(None, str(slot.get(SICK, "")).split(",")))
 
 
 def query(command: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the ClassAds that a tool prints in JSON; StepError without JSON."""
+    """Return the ClassAds that a tool prints in JSON; StepError if the output isn't JSON."""
     text = run(*command).strip()
     try:
         return from_json(text)

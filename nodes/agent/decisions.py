@@ -7,12 +7,12 @@ cause         when                                        then
 interruption  AWS reclaims the spot instance              drain; AWS ends it two minutes later
 lease         the manager hasn't renewed the lease        drain; off when empty, or after 5 minutes
 rebalance     AWS expects to reclaim it soon              drain; off when empty
-fence         jobs could reach the metadata               drain; stays for inspection, then idle
-failures      several jobs in a row fail here             drain; stays for inspection, then idle
+fence         jobs could reach the metadata               drain; off after `idle_minutes`
+failures      several jobs in a row fail here             drain; off after `idle_minutes`
 idle          no job in a slot for `idle_minutes`         drain if still idle; off when empty
 
 While another GPU is healthy, sick GPUs only go offline. Each step (a call of `decide`) requests the
-drain until HTCondor's startd reports that it drains. So a startd that was restarted drains, too.
+drain until HTCondor's startd reports that it drains. So a restarted startd also drains.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def decide(memory: Memory, seen: Seen, rules: Rules) -> Decision:
 
 
 def noted(memory: Memory, seen: Seen) -> Memory:
-    """Return `memory`, updated by the lease's end, the joining, and whether a slot is in use."""
+    """Return `memory` with what `seen` shows of the lease's end, the joining and idleness."""
     joined = memory.joined or (seen.startd is not None and seen.in_collector)
     idle_since = memory.idle_since if memory.idle_since is not None else seen.uptime
     return replace(
@@ -134,10 +134,10 @@ def noted(memory: Memory, seen: Seen) -> Memory:
 
 
 def after_drain_cancelled(memory: Memory, seen: Seen) -> Memory:
-    """Return `memory`, updated by whether the startd drains.
+    """Return `memory`, without the cause to leave if the machine may stay after all.
 
-    If a person cancels the drain (`condor_drain -cancel`), the machine only goes on leaving for a
-    cause in LASTING. If a job started before the drain, the machine no longer leaves for `idle`.
+    It may stay if a person cancelled the drain (`condor_drain -cancel`), except for a cause in
+    LASTING, or if the cause is `idle` and a job started before the drain.
     """
     leaving, startd = memory.leaving, seen.startd
     if leaving is None or startd is None:
@@ -152,7 +152,7 @@ def after_drain_cancelled(memory: Memory, seen: Seen) -> Memory:
 
 
 def stronger(former: Leaving | None, found: Leaving | None) -> Leaving | None:
-    """Return the stronger of two causes to leave, the first if they are equal; None without any."""
+    """Return the stronger of two causes to leave, the first of equals; None if both are None."""
     both = [one for one in (former, found) if one is not None]
     return min(both, key=lambda one: CAUSES.index(one.cause)) if both else None
 

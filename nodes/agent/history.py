@@ -66,7 +66,7 @@ def failed(ad: Mapping[str, Any]) -> str | None:
 def burst(
     found: tuple[Failure, ...], number: int, seconds: float, since: float = 0
 ) -> tuple[Failure, ...] | None:
-    """Return the latest `number` failures within `seconds` of each other; None without them.
+    """Return the latest `number` failures within `seconds`; None if there are fewer.
 
     Only failures after the time `since` count.
     """

@@ -90,7 +90,7 @@ class Agent:
         )
 
     def _look_at_fence(self) -> str:
-        """Keep jobs from the metadata, by a check every FENCE s; return why that fails, or ""."""
+        """Keep jobs from the metadata, checked every FENCE s; return why that fails, or ""."""
         if self._uptime() - self._fenced < FENCE:
             return self._unfenced
         self._fenced = self._uptime()
@@ -111,7 +111,7 @@ class Agent:
             log.info("the startd %s", "answers" if self._answers else "does not answer")
 
     def _cancel(self, decision: Decision) -> Decision:
-        """Cancel the scheduled shutdown; if that fails, note no join, so the next step retries."""
+        """Cancel the scheduled shutdown; if that fails, record no join, so that it is retried."""
         if not decision.cancel_switch:
             return decision
         try:

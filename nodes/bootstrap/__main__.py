@@ -68,7 +68,7 @@ def reboot(node: steps.Node) -> int:
 
 
 def failed(node: steps.Node, why: str) -> int:
-    """Log why this attempt failed, also for the next; return AGAIN, or OVER if no time is left."""
+    """Log why this attempt failed; return AGAIN, or OVER if no time is left for another."""
     node.tell(f"failed: {why}")
     if steps.time_left(node) <= 0:
         return OVER

@@ -30,7 +30,7 @@ StandardOutput=journal+console
 
 
 def python(host: Host) -> str | None:
-    """Return the path of the jobs' Python if its torch has CUDA, or None: nothing to compile."""
+    """Return the path of the jobs' Python; None if its torch has no CUDA, or is missing."""
     found = configuration.jobs_python(host)
     return found if host.ask(found, "-c", _HAS_CUDA_TORCH) is not None else None
 

@@ -58,7 +58,7 @@ def prepare(host: Host) -> str:
 
 
 def find_module(host: Host) -> str | None:
-    """Return the name of the driver's module file, for modprobe's options; None without a driver.
+    """Return the driver's module name for modprobe's options; None if there is no driver.
 
     On Debian the name depends on the package: nvidia-current, nvidia-tesla-535 and so on.
     """
@@ -112,7 +112,7 @@ def install_ubuntus(host: Host, kernel: str) -> None:
 
 
 def set_option(host: Host, module: str) -> str:
-    """Write the driver's option, apply it now if possible, and return its state."""
+    """Write OPTION for the driver's `module`, apply it now if possible, and return its state."""
     found = value(host)
     fresh = host.write(FILE, f"options {module} {OPTION}=0\n")
     if found is None:

@@ -1,4 +1,4 @@
-"""The machine that is being bootstrapped: its files below a root folder, its programs by name."""
+"""The machine that is being bootstrapped: its files, below a root folder, and its programs."""
 
 from __future__ import annotations
 

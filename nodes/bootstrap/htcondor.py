@@ -16,7 +16,7 @@ SOURCES = "/etc/apt/sources.list.d/htcondor.list"
 
 
 def prepare(host: Host, version: str) -> str:
-    """Install HTCondor `version` unless it is present; return where it came from, or StepError."""
+    """Install HTCondor `version` unless it is present; return its source. StepError on failure."""
     before = installed(host)
     if before == version:
         return "present"
@@ -38,7 +38,7 @@ def installed(host: Host) -> str:
 
 
 def channel(version: str) -> str:
-    """Return HTCondor's repository for `version`: 25.0 for 25.0.4 (long-term), 25.x for 25.14.1."""
+    """Return the name of HTCondor's repository: 25.0 for 25.0.4 (long-term), 25.x for 25.14.1."""
     major, minor, _ = version.split(".")
     return f"{major}.0" if minor == "0" else f"{major}.x"
 
@@ -56,7 +56,7 @@ def install_by_apt(host: Host, version: str) -> str:
 
 
 def add_apt_repository(host: Host, version: str) -> None:
-    """Add HTCondor's own repository for `version` to apt; StepError if it lacks this system."""
+    """Add HTCondor's own repository to apt; StepError if it has nothing for this distribution."""
     system = packages.distribution(host)
     name, release = system.get("ID"), system.get("VERSION_CODENAME")
     if name not in {"ubuntu", "debian"} or platform.machine() != "x86_64":
@@ -71,7 +71,7 @@ def add_apt_repository(host: Host, version: str) -> None:
 
 
 def install_by_dnf(host: Host, version: str) -> str:
-    """Install from HTCondor's own repository on Amazon Linux; return its address."""
+    """Install from HTCondor's own repository on Amazon Linux; return the repository's address."""
     system = packages.distribution(host)
     release = f"htcondor-release-current.amzn{system.get('VERSION_ID')}.noarch.rpm"
     if host.ask("rpm", "-q", "htcondor-release") is None:

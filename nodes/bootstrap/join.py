@@ -22,7 +22,7 @@ def was_started(host: Host) -> bool:
 
 
 def start(host: Host) -> str:
-    """Start the node's agent, and HTCondor unless it runs with the present configuration."""
+    """Start the node's agent, and HTCondor unless it already runs with this configuration."""
     host.run("systemctl", "start", services.AGENT)  # first: no job runs without its watch
     digest = written(host)
     runs = host.ask("systemctl", "is-active", "--quiet", services.CONDOR) is not None
@@ -64,7 +64,7 @@ def wait(
 
 
 def in_pool(host: Host, instance: str) -> tuple[str, str]:
-    """Return the name of the instance's slot, and the collector's error; each is "" without one."""
+    """Return the name of the instance's slot, or "", and the collector's error, or ""."""
     condition = f'TrialfleetInstance == "{instance}"'
     try:
         names = host.run("condor_status", "-constraint", condition, "-af", "Name", seconds=30)

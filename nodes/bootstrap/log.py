@@ -29,7 +29,7 @@ class Log:
                 file.write(line + "\n")
 
     def telling(self, aws: Aws, bucket: str, key: str) -> Callable[[str], None]:
-        """Return a function that logs a line and uploads the log; an upload may fail."""
+        """Return a function that logs a line and uploads the log; it logs a failed upload."""
 
         def tell(text: str) -> None:
             self.say(text)

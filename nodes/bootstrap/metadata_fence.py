@@ -1,9 +1,9 @@
 """The fence: a routing rule that keeps jobs from the EC2 instance's metadata.
 
 The metadata have the keys of the node's AWS role, with which a job could read the pool's token. The
-metadata's hop limit only stops containers. The rule applies to the jobs' accounts, because jobs are
-not always in the cgroup of HTCondor's systemd unit. HTCondor only starts if this module's `main`
-succeeds.
+metadata's hop limit only stops containers. The rule applies to the jobs' Unix accounts, not to
+the cgroup of HTCondor's systemd unit, because some jobs are outside of it. HTCondor only starts if
+this module's `main` succeeds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SECONDS = 5  # time limit of `ip`, which takes some milliseconds
 
 
 def raise_fence(host: Host) -> bool:
-    """Add the routing rule unless it has effect; return whether it was missing, or StepError."""
+    """Add the routing rule if it is missing; return whether it was. StepError on failure."""
     if stands(host):
         return False
     try:
@@ -53,7 +53,7 @@ def _is_refused(host: Host, account: int) -> bool:
 
 
 def main() -> int:
-    """Add the routing rule unless it has effect; return 0 on success, else 1."""
+    """Add the routing rule if it is missing; return 0 on success, else 1."""
     try:
         raise_fence(Host())
     except StepError as error:

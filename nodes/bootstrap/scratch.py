@@ -14,7 +14,7 @@ OWNER = "condor"
 
 
 def prepare(host: Host) -> str:
-    """Mount the first free local disk, if any; return the folder for jobs, or StepError."""
+    """Mount the first free local disk, if any; return the folder for jobs. StepError on failure."""
     disk = local_disk(host)
     if mounted(host, DEEP_LEARNING_AMI):
         return f"{DEEP_LEARNING_AMI}/trialfleet"

@@ -59,7 +59,7 @@ def write_services(node: Node) -> str:
 
 
 def time_left(node: Node) -> float:
-    """Return the seconds until LAST_WORDS seconds before the scheduled shutdown of the machine."""
+    """Return the seconds left to join: until LAST_WORDS seconds before the scheduled shutdown."""
     recorded = node.host.read(ENDS)
     ends = float(recorded) if recorded else node.began + 60 * node.settings.boot_minutes
     return ends - time.monotonic() - LAST_WORDS
@@ -96,7 +96,7 @@ def fetch_token(node: Node) -> str:
 
 
 def probe(node: Node) -> str:
-    """Run the GPU probe before HTCondor starts; write its verdict, or its failure, for HTCondor."""
+    """Run the GPU probe unless HTCondor has started; write the verdict or failure for HTCondor."""
     if join.was_started(node.host):
         return "left to the startd, which may have jobs"
     python = configuration.jobs_python(node.host)
@@ -112,7 +112,7 @@ def probe(node: Node) -> str:
 
 
 def tell_probe(node: Node) -> None:
-    """Save readings that need root, for the GPU probe; the manager may be unreachable."""
+    """Save readings that need root, for the GPU probe."""
     if node.driver == driver.NONE:
         return
     try:

@@ -40,7 +40,7 @@ class Carrier:
             local.unlink(missing_ok=True)
 
     def bring(self, package: Package, names: Iterable[str], folder: Path) -> bool:
-        """Pack and send files; return whether they arrived. TooLargeError over `most_bytes`."""
+        """Pack and send files; return whether they arrived. TooLargeError if they are too large."""
         local = self._sandbox / f".{package.name}"
         try:
             with local.open("wb") as file:
@@ -56,7 +56,7 @@ class Carrier:
         return True
 
     def _send_by_s3(self, package: Package, local: Path) -> None:
-        """Upload the package `local` to S3, and replace it by a pointer.
+        """Upload the package `local` to S3, and replace it by a pointer (its size and hash).
 
         Without a presigned URL, or if S3 fails, leave the package as it is.
         """

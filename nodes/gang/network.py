@@ -73,7 +73,7 @@ def _interface(host: str) -> str:
 
 
 class SaveSocket:
-    """The agent's Unix socket for workers that saved a checkpoint, in the open folder `folder`."""
+    """The agent's Unix socket, to which a worker connects when it has saved a checkpoint."""
 
     def __init__(self, folder: Path) -> None:
         (folder / _SOCKET).unlink(missing_ok=True)

@@ -66,7 +66,7 @@ class Part:
         self.reports = Reports(folder, chirp, self.order.name)
 
     def start(self, variables: Mapping[str, str]) -> None:
-        """Start a worker with more environment `variables`; OSError if that fails."""
+        """Start a worker with additional environment `variables`; OSError if that fails."""
         self._workers.append(self._server.start(self.folder, variables))
         self._processes.began(self._workers[-1])
 
@@ -83,7 +83,7 @@ class Part:
         self._workers = []
 
     def has_ended(self) -> bool:
-        """Return whether the workers have ended just now; if one failed, kill the others."""
+        """Return whether the workers have just ended (once); if one failed, kill the others."""
         statuses = [self._processes.status_of(worker) for worker in self._workers]
         codes = [None if each is None else os.waitstatus_to_exitcode(each) for each in statuses]
         failed = [code for code in codes if code]

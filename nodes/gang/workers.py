@@ -52,7 +52,7 @@ class Server:
         self._connection.settimeout(START_SECONDS)
 
     def start(self, folder: Path, variables: Mapping[str, str]) -> int:
-        """Start a worker in the trial's `folder` with more variables; return the worker's pid."""
+        """Start a worker in the trial's `folder`, with additional variables; return its pid."""
         message = {"folder": str(folder), "variables": variables}
         self._connection.send(json.dumps(message).encode())
         return self._number()
@@ -64,7 +64,7 @@ class Server:
 
 
 def script_of(words: Sequence[str]) -> list[str]:
-    """Return a command's Python script and arguments; [] if it needs another program."""
+    """Return a command's script and arguments; [] if it isn't a script for this Python."""
     if len(words) < 2 or words[1].startswith("-") or not words[1].endswith(".py"):
         return []
     return [*words[1:]] if _is_own_python(words[0]) else []

@@ -38,7 +38,7 @@ class Agent:
         self._asks_until = time.monotonic() + float(os.environ.get(JOB_SECONDS) or "inf")
 
     def live(self) -> int:
-        """Train trial after trial; return the wait status (of waitpid) for this process's end."""
+        """Train trial after trial; return the wait status with which this process must end."""
         try:
             order = self._first()
             if isinstance(order, int):
@@ -68,7 +68,7 @@ class Agent:
         return (order.code & 0xFF) << 8
 
     def _first(self) -> Order | int:
-        """Return the first order, or the wait status if a previous agent has trained its trial."""
+        """Return the first order, or its trial's wait status if a previous agent has trained it."""
         order = until_done(self._words.first_order, self._events, self._events.is_free)
         if order is None:
             return self._words.ask("ask", self._events.is_free)
@@ -114,7 +114,7 @@ def run(live: Callable[[Channel], int], *, if_broken: int) -> NoReturn:
 
 
 def leave(status: int) -> NoReturn:
-    """End this process as a child with this wait status ended: by its exit code or its signal."""
+    """End this process so that it has this wait status: with an exit code, or by a signal."""
     code = os.waitstatus_to_exitcode(status)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -87,7 +87,7 @@ class Chirp:
 
     @contextmanager
     def sending(self, remote: str) -> Iterator[Callable[[bytes], None]]:
-        """Give a function that appends to a new file on the access point; at the end, sync it."""
+        """Give a function that appends to a new file on the access point; then sync the file."""
         with self._opened(remote, "wct") as opened:
             connection = self._socket
 
@@ -118,7 +118,7 @@ class Chirp:
         self._ask(f"rename {_word(remote)} {_word(to)}")
 
     def set_attribute(self, name: str, value: str) -> None:
-        """Set the job's attribute Chirp… to an expression without blanks; the queue lags behind."""
+        """Set the job's attribute Chirp…, with a delay, to an expression without blanks."""
         self._ask(f"set_job_attr_delayed {name} {_word(value)}")
 
     # Inside
@@ -144,8 +144,8 @@ class Chirp:
     def _send(self, request: str, opened: int, content: bytes, where: str = "") -> int:
         """Write to an open remote file; return the number of bytes written.
 
-        A write of 0 bytes would kill HTCondor's starter, so it is not sent. Nor is `putfile`: if it
-        is refused, the starter loses its connection to the shadow (docs/htcondor-findings.md).
+        A write of 0 bytes would kill HTCondor's starter, so it is not sent. `putfile` isn't
+        used: if it is refused, the starter loses its connection (docs/htcondor-findings.md).
         """
         if not content:
             return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def text(variable: str) -> str:
-    """Return the ClassAd in the file that an environment variable names; "" without a file."""
+    """Return the ClassAd in the file that an environment variable names; "" if there is none."""
     try:
         return Path(os.environ[variable]).read_text(encoding="utf-8", errors="replace")
     except (KeyError, OSError):

@@ -166,7 +166,7 @@ class Training:
         self._ends: list[tuple[float, int]] = []  # times and signals after an order to stop
 
     def run(self, events: Events) -> int:
-        """Return the trial's wait status at its end; WantedBackError if the job must end before."""
+        """Return the trial's wait status at its end; WantedBackError if the job must end first."""
         carry_at = time.monotonic() + FIRST_CARRY
         while (status := self._trainer.status()) is None:
             events.check()
@@ -192,6 +192,6 @@ class Training:
             self._ends = [(at, signal.SIGTERM), (at + KILL_SECONDS, signal.SIGKILL)]
 
     def _press(self, now: float) -> None:
-        """Send the signals that are due to a trial that ignores an order to stop."""
+        """Send the trial's process the signals that are due if it ignores an order to stop."""
         while self._ends and now >= self._ends[0][0]:
             self._trainer.send(self._ends.pop(0)[1])

@@ -222,7 +222,7 @@ class Trials:
 
 
 class _Carrier:
-    """Transfers reports and orders while a trial trains; the first `turn` calls `at_first`."""
+    """Transfers reports and orders while a trial trains, at each call of `turn`."""
 
     def __init__(
         self, reports: Reports, words: Words, at_first: Callable[[], None], *, is_stoppable: bool

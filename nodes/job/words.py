@@ -99,12 +99,12 @@ class Words:
         self._unsaid: bytes | None = None
 
     def first_order(self) -> Order | None:
-        """Return the order that came with the job; None if `order.json` has another one."""
+        """Return the order that came with the job; None if a later order has replaced it."""
         order = Order.from_json(self._chirp.read(ORDER))
         return order if order and not order.token and order.trial else None
 
     def ended_before(self, order: Order) -> int | None:
-        """Return the exit code of the order's trial if a previous agent has ended it, else None."""
+        """Return the trial's exit code if an earlier agent of this job has ended it, else None."""
         with suppress(ValueError, LookupError, TypeError):
             said = json.loads(self._chirp.read(AGENT) or b"{}")
             if (said["say"], said["trial"]) == ("told", order.name):

@@ -97,7 +97,7 @@ def hash_of_sources() -> str:
 
 
 def architectures() -> tuple[str, ...]:
-    """Return the visible GPUs' architectures; without a GPU, those of usual data-centre GPUs."""
+    """Return the visible GPUs' architectures; if there is none, those of usual data-centre GPUs."""
     visible = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
     if not visible:
         visible = {(7, 5), (8, 0), (8, 6), (8, 9), (9, 0)}
@@ -146,14 +146,14 @@ def find(recipe: Recipe, where: Sequence[Path]) -> Path | None:
 
 
 def best() -> tuple[Literal["cuda", "cpu"], str]:
-    """Return the best kind of library for this torch, and why no better one is possible, or ""."""
+    """Return the best kind of library for this torch, and why it isn't "cuda", else ""."""
     if torch.version.cuda is None:
         return "cpu", f"torch {torch.__version__} is for the CPU alone"
     return "cuda", ""
 
 
 def find_or_build() -> Path:
-    """Return this machine's library, which is built now if needed; BuildError or OSError."""
+    """Return this machine's library; build it if needed. BuildError or OSError on failure."""
     recipe = Recipe.here()
     found = find_usable(recipe)
     if found is None and SYSTEM in places() and waited_for(SYSTEM / f"{recipe.folder}.lock"):

@@ -141,7 +141,7 @@ def gather_embed(
     rows: int,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the next batch: [b, d + k * e] of dtype, codes [b, k] int32, and targets [b].
+    """Return the next batch: inputs [b, d + k * e] of dtype, codes [b, k] int32, targets [b].
 
     The rows are order[cursor : cursor + rows]; a position past the end reads the last row. Only
     weight has a gradient. d and k may be 0.

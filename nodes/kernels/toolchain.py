@@ -61,7 +61,7 @@ def compilers() -> Compilers:
 
 
 def find_nvcc(cuda: str) -> str:
-    """Return an nvcc of the same major version as `cuda`, torch's CUDA; BuildError without one."""
+    """Return an nvcc of the same major version as `cuda`, torch's CUDA; else BuildError."""
     others = []
     for path in filter(shutil.which, dict.fromkeys(_nvccs())):
         output = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)

@@ -43,7 +43,7 @@ def classad(readings: Readings, health: Verdict) -> str:
 
 
 def usable(readings: Readings, health: Verdict) -> list[Gpu]:
-    """Return the GPUs that trials get; all GPUs if the machine is sick, so that trials get none."""
+    """Return the GPUs to describe: those that trials get, or all if the machine is sick."""
     return [gpu for gpu in readings.gpus if not (health.healthy and gpu.id in health.sick)]
 
 
@@ -62,7 +62,7 @@ def bandwidth_share(gpu: Gpu) -> float | None:
 
 
 def note(readings: Readings) -> str:
-    """Return why some values are unknown, as text; "" without a reason."""
+    """Return why some values are unknown, as text; "" if there is no known reason."""
     unread = "the kernel's log can't be read" if readings.gpus and readings.xids is None else ""
     return "; ".join(text for text in (readings.not_measured, unread) if text)
 

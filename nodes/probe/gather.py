@@ -59,7 +59,7 @@ def used(readings: Readings) -> bool:
 
 
 def driver_readings(seconds: float) -> Readings:
-    """Return the driver's readings, or readings with the problem why there are none."""
+    """Return the driver's readings; if there are none, only the reason, in `problems`."""
     try:
         program = Program(nvidia_smi.COMMAND, {**os.environ, "LC_ALL": "C"})
     except OSError:
@@ -122,7 +122,7 @@ def measured(readings: Readings, ends: float) -> Readings:
 
 
 def patience(output: str) -> float:
-    """Return the seconds that a measurement's present step may take, by the program's output."""
+    """Return the seconds that a measurement's present step may take, as its output says."""
     doing = [line for line in lines(output) if "doing" in line]
     return float(doing[-1].get("seconds", math.inf)) if doing else math.inf
 
@@ -141,7 +141,7 @@ def lines(output: str) -> list[Line]:
 def with_measurements(
     gpu: Gpu, output_lines: Iterable[Line], *, ended: bool, hung: bool = False
 ) -> tuple[Gpu, str]:
-    """Return a GPU with its measurements, and why it could not be measured, else "".
+    """Return a GPU with its measurements, and why some are missing, or "".
 
     A GPU is sick if a step exceeded its time limit (`hung`), or if the measurement ended by itself
     before its last step. A measurement that was killed at the common time limit (not `ended`) only

@@ -169,7 +169,7 @@ def slow_memory(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> str:
 
 
 def pool_median(gpu: Gpu, readings: Readings) -> float | None:
-    """Return the median bandwidth of such GPUs on the pool's other nodes; None if they are few."""
+    """Return the median bandwidth of other nodes' GPUs of this name; None if they are few."""
     others = readings.pool.get(gpu.name, ())
     return statistics.median(others) if len(others) >= LIKE else None
 
@@ -190,6 +190,6 @@ def slow_link(gpu: Gpu, thresholds: Thresholds) -> Iterator[str]:
 
 
 def option(readings: Readings) -> str:
-    """Return as text the state of the driver's option that slowed launches down in 2014."""
+    """Return as text the state of the driver's option for PCI checks, a cause of slow launches."""
     value = readings.parameters.get(OPTION)
     return f"this driver has no {OPTION}" if value is None else f"{OPTION} is {value}"

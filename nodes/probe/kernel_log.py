@@ -58,7 +58,7 @@ def records(descriptor: int) -> list[str]:
 
 
 def read_options(params: Path = Path("/proc/driver/nvidia/params")) -> dict[str, str]:
-    """Return the loaded driver's options, by name without prefix; empty without a driver."""
+    """Return the loaded driver's options, by name without prefix; empty if none is loaded."""
     try:
         text = params.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -10,7 +10,7 @@ from trialfleet.nodes.probe.readings import Gpu, Readings
 
 
 def read() -> Readings | None:
-    """Return the library's readings; None without pynvml, or without a driver."""
+    """Return the library's readings; None if pynvml or the driver is missing."""
     try:
         library: Any = importlib.import_module("pynvml")
         library.nvmlInit()

@@ -1,4 +1,4 @@
-"""Readings that need root, for the GPU probe, which HTCondor runs as its own account.
+"""Readings that need root, for the GPU probe, which runs under HTCondor's account.
 
 That account can read neither the kernel's log nor the pool's token. So the node's bootstrap and
 agent, as root, write the log's errors and the other nodes' measurements to a file.

@@ -1,4 +1,4 @@
-"""Lets a trial import this package's modules by their names, from the one folder of its files."""
+"""Lets a trial, whose folder has this package's modules, import them by their full names."""
 
 import sys
 from pathlib import Path

@@ -104,7 +104,7 @@ def answers(
 
 
 def constant(source: table.Table, held: table.Table, scale: dataset.Scale) -> tuple[Tensor, Tensor]:
-    """Return a constant prediction [n, o], from the training rows, and the target [n] of `held`."""
+    """Return the training rows' constant prediction [n, o] for `held`, and the target of `held`."""
     kind, rows = source.columns.kind, len(held.target)
     target = torch.from_numpy(held.target)
     trained = torch.from_numpy(source.target[source.split == table.TRAIN])

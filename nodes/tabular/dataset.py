@@ -70,7 +70,7 @@ class Scale:
 
     @staticmethod
     def measure(values: Tensor) -> Scale:
-        """Return the scale of each column of `values` [n, d], without missing values."""
+        """Return the scale of each column of `values` [n, d]; missing values are ignored."""
         exact = values.double()
         mean = exact.nanmean(0).nan_to_num(0.0)  # a column without any value
         low, high = exact.nan_to_num(math.inf).amin(0), exact.nan_to_num(-math.inf).amax(0)
@@ -94,7 +94,7 @@ class Scale:
 
     @staticmethod
     def read(description: dict[str, list[float]]) -> Scale:
-        """Return the scale that `describe` has described."""
+        """Return the scale from the result of `describe`."""
         return Scale(
             **{
                 name: torch.tensor(values, dtype=torch.float64)
@@ -111,7 +111,7 @@ class Scale:
         return values.double() * self.deviation + self.mean
 
     def standardise(self, values: Tensor) -> Tensor:
-        """Return float32 [n, d]; a missing value becomes the mean, 0."""
+        """Return the standardised values, float32 [n, d]; a missing value becomes the mean, 0."""
         exact = values.double()
         if self.low is not None or self.high is not None:
             exact = exact.clamp(self.low, self.high)

@@ -7,7 +7,7 @@ captured step is replayed without arguments, and the host needn't wait for the s
 The weights are float32. With bfloat16 or float16 each hidden layer's weight has a shadow: a copy in
 that type, for the matrix products. The optimiser's kernel writes both. Sums, biases, embeddings,
 the last layer and the loss stay float32. float16 can't hold small gradients, so the loss is
-multiplied by SCALE. ε and SGD's rate and decay are scaled, too, so weights change as without SCALE.
+multiplied by SCALE. ε and SGD's rate and decay are scaled to match: weights change as without it.
 
 With several ranks each rank has its part of the batch, and drops the units that a single rank would
 drop in these rows. So a step is the same for any number of ranks, except for the order of sums.
@@ -90,7 +90,7 @@ class Forward(nn.Module):
             self.leaves = nn.ParameterList(layers)
 
     def forward(self, rows: int, first: int = 0) -> tuple[Tensor, Tensor]:
-        """Return outputs [b, o] and targets [b] of `rows` rows, a batch's from row `first` on."""
+        """Return outputs [b, o] and targets [b] of the batch's rows first : first + rows."""
         embedding, *hidden, weight, bias = self._sources
         source = self._loader.rows
         x, _, target = ops.gather_embed(  # [b, d + k * e], codes, [b]

@@ -1,4 +1,4 @@
-"""The reference trainer's network, its loss, and its outputs without training.
+"""The reference trainer's network, its loss, and its outputs for evaluation.
 
 Shapes: n rows, b rows of a batch, d numeric columns, k categorical columns, e numbers per
 categorical value, o outputs (1, or one per class if there are more than two classes).
@@ -16,7 +16,7 @@ EVALUATION_NUMBERS = 1 << 23  # of the widest layer at once, which bounds the me
 
 
 class Network(nn.Module):
-    """Joins the numeric columns with embeddings of the others; then hidden layers of one width."""
+    """Joins numeric columns and embedded categorical ones; then hidden layers of one width."""
 
     first_code: Tensor
 

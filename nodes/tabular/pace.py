@@ -9,10 +9,10 @@ SECONDS = 0.05  # between checks, approximately
 
 
 class Pace:
-    """Counts steps between checks: as many as take about SECONDS, and at most `most`.
+    """Says after which steps to check: about every SECONDS, and at least every `most` steps.
 
-    The number begins with 1 and at most doubles, because a GPU's first steps are only queued, and
-    so seem to take no time.
+    The steps between two checks begin with 1 and at most double each time, because a GPU's first
+    steps are only queued, and so seem to take no time.
     """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:

@@ -55,7 +55,7 @@ class Ranks:
     """One rank's communication with all others. If it is the only one, the methods cost nothing.
 
     Attributes:
-        local_rank: its number on its machine, and its GPU's index among the trial's GPUs there.
+        local_rank: the rank's number on its machine, and its GPU's index among the trial's there.
         in_gang: True if the ranks may be on several machines, and their number can change.
         wire: the type in which `sums` sends float32.
     """
@@ -103,7 +103,7 @@ class Ranks:
         return self.rank * rows // self.count, (self.rank + 1) * rows // self.count
 
     def agree(self, *, wish: bool) -> bool:
-        """Return whether any rank has this wish; all ranks get the same answer at the same step.
+        """Return whether `wish` is true on any rank; all ranks get the same answer in a step.
 
         Call this once per step. A vote takes longer than a small step, so ranks only vote every few
         steps; in between the answer is False. They read a vote's result at the next vote, without
@@ -258,7 +258,7 @@ def _report_failure(code: int) -> None:
 
 
 def _note(name: str, text: str) -> Path:
-    """Write a file of this rank, for a rename or link to `name`; return the file's path."""
+    """Write a file of this rank, which the caller can rename or link to `name`; return its path."""
     own = Path(os.environ[MEETING], f"{name}-{os.environ['RANK']}")
     own.write_text(text)
     return own

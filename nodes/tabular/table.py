@@ -129,8 +129,8 @@ def write_table(
         target: the column to predict. The classes are its values, sorted, of any type.
         task: "classification" or "regression".
         split: [rows] TRAIN, VALIDATION or TEST.
-        categorical: columns whose values become text, whole numbers without a fraction. Values that
-            no training row has are unknown.
+        categorical: columns whose values become text; 4.0 becomes "4". Values that no training row
+            has are unknown.
 
     Raises:
         ValueError: the columns are not a valid table; the message has the column and the fault.

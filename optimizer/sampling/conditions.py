@@ -22,11 +22,11 @@ Conditions = dict[str, dict[str, list[Any]]]
 def conditions_of(
     space: Mapping[str, BaseDistribution], trials: Sequence[FrozenTrial]
 ) -> Conditions:
-    """Return each parameter that some trials lack, with another and the values that activate it.
+    """Return conditional parameters, each with another parameter and its values that activate it.
 
     Parameter a is taken to depend on b, a choice or a whole number, if two things hold. Each trial
     with a also has b. No value of b is both in trials with a and in complete trials without a.
-    Values of b that are in no trial activate a, too. A wrong condition ends with the first trial
+    Values of b that are in no trial also activate a. A wrong condition ends with the first trial
     that contradicts it. Conditions have no cycles, because a is in fewer trials than b.
     """
     values = {name: found for name in space if (found := _values(space[name]))}
@@ -48,7 +48,7 @@ def conditions_of(
 
 
 def _values(distribution: BaseDistribution) -> Sequence[Any]:
-    """Return the values that a condition may name; none for a number with too many."""
+    """Return the values that a condition may name; () for a number with too many values."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices
     if isinstance(distribution, IntDistribution):

@@ -1,4 +1,4 @@
-"""The names of the samplers, apart from the samplers' modules, which import slowly."""
+"""The names of the samplers, in their own module, because the samplers' modules import slowly."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def previous_as_text(tasks: Iterable[PreviousTask]) -> str:
 
 
 def read_previous(path: Path) -> tuple[PreviousTask, ...]:
-    """Return the tasks in the file `path`, none if it is missing; TrialfleetError if damaged."""
+    """Return the tasks in the file `path`, () if it is missing; TrialfleetError if damaged."""
     if not path.exists():
         return ()
     try:
@@ -62,7 +62,7 @@ class PreviousTasks:
     region: str
 
     def known(self, space: SearchSpace) -> tuple[list[str], Teachers] | None:
-        """Return names and models of the tasks with two or more results in `space`, or None."""
+        """Return names and models of tasks with two or more results in `space`, else None."""
         from trialfleet.optimizer.sampling.gp.transfer import Teachers
 
         key = space.model_dump_json()
@@ -70,7 +70,7 @@ class PreviousTasks:
         return (list(found), Teachers(list(found.values()))) if found else None
 
     def startup_points(self, space: SearchSpace, count: int) -> Iterator[dict[str, Scalar]]:
-        """Yield this region's best points of earlier runs, then `count` good for all tasks."""
+        """Yield this region's best points of earlier runs, then `count` that suit all tasks."""
         for task in (task for task in self.tasks if task.region == self.region):
             order = sorted(range(len(task.losses)), key=task.losses.__getitem__)
             usable = (usable_point(space, task.points[place]) for place in order)
@@ -95,10 +95,10 @@ def nearest_point(space: SearchSpace, found: dict[str, Any]) -> dict[str, Scalar
 
 
 def usable_point(space: SearchSpace, point: dict[str, Scalar]) -> dict[str, Scalar] | None:
-    """Return a point of an earlier run in the present `space`; None if a value is out of range.
+    """Return a point of an earlier run in the present `space`.
 
-    A parameter that `point` lacks gets its default. A parameter that `space` lacks is dropped.
-    Without a common parameter the result is None.
+    A parameter that `point` lacks gets its default. A parameter that `space` lacks is dropped. None
+    if a value is out of range, or if `point` and `space` have no common parameter.
     """
     entries = space.parameters
     common = {name: entries[name].resolve(point[name]) for name in point if name in entries}

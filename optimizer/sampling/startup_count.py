@@ -19,7 +19,7 @@ PART = 3  # one in three trials of the budget
 
 
 def default_startup(trials: int, parameters: int) -> int:
-    """Return the default number of start-up trials; `parameters` are those with several values."""
+    """Return the number of start-up trials; `parameters` counts those with several values."""
     wanted = min(MOST, max(LEAST, PER_PARAMETER * parameters))
     # a single point, the defaults, shows the effect of no parameter
     return min(trials, max(2, min(wanted, math.ceil(trials / PART))))

@@ -25,7 +25,7 @@ _ROWS = 1 << 40  # above the number of a rank's rows
 
 
 class Rows:
-    """A rank's R rows of the table on the network's device; the optimiser updates `moved`."""
+    """A rank's R rows of the table; `moved` has those that the optimiser updates in a step."""
 
     def __init__(self, table: Tensor, device: torch.device) -> None:
         self.moved = nn.Parameter(table.to(device, copy=True))
@@ -60,12 +60,12 @@ class Rows:
             mine.copy_(given)
 
     def close(self) -> None:
-        """Release the registered main memory; no further step is allowed."""
+        """Release main memory that the GPU accesses; no further step is allowed."""
 
 
 @dataclass(frozen=True)
 class Route:
-    """The rows that a rank requests from other ranks for a batch, and those that they request."""
+    """The rows that a rank requests for a batch, and those that other ranks request from it."""
 
     place: Tensor  # index of each code [*] among the u rows that arrive, on the device
     asked: list[int]  # number of rows requested from each rank
@@ -74,7 +74,7 @@ class Route:
 
 
 class ShardedEmbedding(nn.Module):
-    """A table of embeddings that the ranks share; its state has this rank's rows as "shard"."""
+    """A table of embeddings, divided among the ranks; its state has this rank's rows as "shard"."""
 
     def __init__(self, rows: Rows, team: Ranks) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class ShardedEmbedding(nn.Module):
         return _chosen(_to_all(given, route.given, route.asked, self._team), route.place)
 
     def route(self, codes: Tensor) -> Route:
-        """Exchange which rows all ranks need for their codes [*]; all ranks must call this."""
+        """Tell all ranks which rows this one needs for `codes` [*]; all ranks must call this."""
         count = self._team.count
         codes = codes.long()
         # Sorted by rank, and then by row.
@@ -101,7 +101,7 @@ class ShardedEmbedding(nn.Module):
         return Route(send(place, self.moved.device), *counts, wanted)
 
     def train_on(self, route: Route) -> Tensor:
-        """Return the embeddings [*, e] of a route's codes, with gradients, for a step."""
+        """Return the embeddings [*, e] of the codes that `route` was made for, with gradients."""
         places = self.rows.bring(route.wanted)
         rows: Tensor = _Exchange.apply(self.moved, places, route, self._team)  # type: ignore[no-untyped-call]
         return _chosen(rows, route.place)
@@ -121,7 +121,7 @@ class ShardedEmbedding(nn.Module):
 
 
 class _Exchange(torch.autograd.Function):
-    """The exchange of a route's rows [u, e]; other ranks request those at `places` in `moved`."""
+    """Gets the rows [u, e] that a route requests; other ranks get `moved[places]` of this one."""
 
     @staticmethod
     def forward(ctx: Any, moved: Tensor, places: Tensor, route: Route, team: Ranks) -> Tensor:

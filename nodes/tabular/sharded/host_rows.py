@@ -1,6 +1,6 @@
 """Rows of a table in main memory, for tables larger than a GPU; a batch's rows are on a device.
 
-Before a step the batch's rows are gathered, and updated for earlier steps that did not use them.
+Before a step the batch's rows are gathered, and updated by the earlier steps that did not use them.
 After the optimiser's step the rows are written back. A GPU accesses main memory itself, in the
 order of its other work, so the host doesn't wait.
 
@@ -62,7 +62,7 @@ class HostRows(Rows):
 
     @torch.no_grad()
     def bring(self, wanted: Tensor) -> Tensor:
-        """See `Rows`; first free the last step's autograd graph. IndexError for an unknown row."""
+        """See `Rows`; free the last autograd graph before the call. IndexError for unknown rows."""
         self._rows, places = different_of(wanted)
         since = self.caught_up.index_select(0, self._rows).long()
         device = self.moved.device
@@ -132,7 +132,7 @@ def _apart(rows: Tensor) -> tuple[Tensor, ...]:
 
 
 def _reached_from(device: torch.device, memory: Tensor) -> Tensor:
-    """Return a tensor of the device for main memory, which the device then accesses in place."""
+    """Return a tensor on the device through which it accesses main memory in place."""
     if device.type != "cuda" or not memory.numel():
         return memory.to(device)
     with torch.cuda.device(device):  # torch assigns pinned memory to the current device

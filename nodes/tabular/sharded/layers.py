@@ -72,7 +72,7 @@ class HiddenLayer(nn.Linear):
     def train_rows(
         self, x: Tensor, probability: float, random: Tensor, number: int, first: int
     ) -> Tensor:
-        """Return the activations [b, h] of x [b, inputs], a batch's rows from row `first` on."""
+        """Return the activations [b, h] of x [b, inputs], the rows of a batch from `first` on."""
         product = functional.linear(x, _own(self.weight))
         place = first * self.out_features + (self.peers.first_unit if self.peers else 0)
         width = self.out_features
@@ -132,7 +132,7 @@ class Layers(nn.Sequential):
         return [layer for layer in self if isinstance(layer, HiddenLayer)]
 
     def train_rows(self, x: Tensor, probability: float, random: Tensor, first: int) -> Tensor:
-        """Return the outputs [b, o] of x [b, inputs], a batch's rows from row `first` on."""
+        """Return the outputs [b, o] of x [b, inputs], the rows of a batch from `first` on."""
         for number, layer in enumerate(self.hidden):
             x = layer.train_rows(x, probability, random, number, first)
         outputs: Tensor = self[-1](x)

@@ -1,4 +1,4 @@
-"""Takes the optimiser's steps for rows [n, e] of a table that had no gradient in these steps."""
+"""Catches up on the optimiser's steps in which some rows [n, e] of a table had no gradient."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class MissedSteps:
         self._ways = torch.zeros(self._terms, size, dtype=torch.float64)  # B or S
 
     def count(self) -> None:
-        """Note that the optimiser has taken one more step; update Q, B and S."""
+        """Update Q, B and S after one more step of the optimiser."""
         self.done += 1
         step, now = self.done, self.done - self._base
         if now == len(self._rates):  # double the size
@@ -142,7 +142,7 @@ class MissedSteps:
         v.mul_(fall_2)
 
     def _replay(self, numbers: Sequence[Tensor], places: Tensor) -> None:
-        """Take the missed steps one by one, each for all rows together that have missed it."""
+        """Take the missed steps one by one, each at once for all rows that have missed it."""
         w, m, v = numbers
         moved = (m != 0).any(1).cpu()  # waiting for the GPU saves many short kernels
         steps = self._count_of(places).long().clamp(max=self._window).where(moved, 0)
@@ -176,7 +176,7 @@ class MissedSteps:
         return [self._kept(places), self._fall**missed, self._fall_2**missed]
 
     def _ways_of(self, places: Tensor) -> Tensor:
-        """Return B or S [terms, n], decayed by the missed steps after the end of the sum."""
+        """Return B or S [terms, n], times the decay of the missed steps after the sum's end."""
         ended = (places + self._window).clamp(max=self.done - self._base)
         return self._ways[:, places] * self._kept(ended)
 

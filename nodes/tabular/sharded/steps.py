@@ -116,7 +116,7 @@ class ShardedSteps(PlainSteps):
         self._next += 1
 
     def _outputs(self, index: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        """Return target [b] and outputs [b, o] of a batch's rows `index`, from row `first` on."""
+        """Return target [b] and outputs [b, o] of `index`, the rows of a batch from `first` on."""
         source, device = self._data.train, self._device
         route = self._embedding.route(self._categorical[index] + self._first_code)
         there = send(index, source.target.device)
@@ -172,7 +172,7 @@ class ShardedSteps(PlainSteps):
         }
 
     def _gathered(self, name: str, part: Tensor) -> Tensor:
-        """Return a tensor of all ranks' parts in rank 0's main memory, elsewhere an empty one."""
+        """Return a tensor of all ranks' parts, in rank 0's main memory; empty on other ranks."""
         team, mine = self._team, part.to_local() if isinstance(part, DTensor) else part
         if team.count == 1:
             return mine.cpu()

@@ -100,7 +100,7 @@ def posteriors(
 
 
 def likeliest(rows: Array, values: Array, is_categorical: Mask) -> Posterior:
-    """Return the posterior under the likeliest θ alone, as a teacher of other tasks."""
+    """Return the posterior under the likeliest θ alone, for use as a teacher of other tasks."""
     fitted = _fitted(values)
     likelihood = Likelihood(rows[fitted], values[fitted], is_categorical)
     best = _likeliest(likelihood, prior(is_categorical))
@@ -108,7 +108,7 @@ def likeliest(rows: Array, values: Array, is_categorical: Mask) -> Posterior:
 
 
 def _fitted(values: Array) -> NDArray[np.intp]:
-    """Return the indices of the results for the fit: the best, and others evenly by rank."""
+    """Return the indices of the results for the fit: the best, and others evenly spaced in rank."""
     order = np.argsort(values, kind="stable")
     if len(values) <= MOST_FITTED:
         return order
@@ -171,7 +171,7 @@ def _slice_step(
     known: Prior,
     random: np.random.Generator,
 ) -> tuple[Array, float]:
-    """Return θ after a step on an ellipse through a draw from the prior; and its log likelihood."""
+    """Return θ after a step of elliptical slice sampling, and its log likelihood."""
     draw = known.deviations * random.standard_normal(len(logs))
     threshold = level + np.log(random.uniform())
     angle = random.uniform(0, 2 * np.pi)

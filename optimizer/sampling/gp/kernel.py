@@ -63,7 +63,7 @@ def differences(left: Array, right: Array, is_categorical: Mask) -> Array:
 
 
 def covariance(distances: Array, given: Hyperparameters) -> tuple[Array, Array]:
-    """Return joint and additive part of k, for |δ| whose last axis has the d parameters."""
+    """Return joint and additive part of k for `distances` |δ|; their last axis has length d."""
     scaled = distances * (_SQRT5 / given.lengths)
     joint = given.joint * _matern(_norm(scaled))
     return joint, given.additive * _mean(_matern(scaled))

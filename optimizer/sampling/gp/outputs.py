@@ -17,7 +17,7 @@ _TAIL = 3.0  # distance of the tail's start from the median, in distances of the
 
 
 def standardized(values: Array) -> Array:
-    """Return finite losses with mean 0, variance 1 and the same ranks; zeros if all are equal."""
+    """Map finite losses to mean 0 and variance 1, keeping their order; zeros if all are equal."""
     largest = float(np.abs(values).max())
     if largest == 0.0 or np.ptp(values / largest) <= _FLAT:
         return np.zeros_like(values)

@@ -27,7 +27,7 @@ JITTER = 1e-9  # added to the noise, relative to the signal: makes the Cholesky 
 
 
 class PriorMeans(Protocol):
-    """The function's prior mean in S samples, a sum over k teachers (other tasks' models)."""
+    """S samples of the prior mean, each a weighted sum over k teachers (other tasks' models)."""
 
     weights: Array
 
@@ -35,7 +35,7 @@ class PriorMeans(Protocol):
         """Return the means at m points, S × m."""
 
     def with_gradient(self, rows: Array) -> tuple[Array, Array]:
-        """Return the means at m points, S × m, and their gradients by d numbers, S × m × d."""
+        """Return the means at m points, S × m, and their gradients by d coordinates, S × m × d."""
 
 
 class Likelihood:
@@ -146,7 +146,7 @@ class Posteriors:
     """The posteriors under S samples of the hyperparameters, computed together to be fast."""
 
     def __init__(self, posteriors: Sequence[Posterior], prior: PriorMeans | None = None) -> None:
-        """Stack S posteriors at the same points, given the results minus the means of `prior`."""
+        """Stack S posteriors at the same points, of the results minus the means of `prior`."""
         self.each = list(posteriors)
         self._prior = prior
         self._rows = posteriors[0].rows
@@ -161,7 +161,7 @@ class Posteriors:
         return Posteriors([each.fantasize(pending) for each in self.each], self._prior)
 
     def mean_weights(self) -> list[float]:
-        """Return each teacher's mean weight over the samples; empty without teachers."""
+        """Return each teacher's mean weight over the samples; [] if there are no teachers."""
         return [float(x) for x in self._prior.weights.mean(axis=0)] if self._prior else []
 
     def mean(self, rows: Array) -> Array:
@@ -188,7 +188,7 @@ class Posteriors:
         return self._means(cross), self._deviations(np.matmul(cross, self._whitening))
 
     def with_gradient(self, rows: Array) -> tuple[Array, Array, Array, Array]:
-        """Return μ and √v at m points, S × m, and their gradients by d numbers, S × m × d.
+        """Return μ and √v at m points, S × m, and their gradients by d coordinates, S × m × d.
 
         The gradient by a choice is 0.
         """
@@ -213,14 +213,13 @@ class Posteriors:
         return np.asarray(np.matmul(cross, self._alphas)[..., 0])
 
     def _deviations(self, white: Array) -> Array:
-        """Return √v; v, the variance that the results don't explain, is kept positive."""
         whole = np.asarray(self._given.variance)[..., 0]
         explained = (white * white) @ np.ones(white.shape[-1])
         return np.asarray(np.sqrt(np.maximum(whole - explained, JITTER * whole)))
 
 
 def _cholesky(whole: Array) -> Array:
-    """Return the factor L of `whole` by LAPACK: for 50 results, SciPy's checks take most time."""
+    """Return the factor L of `whole` by LAPACK itself, because SciPy's checks are slow."""
     factor, failed = dpotrf(whole, lower=1, clean=1)
     if failed:
         raise LinAlgError("the covariance is singular")

@@ -20,7 +20,7 @@ _GOOD = 5  # best known points, near which the search starts
 
 @dataclass(frozen=True)
 class Proposals:
-    """Points, the most promising first, tried and pending ones last; the weight of each teacher."""
+    """Proposed points, the most promising first, and the weight of each teacher."""
 
     rows: Array
     weights: list[float]

@@ -1,7 +1,7 @@
 """Search for the best point of an acquisition function over grids, choices and conditions.
 
 Some candidates are spread over the space, others are near the best known points. Then a few
-candidates are refined, first of all the best with each combination of choices. Gradients refine
+candidates are refined, first the best one of each combination of choices. Gradients refine
 continuous parameters. All other parameters are changed one at a time.
 """
 
@@ -54,7 +54,7 @@ def _near(domain: Domain, good: Array, random: np.random.Generator) -> Array:
 
 
 def _different(domain: Domain, ranked: Array) -> Array:
-    """Return the best point of each combination of choices (a few), then the best other points."""
+    """Return the best points of a few combinations of choices, then the best other points."""
     choices = ranked[:, domain.is_categorical]
     _, first = np.unique(choices, axis=0, return_index=True)
     chosen = list(np.sort(first)[: STARTS - 2])
@@ -84,7 +84,7 @@ def _refined(domain: Domain, improvement: ExpectedImprovement, starts: Array) ->
 
 
 def _climbed(domain: Domain, improvement: ExpectedImprovement, starts: Array) -> Array:
-    """Return the local optimum over each start's active continuous parameters, in one search."""
+    """Return the local optimum near each start, over its active continuous parameters."""
     free = domain.is_continuous & domain.active(starts)
     if not free.any():
         return starts

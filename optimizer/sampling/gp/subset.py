@@ -1,6 +1,6 @@
 """The choice of the results that the Gaussian process uses, if there are too many.
 
-A Gaussian process takes time by the cube of the number of results. Half of the chosen results are
+A Gaussian process's time grows as the cube of the number of results. Half of the chosen results are
 the best ones, because improvements are near them. The other half covers the space. Without this
 half, the model would be uncertain where trials have already been. Each result of this half is the
 farthest from all chosen before it (Gonzalez: Clustering to minimize the maximum intercluster

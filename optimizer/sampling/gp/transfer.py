@@ -40,13 +40,13 @@ class Teachers:
         return np.array([task.mean(rows) for task in self._tasks]).T
 
     def with_gradient(self, rows: Array) -> tuple[Array, Array]:
-        """Return every μ_i at m points, k × m, and its gradients by d numbers, k × m × d."""
+        """Return every μ_i at m points, k × m, and its gradients by d coordinates, k × m × d."""
         found = [stack.with_gradient(rows) for stack in self._stacks]
         means = [means[0] for means, *_ in found]
         return np.array(means), np.array([by[0] for _, _, by, _ in found])
 
     def nearest(self, rows: Array, values: Array) -> list[int]:
-        """Return the indices of a few tasks whose means correlate best with `values`, by rank."""
+        """Return the indices of a few tasks, by the rank correlation of their means to `values`."""
         means = self.means(rows)
         ranks = _centred(rankdata(values))
         scores = [float(_centred(rankdata(means[:, i])) @ ranks) for i in range(len(self))]
@@ -82,7 +82,7 @@ class TaughtMeans:
     """The prior mean of a task, in S samples of its teachers' weights."""
 
     def __init__(self, teachers: Teachers, centres: Array, weights: Array) -> None:
-        """Combine k teachers with c, their means over this task's points, and w, S × k."""
+        """Combine k teachers: `centres` are their c_i, `weights` are S samples of their w_i."""
         self._teachers = teachers
         self._centres = centres
         self.weights = weights
@@ -92,7 +92,7 @@ class TaughtMeans:
         return np.asarray(self.weights @ (self._teachers.means(rows) - self._centres).T)
 
     def with_gradient(self, rows: Array) -> tuple[Array, Array]:
-        """Return the means at m points, S × m, and their gradients by d numbers, S × m × d."""
+        """Return the means at m points, S × m, and their gradients by d coordinates, S × m × d."""
         means, by_rows = self._teachers.with_gradient(rows)
         by_means = np.tensordot(self.weights, by_rows, 1)
         return self.weights @ (means - self._centres[:, None]), np.asarray(by_means)
