@@ -194,7 +194,8 @@ class _Loop:
         """Serve until a signal or the timeout; clients still waiting then ask the next service."""
         if (descriptor := self._handler.descriptor) is not None:
             asyncio.get_running_loop().add_reader(descriptor, self._notice)
-        server = await asyncio.start_unix_server(self._take_in, sock=listener, backlog=BACKLOG)
+        # start_unix_server of Python 3.13 looks for the socket's file, whose path has gone
+        server = await asyncio.start_server(self._take_in, sock=listener, backlog=BACKLOG)
         while await self._turn():
             pass
         server.close()
