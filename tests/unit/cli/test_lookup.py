@@ -237,7 +237,7 @@ def test_a_region_is_no_model_to_promote_and_its_runs_are_told(models: Path, nam
     shown = CliRunner().invoke(main, ["promote", name])
     assert shown.exit_code == 2
     assert f"{name!r} is a region, and each run has a model of it" in shown.stderr
-    assert "name the run: RUN/A; runs, newest first: tuesday, monday (in force)" in shown.stderr
+    assert "name the run: RUN/A; runs, newest first: tuesday, monday (current)" in shown.stderr
     shown = CliRunner().invoke(main, ["promote", "tuesday/A"])
     assert shown.output == "demo/A: latest is tuesday (was monday)\n"
     shown = CliRunner().invoke(main, ["promote", "tuesday/A"])

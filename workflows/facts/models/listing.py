@@ -99,7 +99,7 @@ def models_on(models_folder: Path) -> list[PublishedModel]:
 def runs_with_models(models_folder: Path) -> list[str]:
     """Return the runs with a model in a region's folder, newest first, the current one marked."""
     models = models_on(models_folder)[::-1]
-    return [f"{one.run} (in force)" if one.in_force else one.run for one in models]
+    return [f"{one.run} (current)" if one.in_force else one.run for one in models]
 
 
 def _standings(link: Path) -> dict[str, Standing]:
