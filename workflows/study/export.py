@@ -54,7 +54,7 @@ def _server(value: Any) -> str:
 
 
 class Keep(Section):
-    """Limits for a region's published models, by count and age; the current model is always kept."""
+    """Limits for a region's published models by count and age; the current one is always kept."""
 
     count: int | None = Field(None, ge=1, description="Number of the newest models to keep.")
     days: float | None = Field(None, gt=0, description="Maximum age in days of models to keep.")
