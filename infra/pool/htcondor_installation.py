@@ -221,7 +221,10 @@ def unpack_beside(beside: Path, cache: Path, progress: Progress) -> Installation
 def plan_from_a_mirror(
     folder: Path, progress: Progress
 ) -> tuple[private_apt.PrivateApt, dict[str, str]]:
-    """Return an apt for a mirror that answers, and the packages' versions by name."""
+    """Return a private apt configured for a mirror that answers, and the packages to install.
+
+    The packages are a dict from name to version.
+    """
     reasons: list[str] = []
     for number, mirror in enumerate(private_apt.mirrors()):
         apt = private_apt.PrivateApt(

@@ -290,7 +290,10 @@ def _sum(rooms: Iterable[Room]) -> Room:
 
 
 def room(ad: Ad, names: str) -> Room:
-    """Return the room in a ClassAd; its attributes are named by a pattern such as `Request{}`."""
+    """Return the resources (GPUs, CPUs, memory) in a ClassAd.
+
+    `names` is the pattern of the ad's attribute names, such as `Request{}`.
+    """
     gpus, cpus, memory = (
         int(number(ad, names.format(resource)) or 0) for resource in ("GPUs", "Cpus", "Memory")
     )

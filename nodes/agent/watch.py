@@ -55,7 +55,7 @@ class Agent:
         self._answers, self._problem, self._offline_problem = True, "", ""
 
     def run(self) -> None:
-        """Make steps until the machine has been asked to shut down."""
+        """Repeat the watch's step until the machine has been asked to shut down."""
         log.info("watching; remembered: %s", self._memory)
         while not self.step():
             time.sleep(STEP)

@@ -60,7 +60,10 @@ class Events:
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
-        """Delay signals until the end of this block, which may set another `pass_on`."""
+        """Delay signals until the end of this block.
+
+        The block may replace `pass_on`, the function that receives them.
+        """
         previous = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
         try:
             yield

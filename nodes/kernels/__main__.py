@@ -56,7 +56,7 @@ def build_now(place: Path, *, as_json: bool) -> int:
 
 
 def status(*, as_json: bool) -> int:
-    """Print which kernels importing `ops` would load here, and compile nothing; return 0."""
+    """Print the kernels that importing `ops` would load here, without compiling any; return 0."""
     recipe = build.Recipe.here()
     found = chosen = None
     implementation: str

@@ -99,7 +99,7 @@ def fleet_plan(
 def fleet_gpus(file: Path | None, aws_regions: tuple[str, ...], as_json: bool) -> None:
     """List instance types with GPUs: hardware, prices, and AWS regions that offer them.
 
-    With FILE, the list has only types that the fleet's instance_types or needs allow. Without
+    With FILE, list only the types that the fleet's `instance_types` or `needs` allows. Without
     credentials, the data comes from trialfleet's own price table.
     """
     from trialfleet.infra.fleet.aws.clients import Aws

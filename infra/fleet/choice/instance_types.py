@@ -148,7 +148,7 @@ def _check_elsewhere(aws: Aws, fleet: Fleet, aws_region: str, missing: list[str]
         known = {offer["InstanceType"] for offer in _offerings(aws, aws_region, "region", [])}
         guesses = [f"{name}{did_you_mean(name, sorted(known))}" for name in missing]
         where = ", ".join(fleet.aws_regions)
-        raise InputError(f"instance_types: unknown in {where}: {', '.join(guesses)}")
+        raise InputError(f"instance_types has types not offered in {where}: {', '.join(guesses)}")
 
 
 def _gpus(info: InstanceTypeInfoTypeDef) -> list[GpuDeviceInfoTypeDef]:

@@ -59,7 +59,10 @@ class Lifetime:
         return self.ended or min(now, self.expires or now)
 
     def spent(self, now: datetime, since: datetime | None = None) -> float:
-        """Return the cost in USD until `until(now)`, from its launch or `since` if later."""
+        """Return the node's cost in USD from its launch to the time `until(now)`.
+
+        If `since` is later than the launch, the cost is from `since`.
+        """
         return self.cost(self.until(now), since)
 
     def cost(self, now: datetime, since: datetime | None = None) -> float:

@@ -1,8 +1,9 @@
-"""Search for the best point of an acquisition function over grids, choices and conditions.
+"""Search for the best point of an acquisition function.
 
-Some candidates are spread over the space, others are near the best known points. Then a few
-candidates are refined, first the best one of each combination of choices. Gradients refine
-continuous parameters. All other parameters are changed one at a time.
+Its parameters may be continuous, on a grid, categorical or conditional. Some candidates are spread
+over the space, others are near the best known points. Then a few candidates are refined, first the
+best one of each combination of choices. Gradients refine continuous parameters. All other
+parameters are changed one at a time.
 """
 
 from __future__ import annotations

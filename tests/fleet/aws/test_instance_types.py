@@ -82,7 +82,7 @@ def test_an_unknown_type_is_reported_with_a_similar_one(cloud: Account) -> None:
     with pytest.raises(InputError) as error:
         resolved(cloud, instance_types=["g5.xlarge", "g5.xlagre"])
     assert str(error.value) == (
-        "instance_types: unknown in eu-west-1: g5.xlagre (did you mean 'g5.xlarge'?)"
+        "instance_types has types not offered in eu-west-1: g5.xlagre (did you mean 'g5.xlarge'?)"
     )
 
 
@@ -102,7 +102,7 @@ def test_a_type_that_another_region_has_is_no_mistake(cloud: Account) -> None:
         )
         assert [kind.name for kind in there] == ["g5.xlarge", "g6.xlarge"]
         assert [kind.name for kind in here] == ["g5.xlarge"]
-        with pytest.raises(InputError, match=r"unknown in eu-west-1: g6\.xlarge"):
+        with pytest.raises(InputError, match=r"types not offered in eu-west-1: g6\.xlarge"):
             resolved(cloud, instance_types=kinds)
 
 

@@ -431,7 +431,9 @@ def test_a_name_of_several_models_or_none_is_told_with_the_choices(
     publish(model, tmp_path / "models/b/JFK")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=r"several models(.|\n)*models/a/JFK(.|\n)*models/b/JFK"):
+    with pytest.raises(
+        InputError, match=r"several studies have models(.|\n)*models/a/JFK(.|\n)*models/b/JFK"
+    ):
         find_model("JFK")
     with pytest.raises(InputError, match=r"'JFJ' is not .*\(did you mean 'JFK'\?\).* of JFK"):
         find_model("JFJ")

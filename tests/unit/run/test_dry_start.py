@@ -45,8 +45,14 @@ def test_the_checks_job_is_found_by_its_node(make_run: MakeRun) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"report_metric": "tset_loss"}, "report_metric: a trial doesn't report 'tset_loss'"),
-        ({"gate": {"metric": "test_los"}}, "gate.metric: a trial doesn't report 'test_los'"),
+        (
+            {"report_metric": "tset_loss"},
+            "report_metric: the trial of --check reports no 'tset_loss'",
+        ),
+        (
+            {"gate": {"metric": "test_los"}},
+            "gate.metric: the trial of --check reports no 'test_los'",
+        ),
     ],
 )
 def test_a_metric_that_no_trial_reports_is_refused(
@@ -61,7 +67,10 @@ def test_a_metric_that_no_trial_reports_is_refused(
 def test_a_metric_that_only_the_gates_job_may_report_is_a_warning(make_run: MakeRun) -> None:
     study = make_run(gate={"metric": "profit"}).study
     warning = check_metrics(study, TOLD)
-    assert "gate.metric: a trial doesn't report 'profit'; the trainer reports: loss" in warning
+    assert (
+        "gate.metric: the trial of --check reports no 'profit'; the trainer reports: loss"
+        in warning
+    )
     assert "rejects every new model" in warning
     checked = Checked(region="A", metrics=TOLD, warning=warning)
     assert str(checked).endswith(f"\nbut {warning}")

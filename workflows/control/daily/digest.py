@@ -170,9 +170,10 @@ def _measured(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, Bes
 
 
 def _moves(study: Study, journal: Journal, attempt: Attempt) -> list[tuple[str, Change]]:
-    """Return people's switches of current models since the previous attempt at any day ended.
+    """Return the changes of current models that people made after the previous attempt's end.
 
-    Each switch comes with its region; switches after the end of `attempt` are left out.
+    The previous attempt may be for any day. Each change comes with its region; changes after the
+    end of `attempt` are left out.
     """
     assert attempt.ended
     ends = [one.ended for one in journal.attempts() if one.ended and one.ended < attempt.ended]

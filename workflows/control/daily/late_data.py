@@ -1,4 +1,4 @@
-"""Late data: the data of a region for a day that is still missing or being written."""
+"""Late data: a region's data for a day, while it is still missing or being written."""
 
 from __future__ import annotations
 
@@ -70,7 +70,10 @@ def _why_not_whole(each: str, daily: Daily, in_s3: DataInS3) -> str:
 
 
 def _why_not_whole_in_s3(url: str, daily: Daily, in_s3: DataInS3) -> str:
-    """Return why data in S3 is incomplete; "" if it is complete, or if S3 does not answer."""
+    """Return why data in S3 is incomplete; "" if it is complete.
+
+    Also "" if S3 does not answer or refuses: the region then starts without waiting.
+    """
     objects = in_s3.written(url)
     if objects == {}:
         return f"{ABSENT}: {url}"

@@ -46,7 +46,7 @@ class BusyDayWatch:
         self.busy: date | None = None
 
     def update(self, busy: date | None) -> None:
-        """Report the day `busy` on which another process works, if any, and HTCondor's outages."""
+        """Report HTCondor's outages and, if another process works on a day (`busy`), that day."""
         if busy and self.busy is None:
             self._say(f"waits until the day {busy} has ended")
         self.busy = busy

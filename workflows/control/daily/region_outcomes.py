@@ -1,4 +1,4 @@
-"""The outcomes of an attempt's regions, read from the records of its run."""
+"""The outcome of each region in one attempt at a day, read from the records of its run."""
 
 from __future__ import annotations
 

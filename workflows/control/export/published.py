@@ -1,4 +1,4 @@
-"""A region's models to export: all complete ones, and the change that made one current."""
+"""What to export of a region: all its complete models, and the change that made one current."""
 
 from __future__ import annotations
 

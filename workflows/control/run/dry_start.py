@@ -265,11 +265,13 @@ def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
     compared = study.compared_metric
     if compared not in metrics:
         near = did_you_mean(compared, metrics)
-        raise InputError(f"report_metric: a trial doesn't report {compared!r}{near}; {reported}")
+        raise InputError(
+            f"report_metric: the trial of --check reports no {compared!r}{near}; {reported}"
+        )
     deciding = study.gate and study.gate.metric
     if deciding and deciding not in metrics:
         near = did_you_mean(deciding, metrics)
-        words = f"gate.metric: a trial doesn't report {deciding!r}{near}; {reported}"
+        words = f"gate.metric: the trial of --check reports no {deciding!r}{near}; {reported}"
         if near:
             raise InputError(words)
         return f"{words}. Without it in mode evaluate, the gate rejects every new model"

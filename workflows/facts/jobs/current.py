@@ -69,7 +69,10 @@ def lane_of(files: RegionFolder, end: TrialFolder) -> str | None:
 
 
 def end_place(files: RegionFolder, end: TrialFolder) -> TrialFolder:
-    """Return `end`, a full training or gate, with the folder of the job that executes it."""
+    """Return a copy of `end` (a full training or a gate).
+
+    Its folder is that of the job that executes it.
+    """
     lane = lane_of(files, end)
     return in_lane(files, end, lane) if lane else end
 

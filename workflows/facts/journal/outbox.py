@@ -44,10 +44,10 @@ State = Literal["waiting", "sent", "given up"]
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """One event for one channel (where alerts are sent); `channel` is the channel's `key_of`.
+    """One event for one channel (where alerts are sent).
 
-    `tries` counts failed tries. `first` is the time of the first failed try, None before it, and
-    `due` that of the next try, in Unix seconds.
+    `channel` is the channel's key, from `key_of`. `tries` counts failed tries. `first` is the time
+    of the first failed try, None before it, and `due` that of the next try, in Unix seconds.
     """
 
     event: Event

@@ -305,7 +305,8 @@ def _model_alone(region: str) -> Path:
     if found:
         choices = "\n".join(f"  {shell_quoted(models_folder)}" for models_folder in found)
         raise InputError(
-            f"several models have a region named {region!r}; name one of them:\n{choices}"
+            f"several studies have models of a region named {region!r}; choose one of these:\n"
+            f"{choices}"
         )
     regions = sorted({models_folder.name for models_folder in models_folders_here()})
     known = f"there are models of {', '.join(regions)}" if regions else "there are none in ./models"

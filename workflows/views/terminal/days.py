@@ -207,7 +207,10 @@ def to_approve(shown: DaysOverview) -> list[str]:
 
 
 def _split(why: str) -> tuple[str, str, str]:
-    """Split a reason into words, and the label and text of a command or path; both may be ""."""
+    """Split a reason into its prose, the label of its command or path, and that command or path.
+
+    The last two are "" if there is none.
+    """
     for mark, label in _TO_COPY.items():
         words, found, text = why.partition(mark)
         if found:
