@@ -39,16 +39,16 @@ def test_the_end_of_a_range_in_half_of_the_regions_is_told_with_what_to_do() -> 
     ]
     report = report_of(*regions)
     assert report.edges == (
-        "The best rate is at the upper end of its range in 3 of 4 regions and layers at the upper "
-        "one in 2 of 4 regions: widen these ranges."
+        "Best values at the end of a range: rate (upper end, 3 of 4 regions), layers (upper end, "
+        "2 of 4 regions). Widen these ranges."
     )
     assert report.edges in text_of(report)
     assert report.edges in " ".join(printed(fitted_summary(report), 100).split())
     assert report_of(*regions[:1]).edges == (
-        "The best layers is at the upper end of its range and rate at the upper one: widen these "
+        "Best values at the end of a range: layers (upper end), rate (upper end). Widen these "
         "ranges."
     )
-    assert report_of(regions[3], regions[1]).edges.endswith("in 1 of 2 regions: widen this range.")
+    assert report_of(regions[3], regions[1]).edges.endswith("1 of 2 regions). Widen this range.")
     assert report_of(regions[3]).edges == ""
 
 
@@ -70,8 +70,8 @@ def test_best_settings_that_are_no_better_than_the_default_say_nothing_of_a_rang
     assert report_of(worse).regions[0].report.gain == pytest.approx(-0.0002)
     assert report_of(worse).edges == ""
     assert report_of(region_facts("C", tuned(0.8, 0.8))).edges == ""
-    assert report_of(better).edges.startswith("The best rate is at the upper end of its range")
-    assert "in 1 of 2 regions: widen this range" in report_of(worse, better).edges
+    assert report_of(better).edges.startswith("Best values at the end of a range: rate (upper end)")
+    assert "1 of 2 regions). Widen this range." in report_of(worse, better).edges
 
 
 @pytest.mark.parametrize(

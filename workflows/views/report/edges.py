@@ -32,25 +32,16 @@ def edges_of(regions: Sequence[RegionReport]) -> str:
     if not often:
         return ""
     often.sort(key=lambda each: (-each[2], each[0]))
-    (name, edge, many), *others = often
-    first = f"The best {name} is at the {_ENDS[edge]} end of its range"
-    parts = [first + _in(many, len(tuned), len(regions))]
-    parts += [
-        f"{name} at the {_ENDS[edge]} one{_in(many, len(tuned), len(regions))}"
-        for name, edge, many in others
+    several = len(regions) > 1
+    places = [
+        f"{name} ({_ENDS[edge]} end{f', {many} of {len(tuned)} regions' if several else ''})"
+        for name, edge, many in often
     ]
-    return f"{_listed(parts)}: widen {'these ranges' if others else 'this range'}."
+    ranges = "this range" if len(often) == 1 else "these ranges"
+    return f"Best values at the end of a range: {', '.join(places)}. Widen {ranges}."
 
 
 def _gained(row: RegionReport) -> bool:
     """Return whether tuned settings are better than default ones, or can't be compared."""
     gains = (row.report.gain, row.objective.gain)
     return next((gain for gain in gains if gain is not None), 1.0) > 0
-
-
-def _in(many: int, of: int, regions: int) -> str:
-    return "" if regions == 1 else f" in {many} of {of} regions"
-
-
-def _listed(parts: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
