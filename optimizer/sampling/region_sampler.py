@@ -1,4 +1,4 @@
-"""trialfleet's Gaussian process as a sampler that any Optuna study may use.
+"""A Gaussian process as a sampler that any Optuna study may use.
 
     study = optuna.create_study(sampler=RegionSampler(seed=0))
 
