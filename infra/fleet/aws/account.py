@@ -56,7 +56,8 @@ class AwsEnvironment:
 def snapshot(aws_region: str, environment: Mapping[str, str] = os.environ) -> AwsEnvironment:
     """Return the AWS settings that a run's autoscaler needs, taken from `environment`.
 
-    InputError if AWS keys are only in `environment`, which the autoscaler will not see.
+    AWS is asked for the account in `aws_region`. InputError if `environment` has AWS keys, which
+    the autoscaler will not see, and without them the account can't be reached.
     """
     account = Aws().account(aws_region)
     if secrets := _secrets(environment):
@@ -80,7 +81,7 @@ def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 def check_found_by_jobs(whose: str, environment: Mapping[str, str] = os.environ) -> None:
     """Raise InputError if AWS keys are only in `environment`; makes no call to AWS.
 
-    `whose` names the program that needs the keys; the error message begins with it.
+    `whose` names, for the error message, the program that needs the keys.
     """
     secrets = _secrets(environment)
     if secrets and _session_of_a_job().get_credentials() is None:

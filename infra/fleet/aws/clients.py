@@ -94,7 +94,10 @@ class Aws:
         return self._account or self.caller(aws_region)["Account"]
 
     def caller(self, aws_region: str) -> GetCallerIdentityResponseTypeDef:
-        """Return AWS's description of the credentials' owner; FleetError if they are invalid."""
+        """Return AWS's description of the credentials' owner.
+
+        FleetError if there are no credentials, or AWS refuses them.
+        """
         with asking("the caller's identity (sts:GetCallerIdentity)"):
             who = self.sts(aws_region).get_caller_identity()
         self._account = who["Account"]
@@ -179,6 +182,6 @@ def explained(error: ClientError, what: str) -> str:
 
 
 def permission(error: ClientError) -> str:
-    """Return the permission that AWS says is missing, such as `ec2:RunInstances`."""
+    """Return the missing permission, such as `ec2:RunInstances`; else `to call` and the call."""
     named = re.search(r"perform: ([a-z0-9-]+:[A-Za-z0-9]+)", message_of(error))
     return named[1] if named else f"to call {error.operation_name}"

@@ -1,4 +1,7 @@
-"""Detection of answers that come from a proxy, a portal or a mistyped host instead of AWS."""
+"""Detection of answers that come from a proxy, a portal or a mistyped host instead of AWS.
+
+botocore assumes that each answer is from AWS: its parsers then fail, or find nothing in it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Retries of calls that AWS refuses until all of its servers know a recent change."""
+"""Retries of calls that AWS refuses until all of its servers know a recent change.
+
+botocore's own retries are only for transient failures.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ LATER = (2.0, 4.0, 8.0, *[15.0] * 8)  # two minutes; for waits until other resou
 
 
 def sleep(seconds: float) -> None:
-    """Sleep; all code of the fleet waits between calls by this function."""
+    """Sleep; all waits between the fleet's calls to AWS use this function."""
     time.sleep(seconds)
 
 
@@ -30,7 +33,10 @@ def patiently(
     again: Callable[[ClientError], bool],
     pauses: Sequence[float] = SOON,
 ) -> T:
-    """Repeat `call` while `again` is true for AWS's refusal; `call` must be safe to repeat."""
+    """Repeat `call` while `again` is true for AWS's refusal; `call` must be safe to repeat.
+
+    ClientError for any other refusal, or for the last one after all `pauses` (seconds).
+    """
     for pause in pauses:
         try:
             return call()

@@ -17,7 +17,10 @@ def own(fleet: Fleet) -> Any:
 
 
 def specification(fleet: Fleet, kind: str, more: Mapping[str, str] = {}) -> Any:
-    """Return EC2's TagSpecification for a new resource; `kind` is EC2's word, like `instance`."""
+    """Return the fleet's tags and `more` as EC2's TagSpecification for a new resource.
+
+    `kind` is EC2's word for the resource, such as `instance`.
+    """
     return {"ResourceType": kind, "Tags": [*own(fleet), *_listed(more)]}
 
 

@@ -1,4 +1,4 @@
-"""The pool's token for nodes, in SSM: encrypted, and readable by the nodes' role alone."""
+"""The pool's token for nodes, in SSM: encrypted, and readable with the nodes' role."""
 
 from __future__ import annotations
 

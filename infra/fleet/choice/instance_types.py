@@ -32,6 +32,8 @@ _SOLD: Any = [
 def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
     """List the fleet's instance types that an AWS region has, sorted by name.
 
+    The list is empty if all listed types exist only in other regions of the fleet.
+
     Raises:
         InputError: a type that the fleet lists is in none of its AWS regions, or its GPU is too old
             for AWS's image; or no type is listed and `needs.gpus` is 0.
@@ -157,5 +159,5 @@ def _gpus(info: InstanceTypeInfoTypeDef) -> list[GpuDeviceInfoTypeDef]:
 
 
 def _whole(info: InstanceTypeInfoTypeDef) -> bool:
-    """Return whether all GPUs are whole: a fraction needs a driver that the images don't have."""
+    """Return whether it has whole GPUs: a fraction needs a driver that the images don't have."""
     return bool(_gpus(info)) and all(gpu.get("Count", 0) >= 1 for gpu in _gpus(info))

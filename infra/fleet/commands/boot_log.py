@@ -22,9 +22,10 @@ OWN_LINE = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z .*")
 
 
 def last_messages(aws: Aws, fleet: Fleet, instances: Iterable[Instance]) -> dict[str, str]:
-    """Return the last line of each instance's boot log or console, by id, as `its log ends: …`.
+    """Return the last line of each instance's boot log, or else of its console, by id.
 
-    An instance is left out if AWS gives neither.
+    It begins with `its log ends: ` or `its console ends: `. An instance is left out if AWS gives
+    neither.
     """
     wanted = list(instances)
     if not wanted:

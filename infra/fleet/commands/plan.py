@@ -78,7 +78,10 @@ class FleetPlan:
 
 
 def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetPlan:
-    """Return the plan of a fleet and its study's `gangs`; InputError if a gang can never begin."""
+    """Return the plan of a fleet and its study's `gangs`.
+
+    InputError if a gang can never begin; FleetError if there is no candidate for a node.
+    """
     account = aws.account(fleet.home)
     history = ledgers.known_history(aws, fleet)
     candidates = choice.ranked(choice.candidates(aws, fleet), fleet, history)

@@ -32,9 +32,10 @@ STRATEGY = {"spot": "price-capacity-optimized", "on-demand": "lowest-price"}
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """The AWS resources that launches need; `make` creates the launch templates of an AWS region.
+    """The AWS resources that launches need.
 
-    A key of `templates` is an AWS region and a kind from `launch_template.kind_of`.
+    `make` creates the launch templates of an AWS region, and the resources that they name. A key of
+    `templates` is an AWS region and a kind from `launch_template.kind_of`.
     """
 
     places: dict[str, RegionNetwork]
@@ -191,7 +192,7 @@ class FleetRequest:
 
 
 def weights_of(pools: Sequence[Candidate], heaviest: int = HEAVIEST) -> dict[Candidate, int]:
-    """Return the pools' weights: `SLOWEST` for the slowest pool, for others at most `heaviest`."""
+    """Return the pools' weights: `SLOWEST` for the slowest pool, but none above `heaviest`."""
     slowest = min(one.throughput for one in pools)
     return {one: min(heaviest, round(SLOWEST * one.throughput / slowest)) for one in pools}
 

@@ -30,7 +30,10 @@ PAGE = 1_000  # instances in an answer of AWS, its maximum
 
 
 def instances(aws: Aws, fleet: Fleet, *, gone: bool = False) -> list[Instance]:
-    """List the fleet's instances, oldest first; `gone` adds those that ended in the last hour."""
+    """List the fleet's living instances, oldest first.
+
+    `gone` adds those that are shutting down or terminated; AWS forgets them after about an hour.
+    """
     found = tagged(aws, fleet.aws_regions, [tags.fleet_filter(fleet)])
     return [instance for instance in found if gone or instance.alive]
 
@@ -76,7 +79,7 @@ def described(instance: InstanceTypeDef, aws_region: str) -> Instance:
 
 
 def everything(aws: Aws, fleet: Fleet) -> list[str]:
-    """List all of the fleet's resources in AWS, a line each, beginning with living instances."""
+    """List the fleet's resources in AWS, a line each; first all instances not yet terminated."""
     found = [
         f"instance {instance.id} in {instance.aws_region}"
         for instance in instances(aws, fleet, gone=True)

@@ -182,7 +182,10 @@ def _by_pool(instances: Sequence[Instance]) -> list[list[Instance]]:
 def _split(
     fleet: Fleet, living: Sequence[Instance], count: int, least: int
 ) -> dict[Lifecycle, int]:
-    """Divide `count` into spot and on-demand nodes; for gangs, either is 0 or at least `least`."""
+    """Divide `count` into spot and on-demand nodes, as near to the fleet's share as possible.
+
+    For gangs, either number is 0 or at least `least`.
+    """
     have = sum(instance.lifecycle == "spot" for instance in living)
     spot = min(max(fleet.spot.nodes(len(living) + count) - have, 0), count)
     if fleet.gangs and count:

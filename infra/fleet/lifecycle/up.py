@@ -152,9 +152,11 @@ def up(
     run: str = "",
     progress: Progress = lambda _: None,
 ) -> Launched:
-    """Make the nodes' resources, then launch until `count` nodes live; return all living nodes.
+    """Make the nodes' resources, then launch nodes until `count` live, or AWS has no more.
 
-    `count` is by default the fleet's minimum, and at least one. FleetError if no node comes.
+    `count` is by default the fleet's minimum, and at least one. The nodes' costs belong to `run`,
+    if that isn't empty. Returns all living nodes, perhaps fewer, and AWS's refusals. FleetError if
+    the fleet then has no node.
     """
     wanted = count_for(fleet, count)
     prepared = prepare(aws, fleet, inputs, candidates, run, progress)

@@ -39,7 +39,7 @@ class Group:
     Attributes:
         requirements: what else the jobs require of a node, as a ClassAd expression.
         since: when the first job began to wait, or to run; None if HTCondor doesn't say.
-        least: the smallest useful number of these jobs at once: 1, or a gang's minimum.
+        least: the smallest useful number of these jobs at once: 1, or what a gang lacks to train.
     """
 
     need: Room
@@ -159,7 +159,7 @@ def quoted(text: str) -> str:
 
 
 def read_demand(jobs: Iterable[Mapping[str, Any]]) -> Demand:
-    """Return the demand of jobs, without held ones; a ClassAd is for `JobCount` equal jobs."""
+    """Return the demand of waiting and running jobs; a ClassAd is for `JobCount` equal jobs."""
     jobs = list(jobs)
     return Demand(idle=_groups(jobs, {JobStatus.IDLE}), active=_groups(jobs, ACTIVE))
 

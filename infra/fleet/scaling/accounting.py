@@ -67,7 +67,10 @@ class CostLedger:
         return self._ledger.since(self.since)
 
     def note(self, listed: Iterable[Instance], now: datetime) -> str:
-        """Update the costs, and save the record if changed; return the error message, or empty."""
+        """Update the costs, and save the record if changed; return the error message, or empty.
+
+        After an error the next call tries again.
+        """
         problem, seen = "", self._ledger
         if self._stored is None:
             self._stored, problem = ledgers.load_or_tell(self._aws, self._fleet)

@@ -136,7 +136,8 @@ class Autoscaler:
     ) -> None:
         """Scale for `run`, counting costs since its start, or for all trials, counting from now.
 
-        A recorded start before `planned` is ignored: it is of another run with the same id.
+        Nothing happens before the first step. A recorded start before `planned` is ignored: it is
+        of another run with the same id.
         """
         self._aws, self._fleet, self._connections = aws, fleet, connections
         self._run, self._progress = run, unfailing(progress)

@@ -15,7 +15,7 @@ UNFIT_IN_A_ROW = 3  # number of unfit nodes in a row at which launches slow down
 
 
 class Backoff:
-    """Pauses of launches; each pause is twice as long as the one before, until `reset`."""
+    """Pauses of launches; each is twice as long as the one before, up to `longest`."""
 
     def __init__(self, first: timedelta, longest: timedelta) -> None:
         self._first, self._longest = first, longest
@@ -71,7 +71,7 @@ class UnfitNodes:
 class UnmatchedTrials:
     """Trials that match no node although a node has room for them: new nodes would not help.
 
-    All trials with the same requests don't count as demand for a while, longer each time.
+    They are left out of the demand for a while, longer each time, until one of their kind runs.
     """
 
     def __init__(self) -> None:

@@ -45,6 +45,9 @@ def read_report(path: Path) -> dict[str, Any] | None:
 
 
 def run_report(own: Path, fleet: str, run: str) -> dict[str, Any] | None:
-    """Return a run's last report, from its file `own` or else the fleet's; None if neither."""
+    """Return the last report of an autoscaler for `run` or for all runs; None if there is none.
+
+    It is from the run's file `own`, or else from the fleet's.
+    """
     reports = filter(None, map(read_report, (own, default_report(fleet))))
     return next((report for report in reports if report.get("run") in {run, ""}), None)

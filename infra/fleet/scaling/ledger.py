@@ -24,7 +24,10 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
 def load(aws: Aws, fleet: Fleet) -> Ledger:
-    """Return the bucket's record and this machine's copy combined; FleetError if one is invalid."""
+    """Return the bucket's record and this machine's copy combined; empty if there is neither.
+
+    FleetError if one is invalid.
+    """
     s3 = aws.s3(fleet.home)
     name, key = _place(aws, fleet)
     url = f"s3://{name}/{key}"

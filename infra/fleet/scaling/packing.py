@@ -50,7 +50,7 @@ def pack(
 
 
 def least_new(waiting: Iterable[Group], free: Mapping[str, Room], new: Room, most: int) -> int:
-    """Return the smallest number of new nodes on which a job can begin; 0 if above `most`."""
+    """Return the smallest useful number of new nodes, at most `most`; 0 if none is useful."""
     waiting = list(waiting)
     of_use = bisect_left(range(most), 1, key=lambda more: pack(waiting, free, new, more + 1).new)
     return pack(waiting, free, new, of_use + 1).new if of_use < most else 0

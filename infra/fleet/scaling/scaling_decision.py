@@ -157,7 +157,11 @@ class _Fleet:
         return [node for node in self.nodes if self.phase(node) not in phases]
 
     def free(self) -> Mapping[str, Room]:
-        """Return each usable node's room for trials, by id, in the order in which it is filled."""
+        """Return each usable node's room for trials, by id, in the order in which it is filled.
+
+        Busy nodes come first, then idle and coming ones; of each kind the cheapest first, so that
+        expensive ones stay empty. A silent node is left out, because its room is unknown.
+        """
         order: tuple[Phase, ...] = ("busy", "idle", "coming")
         wants_gpus = bool(self.limits.room.gpus)
         usable = self.among(order)
@@ -169,7 +173,10 @@ class _Fleet:
         }
 
     def by_use(self) -> list[Node]:
-        """Return the nodes that can be released, the least useful first."""
+        """Return the nodes that can be released: the least useful first, then the most expensive.
+
+        Silent nodes are left out: they may run a trial, and can't be drained.
+        """
         order: tuple[Phase, ...] = ("sick", "coming", "idle", "busy")
         return sorted(
             self.among(order), key=lambda n: (order.index(self.phase(n)), -self.price(n), n.id)
@@ -232,7 +239,7 @@ def _launch(fleet: _Fleet, useful: int, wanted: int, allowance: _Allowance) -> t
 
 
 def _idle_too_long(fleet: _Fleet, used: frozenset[str], over: Sequence[Node]) -> list[Node]:
-    """Return the nodes to drain because they are sick or, beyond `min_nodes`, idle for too long."""
+    """Return the nodes to drain, idle for too long: sick ones, and others beyond `min_nodes`."""
     going = {node.id for node in over}
     staying = [node for node in fleet.nodes if node.id not in going]
     rested = [

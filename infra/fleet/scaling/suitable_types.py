@@ -15,7 +15,10 @@ from trialfleet.infra.pool.machines import Room
 
 @dataclass(frozen=True, kw_only=True)
 class SuitableTypes:
-    """The room on each instance type for jobs that request `need`; a gang begins with `least`."""
+    """The room on each instance type for jobs that request `need`.
+
+    A gang begins with `least` of these jobs, on at most `nodes` nodes.
+    """
 
     need: Room
     rooms: dict[str, Room]

@@ -1,6 +1,7 @@
 """The names and tags of a fleet's resources in AWS.
 
-Only AWS records which resources a fleet has: all commands find them by `FLEET_TAG`.
+Only AWS records which resources a fleet has: all commands find them by `FLEET_TAG`, or by their
+names.
 """
 
 from __future__ import annotations
