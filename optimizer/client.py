@@ -134,7 +134,10 @@ def _exchange(connection: Socket, words: list[str], folder: str) -> tuple[int, s
 
 
 def _receive(connection: Socket, words: list[str], folder: str) -> bytes:
-    """Return a reply's next bytes, b"" at its end; ServiceError after REPLY_SECONDS of silence."""
+    """Return a reply's next bytes, b"" at its end; ServiceError after REPLY_SECONDS of silence.
+
+    Every NOTE_SECONDS the silence is recorded, unless the service has just written to its log.
+    """
     connection.settimeout(NOTE_SECONDS)
     silent = 0.0
     while True:

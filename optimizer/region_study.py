@@ -198,7 +198,10 @@ class RegionStudy:
         return [str(trial.user_attrs["node"]) for trial in running]
 
     def ask_ahead(self) -> bool:
-        """Compute the next trial's parameters in advance; False if that is done or not needed."""
+        """Compute the next trial's parameters in advance; False if that is done or not needed.
+
+        No result depends on this call.
+        """
         with self._storage_errors():
             before = self._ahead
             if self._trials() and not self.refusal():

@@ -92,7 +92,10 @@ class Failed:
 
 @dataclass(frozen=True, kw_only=True)
 class Abandoned:
-    """The trial ended without a result, through no fault of its parameters."""
+    """The trial ended without a result, through no fault of its parameters.
+
+    It does not count as a failure.
+    """
 
     error: str
 

@@ -83,9 +83,10 @@ def serve(
 ) -> None:
     """Run the service of the run's `folder` until a signal, or `idle_timeout` s without a request.
 
-    Call `serve` from the main thread of a separate process: it handles SIGTERM and SIGINT, and logs
-    to stderr. `make_handler` may import slowly, so it is called only once the lock is held. If
-    another service has the lock, `serve` waits if `wait_for_lock`, otherwise it returns at once.
+    With None there is no timeout. Call `serve` from the main thread of a separate process: it
+    handles SIGTERM and SIGINT, and logs to stderr. `make_handler` may import slowly, so it is
+    called only once the lock is held. If another service has the lock, `serve` waits if
+    `wait_for_lock`, otherwise it returns at once.
 
     Raises:
         OSError: the folder is missing or not writable.
@@ -191,7 +192,10 @@ class _Loop:
         self._updates = updates
 
     async def run(self, listener: socket.socket) -> None:
-        """Serve until a signal or the timeout; clients still waiting then ask the next service."""
+        """Serve until a signal, the timeout, or the loss of the socket's file.
+
+        Clients that still wait then ask the next service.
+        """
         if (descriptor := self._handler.descriptor) is not None:
             asyncio.get_running_loop().add_reader(descriptor, self._notice)
         # start_unix_server of Python 3.13 looks for the socket's file, whose path has gone

@@ -73,7 +73,10 @@ def copy_sqlite(source: Path, target: Path) -> None:
 
 
 def copy_studies(url: str, names: Iterable[str], target: Path) -> bool:
-    """Copy those studies in `names` that exist to a new SQLite file; False if none exists."""
+    """Copy those studies in `names` that exist to a new SQLite file.
+
+    Return False, and make no file, if none exists.
+    """
     source = open_to_read(url)
     if source is None:
         return False

@@ -69,7 +69,7 @@ _AT_ONCE = 5_000  # trials per statement
 class Reader(Protocol):
     """Reads the trials of studies, given the studies' names. A missing study has no trials.
 
-    Finished trials are kept in memory and read only once. Methods raise OptimizerError if the
+    Most finished trials are kept in memory and read only once. Methods raise OptimizerError if the
     database can't be read.
     """
 

@@ -20,7 +20,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 
 class TrialStorage(RDBStorage):
-    """Optuna's storage with two faster methods. They may raise sqlalchemy.exc.SQLAlchemyError."""
+    """Optuna's storage with two faster methods, which write the same rows as Optuna.
+
+    They may raise sqlalchemy.exc.SQLAlchemyError.
+    """
 
     def begin(self, study_id: int, trial: FrozenTrial) -> FrozenTrial:
         """Store a new running trial; return it with its number. KeyError for an unknown study."""

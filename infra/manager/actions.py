@@ -64,7 +64,7 @@ def write(path: Path, content: str | bytes) -> None:
 
 
 def folder(path: Path, *, mode: int, group: int) -> Action:
-    """Return the action to make a folder owned by root, with this mode and group id."""
+    """Return the action to make a folder with this mode and group id."""
 
     def is_done() -> bool:
         return mode_of(path) == mode and path.stat().st_gid == group

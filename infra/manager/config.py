@@ -33,6 +33,7 @@ class ManagerSettings:
         address: host name or address at which nodes reach this machine; empty: its own address.
         forwarded: True if `address` is not this machine's own, but forwarded to it, like a public
             address of EC2. The daemons then advertise it to the nodes.
+        port: the one port that all daemons share.
     """
 
     user: str

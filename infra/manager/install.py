@@ -236,7 +236,7 @@ def is_fresh(path: Path, key: Path, group: int) -> bool:
 
 
 def services(target: InstallTarget) -> Iterator[Action]:
-    """Yield the actions that start HTCondor, the token's timer and the supervisor at each boot."""
+    """Yield the actions that start HTCondor, timer and supervisor, now and at each boot."""
     written = target.place_of("/etc/condor/config.d") / CONFIG_NAME
     steps: list[tuple[list[str], Callable[[], bool]]] = [
         (["daemon-reload"], lambda: are_loaded(target)),

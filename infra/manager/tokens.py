@@ -92,6 +92,6 @@ def renew() -> datetime:
 
 
 def write(token: str, path: Path) -> None:
-    """Replace the nodes' token file, which gets its folder's group; OSError if not permitted."""
+    """Replace the nodes' token file, which gets its folder's group; OSError if that fails."""
     write_atomic(path, f"{token}\n", mode=TOKEN_MODE)
     path.chmod(TOKEN_MODE)  # the caller's umask may have removed bits

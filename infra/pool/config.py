@@ -27,9 +27,10 @@ SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSettings:
-    """The settings of an embedded pool; InputError if a path or a knob can't be written.
+    """The settings of an embedded pool; InputError if one is invalid.
 
     Attributes:
+        folder: the pool's own folder, an absolute path.
         account: name of the pool owner's account, as the daemons see it.
         root: True if root owns the pool; the daemons then run in a user namespace.
         cpus: number of cpus to offer; 0: those that this process may use, but at least 2.

@@ -21,10 +21,13 @@ _put: set[str] = set()  # values of CONDOR_CONFIG set by `use`, not by a person:
 
 
 def connect(folder: Path | str | None = None) -> dict[str, str]:
-    """Return CONDOR_CONFIG and PATH of the HTCondor that a command uses; PoolError if none.
+    """Return CONDOR_CONFIG and PATH of the HTCondor that a command uses.
 
     The first of these counts: the embedded pool in `folder`, the HTCondor that CONDOR_CONFIG names,
-    the default embedded pool if it is up, the machine's own HTCondor if its schedd answers.
+    the default embedded pool if it is up, the machine's own HTCondor if its schedd answers. For the
+    last, only PATH is returned.
+
+    PoolError if there is no HTCondor, or if the pool in `folder` or CONDOR_CONFIG is down.
     """
     if folder is not None or not _kept_seconds:
         return _search(folder)
@@ -41,7 +44,10 @@ def connect(folder: Path | str | None = None) -> dict[str, str]:
 
 
 def keep_for(seconds: float) -> None:
-    """Let `connect()` reuse its result for `seconds`, because each search takes time."""
+    """Let `connect()` reuse its result for `seconds`, because each search takes time.
+
+    If the pool ends meanwhile, its next query fails.
+    """
     global _kept_seconds  # noqa: PLW0603 - a process talks to one pool
     _kept_seconds = seconds
 

@@ -83,7 +83,10 @@ class Pool:
         knobs: Mapping[str, str] | None = None,
         extra: str = "",
     ) -> None:
-        """Start nothing; `PoolSettings` explains the arguments after `folder`."""
+        """Start nothing; `folder` is by default `default_folder()`.
+
+        `PoolSettings` explains the other arguments.
+        """
         self.folder = Path(folder or default_folder()).expanduser().resolve()
         self._cpus, self._memory_mb = cpus, memory_mb
         self._knobs, self._extra = dict(knobs or {}), extra
@@ -176,7 +179,10 @@ class Pool:
         return processes.of_pool(processes.living(), mark=pool_config.MARK, config=config)
 
     def environment(self) -> dict[str, str]:
-        """Return CONDOR_CONFIG and PATH for programs that use this pool; PoolError if never up."""
+        """Return CONDOR_CONFIG and PATH for programs that use this pool.
+
+        PoolError if the pool was never up; the shell's methods below raise it, too.
+        """
         installation = self._known_installation()
         if installation is None:
             raise PoolError(

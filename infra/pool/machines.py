@@ -96,14 +96,14 @@ class Machine:
     """A machine of the pool, from its slots' ClassAds.
 
     Attributes:
-        slot: the name of its partitionable slot; if there is none, of its first slot.
+        slot: the name of its partitionable slot; without one, of the slot last heard from.
         free: resources that no job has.
         note: why the machine's own agent drains it or refuses jobs; may be empty.
         trials: the trials among `jobs`.
         idle_since: when its last job ended, by the collector's clock; None while it has a job.
         instance: its EC2 instance's id; empty outside of a fleet.
         price: USD per hour; None if unknown.
-        healthy: whether at least one GPU passed the GPU probe; None if none was probed.
+        healthy: whether the GPU probe found a GPU for jobs; None without a probe.
         reason: why `healthy` is False, or which of several GPUs failed the probe.
         bandwidth: GB/s of a copy in the GPU's memory; None if not measured.
         launch_microseconds: time to launch an empty kernel; None if not measured.
@@ -190,7 +190,10 @@ class Machine:
 
 
 def machines_of(ads: Iterable[Ad], jobs: Iterable[Ad] = ()) -> tuple[Machine, ...]:
-    """Return the machines that have these slots, sorted by name; `jobs` tell which trials run."""
+    """Return the machines that have these slots, sorted by name; `jobs` tell which trials run.
+
+    A machine of which `ads` has only dynamic slots is left out.
+    """
     trials = {job["GlobalJobId"]: _trial(job) for job in jobs if "GlobalJobId" in job}
     by_machine: dict[str, list[Ad]] = defaultdict(list)
     for ad in ads:
@@ -206,7 +209,7 @@ def machine_name(ad: Ad) -> str:
 
 
 def _machine(ads: list[Ad], trials: Mapping[str, RunningTrial]) -> Machine | None:
-    """Return the machine that has these slots; None if `ads` has only its dynamic slots."""
+    """Return the machine of these slots, by a whole slot's latest ad; None if all are dynamic."""
     cut = [ad for ad in ads if ad.get("SlotType") == "Dynamic"]
     uncut = sorted((ad for ad in ads if ad.get("SlotType") != "Dynamic"), key=_heard)
     own = list({ad.get("Name"): ad for ad in uncut}.values())

@@ -34,7 +34,7 @@ TOOL_SECONDS = 20  # time limit of a tool; one that takes longer has no daemon t
 
 @dataclass(frozen=True, kw_only=True)
 class Queue:
-    """The numbers of jobs in a queue; `trials` and `jobs` are by state, such as idle or held.
+    """The numbers of jobs in a queue; `trials` and `jobs` are by state, without zeros.
 
     `jobs` counts all jobs that need a slot. `runs` counts DAGMan jobs that no other DAGMan started.
     `clocks` counts jobs that start a study's run each day.
@@ -103,7 +103,7 @@ class PoolStatus(Queue):
 def daemons_and_machines(
     environment: Mapping[str, str],
 ) -> tuple[tuple[str, ...], tuple[Machine, ...]]:
-    """Return the daemons that answer, and the machines; both empty if the collector is silent."""
+    """Return the daemons and machines in the collector; both empty if the collector is silent."""
     attributes = ",".join(("MyType", *ATTRIBUTES))
     ads = ads_of(["condor_status", "-any", "-json", "-attributes", attributes], environment) or []
     kinds = {ad.get("MyType") for ad in ads}

@@ -111,7 +111,7 @@ class CurveModel:
         )
 
     def _calibrated(self, found: Prediction, step: float) -> Prediction:
-        """Return `found` in unscaled units, the deviations times `_miss` if that is above 1."""
+        """Return `found` in unscaled units, widened at least by the factor `_miss` if above 1."""
         wider = self._misses.get(step)
         if wider is None:
             wider = self._misses[step] = self._miss(self._time(step))

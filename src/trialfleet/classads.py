@@ -50,7 +50,7 @@ def plain(ad: Mapping[str, Any], as_text: Collection[str] = ()) -> dict[str, Any
 
 
 def value(ad: Mapping[str, Any], name: str) -> Any:
-    """Return the value of an attribute; None if its value is `undefined` or `error`."""
+    """Return the value of an attribute; None if it is missing, `undefined` or `error`."""
     import classad2
 
     found = ad.get(name)

@@ -137,7 +137,10 @@ def refusal(text: str) -> PydanticCustomError:
 
 
 def one_line(value: str) -> str:
-    """Return `value`; ValueError if it would add a line to a DAG or submit file."""
+    """Return `value`; ValueError if it has a line break or a control character.
+
+    So it can't add a line to a DAG or submit file.
+    """
     if any(ord(c) < 0x20 or ord(c) in {0x7F, 0x85, 0x2028, 0x2029} for c in value):
         raise ValueError(f"{value!r} has a line break or a control character; write it in one line")
     return value

@@ -19,7 +19,7 @@ _Stamp = tuple[int, int, int]  # inode, bytes, time of the last change in ns
 
 
 class Updates:
-    """Watches the files of the loaded modules. Make it when the process starts."""
+    """Watches the files of trialfleet's loaded modules. Make it when the process starts."""
 
     def __init__(self) -> None:
         self._began = self._before = _stamps()
@@ -47,7 +47,7 @@ class Updates:
 
 
 def _stamps() -> dict[str, _Stamp | None]:
-    """Return for each loaded module's file a stamp that changes when the file changes."""
+    """Return for each file of trialfleet's loaded modules a stamp that changes with the file."""
     own = [m for name, m in sys.modules.items() if name.split(".")[0] in {__package__, "__main__"}]
     return {file: _stamp(Path(file)) for module in own if (file := getattr(module, "__file__", ""))}
 

@@ -70,7 +70,10 @@ def posteriors(
     random: np.random.Generator,
     teachers: Teachers | None = None,
 ) -> Posteriors:
-    """Return the posterior under each of a few samples of θ, for X (`rows`) and y (`values`)."""
+    """Return the posterior under each of a few samples of θ, for X (`rows`) and y (`values`).
+
+    The rows are canonical. `teachers` are models of other tasks.
+    """
     taught = teachers.means(rows) if teachers else np.empty((len(rows), 0))
     centres = taught.mean(axis=0)
     taught = taught - centres

@@ -20,7 +20,10 @@ _GOOD = 5  # best known points, near which the search starts
 
 @dataclass(frozen=True)
 class Proposals:
-    """Proposed points, the most promising first, and the weight of each teacher."""
+    """Proposed points, and the weight of each teacher, 0 for one that does not help.
+
+    The most promising points come first; known and pending points come last.
+    """
 
     rows: Array
     weights: list[float]

@@ -46,7 +46,7 @@ class Teachers:
         return np.array(means), np.array([by[0] for _, _, by, _ in found])
 
     def nearest(self, rows: Array, values: Array) -> list[int]:
-        """Return the indices of a few tasks, by the rank correlation of their means to `values`."""
+        """Return the indices of a few tasks, whose means rank points most like `values`, or []."""
         means = self.means(rows)
         ranks = _centred(rankdata(values))
         scores = [float(_centred(rankdata(means[:, i])) @ ranks) for i in range(len(self))]
