@@ -33,7 +33,7 @@ class Settings:
 
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> Settings:
-        """Return the settings in the user data's `table`; StepError if incomplete or of another SCHEMA."""
+        """Return the settings in the user data's `table`; StepError if it is invalid."""
         if table.get("schema") != SCHEMA:
             raise StepError(f"the settings have schema {table.get('schema')!r} instead of {SCHEMA}")
         names = {field.name for field in fields(cls)}

@@ -112,7 +112,7 @@ def probe(node: Node) -> str:
 
 
 def tell_probe(node: Node) -> None:
-    """Save readings that need root, for the GPU probe; none of the pool if it can't be reached."""
+    """Save readings that need root, for the GPU probe; an unreachable manager is no error here."""
     if node.driver == driver.NONE:
         return
     try:
