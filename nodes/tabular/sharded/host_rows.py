@@ -64,7 +64,7 @@ class HostRows(Rows):
     def bring(self, wanted: Tensor) -> Tensor:
         """See `Rows`; IndexError for unknown rows.
 
-        Free the last step's autograd graph before, because it has the previous shape of `moved`.
+        Free the last step's autograd graph first, because it has the previous shape of `moved`.
         """
         self._rows, places = different_of(wanted)
         since = self.caught_up.index_select(0, self._rows).long()
