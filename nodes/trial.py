@@ -165,6 +165,7 @@ class Trial:
         params: the hyperparameters and the study's constants, without inactive parameters.
         seed: seeds every source of randomness; from 0 to 2³¹ - 1, which NumPy, scikit-learn,
             LightGBM and torch all take.
+        region: the region's name in the study.
         mode: "tune", "final" (train and write `model`) or "evaluate" (measure `models` on `data`).
         data: the region's data files, in the study's order.
         rank: this process's number, from 0, among the processes that train together.
@@ -237,15 +238,18 @@ class Trial:
         """Return whether to save now: after SIGTERM, or when `checkpoint_seconds` have passed.
 
         `checkpoint_seconds` is a constant of the study, 300 by default. Call `yield_node` after
-        each checkpoint, because only `yield_node` sends the checkpoint to the access point. A gang
-        sends every checkpoint without that call.
+        each checkpoint, because only that sends it to the access point (a gang always sends it).
+        Then a sudden death of the machine costs at most `checkpoint_seconds` of work.
         """
         every = float(self.params.get("checkpoint_seconds", CHECKPOINT_SECONDS))
         return self.interrupted or time.monotonic() - self._saved_at >= every
 
     @contextmanager
     def checkpoint(self) -> Iterator[Path]:
-        """Give an empty folder to save into, which becomes the checkpoint if the block succeeds."""
+        """Give an empty folder to save into, which becomes the checkpoint if the block succeeds.
+
+        Until the block's end, and if it raises, `restore` returns the previous checkpoint.
+        """
         previous = self._manifest["folder"]
         name = "b" if previous == "a" else "a"
         folder = self._checkpoints / name
@@ -339,7 +343,7 @@ class Trial:
         sys.exit(0)
 
     def stop(self, **metrics: float) -> NoReturn:
-        """Report an early stop with the present metrics, and exit with 0."""
+        """Report an early stop with the present metrics (objective optional), and exit with 0."""
         self._write_result("stopped", metrics=_finite(metrics))
         sys.exit(0)
 
@@ -363,7 +367,10 @@ class Trial:
         self._has_result = True
 
     def _read_manifest(self) -> dict[str, Any]:
-        """Return the last checkpoint's manifest, even if another process saves one meanwhile."""
+        """Return the last checkpoint's manifest; an empty one if there is no usable checkpoint.
+
+        If another process saves meanwhile, its checkpoint is read.
+        """
         while True:
             text = _read(self._checkpoints / "complete.json")
             manifest, problem = self._check(text)
@@ -413,7 +420,7 @@ def _hand_over() -> None:
 
 
 def _agent() -> socket.socket | None:
-    """Return the socket to the job's agent, for further trials; None if there is none."""
+    """Return the socket to the job's agent, for further trials, or None; only once per process."""
     number = os.environ.pop(
         "TRIALFLEET_STAYS", ""
     )  # programs that the trainer starts don't inherit it

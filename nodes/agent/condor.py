@@ -1,8 +1,7 @@
 """This machine's HTCondor by its command-line tools: its state, draining, failed jobs.
 
-Only `in_collector` and `bandwidths` need the pool's manager. All other functions find the startd
-(HTCondor's daemon on this machine) by its address file, so that the machine can always drain. The
-tools run as root, authenticated by FS (file ownership).
+Only `in_collector` and `bandwidths` need the pool's manager. The startd, HTCondor's daemon here, is
+found by its address file, so it can always drain. The tools run as root, authenticated by FS.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ cause         when                                        then
 interruption  AWS reclaims the spot instance              drain; AWS ends it two minutes later
 lease         the manager hasn't renewed the lease        drain; off when empty, or after 5 minutes
 rebalance     AWS expects to reclaim it soon              drain; off when empty
-fence         jobs could reach the metadata               drain; off after `idle_minutes`
-failures      several jobs in a row fail here             drain; off after `idle_minutes`
+fence         jobs could reach the metadata               drain; stays for inspection until idle
+failures      several jobs in a row fail here             drain; stays for inspection until idle
 idle          no job in a slot for `idle_minutes`         drain if still idle; off when empty
 
 While another GPU is healthy, sick GPUs only go offline. Each step (a call of `decide`) requests the

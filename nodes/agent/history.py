@@ -66,9 +66,9 @@ def failed(ad: Mapping[str, Any]) -> str | None:
 def burst(
     found: tuple[Failure, ...], number: int, seconds: float, since: float = 0
 ) -> tuple[Failure, ...] | None:
-    """Return the latest `number` failures within `seconds`; None if there are fewer.
+    """Return the latest `number` failures within a period of `seconds`; None if there are fewer.
 
-    Only failures after the time `since` count.
+    `found` has the earliest first. Only failures after the time `since` count.
     """
     counted = [one for one in found if one.at > since]
     for end in range(len(counted), number - 1, -1):

@@ -44,7 +44,7 @@ def make(host: Host) -> None:
 
 
 def settings() -> str:
-    """Return HTCondor's settings for these accounts."""
+    """Return HTCondor's settings for these accounts; `SLOT1_USER` is for slots with only files."""
     slots = (f"SLOT1_{slot}_USER = {name(slot)}\n" for slot in range(1, SLOTS + 1))
     return f"SLOT1_USER = {FILES}\n" + "".join(slots)
 

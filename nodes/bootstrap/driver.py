@@ -60,7 +60,8 @@ def prepare(host: Host) -> str:
 def find_module(host: Host) -> str | None:
     """Return the driver's module name for modprobe's options; None if there is no driver.
 
-    On Debian the name depends on the package: nvidia-current, nvidia-tesla-535 and so on.
+    On Debian an `install` line in /etc/modprobe.d sets the name, which depends on the package:
+    nvidia-current, nvidia-tesla-535 and so on.
     """
     steps = (host.ask("modprobe", "-D", MODULE) or "").splitlines()
     action, *words = steps[-1].split() if steps else [""]  # before it: its dependencies

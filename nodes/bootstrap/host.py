@@ -116,7 +116,7 @@ class Host:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a program and its children; don't wait for one that hangs inside a driver."""
+    """Kill a program and its children; wait at most KILLED s: one may hang in a driver."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):

@@ -23,7 +23,7 @@ class Instance:
 
 
 def identify(imds: Imds) -> Instance:
-    """Return the facts about this instance; StepError or AwsError if its metadata lack one."""
+    """Return this instance's facts; StepError or AwsError if one except the price is missing."""
     return Instance(
         id=_text(imds, "meta-data/instance-id"),
         type=_text(imds, "meta-data/instance-type"),

@@ -14,7 +14,7 @@ OWNER = "condor"
 
 
 def prepare(host: Host) -> str:
-    """Mount the first free local disk, if any; return the folder for jobs. StepError on failure."""
+    """Return the folder for jobs, on a local disk if one is usable; StepError if mounting fails."""
     disk = local_disk(host)
     if mounted(host, DEEP_LEARNING_AMI):
         return f"{DEEP_LEARNING_AMI}/trialfleet"
@@ -51,7 +51,7 @@ def mount(host: Host, device: str) -> None:
 
 
 def make_folder(host: Host, path: str) -> None:
-    """Make the folder for jobs, and give it to HTCondor's account; StepError if that fails."""
+    """Make the folder for jobs, owned by HTCondor's account if it exists; StepError on failure."""
     folder = host.place(path)
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)

@@ -33,7 +33,7 @@ class Settings:
 
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> Settings:
-        """Return the settings in the user data's `table`; StepError if one is missing."""
+        """Return the settings in the user data's `table`; StepError if it is invalid."""
         if table.get("schema") != SCHEMA:
             raise StepError(f"the settings have schema {table.get('schema')!r} instead of {SCHEMA}")
         names = {field.name for field in fields(cls)}
@@ -44,7 +44,7 @@ class Settings:
 
 
 def read(host: Host) -> Settings:
-    """Return the settings in the file from the user data; StepError if the file is missing."""
+    """Return the settings in the file from the user data; StepError if it is missing or invalid."""
     text = host.read(FILE)
     if not text:
         raise StepError(f"the settings {FILE} are missing: did the user data run?")

@@ -66,7 +66,7 @@ def time_left(node: Node) -> float:
 
 
 def prepare_driver(node: Node) -> str:
-    """Install NVIDIA's driver and set its option; RebootError if that needs a reboot."""
+    """Install NVIDIA's driver and set its option; RebootError if a node must reboot for that."""
     try:
         node.driver = driver.prepare(node.host)
     except driver.RebootError:
@@ -112,7 +112,7 @@ def probe(node: Node) -> str:
 
 
 def tell_probe(node: Node) -> None:
-    """Save readings that need root, for the GPU probe."""
+    """Save readings that need root, for the GPU probe; an unreachable manager is no error here."""
     if node.driver == driver.NONE:
         return
     try:

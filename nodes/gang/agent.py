@@ -333,7 +333,7 @@ class Agent:
         return True
 
     def _serve(self) -> None:
-        """Wait TICK seconds; meanwhile send the checkpoints that rank 0's worker saves."""
+        """Wait TICK seconds or for an event; meanwhile send the checkpoints of rank 0's worker."""
         until = time.monotonic() + TICK
         while (left := until - time.monotonic()) > 0:
             self._events.wait(left, self._save_socket.listener)

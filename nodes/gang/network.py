@@ -40,7 +40,10 @@ def free_port(host: str) -> int:
 
 
 def variables(host: str) -> dict[str, str]:
-    """Return environment variables that make gloo and NCCL use the interface of address `host`."""
+    """Return environment variables that make gloo and NCCL use the interface of address `host`.
+
+    By default both use the machine's name, often a loopback address. The user's variables stay.
+    """
     if not (name := _interface(host)):
         return {}
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -73,7 +76,10 @@ def _interface(host: str) -> str:
 
 
 class SaveSocket:
-    """The agent's Unix socket, to which a worker connects when it has saved a checkpoint."""
+    """The agent's Unix socket, to which a worker connects when it has saved a checkpoint.
+
+    `folder` is a descriptor of its folder. `listener` is readable once a worker has connected.
+    """
 
     def __init__(self, folder: Path) -> None:
         (folder / _SOCKET).unlink(missing_ok=True)

@@ -28,7 +28,8 @@ class Part:
 
     Attributes:
         folder: the trial's folder in the present generation.
-        over: the exceeded limit for which the workers were ended: "memory", "time" or "disk".
+        over: the exceeded limit for which the workers were ended: "memory", "time" or "disk";
+            "" if none.
         code: the exit code of the last generation's workers.
     """
 
@@ -83,7 +84,7 @@ class Part:
         self._workers = []
 
     def has_ended(self) -> bool:
-        """Return whether the workers have just ended (once); if one failed, kill the others."""
+        """Return whether the workers have just ended; if one fails or `_is_to_end`, kill all."""
         statuses = [self._processes.status_of(worker) for worker in self._workers]
         codes = [None if each is None else os.waitstatus_to_exitcode(each) for each in statuses]
         failed = [code for code in codes if code]
@@ -97,7 +98,10 @@ class Part:
         return bool(codes)
 
     def _is_to_end(self) -> bool:
-        """Return whether to end the workers: one is suspended (SIGSTOP), or a limit is exceeded."""
+        """Return whether to end the workers: one is suspended (SIGSTOP), or a limit is exceeded.
+
+        The others would wait for a suspended worker for ever.
+        """
         now = time.monotonic()
         self._bounds.check(now)
         self.over = self._bounds.over or ""

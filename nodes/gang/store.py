@@ -104,7 +104,10 @@ def _refused(error: Exception) -> StoreError:
 
 
 def download(pointer: Pointer, address: str | None, local: Path, meanwhile: Meanwhile) -> None:
-    """Download and check a pointer's package; StoreError if S3 fails, OSError if the disk fails."""
+    """Download a pointer's package into `local`, and check it.
+
+    StoreError if `address` is None or S3 fails; OSError if the disk fails.
+    """
     if address is None:
         raise StoreError("S3: there is no presigned URL for it yet")
     size, digest = 0, hashlib.sha256()

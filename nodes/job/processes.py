@@ -45,7 +45,10 @@ class ProcessTree:
         return pid in self._statuses
 
     def end(self, but: int = 0) -> None:
-        """Kill all descendants except `but`; don't wait for those that hang in a GPU's driver."""
+        """Kill all descendants except `but`, and wait until they are gone.
+
+        One that hangs in a GPU's driver counts as killed after VANISH_SECONDS.
+        """
         since: dict[int, float] = {}
         pause = FIRST_LOOK
         while found := [one for one in children(os.getpid()) if one not in {but, *self._stuck}]:

@@ -37,7 +37,7 @@ class Reports:
         ]
 
     def send(self) -> None:
-        """Send new lines of progress.jsonl; the first call replaces an earlier trial's lines."""
+        """Send new whole lines of progress.jsonl; the first call replaces the receiving file."""
         progress = self._folder / PROGRESS
         size = progress.stat().st_size if progress.exists() else 0
         if size < self._sent:  # truncated to a checkpoint: send it again from the beginning

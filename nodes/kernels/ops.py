@@ -8,7 +8,7 @@ kinds, "cuda" and "cpu"; the tensors' device decides which of them runs.
   bfloat16 or float16, and on the CPU also float64, for tests. Anything else raises ValueError.
 - A CUDA graph can capture every operator, because nothing waits for the device. So CUDA doesn't
   check values: a code or class outside its table gives NaN there, and raises on the CPU.
-- `order`, an argument of `gather_embed`, must only have existing rows; no device checks that.
+- `order`, an argument of `gather_embed`, must only have existing rows; CUDA doesn't check that.
 - A kernel gives the same bits for the same input, for any number of threads.
 - Operators whose name ends in _ change their arguments in place; autograd does not record that.
 """

@@ -34,9 +34,9 @@ def bias_relu_dropout(
 
     x is [b, h], and bias [h] is float32 or of x's type. p is in [0, 1). Dropped elements (those set
     to 0) are a function of rng and layer (Philox4x32-10), the same on every device. rng [2] int64
-    has seed and step; the step must differ in each call. If x is a part of a larger array, `offset`
-    is the row-major index of x's first element there. `width` is the larger array's number of
-    columns; 0 means as many as x has.
+    has seed and step; each training step needs another step. layer, at least 0, must differ in each
+    layer. If x is a part of a larger array, `offset` is the row-major index of x's
+    first element there. `width` is the larger array's number of columns; 0 means as many as x has.
     """
     y = (_wide(x) + _wide(bias)).relu_()
     if p > 0:

@@ -146,7 +146,7 @@ def loaded_libraries() -> list[str]:
 
 
 def run(unit: str, command: list[str]) -> tuple[str, float]:
-    """Compile the file `unit`; return `unit` and the seconds it took. BuildError if that fails."""
+    """Compile or link `unit`; return `unit` and the seconds it took. BuildError if that fails."""
     start = time.monotonic()
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:

@@ -14,7 +14,10 @@ Value = bool | int | float | str | None
 
 
 def classad(readings: Readings, health: Verdict) -> str:
-    """Return the verdict as a ClassAd, in which unknown values are `undefined`."""
+    """Return the verdict as a ClassAd, in which unknown values are `undefined`.
+
+    If they were left out, values of a previous probe would stay.
+    """
     gpus = usable(readings, health)
     attributes: dict[str, Value] = {
         "TrialfleetGpuHealthy": health.healthy,

@@ -88,7 +88,7 @@ def measure(
 def answers(
     model: Model, source: table.Table, scale: dataset.Scale, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return outputs [n, o] and target [n] in the same unit; ValueError if the columns differ."""
+    """Return outputs [n, o] and target [n] in one unit; ValueError if `source` is unsuitable."""
     numeric, categorical = recode(source, model.columns)
     rows = model.numeric_scale.standardise(torch.from_numpy(numeric))
     network = model.network.to(device)

@@ -90,7 +90,10 @@ class Forward(nn.Module):
             self.leaves = nn.ParameterList(layers)
 
     def forward(self, rows: int, first: int = 0) -> tuple[Tensor, Tensor]:
-        """Return outputs [b, o] and targets [b] of the batch's rows first : first + rows."""
+        """Return outputs [b, o] and targets [b] of this rank's part of the clock's batch.
+
+        The part has b = `rows` rows; the lower ranks have the `first` rows before it.
+        """
         embedding, *hidden, weight, bias = self._sources
         source = self._loader.rows
         x, _, target = ops.gather_embed(  # [b, d + k * e], codes, [b]

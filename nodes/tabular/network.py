@@ -66,7 +66,10 @@ def copy_weights(network: Network) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def outputs_of(network: Network, numeric: Tensor, categorical: Tensor) -> Tensor:
-    """Return the outputs [n, o] without dropout; the rows needn't be on the network's device."""
+    """Return the outputs [n, o] without dropout, on the network's device.
+
+    The rows may be on another device.
+    """
     device, training = network.first_code.device, network.training
     widest = max(max(w.shape) for w in network.layers.parameters() if w.ndim > 1)
     rows = max(1, EVALUATION_NUMBERS // widest)

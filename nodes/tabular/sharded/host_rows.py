@@ -62,7 +62,10 @@ class HostRows(Rows):
 
     @torch.no_grad()
     def bring(self, wanted: Tensor) -> Tensor:
-        """See `Rows`; free the last autograd graph before the call. IndexError for unknown rows."""
+        """See `Rows`; IndexError for unknown rows.
+
+        Free the last step's autograd graph first, because it has the previous shape of `moved`.
+        """
         self._rows, places = different_of(wanted)
         since = self.caught_up.index_select(0, self._rows).long()
         device = self.moved.device

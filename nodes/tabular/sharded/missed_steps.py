@@ -99,9 +99,10 @@ class MissedSteps:
             ways.mul_(kept).add_(rate * falls)
 
     def catch_up(self, numbers: Sequence[Tensor], since: Tensor) -> None:
-        """Take the missed steps of rows, in place; `since` [n] int64 is the last step in each row.
+        """Take the missed steps of rows, in place.
 
         `numbers` are weights, means and (AdamW) means of squares, [n, e] each, on any device.
+        `since` [n] int64, in main memory, is the last step in each row.
         """
         places = since - self._base
         if bool((places == self.done - self._base).all()):
@@ -142,7 +143,7 @@ class MissedSteps:
         v.mul_(fall_2)
 
     def _replay(self, numbers: Sequence[Tensor], places: Tensor) -> None:
-        """Take the missed steps one by one, each at once for all rows that have missed it."""
+        """Take the missed steps one by one: the first of all rows at once, and so on."""
         w, m, v = numbers
         moved = (m != 0).any(1).cpu()  # waiting for the GPU saves many short kernels
         steps = self._count_of(places).long().clamp(max=self._window).where(moved, 0)
