@@ -1,7 +1,6 @@
 """Submission, repair and stop of a run's DAGMans. Callers hold the run lock, by `run_locked`.
 
-All functions raise PoolError if HTCondor is unreachable or refuses, or if jobs or a DAGMan don't
-end.
+Functions raise PoolError if HTCondor is unreachable or refuses, or if jobs or DAGMans don't end.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def _objective(study: Study) -> str:
 
 
 def _of_study(name: str, study: Study) -> list[PreviousTask] | None:
-    """Return the results of a study's newest run with enough results; None without any result.
+    """Return the results of a study's newest run with enough results; None without any.
 
     Enough is at least half as many as the run with the most results has.
     """
