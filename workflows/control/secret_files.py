@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def secret(file: str | None, variable: str | None = None) -> str:
-    """Return the secret: the first line of `file` or, if that is None, of the environment variable.
+    """Return the first line of `file` or, if that is None, of the variable, without blanks around.
 
     ValueError if the secret can't be read or is empty; the message has no part of the secret.
     """

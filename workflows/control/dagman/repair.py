@@ -1,6 +1,6 @@
 """Submission, repair and stop of a run's DAGMans. Callers hold the run lock, by `run_locked`.
 
-All functions raise PoolError if HTCondor is unreachable or refuses, or if a DAGMan doesn't end.
+Functions raise PoolError if HTCondor is unreachable or refuses, or if jobs or DAGMans don't end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEPT_REPAIRS = 100  # only the newest repairs are kept in the run's folder
 
 
 class BusyError(Exception):
-    """Another process is changing the run, or has just removed the fault to be repaired."""
+    """Another process is changing the run, or the fault to be repaired is gone."""
 
 
 @contextmanager
@@ -99,7 +99,11 @@ def serve(folder: RunFolder, fault: Fault) -> None:
 
 
 def replace(folder: RunFolder, fault: Fault) -> None:
-    """Replace a faulty DAGMan by a new one, which doesn't read the faulty one's files."""
+    """Replace a faulty DAGMan by a new one, which doesn't read the faulty one's files.
+
+    If a region's DAGMan is removed, the whole graph's DAGMan starts a new one. A DAGMan without
+    such a parent is submitted again here.
+    """
     if fault.has_parent:
         _replace_region(folder, fault)
     else:

@@ -135,7 +135,10 @@ class Supervisor:
 
 
 def repair_locked(run: RunFolder, fault: Fault) -> None:
-    """Repair a fault under the run lock; BusyError if the lock is taken or the fault is gone."""
+    """Repair a fault under the run lock; BusyError if the lock is taken or the fault is gone.
+
+    PoolError if HTCondor is unreachable or refuses.
+    """
     with run_locked(run, wait=False):
         ads = schedd.query(job_queue.of_run(run), PROJECTION)
         found = faults(run, ads, time.time())
@@ -147,7 +150,7 @@ def repair_locked(run: RunFolder, fault: Fault) -> None:
 
 
 def supervise(state: Path) -> None:
-    """Supervise the runs of this pool forever; files in the folder `state` list the runs."""
+    """Supervise the runs of this pool forever; the folder `state` keeps the list of runs."""
     supervisor, watchers, file = Supervisor(repair_locked), Watchers(), state / "runs.json"
     known = _known(file)
     watch, schedd_watch, updates = ClockWatch(state / "clock.json"), UnreachableSchedd(), Updates()

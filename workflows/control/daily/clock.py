@@ -63,7 +63,10 @@ def _owner(folder: DailyFolder) -> str:
 
 
 def _give(folder: DailyFolder, owner: str) -> None:
-    """Create the runs' folder; as root, make `owner` the owner of each new folder."""
+    """Create the runs' folder; as root, make `owner` the owner of it and of its new parents.
+
+    An existing folder without a journal changes owner, too: an interrupted installation left it.
+    """
     missing = [place for place in folder.root.parents if not place.exists()]
     folder.root.mkdir(parents=True, exist_ok=True)
     if os.geteuid() == 0 and not folder.journal.exists():

@@ -1,9 +1,10 @@
 """The schedule without systemd: a job in HTCondor's local universe, with HTCondor's cron keys.
 
 The schedd reads these keys in its machine's time zone, not in the study's zone. So the job starts
-each hour, at the minute at which days begin; with `missed: none`, only at the hours at which they
-begin. If today's work is done, `trialfleet daily run` does nothing. A start that was missed while
-the schedd was down follows within an hour. Functions raise PoolError if HTCondor fails.
+each hour, at the minute at which days begin. If today's work is done, `trialfleet daily run` does
+nothing. A start that was missed while the schedd was down follows within an hour. With `missed:
+none`, the job starts only at the hours at which days begin. Functions raise PoolError if HTCondor
+fails.
 """
 
 from __future__ import annotations

@@ -84,10 +84,10 @@ class Days:
         self._sender: Sender | None = None
 
     def run(self, day: date | None = None) -> list[date]:
-        """Work on a day until its end; return the days worked on. InputError for a future `day`.
+        """Work on a day until its end; return the days that were worked on.
 
         If `day` is None, work on today, on missed days if the study says so, and on days that begin
-        before this work ends.
+        before this work ends. InputError if the study can't be used or `day` is in the future.
         """
         if day:
             self._check_past(day)

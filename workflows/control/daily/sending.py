@@ -59,7 +59,8 @@ class Sender(threading.Thread):
 def keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
     """Return the id of the job that sends waiting alerts, after submitting it if none is queued.
 
-    InputError for a path that a submit file can't contain, PoolError if HTCondor refuses the job.
+    InputError for a path that a submit file can't contain. PoolError if HTCondor is unreachable or
+    refuses.
     """
     text = start_text(folder, study, "notify", "send", file.absolute())
     ours = f"TrialfleetAlerts =?= {classad_string(folder.root)}"

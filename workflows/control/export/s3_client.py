@@ -20,7 +20,7 @@ def s3_client(keys: S3Keys | None, region: str | None = None, retries: int = RET
     To sign URLs, pass the bucket's AWS `region`: the URLs then have the region's host, and the
     bucket in the path. Without it, S3's certificate would not cover the host of a bucket with dots
     in its name, and S3 would redirect requests for buckets in other regions. `retries` is the
-    number of attempts, including the first.
+    maximum number of attempts after the first.
 
     Raises:
         ExportError: the keys can't be read, or no client can be created.

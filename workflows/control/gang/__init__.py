@@ -7,8 +7,9 @@ the gang's ranks, the roster `words/gang/roster.json`, as `rules/gang_decision.p
 agents read the roster by chirp. `speaker.py` sends the optimiser's service the messages that a
 single job's agent would send.
 
-A gang passes through generations. During a generation, the ranks and their addresses are fixed.
-When an agent joins, leaves or is lost, the next generation g starts. The roster's states are:
+A gang passes through generations. During a generation, the ranks, their addresses and the
+checkpoint to start from are fixed. When an agent joins, leaves or is lost, the next generation g
+starts. The roster's states are:
 
     form g    the workers (training processes) of generation g - 1 end; rank 0 first saves a
               checkpoint if it can; an agent without workers reports that it is ready for g

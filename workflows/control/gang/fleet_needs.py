@@ -13,9 +13,9 @@ from trialfleet.workflows.study.spec import shares_of
 
 
 def load_gang_needs(path: Path) -> list[GangNeed]:
-    """Return the different needs of a study file's gangs; [] if the file describes only a fleet.
+    """Return the different needs of a study file's gangs; [] if the file has no key `fleet`.
 
-    StudyError, with a line per problem, if the file is neither a fleet nor a study with a fleet;
+    StudyError, with a line per problem, if the file is no YAML table or the study is invalid;
     InputError if the file can't be read.
     """
     tree = read_table(path, "study or fleet")

@@ -162,7 +162,10 @@ def _check_settings(study: Study) -> None:
 
 
 def _outermost(space: SearchSpace) -> Iterator[tuple[str | None, dict[str, Scalar]]]:
-    """Yield (name, the defaults with an extreme value of that parameter); last (None, defaults)."""
+    """Yield (name, the defaults with another value of that parameter); last (None, defaults).
+
+    The other values are both ends of each range, and each choice.
+    """
     defaults = space.complete(space.defaults())
     for name, parameter in space.parameters.items():
         yield from ((name, {**defaults, name: value}) for value in parameter.outermost())

@@ -95,7 +95,7 @@ def _target(table: Table) -> str:
 
 
 def _notes(tables: dict[str, Table]) -> list[str]:
-    """Return all tables' notes; notes that differ only in numbers and examples become one."""
+    """Return all notes; notes on a column that differ only in counts and examples become one."""
     about: dict[str, dict[str, str]] = {}  # regions and their notes, by the note without counts
     for region, table in tables.items():
         for note in _notes_of(table):

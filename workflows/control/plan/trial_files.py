@@ -97,7 +97,8 @@ class TrialFiles:
         """Write the trial's files, and the order with which the job's agent starts the trial.
 
         `turn` is the id of the agent's message that the order answers; None before the job begins.
-        The trial continues from its checkpoint, if one exists.
+        The trial continues from its checkpoint, if one exists. `Attempts` removes a failed
+        attempt's checkpoint.
         """
         study, place, order = self.study, self.place, self.order
         place.root.mkdir(parents=True, exist_ok=True)

@@ -41,7 +41,10 @@ def waits_for(folder: RunFolder, node: str) -> str:
 
 
 def _busy(running: Counter[str]) -> str:
-    """Return the runs whose jobs have slots, in words; "" if there are none."""
+    """Return the runs whose jobs have slots, in words; "" if there are none.
+
+    Free slots are not mentioned: on a busy pool HTCondor has already given them to other jobs.
+    """
     by_run = running.copy()
     others = by_run.pop("", 0)
     named = [f"{_count(n)} of {shell_quoted(Path(run))}" for run, n in by_run.most_common()]

@@ -122,7 +122,7 @@ def check(
     Then, if the study has a gate, the gate's job is tried.
 
     `seconds` limits each job. `progress` repeatedly gets a line: what a job waits for, or where it
-    runs.
+    runs. `region` is by default the first region.
 
     Raises:
         TrainerFailsError: the trainer failed; the message has the trainer's last output.

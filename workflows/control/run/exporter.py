@@ -46,7 +46,10 @@ class Exporter:
         self._due = 0.0
 
     def poll(self, now: float) -> bool:
-        """Export changes, except in the pause after a failure; return whether all are exported."""
+        """Export changes, except in the pause after a failure; return whether all are exported.
+
+        `now` is in seconds of a steady clock.
+        """
         before = self._folder.signature()
         if before == self._done:
             return True

@@ -143,7 +143,8 @@ class _RunBefore:
     def busy_part(self) -> float | None:
         """The jobs' total time / (the run's time × its maximum number of simultaneous jobs).
 
-        The difference from 1 is time between jobs and for publishing.
+        The difference from 1 is time between jobs and for publishing. None if the run hasn't ended,
+        or if the times of its jobs are unknown.
         """
         whole = self._seconds
         spans = [
@@ -174,7 +175,7 @@ class _RunBefore:
 
     @property
     def overhead(self) -> float | None:
-        """(The nodes' cost - the jobs' cost) / the jobs' cost."""
+        """(The nodes' cost - the jobs' cost) / the jobs' cost; None if unknown."""
         step = (read_report(self.folder.fleet_state) or {}).get("step") or {}
         jobs = sum(_costs(self.over)) + sum(_costs(self.fulls))
         return max(0.0, step.get("spent", 0.0) / jobs - 1) if jobs and step.get("spent") else None

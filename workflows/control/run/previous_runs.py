@@ -61,7 +61,10 @@ def _objective(study: Study) -> str:
 
 
 def _of_study(name: str, study: Study) -> list[PreviousTask] | None:
-    """Return the results of the newest run that has at least half as many as any other run."""
+    """Return the results of a study's newest run with enough results; None without any.
+
+    Enough is at least half as many as the run with the most results has.
+    """
     folders = (run.folder for run in runs_here() if run.study in {name, ""})
     runs = list(islice(_with_results(folders, name, study), _NEWEST))
     most = max((_count(tasks) for tasks in runs), default=0)

@@ -112,7 +112,7 @@ class Run:
     def check_or_remove(
         self, progress: Callable[[str], None] | None = None, region: str | None = None
     ) -> dry_start.Checked:
-        """Start the trainer once, as `check` does; if the trainer fails, remove the run.
+        """Start the trainer once, as `check` does; after any InputError, remove the run.
 
         The trial's input and output files stay next to the run, in `.failed-check`, until the next
         check.

@@ -51,7 +51,10 @@ class FinalScripts:
         return Reply(EXITS["done"], f"{node}: the settings of trial {best.number}: {best.params}")
 
     def _is_trained(self, place: TrialFolder, best: Assignment) -> bool:
-        """Return whether the job in `place` has already trained the best settings in full."""
+        """Return whether the job in `place` has already trained the best settings in full.
+
+        This may be unrecorded, because a POST script or a lane's job was killed.
+        """
         ended = self._studies.ended(place)
         if ended is None or ended.code:
             return False

@@ -68,7 +68,7 @@ def prepare(
     node: str,
     lane: tuple[str, Turn] | None = None,
 ) -> str | None:
-    """Write the files to measure a region's models; return why no measurement is needed, or None.
+    """Write the files to measure a region's models; return why nothing is measured, or None.
 
     `lane` is a lane's DAG node and the message of its job's agent. With `lane`, that agent gets the
     order to measure as its answer. Without it, a separate job measures. OSError if the disk is

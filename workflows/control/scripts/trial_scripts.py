@@ -160,7 +160,10 @@ class TrialScripts:
         return self._after(slug, node) if is_done and place.is_shared else reply
 
     def settle(self, slug: str, node: str) -> Reply | None:
-        """Judge a DAG node's unfinished trial if its result has arrived; return None if not."""
+        """Judge a DAG node's unfinished trial if its result has arrived; return None if not.
+
+        The agent may have been lost after it sent the result, while no service was running.
+        """
         if (name := self.unfinished(slug, node)) is None:
             return None
         place = self._folder.region(slug).trial(name)
