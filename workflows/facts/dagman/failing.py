@@ -107,7 +107,10 @@ def failing_scripts(file: Path) -> tuple[FailingScript, ...]:
 
 
 def service_trouble(folder: RunFolder) -> str:
-    """Return why the optimiser's service doesn't answer a PRE or POST script; empty if it does."""
+    """Return why the optimiser's service doesn't answer a PRE or POST script; empty if it does.
+
+    The note of a waiting client is outdated as soon as the service writes to its log.
+    """
     try:
         noted = json.loads((folder.root / TROUBLE).read_text(encoding="utf-8"))
         error, time, is_waiting = str(noted["error"]), float(noted["time"]), bool(noted["waiting"])
