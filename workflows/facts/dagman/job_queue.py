@@ -166,7 +166,7 @@ def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
 
 
 def submit(files: DagFiles) -> str:
-    """Submit a DAG, except nodes that its rescue DAG has as finished; return the DAGMan's job id."""
+    """Submit a DAG, except nodes that its rescue DAG has as done; return its DAGMan's job id."""
     options = {"UpdateSubmit": True, "AutoRescue": 1, "BatchName": files.dag.parent.name}
     with schedd.reach(f"HTCondor refused {str(files.dag)!r}") as reached:
         import htcondor2
