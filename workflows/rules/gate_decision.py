@@ -209,7 +209,7 @@ def _how_little(rule: Rule, worse: float, champion: Measured) -> str:
 
 
 def _unequal(measured: Mapping[str, Measured]) -> str:
-    """Return a text if the models' numbers of losses differ; empty if equal or one has none."""
+    """Return a text about losses that can't be paired; empty if a model has no losses."""
     losses = [measured[name].losses for name in (CHAMPION, CHALLENGER)]
     if any(each is None for each in losses):
         return ""

@@ -77,7 +77,7 @@ _STAGES = {
 def stage_of(state: RunState, phase: str, *, published: bool, kept: bool = False) -> Stage:
     """Return the stage of a region; `phase` is as in `RegionStatus`.
 
-    `published` says whether the region has published a model, `kept` whether another is current.
+    `published` says whether the region has published a model, `kept` whether that isn't current.
     """
     if state is RunState.DONE:
         if published and kept:

@@ -32,9 +32,9 @@ class FailingScript:
     """A DAG node's script whose last run failed.
 
     `script` is the operation, such as `ask`. If `cause` is "storage" (the trial database) or
-    "space" (a full disk), the script is retried without limit. After `TRIES` failures for another
-    cause, the region fails. `times` counts the failures since the last success, and `since` is the
-    time of the first of them in ISO format.
+    "space" (a full disk), the script is retried without limit. `times` counts the failures in a
+    row, of any cause, and `since` is the time of the first of them in ISO format. A failure for
+    another cause fails the region if `times` is then at least `TRIES`.
     """
 
     node: str
@@ -107,7 +107,10 @@ def failing_scripts(file: Path) -> tuple[FailingScript, ...]:
 
 
 def service_trouble(folder: RunFolder) -> str:
-    """Return why the optimiser's service doesn't answer a PRE or POST script; empty if it does."""
+    """Return why the optimiser's service doesn't answer a PRE or POST script; empty if it does.
+
+    The note of a waiting client is outdated as soon as the service writes to its log.
+    """
     try:
         noted = json.loads((folder.root / TROUBLE).read_text(encoding="utf-8"))
         error, time, is_waiting = str(noted["error"]), float(noted["time"]), bool(noted["waiting"])

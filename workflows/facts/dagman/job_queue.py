@@ -73,8 +73,9 @@ class QueuedRun:
         root: the job id of the DAGMan that no other DAGMan started: for study.dag, or for a
             region's DAG that was submitted by itself. None if it is not in the queue.
         root_held: why that DAGMan is on hold; None if it isn't.
-        running: DAG nodes of trials, full trainings and gates whose jobs run or are being ended.
-        idle: DAG nodes of the same kinds of which a job waits for a slot and none runs.
+        running: DAG nodes (of trials, full trainings, gates and publishing) whose jobs run or are
+            being ended.
+        idle: DAG nodes of the same kinds of which a job waits and none runs.
         held: jobs on hold that wait for a person, including DAGMans and the optimiser's service.
         regions: slugs of the regions whose DAGMan job is in the queue.
     """
@@ -135,7 +136,10 @@ def of_run(folder: RunFolder) -> str:
 
 
 def one_idle(folder: RunFolder, node: str | None = None) -> Any:
-    """Return the ClassAd of a waiting job, of the DAG node `node` if given; None if none waits."""
+    """Return the full ClassAd of a waiting job of a trial, full training or gate, else None.
+
+    If `node` is given, only the jobs of this DAG node count.
+    """
     waits = f"{of_run(folder)} && {WAITS} && TrialfleetMode =!= undefined"
     return one_job(waits + (f" && TrialfleetNode == {classad_string(node)}" if node else ""))
 
@@ -162,7 +166,7 @@ def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
 
 
 def submit(files: DagFiles) -> str:
-    """Submit a DAG, except nodes that its rescue DAG has as finished; return its DAGMan's job."""
+    """Submit a DAG, except nodes that its rescue DAG has as done; return its DAGMan's job id."""
     options = {"UpdateSubmit": True, "AutoRescue": 1, "BatchName": files.dag.parent.name}
     with schedd.reach(f"HTCondor refused {str(files.dag)!r}") as reached:
         import htcondor2

@@ -55,7 +55,8 @@ def _holder(files: DagFiles) -> int | None:
 def set_aside(files: DagFiles) -> Path | None:
     """Move the files for recovery to a new folder; return the folder, or None if there are none.
 
-    After a crash in between, the next call moves the remaining files.
+    The lock file is moved last. So after a crash in between it is still in its place, and the next
+    call moves the rest.
     """
     left = [path for path in (files.nodes_log, files.node_status, files.lock) if path.exists()]
     if not left:

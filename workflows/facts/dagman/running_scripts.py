@@ -31,7 +31,10 @@ class ScriptFacts:
 def script_facts(
     folder: RunFolder, regions: Iterable[RegionGraph], queued: QueuedRun | None
 ) -> Iterator[ScriptFacts]:
-    """Yield one running script of each region that has any."""
+    """Yield one running script of each region that has any.
+
+    One service answers all scripts. So if one script hangs, all do.
+    """
     dagmans = {
         ad.get("TrialfleetRegion"): ad
         for ad in (queued.ads if queued else ())

@@ -55,6 +55,7 @@ class Said:
         say: "begun" (a trial has begun), "saved" (a checkpoint is saved), "told" (a trial has
             ended) or "ask" (the agent asks for a trial).
         trial: the trial's name; empty if the agent asks for one.
+        ended: how the trial ended; without meaning unless `say` is "told".
         wants: whether the agent can train another trial.
         time: when the message was first sent, in Unix seconds, by the machine's clock.
     """
@@ -90,7 +91,10 @@ def read_said(place: TrialFolder) -> Said | None:
 
 
 def read_ended(place: TrialFolder) -> Ended | None:
-    """Return a trial's end from its package or its agent's last message; None if neither has it."""
+    """Return a trial's end from its package or its agent's last message; None if neither has it.
+
+    Call `take_left` first, which delivers the package.
+    """
     try:
         return Ended.from_json(job_files.read_json(place.ended, job_files.MOST_AGENT, place.root))
     except _NONE:

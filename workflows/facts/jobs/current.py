@@ -32,10 +32,7 @@ def current_trial(files: RegionFolder, node: str, unfinished: Collection[str]) -
 
 
 def place_at(files: RegionFolder, node: str) -> TrialFolder:
-    """Return the folder of the trial that a DAG node's job was last ordered to train.
-
-    Before the first order, the DAG node's own folder is returned.
-    """
+    """Return the folder of the trial that a job is ordered to train; else the DAG node's own."""
     place = files.of_node(node)
     order = read_order(place)
     if order is None or order.trial is None or not is_lane(node):
@@ -46,7 +43,7 @@ def place_at(files: RegionFolder, node: str) -> TrialFolder:
 def trained_by(files: RegionFolder, node: str, name: str) -> TrialFolder | None:
     """Return the folder of `name` if the job of the DAG node `node` trains it, else None.
 
-    `name` is a trial, "best" (the full training) or "gate".
+    `name` is a trial, "best" (the full training) or "gate". Any lane's job may train the last two.
     """
     ends = (end for end in (files.best, files.gate) if end.root.name == name)
     if end := next(ends, None):
@@ -60,7 +57,7 @@ def in_lane(files: RegionFolder, end: TrialFolder, node: str) -> TrialFolder:
 
 
 def lane_of(files: RegionFolder, end: TrialFolder) -> str | None:
-    """Return the lane whose job executes `end`, a full training or gate; None if no lane's does."""
+    """Return the lane whose job executes or executed `end`, a full training or gate, else None."""
     if not os.path.lexists(end.by_lane):
         return None
     most = job_files.MOST_NOTES
@@ -69,10 +66,7 @@ def lane_of(files: RegionFolder, end: TrialFolder) -> str | None:
 
 
 def end_place(files: RegionFolder, end: TrialFolder) -> TrialFolder:
-    """Return a copy of `end` (a full training or a gate).
-
-    Its folder is that of the job that executes it.
-    """
+    """Return `end`, a full training or gate, with the folder of the job that executes it."""
     lane = lane_of(files, end)
     return in_lane(files, end, lane) if lane else end
 

@@ -24,7 +24,8 @@ def take_left(place: TrialFolder, package: Path, most: float = math.inf) -> None
     """Move a trial's files from `package` into the trial's folder; a second call changes nothing.
 
     If the package is damaged or its files have more than `most` bytes, a failed result with the
-    reason is written instead. A full disk raises OSError.
+    reason is written instead. Of such a package, only the note on the trial's end is kept.
+    Raises OSError, for example if the disk is full.
     """
     if not os.path.lexists(package):
         return

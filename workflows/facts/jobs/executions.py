@@ -54,7 +54,7 @@ class Execution(NamedTuple):
         saved: when a trial's last checkpoint or result arrived; None if none did.
         told: when a trial's last result arrived; None if none did.
         memory_mb: the maximum memory, from the mark of the trial's end (marks.py); None if unknown.
-        ended_by: HTCondor's name of the ending event, such as JOB_EVICTED; empty before the end.
+        ended_by: HTCondor's name of the ending event, such as JOB_EVICTED; empty if there is none.
     """
 
     slot: str
@@ -222,7 +222,10 @@ def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
 
 
 def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
-    """Return the events, but of several marks in a row only the last; the others aren't needed."""
+    """Return the events, but of several marks in a row only the last.
+
+    The last mark shows until when the execution was alive; the others aren't needed.
+    """
     return [
         event
         for event, following in pairwise([*events, None])
@@ -272,7 +275,7 @@ def _continued(execution: Execution, event: JobEvent) -> Execution:
 
 
 def _marked(execution: Execution, event: JobEvent) -> Execution:
-    """Return `execution` with its `saved` and `told` set from a trial's mark."""
+    """Return `execution` with `saved` and `told` from a mark, which may come after its end."""
     mark = mark_of(event)
     if mark is None or mark.kind is MarkKind.BEGINS:
         return execution

@@ -51,7 +51,8 @@ def _apart(roster: Roster) -> str:
 def ranks_and_generation(place: TrialFolder) -> dict[str, int]:
     """Return how many ranks (gang members) train a trial, and which generation; empty if unknown.
 
-    A generation is one set of ranks. While it forms, no rank trains.
+    While a generation (one set of ranks) forms, no rank trains. If the gang's last trial has ended,
+    these are the numbers at its end. Those of earlier trials are unknown.
     """
     roster = read_roster(place)
     if roster is None or roster.trial != place.root.name:

@@ -1,7 +1,8 @@
 """The roster of a gang, with the orders for its agents, and the gang's jobs in the queue.
 
 A gang is several jobs that train one trial together. Each job has an agent, which runs one rank of
-the training. One set of ranks is a generation; the next begins when ranks are lost or join.
+the training. One set of ranks is a generation. Another begins when ranks fail, are lost or join,
+and with the next trial. A trial is over once its roster has a `code`.
 """
 
 from __future__ import annotations

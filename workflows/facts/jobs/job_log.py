@@ -152,7 +152,10 @@ def read_stays(
 
 
 def read_between(log: Path, price: float | None = None, *, now: float | None = None) -> list[Stay]:
-    """Return the parts of a job's executions between two trials; arguments as in `read_stays`."""
+    """Return the parts of a job's executions without a trial; arguments as in `read_stays`.
+
+    These and the stays of the job's trials together are the whole cost of the job.
+    """
     found = list(parts_of(log).between)
     if found and now is not None:
         found = _until(now, found)

@@ -83,8 +83,9 @@ def note(
 ) -> None:
     """Add a mark to a job's log: a trial began or continued, saved a checkpoint, or ended.
 
-    `when` is in Unix seconds. A begin or an end that the log already has is not added again. If the
-    log was removed, nothing is added. Any other failure to write raises OSError.
+    `when` is in Unix seconds. A begin or an end that repeats the trial's last one in the present
+    execution is not added. If the log was removed, nothing is added. Any other failure to write
+    raises OSError.
     """
     trial = place.root.name
     cluster, proc = map(int, job.split("."))

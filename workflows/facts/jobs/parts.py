@@ -1,7 +1,8 @@
 """The parts of a job's executions that belong to each trial, and the time between trials.
 
-A trial's part lasts from its first mark to its last (marks.py), or to the execution's end. In the
-time between trials, the job's agent starts, sends results, asks for a trial and waits for it.
+A trial's part of an execution lasts from the mark of the trial's begin to that of its end
+(marks.py), or to the execution's end. In the time between trials, the job's agent starts, sends
+results, asks for a trial and waits for it.
 """
 
 from __future__ import annotations

@@ -66,7 +66,10 @@ def event_id(*parts: object) -> str:
 
 
 def cut_at_a_line(text: str, most: int) -> str:
-    """Return the first lines of `text`, up to `most` characters, and a line counting the rest."""
+    """Return the first lines of `text`, up to `most` characters, and a line counting the rest.
+
+    If the first line is too long, it is cut.
+    """
     if len(text) <= most:
         return text
     lines = text.splitlines()

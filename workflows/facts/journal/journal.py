@@ -1,8 +1,8 @@
 """The journal of a study's days: each region's outcome on each day, recorded once.
 
 Several processes may use the SQLite file. A second record of the same region, day and attempt is
-ignored. No region succeeds twice on one day. An attempt at a day's run is recorded before its work
-begins. So after a crash the same attempt continues, with the same regions.
+ignored. No region succeeds twice on one day. An attempt's regions, run and deadline are recorded
+before its work begins. So after a crash it continues unchanged.
 """
 
 from __future__ import annotations
@@ -76,8 +76,9 @@ class Outcome:
 class Attempt:
     """One attempt at a day's run: the first is for all regions, later ones are for failed regions.
 
-    `run` may be a previous attempt's run, which this attempt resumed. After `deadline`, regions
-    ask for no more trials. `ended` is when the last region got an outcome; None before that.
+    `run` is the id of its run, if any region needs one. It may be a previous attempt's run, which
+    this attempt resumed. After `deadline`, regions ask for no more trials. `ended` is when the last
+    region got an outcome; None before that.
     """
 
     date: date
@@ -166,7 +167,7 @@ class Journal:
             return _OUTCOMES.validate_python(map(dict, connection.execute(query, between)))
 
     def endings(self, first: date) -> list[tuple[date, str, Ending]]:
-        """Return each region's ending on each day since `first`: a success if there was one."""
+        """Return the best ending of each region on each day since `first`, oldest first."""
         query = (
             "SELECT date, region, COALESCE(MAX(NULLIF(outcome, 'failed')), 'failed') AS ending"
             " FROM outcomes WHERE date >= ? GROUP BY date, region ORDER BY date"

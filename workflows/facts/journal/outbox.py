@@ -68,7 +68,7 @@ class Outbox:
     """An outbox. Each call opens its file by itself, so several processes may use it."""
 
     def __init__(self, folder: Path) -> None:
-        """Open or create the outbox; TrialfleetError if that fails or the folder holds none."""
+        """Open or create the outbox; TrialfleetError if that fails or its file is no outbox."""
         self._folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ class Outbox:
             return connection.execute(query, (event,)).fetchone() is not None
 
     def skip(self, events: Iterable[str]) -> None:
-        """Mark events by their ids as never to be sent, because another manager has sent them."""
+        """Note the ids of events that another manager has sent, so that `put` adds none of them."""
         with self._open() as connection:
             connection.executemany(
                 "INSERT INTO events SELECT ?, '{}', COALESCE(MAX(number), 0) + 1 FROM events"
@@ -181,7 +181,7 @@ def key_of(channel: Channel) -> str:
 
 
 def undelivered(folder: Path) -> tuple[str, ...]:
-    """Return the delivery errors in a folder's outbox, one line per channel, without secrets."""
+    """Return a line for each channel and delivery error in a folder's outbox, without secrets."""
     if not (folder / "outbox.db").exists():
         return ()
     try:

@@ -68,7 +68,10 @@ class SharedJournal(Journal):
             super().record(new, now)
 
     def pull(self) -> list[str]:
-        """Copy new records to the file; return the ids of events newly noted by `note_told`."""
+        """Copy new records to the file; return the ids of events newly noted by `note_told`.
+
+        Raises OptimizerError if the database can't be used.
+        """
         news = self._rows.news()
         for kind, rows in groupby(news, key=lambda row: row.kind):
             self._copy(kind, [row.content for row in rows])

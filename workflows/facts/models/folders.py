@@ -41,7 +41,7 @@ def models_folder_in(publish: str, study: str, slug: str) -> Path:
 
 
 def previous_champions(models_folder: Path) -> list[str]:
-    """Return the runs whose models were current earlier; a rollback goes back to the last one's."""
+    """Return the runs whose models a rollback can make current again; the next one is last."""
     previous = history.in_force(models_folder / LATEST)[:-1]
     return [run for run in previous if provenance_of(models_folder / run).get("run") == run]
 
@@ -57,7 +57,7 @@ def models_in(models_folder: Path) -> list[Path]:
 
 
 def check_published(model: Path) -> Path:
-    """Return `model` as an absolute path without links; InputError if it isn't a run's model."""
+    """Return a run's model as an absolute path, a link to it resolved; InputError if it is none."""
     place = model.parent.absolute() / model.name
     if provenance_of(place).get("run") != place.name:
         raise InputError(

@@ -50,6 +50,7 @@ class PublishedModel:
         card: the content of the model's card.json or, if there is none, provenance.json.
         evaluations: gates' measurements of the model, oldest first: the run whose gate measured,
             and the value of `metric`.
+        metric: the last gate's metric; empty if no gate measured anything.
         drift: a text if the last measurement was outside its past range; otherwise None.
     """
 

@@ -135,7 +135,7 @@ class StudyGraph:
 
 
 def graph_of(study: Study) -> StudyGraph:
-    """Return the graph of a study."""
+    """Return the graph of a resolved study."""
     return StudyGraph(
         regions=tuple(_region_graph(study, name) for name in study.region_table),
         parallel_regions=study.parallel_regions,

@@ -102,7 +102,10 @@ def in_short(reason: str) -> str:
 
 
 def first_clauses(words: str, most: int) -> str:
-    """Return at most `most` characters of a text, cut after a clause if enough text is left."""
+    """Return at most `most` characters of a text, cut after a clause if enough text is left.
+
+    Otherwise it is cut anywhere and ends with a ….
+    """
     if len(words) <= most:
         return words
     kept = words[: most + 1].rpartition(": ")[0]

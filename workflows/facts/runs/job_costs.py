@@ -28,7 +28,10 @@ _LOST = tuple(f'"{end}"' for end in End if end.is_lost)
 
 
 def noted_job(place: TrialFolder) -> dict[str, Any]:
-    """Return the content of job.json of a full training or gate; empty if it is damaged."""
+    """Return the content of job.json of a full training or gate; empty if it is damaged.
+
+    The job's event log has the same facts.
+    """
     try:
         return job_files.read_record(place.job, shape=JobNotes)
     except InputError:
@@ -38,7 +41,10 @@ def noted_job(place: TrialFolder) -> dict[str, Any]:
 def trial_stays(
     files: RegionFolder, trial: AnyTrial, study: Study, now: float | None
 ) -> list[Stay]:
-    """Return the executions of a trial; one that still runs counts until `now`."""
+    """Return the executions of a trial; one without an end lasts until `now`.
+
+    If `now` is None, it lasts until its last event.
+    """
     is_over = trial.state.is_finished()
     if is_over and (noted := stays_of(trial.user_attrs.get("job") or {})):
         return noted
@@ -50,7 +56,8 @@ def trial_stays(
 def has_lost_nothing(trial: AnyTrial) -> bool:
     """Return whether an ended trial has recorded executions, and none of them lost work.
 
-    The recorded text is searched, because parsing it would take several times as long.
+    The recorded text is searched, because parsing it would take several times as long. If the
+    result is False, only `trial_stays` tells whether work was lost.
     """
     notes = trial.user_attrs
     text = notes.text("job") if isinstance(notes, Attributes) else ""
@@ -60,7 +67,10 @@ def has_lost_nothing(trial: AnyTrial) -> bool:
 
 
 def between_stays(files: RegionFolder, study: Study, now: float | None) -> list[Stay]:
-    """Return the parts of executions between two trials of a job; `now` is as in `trial_stays`."""
+    """Return shared jobs' parts of executions without a trial; `now` is as in `trial_stays`.
+
+    These and the stays of the jobs' trials together are the whole cost of the jobs.
+    """
     until = None if files.is_done else now
     logs = (files.trial(node).log for node in shared_nodes(files))
     return [stay for log in logs for stay in read_between(log, study.usd_per_hour, now=until)]

@@ -93,7 +93,8 @@ def find_run(name: str | None, *, planned: bool = False) -> Path:
     Args:
         name: the run's folder, its id, or STUDY/RUN-ID; or a unique beginning of these. A study's
             name means its newest run; None means the newest of all runs.
-        planned: whether the newest run is first sought among those that were not submitted.
+        planned: whether the newest run is first sought among those that were not submitted;
+            otherwise it is first sought among those that were.
     """
     runs = runs_here()
     if name is None:
@@ -243,7 +244,10 @@ def _check_here(name: str) -> None:
 def _folder_of_one_study(
     region: str, runs: list[FoundRun], *, elsewhere: bool = True
 ) -> Path | None:
-    """Return a region's folder of models, from `runs` and, if `elsewhere`, publish folders here."""
+    """Return a region's folder of models, from `runs` and, if `elsewhere`, publish folders here.
+
+    The result is None if there is none. Raises InputError if several studies have one.
+    """
     found = _folders_by_study(region, runs)
     if elsewhere:
         for folder in models_folders_here(region=region):
@@ -358,7 +362,7 @@ def _model_of_run(name: str, run: str, region: str) -> Path:
 
 
 def published_models(folder: Path) -> dict[str, Path]:
-    """Return a run's published models by region; InputError if the run is moved or damaged."""
+    """Return a run's published models by region; InputError if it is missing, moved or damaged."""
     from trialfleet.workflows.study.frozen import load_frozen
 
     files = RunFolder(folder.absolute())
