@@ -23,7 +23,10 @@ READS = 3  # of a file that changes while it is read
 
 
 def read_copy(path: Path) -> dict[str, Any]:
-    """Return the study in the JSON copy of RUN/study.yaml; one of `files.DAMAGED` if outdated."""
+    """Return the study in the JSON copy of `path`, which is a RUN/study.yaml.
+
+    Raises one of `files.DAMAGED` if the copy is missing or older than the file.
+    """
     copy = json.loads(path.with_suffix(".json").read_bytes())
     if copy["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest():
         raise ValueError(f"{path} has changed since its copy was made")

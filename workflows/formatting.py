@@ -24,7 +24,10 @@ BETTER = {"maximize": "higher", "minimize": "lower"}  # is better
 
 
 def number(value: float | None, digits: int = DIGITS) -> str:
-    """Return `value` with `digits` significant digits, such as 0.0013; a dash if not finite."""
+    """Return `value` with `digits` significant digits; extreme values get a power of ten.
+
+    Examples: 0.0013; 1,234,567. None and numbers that aren't finite are a dash.
+    """
     if value is None or not is_finite(value):
         return NOTHING
     if isinstance(value, int) and abs(value) < 10**15:
@@ -75,7 +78,7 @@ def column_decimals(values: Sequence[float | None], digits: int = DIGITS) -> int
 
 
 def fixed(value: float | None, decimals: int | None) -> str:
-    """Return `value` with `decimals` decimals, or as `number` does if that is None."""
+    """Return `value` with `decimals` decimals; as `number` does if either is None."""
     if value is None or decimals is None or not is_finite(value):
         return number(value)
     return _signs(f"{value:z,.{decimals}f}")
@@ -194,7 +197,7 @@ def local_time(moment: datetime | None) -> str:
 
 
 def in_one_line(text: str, most: int = 200) -> str:
-    """Return `text` as one line of printable characters, cut after `most` of them."""
+    """Return `text` as one line of printable characters, cut to `most` of them."""
     line = " ".join(printable(text).split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 

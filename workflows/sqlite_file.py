@@ -14,7 +14,11 @@ PATIENCE = 60.0  # seconds for another process's write to end
 
 @contextmanager
 def opened(file: Path, what: str) -> Iterator[sqlite3.Connection]:
-    """Yield a connection to a new or existing file; the block saves all its changes, or none."""
+    """Yield a connection to a new or existing file, which error messages call `what`.
+
+    After the block all of its changes are on disk, or none. Raises TrialfleetError if the file
+    can't be used.
+    """
     try:
         with closing(sqlite3.connect(file, timeout=PATIENCE)) as connection:
             connection.row_factory = sqlite3.Row

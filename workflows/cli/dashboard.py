@@ -21,8 +21,11 @@ HOST = "127.0.0.1"
 def show(run: Run, port: int, tell: Callable[[str], None]) -> None:
     """Serve the dashboard of a run on 127.0.0.1 until Ctrl-C; a `port` of 0 is any free port.
 
-    `tell` is called with the dashboard's URL once it answers. Raises InputError if optuna-dashboard
-    isn't installed, the port is taken, or the run has no trials.
+    `tell` is called with the dashboard's URL when it can be opened.
+
+    Raises:
+        InputError: optuna-dashboard isn't installed, the port is taken, or the run has no trials.
+        OptimizerError: the trial database can't be read.
     """
     pressed = Event()  # Ctrl-C during the copy, which is not interrupted
     with (

@@ -30,7 +30,7 @@ pool_option = click.option(
 
 
 def _chosen_pool(folder: Path | None) -> Pool:
-    """Return the pool in `folder`, or else the pool that environment variables name."""
+    """Return the pool in `folder`; None means the folder from `meant_folder`."""
     from trialfleet.infra.pool.embedded import Pool, meant_folder
 
     return Pool(folder or meant_folder())

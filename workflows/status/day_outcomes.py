@@ -25,8 +25,8 @@ def outcomes_now(
 ) -> dict[tuple[date, str], Outcome]:
     """Return the outcomes that count from day `first` to day `last`, by day and region.
 
-    While a failed region is tried again, it has no outcome until it has a model. The model counts
-    even before the journal has the outcome.
+    While a failed region is tried again, its earlier failure doesn't count. A new model counts even
+    before the journal has the outcome.
     """
     again = {
         (attempt.date, region): attempt
@@ -50,7 +50,8 @@ def outcomes_now(
 def left_out(run: Path, day: date) -> list[Outcome]:
     """Return the outcomes of regions that failed on a run's day before they had a run.
 
-    For example, their data never arrived. The result is empty if the study has no journal.
+    Their attempt belongs to this run or has no run, for example because data never arrived. The
+    result is empty if the study has no journal.
     """
     folder = DailyFolder(run.parent)
     if not folder.journal.exists():

@@ -63,7 +63,8 @@ class Fault:
 
     Attributes:
         region: the slug of the DAGMan's or trial's region; None for the whole graph's DAGMan.
-        job: the cluster id of the DAGMan's or trial's job; None if it is not in the queue.
+        job: the cluster id of the DAGMan's or trial's job; None if no job in the queue has the
+            fault.
         what: the fault as text, without changing figures, so that every check gives the same text.
         patience: the seconds that the fault may last before its repair.
         is_sure: whether one check proves the fault. If not, the queue and the files may have been

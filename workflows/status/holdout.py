@@ -56,7 +56,10 @@ def noise_factor(task: str, validation: int, test: int) -> float:
 
 
 def holdout_warning(files: RegionFolder, study: Study) -> str | None:
-    """Return the warning about a full training's losses, for `trainer: tabular`; else None."""
+    """Return the warning about a full training's losses; None without a warning.
+
+    Only `trainer: tabular` has known losses.
+    """
     if isinstance(study.trainer, Trainer) or not files.best.result.exists():
         return None
     try:

@@ -509,7 +509,10 @@ class StatusReader:
         return [region.name for region in self._graph.regions]
 
     def trials(self, region: str) -> list[StoredTrial]:
-        """Return a region's trials. Raises OptimizerError if the database is unreadable."""
+        """Return a region's trials; empty before its study starts.
+
+        Raises OptimizerError if the trial database can't be read.
+        """
         return self._trials.of_region(region)
 
     def best_trials(self, status: RunStatus) -> dict[str, StoredTrial]:

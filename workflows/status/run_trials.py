@@ -205,7 +205,10 @@ class RunTrials:
         self._seen: dict[str, list[StoredTrial]] = {}
 
     def of_region(self, region: str) -> list[StoredTrial]:
-        """Return a region's trials. Raises OptimizerError if the database is unreadable."""
+        """Return a region's trials; empty before its study starts.
+
+        Raises OptimizerError if the trial database can't be read.
+        """
         return _without_repeats(self._whole(self._names[region]))
 
     def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:

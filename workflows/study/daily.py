@@ -136,7 +136,7 @@ class Daily(Section):
         return now.astimezone(self.tzinfo).date()
 
     def due(self, now: datetime) -> date:
-        """Return the latest day that is due at `now`: today from time `at` on, else yesterday."""
+        """Return the latest day due at `now`: today from `EARLY` before `at` on, else yesterday."""
         today = self.today(now)
         return today if self.begins(today) <= now + EARLY else today - timedelta(days=1)
 

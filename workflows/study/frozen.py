@@ -41,7 +41,7 @@ class FrozenStudy(BaseModel):
         folder: the folder in which the run was planned.
         created: when the run was planned.
         day: the day that the run is for; None if neither the study nor the user sets one.
-        costs: the mean costs of previous jobs; None if the study has no budget in USD.
+        costs: the mean costs of previous jobs; None if unknown, or without a budget in USD.
         notes: what planning chose, with reasons, because the study leaves it open.
         places: `FILE:LINE` for each key that a person may want to change; only FILE for a key that
             the study's file omits.

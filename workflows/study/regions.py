@@ -43,7 +43,10 @@ def _regions(value: Any, _: ValidatorFunctionWrapHandler, info: ValidationInfo) 
 
 
 def _is_glob(table: Mapping[str, Any]) -> bool:
-    """Return whether `table` is `{glob: PATTERN}`, and not a table with a region named `glob`."""
+    """Return whether `table` is `{glob: PATTERN}`, and not a table with a region named `glob`.
+
+    The value of such a region is a table; it may be null if the table has other regions.
+    """
     pattern = table.get("glob", {})
     return not isinstance(pattern, Mapping | Region) and (pattern is not None or len(table) == 1)
 

@@ -28,7 +28,10 @@ _MARKED = r"^[^\w#]*[0-9]+(?:[.,][0-9]+)?[^\w\-.,/:]+[^\W\d]{0,2}[^\w\-.,/:]*$"
 
 
 def amounts(values: pl.Series, kind: str) -> pl.Series:
-    """Return a text column's numbers as Float64, null for other cells; see `DECIMAL_SIGNS`."""
+    """Return a text column's numbers as Float64, null for other cells.
+
+    `kind` is a key of `DECIMAL_SIGNS`.
+    """
     decimal = DECIMAL_SIGNS[kind]
     thousands = "," if decimal == "." else "."
     bare = values.str.replace_all("\u2212", "-").str.replace_all(_MONEY, "")
@@ -50,7 +53,10 @@ def amounts(values: pl.Series, kind: str) -> pl.Series:
 
 
 def as_people_write_numbers(values: pl.Series) -> str:
-    """Return advice if a text column has numbers in people's forms, such as 1.200,50; else ""."""
+    """Return advice if a text column has numbers in people's forms, such as 1.200,50; else "".
+
+    Also "" if more than a few of the column's texts are no numbers.
+    """
     present = different_texts(values)
     other = present.filter(present.cast(pl.Float64, strict=False).is_null() & (present != ""))
     read = {kind: amounts(other, kind).is_not_null() for kind in DECIMAL_SIGNS}
@@ -68,7 +74,10 @@ def as_people_write_numbers(values: pl.Series) -> str:
 
 
 def with_units(values: pl.Series) -> str:
-    """Return advice if a text column has numbers with units or marks, such as 12 kg; else ""."""
+    """Return advice if nearly all texts of a column have a unit or mark, such as 12 kg; else "".
+
+    A column of marked numbers may also have plain numbers.
+    """
     present = different_texts(values)
     is_plain = present.cast(pl.Float64, strict=False).is_not_null()
     is_marked = present.str.contains(_MARKED) & ~is_plain

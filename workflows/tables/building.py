@@ -269,7 +269,7 @@ def _check_parts(split: npt.NDArray[np.int8], goal: _Goal, target: str) -> None:
 
 
 def _check_columns(names: Sequence[str], target: str | None, options: TableOptions) -> str:
-    """Return `target`; TableError if it is None, or if a column in `options` doesn't exist."""
+    """Return `target`; TableError if it or a column in `options` is missing or unsuitable."""
     choices = ", ".join(map(repr, names[:_SHOWN])) + (", …" if len(names) > _SHOWN else "")
     if target is None:
         raise TableError(

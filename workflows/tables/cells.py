@@ -91,10 +91,11 @@ def _as_numbers(null_values: tuple[str, ...]) -> dict[str, pl.Series]:
 
 
 def recognise(values: pl.Series) -> tuple[str | None, pl.Series]:
-    """Return the kind of a column's cells, and the cells; texts of numbers or times as floats.
+    """Return the kind of a column's cells, and the cells.
 
     A text column has the kind "text" unless all its cells are numbers, or all are dates, times or
-    booleans. The kind is None if no model can use the column's type.
+    booleans. Texts of numbers, dates and times become floats. The kind is None if no model can use
+    the column's type.
     """
     if values.dtype != pl.String:
         return _kind_of_type(values), values
@@ -225,8 +226,8 @@ def texts(values: pl.Series, kind: str) -> pl.Series:
 def labels(values: pl.Series, kind: str) -> pl.Series:
     """Return a target's cells as class names, such as "1" for 1.0.
 
-    `values` are the cells as in the file, because a float can't represent all large whole numbers.
-    Raises CellError as `numbers` does.
+    `values` are the cells after `without_nulls`, not converted by `recognise`: a float can't
+    represent all large whole numbers. Raises CellError as `numbers` does.
     """
     if kind != "number":
         return texts(values, kind)

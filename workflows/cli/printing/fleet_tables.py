@@ -106,7 +106,7 @@ def _on_demand(plan: FleetPlan, candidate: Candidate) -> str:
 
 
 def partly_offered(plan: FleetPlan) -> list[str]:
-    """Return lines about instance types that only some of the fleet's AWS regions offer."""
+    """Return lines about instance types that not all of the fleet's AWS regions offer."""
     types: dict[tuple[str, str], list[str]] = {}
     for one in plan.offers:
         if one.others:

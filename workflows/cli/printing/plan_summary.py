@@ -219,7 +219,7 @@ def shares_rows_with_champion(study: Study) -> bool:
 def _never_mentions(run: Run, pattern: re.Pattern[str]) -> bool:
     """Return whether neither the trainer's command nor its files match `pattern`.
 
-    False if a file isn't text.
+    False if there are no such files, or if one isn't text.
     """
     trainer = run.study.trainer
     if not isinstance(trainer, Trainer) or not trainer.files:

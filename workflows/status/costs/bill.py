@@ -140,9 +140,12 @@ def _item(whose: Item, kind: Kind, stay: Stay) -> Item:
 def overhead(place: RunFolder, now: datetime) -> CostSum | None:
     """Return the cost of a run's share of its fleet's EC2 nodes, mainly `boot` and `idle`.
 
-    The nodes are those of the autoscaler's last report; None if there is none. The cost is shared
-    with other runs of this study and of studies in folders next to it. Nodes that still run are
-    charged until `now`. Raises OptimizerError if trials can't be read.
+    AWS is not asked: the nodes are from autoscalers' last reports and `fleet down`'s records. None
+    if these have no node of the run. The cost is shared with other runs of this study and of
+    studies in folders next to it. Nodes that still run are charged until `now`.
+
+    Raises:
+        OptimizerError: the run's trials can't be read.
     """
     run = BilledRun.open(place.root)
     if run.fleet is None or not (known := reported(run.fleet, [place.fleet_state])):

@@ -86,7 +86,8 @@ def _slot_time(hours: float) -> str:
 def read_costs(names: Sequence[str] = (), now: datetime | None = None) -> Bill:
     """Return the bill of runs, with `names` as in `cost`.
 
-    Nodes that still run are charged until `now`. Raises InputError if a name doesn't exist.
+    Nodes that still run are charged until `now`, by default the present. Raises InputError if a
+    name doesn't exist.
     """
     chosen = [BilledRun.open(place) for place in _places(names)] if names else _all_here()
     fleets = {run.fleet.called: run.fleet for run in chosen if run.fleet}
