@@ -166,7 +166,10 @@ class _Record:
 
 
 def _records(lines: Iterable[str], separator: str, skipped: int) -> Iterator[_Record]:
-    """Yield the rows that aren't blank; TableError if a quote isn't closed until the file's end."""
+    """Yield the rows that aren't blank; TableError if a quote isn't closed until the file's end.
+
+    A row of NULs is appended, which no file has. It shows whether a quote is still open.
+    """
     end = [_NUL, _NUL]
     reader = csv.reader(itertools.chain(lines, [separator.join(end)]), delimiter=separator)
     first = skipped + 1

@@ -25,9 +25,10 @@ class DayProfile:
     """A few numbers about a day's table, by which days are compared.
 
     Attributes:
+        rows: the number of rows with a target.
         missing: the share of rows with a missing cell, by column.
         ignored: the unused columns that are not in `missing`.
-        categories: the number of training rows of each category, by column.
+        categories: the number of rows of each category that training rows have, by column.
         classes: the share of rows of each class; empty for a regression.
         quantiles: the quantiles of a regression's target, in twenty steps.
         labels: the score for how well columns predict the target; None if not computed.

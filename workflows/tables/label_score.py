@@ -41,7 +41,10 @@ class LabelScore:
 
 
 def label_score(table: Table, seed: int) -> LabelScore | None:
-    """Return a table's score; None if it has few rows, or if its target or columns are constant."""
+    """Return a table's score; None if it has few rows, or if its target or columns are constant.
+
+    The same table and seed give the same score.
+    """
     if len(table.target) < FEWEST_ROWS:
         return None
     dealt = np.random.default_rng(seed)

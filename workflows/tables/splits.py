@@ -62,7 +62,7 @@ def _by_chance(rows: int, classes: Numbers | None, shares: Sequence[float], seed
 
 
 def _by_time(values: pl.Series, shares: Sequence[float], numbered: Sequence[int]) -> Codes:
-    """Return each row's part by time: the oldest rows for training, the latest for the test."""
+    """Return each row's part by time, the oldest for training; equal times are in the same part."""
     kind, found = cells.recognise(values)
     if kind not in {"date", "number", "time"}:
         raise _unusable(values, _why_no_times(values, numbered))

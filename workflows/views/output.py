@@ -52,8 +52,8 @@ def say(text: str, *, err: bool = False) -> None:
 def progress_lines(indent: str = "", *, err: bool = False) -> Iterator[Callable[[str], None]]:
     """Yield a function that shows a text as progress, with the seconds since the start.
 
-    A terminal shows only the last text, and none after the end. Other outputs get each changed
-    text, and an unchanged one every `_SAID_AGAIN` seconds.
+    A terminal shows only the last text, and none after the end. Other outputs get a text if it has
+    changed, or if the last one was printed `_SAID_AGAIN` seconds ago.
     """
     from rich.live import Live
     from rich.text import Text
@@ -213,7 +213,10 @@ class Fitting:
 
 
 def keep_widths(table: Table, widths: dict[str, int]) -> None:
-    """Make columns, except the first, at least as wide as in earlier calls with these `widths`."""
+    """Make columns, except the first, at least as wide as in earlier calls with these `widths`.
+
+    The table must have its rows already. The call updates `widths`.
+    """
     for column in table.columns[1:]:
         title = str(column.header)
         now = _widest([column.header, *column.cells])

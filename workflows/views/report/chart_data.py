@@ -56,7 +56,7 @@ CURVE_LEAST, CURVE_MOST = 8, 100  # of one curve
 
 @dataclass(frozen=True)
 class Pair:
-    """The chart of the two most important parameters: its kind (None: no chart), and its trials."""
+    """The chart of the two most important parameters; its kind is "contour", "scatter" or None."""
 
     kind: str | None
     names: tuple[str, ...]
@@ -106,7 +106,10 @@ def scale_of_gains(report: Report) -> Scale:
 
 
 class CostBar(NamedTuple):
-    """A region's cost in USD or, if `place` is None, the cost of nodes without a job."""
+    """A region's cost in USD or, if `place` is None, the cost of nodes without a job.
+
+    `place` is the region's index in the report. `parts` has no zeros.
+    """
 
     place: int | None
     usd: float
@@ -119,7 +122,7 @@ class CostBar(NamedTuple):
 
 
 def cost_bars(report: Report) -> list[CostBar]:
-    """Return a bar per region, the greatest cost first, and a bar for nodes without a job."""
+    """Return bars above zero: regions' costs, greatest first, then that of nodes without a job."""
     regions = enumerate(report.regions)
     bars = [CostBar(at, row.usd, _parts_of_cost(row)) for at, row in regions if row.usd]
     bars.sort(key=lambda bar: -bar.usd)

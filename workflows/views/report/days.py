@@ -20,7 +20,7 @@ MARKS = {Ending.PUBLISHED: "✓", Ending.UNCHANGED: "=", Ending.KEPT: "·", Endi
 
 
 def days_of(folder: DailyFolder, last: date | None = None) -> tuple[DayView, ...]:
-    """Return a study's last days, until `last` if that is set; empty if it has no daily runs."""
+    """Return a study's last days, until `last` if that is set; empty without a readable journal."""
     if not folder.journal.is_file():
         return ()
     try:

@@ -39,7 +39,7 @@ class ParameterRange:
         return len(self.choices) < 2 if self.choices is not None else self.low == self.high
 
     def place(self, value: Any) -> float | None:
-        """Return where a number is between `low` (0) and `high` (1); None for a choice."""
+        """Return where a number is between `low` (0) and `high` (1); None if that is undefined."""
         if self.low is None or self.high is None or self.low >= self.high:
             return None
         if not is_number(value):
@@ -52,7 +52,7 @@ class ParameterRange:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One parameter's default value and best value.
+    """One parameter's default value and best value; each is None if inactive.
 
     Attributes:
         default_active: whether the default settings use the parameter.
@@ -115,6 +115,7 @@ class RegionReport:
         slug: the region's name in paths, unique in the run; the page's anchor is `region-SLUG`.
         study_name: the name of the region's Optuna study in the trial database.
         stopped: why the region ended early.
+        budget_trials: the maximum number of trials, including failed ones.
         not_latest: why the link `latest` doesn't name the published model.
         gate: what the gate measured for a model that passed; None without a gate or a previous
             model.

@@ -1,9 +1,9 @@
 """The page of the report, report.html: one file that makes no network requests.
 
-A region's charts and tables stay compressed until a reader opens them. Texts of a run come from
-users, trainers and machines, so the page treats them as unsafe. Templates escape by default, JSON
-blocks contain no `<`, and charts insert text as text nodes. A content security policy allows only
-the page's own two scripts (by their hashes) and no requests.
+The data of regions are compressed; a region's charts and tables are made once a reader opens it.
+Texts of a run come from users, trainers and machines, so the page treats them as unsafe. Templates
+escape by default, JSON blocks contain no `<`, and charts insert text as text nodes. A content
+security policy allows only the page's own two scripts (by their hashes) and no requests.
 """
 
 from __future__ import annotations

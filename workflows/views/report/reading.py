@@ -51,9 +51,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RegionFacts:
-    """The facts from which a `RegionReport` is made; it describes the fields not listed here.
+    """The facts from which a `RegionReport` is made.
 
     Attributes:
+        taught: how much the optimiser used previous runs, as in `RegionReport`.
+        data: the region's data files.
+        final: the metrics of the full training; None before its end.
+        final_job: HTCondor's data on that training's job; None before its start.
+        final_stays: the executions of that job.
+        gate_job: HTCondor's data on the gate's job; None before its start.
+        between_usd: the cost of jobs' time between trials; None if unknown.
         span: when the first trial was asked for, and when the last result was recorded; None
             before the first result.
         parameters: the tuned parameters of the search space.
@@ -108,7 +115,7 @@ def _report(
     *,
     is_last: bool = False,
 ) -> Report:
-    """Return a report of some regions; `is_last`: delete the snapshot's trials to save memory."""
+    """Return a report of some regions; `is_last` adds the days, and frees the snapshot's trials."""
     study = frozen.study
     nodes = _overhead(folder, study, finished or datetime.now(UTC))
     head = Head(

@@ -174,7 +174,7 @@ def bars_of(
     """Yield a bar per execution of a job; without `stays`, only for the last execution.
 
     `at` is the region's index in the report. `number` is None for a full training or a gate; then
-    `state` says which. The bar of a running job ends at `until`.
+    `state` says which. The bar of a running trial or stay ends at `until`.
     """
     yield from _executions(at, number, state, stays, until)
     if job.started is None or stays:

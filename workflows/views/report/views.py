@@ -116,12 +116,15 @@ def attention(report: Report) -> list[tuple[str, list[RegionReport]]]:
 
 
 def next_command(row: RegionReport) -> str | None:
-    """Return the command that helps with a region's problem; None if no command helps."""
+    """Return the command for a region that `attention` names; None if no command helps."""
     return _trouble(row)[1]
 
 
 def _trouble(row: RegionReport) -> tuple[str, str | None]:
-    """Return a region's problem or "", and a command that helps or None."""
+    """Return a region's problem or "", and a command that helps or None.
+
+    `trialfleet why` explains a region's state, but not worse tuned settings.
+    """
     if reason := _problem(row):
         return reason, row.why_command
     if row.worse is not None:

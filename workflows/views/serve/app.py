@@ -57,7 +57,10 @@ _TURN = 15.0  # seconds after which a part is rendered again, for ages and progr
 
 
 class Pages:
-    """Renders each page once for all readers. optuna-dashboard shows the run in `dashboard`."""
+    """The pages; those of runs and regions are rendered once for all readers.
+
+    `dashboard` is the folder of the run that optuna-dashboard shows, if it is served.
+    """
 
     def __init__(self, runs: Runs, dashboard: Path | None = None) -> None:
         self.runs, self.live, self._dashboard = runs, LiveRuns(), dashboard

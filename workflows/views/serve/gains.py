@@ -71,7 +71,7 @@ def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
 
     - The new and the replaced model by the gate's metric, as the gate measured both on the same
       rows.
-    - The full trainings of this run and of the current model, by the report metric.
+    - The full trainings of this run and of another run's current model, by the report metric.
     - The trials with the best and with the default settings, by the report metric.
     """
     files, champion = snapshot.folder.region(region.slug), snapshot.champions.get(region.slug)

@@ -1,8 +1,8 @@
 """Snapshots of a run, shared by all pages; they are made only while a page is open.
 
-A run is read again only if a file's modification time or a job's state has changed. Writers rename
-files into their folders, so a folder's modification time shows every new file. Reading takes at
-most `_SHARE` of a core, however often the run changes.
+A run is read again if a file's modification time or a job's state has changed, or after `_AGAIN`
+seconds. Writers rename files into folders, so a folder's modification time shows every new file.
+Reading takes at most `_SHARE` of a core, unless a change would wait more than `_LONGEST` seconds.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class LiveRun:
         self._stamp: object = None
 
     def snapshot(self) -> Snapshot:
-        """Return the last snapshot, or wait for the first; TrialfleetError if a read failed.
+        """Return the last snapshot, or wait for the first; raise the error if the last read failed.
 
         A thread reads the run's changes until `_UNWATCHED` seconds after the last call.
         """

@@ -82,8 +82,9 @@ def new_token() -> str:
 class Guard:
     """The filter that every request passes; it also sets the security headers of answers.
 
-    `hosts` are the allowed host names, besides IP addresses. Browsers send cookies to all ports of
-    a host, so each page on this machine needs its own `cookie` name.
+    `hosts` are the allowed host names, besides IP addresses. If `token` is None, none is required.
+    Browsers send cookies to all ports of a host, so each page on this machine needs its own
+    `cookie` name.
     """
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str], token: str | None, cookie: str) -> None:

@@ -75,7 +75,10 @@ def serve(
 
 
 def answer_requests(app: ASGIApp, socket: Socket, begin: Callable[[], None]) -> None:
-    """Call `begin`, and serve an application on a socket until Ctrl-C or SIGTERM."""
+    """Call `begin`, and serve an application on a socket until Ctrl-C or SIGTERM.
+
+    When `begin` is called, Ctrl-C and SIGTERM can already end the server.
+    """
     config = uvicorn.Config(
         app,
         access_log=False,  # URLs may contain the token

@@ -35,7 +35,7 @@ class StudyCopy:
         self._looked = -REFRESH_SECONDS
 
     def refresh(self) -> None:
-        """Copy `source` again if it has changed since the last copy."""
+        """Copy `source` again if it has changed, but at most every `REFRESH_SECONDS`."""
         from trialfleet.optimizer.storage import copy_sqlite
 
         with self._lock:

@@ -37,7 +37,7 @@ class Tile:
     Attributes:
         tone: the CSS class of the region's state: good, busy, bad or idle.
         age: the age of the current model.
-        shares: the complete, the failed and the running trials, in percent of the region's trials.
+        shares: the complete, failed and running trials, in percent of the region's budget.
         why: the region's problem; empty if it has none.
     """
 

@@ -42,8 +42,8 @@ class DayView:
         open: the number of regions that have no outcome yet.
         attempts: the attempts at the day, oldest first.
         runs: the planned runs of the attempts; empty if no region needs a run.
-        outcomes: the regions' outcomes, by the name of the region.
-        checks: warnings about a region's data, compared with past days.
+        outcomes: the regions' outcomes, in the order of the regions' names.
+        checks: warnings about the data, compared with past days, by region.
     """
 
     date: date
@@ -179,7 +179,10 @@ def _table(study: str, title: str, outcomes: Sequence[Outcome], *, with_days: bo
 
 
 def hint_of(study: str, outcomes: Iterable[Outcome]) -> str:
-    """Return a line with the command that shows a table's shortened reasons in full."""
+    """Return a line with the command that shows a table's shortened reasons in full.
+
+    It names the table's run, because a region's newest outcome may be of another run.
+    """
     runs = {one.run for one in outcomes if one.why and one.run}
     if not runs:
         return "full reasons: trialfleet daily status --json"

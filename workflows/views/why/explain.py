@@ -110,7 +110,7 @@ def _first(lines: list[str]) -> tuple[str, ...]:
 
 
 def _with_day(region: RegionFacts, reader: RunFactsReader) -> RegionFacts:
-    """Return `region` with its newest outcome of a daily run, if that is newer than the run."""
+    """Return `region` with its newest outcome, if that has no run and is newer than this run."""
     folder, frozen = DailyFolder(reader.files.root.parent), reader.frozen
     if not folder.journal.exists() or frozen.day is None:
         return region
@@ -126,7 +126,7 @@ def _newest(folder: DailyFolder, region: str) -> Outcome | None:
 
 
 def _of_day(region: str, folder: Path) -> Answer:
-    """Return the answer for a region that no run here has, from the journal of its daily runs."""
+    """Return the answer for a region's newest day; InputError if it had a run on that day."""
     newest = _newest(DailyFolder(folder), region)
     if newest is None:
         why_not = "its day has started; its run is not planned yet"

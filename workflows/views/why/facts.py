@@ -35,7 +35,7 @@ STALE = timedelta(minutes=5)  # a running autoscaler reports at least this often
 
 @dataclass(frozen=True)
 class Scaling:
-    """The last report of a run's autoscaler; `wanted` is False if the study has no fleet."""
+    """The last report of a run's autoscaler, or None; `wanted`: whether it has an autoscaler."""
 
     report: Mapping[str, Any] | None
     wanted: bool
@@ -155,7 +155,7 @@ class RegionFacts(RegionStatus):
     Attributes:
         hours_spent: the hours since the first trial was asked for.
         moved: the last change by which `latest` began or ceased to name this run's model; None if
-            unknown.
+            no such change is known.
         waiting: one waiting job of the region; None if no job waits, or while trials run.
         day: the region's newest outcome in the journal of daily runs, if newer than the run.
     """

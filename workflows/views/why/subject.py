@@ -235,7 +235,7 @@ def _days_here(study: str | None) -> list[Path]:
 def _of_a_day(region: str, folder: Path) -> tuple[float, Path] | None:
     """Return when a region's newest outcome was recorded, and `folder`; None if no day had it.
 
-    The time is 0 if the outcome comes from a run that exists, which is then the subject.
+    Without an outcome, it is when the last attempt started. It is 0 if a run here has the outcome.
     """
     from trialfleet.workflows.facts.journal.journal import Journal
 

@@ -172,7 +172,7 @@ def _of_fleet(subject: str, run: RunFacts) -> Answer | None:
 
 
 def kind_of_refusal(line: str) -> Kind | None:
-    """Return the cause in a line of the autoscaler's report on nodes that AWS refused, or None."""
+    """Return why AWS or the fleet's settings refuse nodes, by a line of a report; else None."""
     return next((kind for words, kind in _OF_AWS if re.search(words, line)), None)
 
 
