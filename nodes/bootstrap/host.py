@@ -51,7 +51,8 @@ class Host:
         file.parent.mkdir(parents=True, exist_ok=True)
         beside = file.with_name(f".{secrets.token_hex(6)}.tmp")
         # It is created with its mode, so that others can never read a secret.
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as new:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as new:
             new.write(text)
             new.flush()
             os.fsync(new.fileno())  # or the file may be empty after a power failure

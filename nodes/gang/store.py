@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 from urllib.error import HTTPError, URLError
 
 LINKS = "links.json"  # in the folder `gang`
@@ -103,6 +103,13 @@ def _refused(error: Exception) -> StoreError:
     return StoreError(f"S3: {error}")
 
 
+def _read(answer: IO[bytes]) -> bytes:
+    try:
+        return answer.read(_BLOCK)
+    except (OSError, HTTPException) as error:  # such as a reset connection
+        raise _refused(error) from error
+
+
 def download(pointer: Pointer, address: str | None, local: Path, meanwhile: Meanwhile) -> None:
     """Download a pointer's package into `local`, and check it.
 
@@ -116,7 +123,7 @@ def download(pointer: Pointer, address: str | None, local: Path, meanwhile: Mean
             urllib.request.urlopen(address, timeout=TIMEOUT) as answer,  # noqa: S310
             local.open("wb") as file,
         ):
-            while block := answer.read(_BLOCK):
+            while block := _read(answer):
                 file.write(block)
                 digest.update(block)
                 size += len(block)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from trialfleet.errors import FleetError, TrialfleetError
 from trialfleet.infra.fleet.aws import bucket, identity, launch_template, network, tags, token_store
@@ -94,8 +94,10 @@ def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
     architecture = name.removesuffix(launch_template.EFA).rpartition("-")[2]
     kinds = instance_types.resolve(aws, fleet, aws_region)
     fit: Any = next(
-        kind.name for kind in kinds if kind.architecture == architecture and kind.efa >= efa
+        (kind.name for kind in kinds if kind.architecture == architecture and kind.efa >= efa), None
     )
+    if fit is None:
+        raise FleetError(f"no instance type of the fleet fits the launch template {name} of `up`")
     subnet = next(iter(places()[aws_region].subnets.values()))
     ec2, template = aws.ec2(aws_region), made[0]["LaunchTemplateId"]
     its = [tags.specification(fleet, one) for one in ("instance", "volume")]
@@ -140,6 +142,8 @@ def _tried(check: str, probe: Callable[[], Any]) -> Finding:
         code = ALLOWED
     except ClientError as error:
         code, reason = code_of(error), explained(error, check)
+    except BotoCoreError as error:  # AWS is unreachable
+        code, reason = "", str(error)
     except TrialfleetError as error:
         cause, reason = error.__cause__, str(error)
         code = code_of(cause) if isinstance(cause, ClientError) else ""

@@ -242,6 +242,8 @@ def test_launching_is_tried_once_there_is_a_template(cloud: Account) -> None:
     up.prepare(cloud.aws, MINE, moto_account.inputs(), candidates)
     assert findings(cloud.aws)[check].ok is True
     assert cloud.instances() == []
+    other = MINE.model_copy(update={"instance_types": ("g5g.xlarge",)})
+    assert "no instance type of the fleet fits" in findings(cloud.aws, other)[check].found
     cloud.faults.refuse("RunInstances", "UnauthorizedOperation", "to perform: ec2:RunInstances")
     refused = findings(cloud.aws)[check]
     assert refused.ok is False

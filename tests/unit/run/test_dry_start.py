@@ -34,6 +34,16 @@ def test_the_check_trains_as_the_first_trial_of_the_run_does(make_run: MakeRun) 
     assert (order.seed, order.params) == (content["seed"], content["params"])
 
 
+def test_a_run_that_was_submitted_is_not_removed_by_a_check(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run()
+    RunFolder(run.folder).dag_files.submit.touch()
+    with pytest.raises(InputError, match="check only works before submission"):
+        run.check_or_remove()
+    assert run.folder.exists()
+
+
 def test_the_checks_job_is_found_by_its_node(make_run: MakeRun) -> None:
     run = make_run()
     folder = RunFolder(run.folder)

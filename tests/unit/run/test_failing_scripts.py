@@ -57,6 +57,14 @@ def stopped(files: RegionFolder) -> Any:
     return json.loads(files.stopped.read_text()) if files.stopped.exists() else None
 
 
+def test_waits_for_the_storage_do_not_count_as_errors(tmp_path: Path) -> None:
+    file = tmp_path / "failing.json"
+    for _ in range(TRIES):
+        note_failure(file, "A.l1", "ask", "the database is away", "storage")
+    assert note_failure(file, "A.l1", "ask", "a bug") == 1
+    assert note_failure(file, "A.l1", "ask", "a bug") == 2
+
+
 def test_any_error_of_a_script_is_noted_at_once_and_fails_the_region_in_the_end(
     folder: RunFolder,
 ) -> None:

@@ -439,6 +439,14 @@ def test_an_event_goes_once_to_each_channel_that_wants_it(tmp_path: Path, hook: 
     assert undelivered(tmp_path) == ()
 
 
+def test_an_event_that_another_manager_sent_is_not_sent_here(tmp_path: Path) -> None:
+    outbox, failing = Outbox(tmp_path), channel(command=["false"])
+    waits, sent = event(), event(2)
+    outbox.put([waits, sent], [failing], is_daily=False)
+    outbox.skip([sent.id])
+    assert [one.event.id for one in outbox.waiting()] == [waits.id]
+
+
 def test_an_undelivered_event_is_retried_less_and_less_often(tmp_path: Path, hook: Hook) -> None:
     hook.answers = [503] * 5
     to_hook, clock, outbox = channel(webhook={"url": hook.url}), Time(), Outbox(tmp_path)

@@ -112,7 +112,7 @@ class Run:
     def check_or_remove(
         self, progress: Callable[[str], None] | None = None, region: str | None = None
     ) -> dry_start.Checked:
-        """Start the trainer once, as `check` does; after any InputError, remove the run.
+        """Start the trainer once, as `check` does; after an InputError, remove a planned run.
 
         The trial's input and output files stay next to the run, in `.failed-check`, until the next
         check.
@@ -135,7 +135,8 @@ class Run:
             self.remove()
             raise error.moved(TrialFolder(kept)) from None
         except InputError:
-            self.remove()
+            if self.status().state is RunState.PLANNED:
+                self.remove()
             raise
 
     def submit(self, *, anyway: bool = False) -> str:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -121,9 +121,13 @@ class Outbox:
             query = "SELECT 1 FROM events WHERE id = ?"
             return connection.execute(query, (event,)).fetchone() is not None
 
-    def skip(self, events: Iterable[str]) -> None:
-        """Note the ids of events that another manager has sent, so that `put` adds none of them."""
+    def skip(self, events: Collection[str]) -> None:
+        """Note the ids of events that another manager has sent, so that they aren't sent again."""
         with self._open() as connection:
+            connection.executemany(
+                "UPDATE deliveries SET state = 'sent' WHERE event = ? AND state = 'waiting'",
+                [(event,) for event in events],
+            )
             connection.executemany(
                 "INSERT INTO events SELECT ?, '{}', COALESCE(MAX(number), 0) + 1 FROM events"
                 " WHERE true ON CONFLICT DO NOTHING",

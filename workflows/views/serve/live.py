@@ -38,6 +38,7 @@ _AGAIN = 20.0  # seconds after which an unchanged run is read again, for its log
 _SHARE = 0.008  # maximum part of a core for reading
 _LONGEST = 2.0  # maximum seconds between two reads of a run that changes constantly
 _SHARE_OF_LATELY = 0.04  # of a core, for parts that pages may show a few seconds later
+_NUMBERS = itertools.count()
 _UNWATCHED = 10.0  # seconds after the last request when watching stops
 
 
@@ -78,7 +79,7 @@ class Snapshot:
     """A run at one moment, for all pages.
 
     Attributes:
-        number: the number of the snapshot, from 0.
+        number: unique in this process, for all runs; larger for a later snapshot.
         champions: the current model of each region, by slug.
         seconds: how long reading took.
         kept: the cache of results from this and earlier snapshots.
@@ -155,7 +156,6 @@ class LiveRun:
         self._queue = _Queue(folder)
         self._changed = threading.Condition()
         self._snapshot: Snapshot | None = None
-        self._numbers = itertools.count()
         self._error: Exception | None = None
         self._watched = float("-inf")
         self._thread: threading.Thread | None = None
@@ -232,7 +232,7 @@ class LiveRun:
         run = self._reader.snapshot()
         self._reports = tuple(str(path) for path in self._reports_in(run))
         return Snapshot(
-            number=next(self._numbers),
+            number=next(_NUMBERS),
             folder=self.folder,
             frozen=self._frozen,
             graph=self._graph,
