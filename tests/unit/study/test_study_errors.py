@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from pathlib import Path
 
@@ -176,6 +177,8 @@ def test_a_file_that_is_missing_or_no_text_is_refused(
         load_study(folder / "binary.yaml")
 
 
+# Since Python 3.14, `Path.exists` answers False for a name that is too long.
+TOO_LONG = "File name too long" if sys.version_info < (3, 14) else "does not exist"
 REGION_FORMS = [":2: regions: ", "a list", "a table", "glob"]
 GPUS = ["must be a whole number of GPUs, or a share 1/N for N trials on a GPU: 0.5, 0.25 or 1/3"]
 SIZE = ["a number above 0 and a unit, such as 2GB; units: KB, MB, GB, TB"]
@@ -301,7 +304,7 @@ def test_a_fleet_that_shares_gpus_otherwise_than_the_trials_ask_is_refused(folde
         ("s3://bucket", ["data: 's3://bucket' has no object key"]),
         ("s3://bucket/", ["data: 's3://bucket/' has no object key"]),
         (".", ["data: ", "contains the study itself"]),
-        (f"{'é' * 190}.npz", ["data: ", "File name too long"]),
+        (f"{'é' * 190}.npz", ["data: ", TOO_LONG]),
     ],
 )
 def test_data_that_cant_be_used_names_line_and_key(
