@@ -1,7 +1,8 @@
 """The programs that run on the pool's machines (nodes): bootstrap, agents, probe, kernels, trainer.
 
-A node's own programs only use the standard library; trainers also use torch and numpy. So the code
-reads /proc instead of using psutil, and `trialfleet.instance_aws` replaces boto3.
+A node may only have Python's standard library; the kernels and trainers also use torch and numpy.
+So the code reads /proc instead of using psutil, `trialfleet.instance_aws` replaces boto3, and
+metrics are computed without scikit-learn.
 """
 
 # Files with every trial: modules for its trainer, and its job's first process.

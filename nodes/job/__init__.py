@@ -1,1 +1,4 @@
-"""The agent is the first process of a trial's job; docs/trial-jobs.md has its protocol."""
+"""The agent, first process of a trial's job, which runs the trainer; docs/trial-jobs.md has more.
+
+It is one file (`archive.py`) and needs only the standard library.
+"""

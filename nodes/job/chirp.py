@@ -76,8 +76,8 @@ class Chirp:
     def put(self, local: Path, remote: str, meanwhile: Callable[[], None] | None = None) -> None:
         """Copy a local file to the access point, and replace any file of that name.
 
-        Readers may see an incomplete file: use a temporary name and `rename`. `meanwhile` is called
-        between blocks, and may use this connection.
+        The file is incomplete until this returns: use a temporary name, then `rename`. `meanwhile`
+        is called between blocks, and may use this connection.
         """
         with self.sending(remote) as send, local.open("rb") as file:
             while block := file.read(BLOCK):

@@ -34,7 +34,10 @@ def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Prog
 
 
 def scale(aws: Aws, fleet: Fleet, count: int, progress: Progress) -> list[str]:
-    """Bring the fleet to `count` nodes; return AWS's refusals, and nodes that can't be drained."""
+    """Bring the fleet to `count` nodes: launch missing nodes, or drain and end surplus nodes.
+
+    Return AWS's refusals, or why nodes could not be drained and therefore stay, a line each.
+    """
     fleet_up.count_for(fleet, count)
     living = inventory.instances(aws, fleet)
     if count >= len(living):

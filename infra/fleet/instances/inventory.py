@@ -30,7 +30,7 @@ PAGE = 1_000  # instances in an answer of AWS, its maximum
 
 
 def instances(aws: Aws, fleet: Fleet, *, gone: bool = False) -> list[Instance]:
-    """List the fleet's living instances, oldest first.
+    """List the fleet's instances in all its AWS regions, oldest first.
 
     `gone` adds those that are shutting down or terminated; AWS forgets them after about an hour.
     """

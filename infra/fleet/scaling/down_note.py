@@ -1,8 +1,9 @@
 """The note on this machine that a person has taken a fleet down.
 
 While the note exists, no autoscaler on this machine starts a node of the fleet or renews a lease.
-Otherwise a run in progress would launch a new node within seconds. The note is removed by a
-person's next command that needs the fleet, such as `fleet up` or the submission of a run.
+Otherwise a run in progress would launch a new node within seconds. The note is removed by `fleet
+up`, `fleet autoscale`, `fleet scale` to as many nodes or more, and by the submission or resumption
+of a run with the fleet.
 """
 
 from __future__ import annotations

@@ -36,9 +36,10 @@ IN_PROGRESS = "Draining already in progress"
 def drain(node: Machine, removal: Removal, program: str = "") -> str:
     """Ask a node to take no more jobs and to vacate its present jobs; return the error, or "".
 
-    A second call changes nothing. With `removal.only_idle` a node that has got a job meanwhile is
-    not drained. The node advertises the reason as `DrainReason`, after the prefix `OURS`. PoolError
-    if there is no pool, or no `condor_drain`; `program` is its path.
+    A node that drains already, for any reason, is left as it is. With `removal.only_idle` a node
+    that has got a job meanwhile is not drained. The node advertises the reason as `DrainReason`,
+    after the prefix `OURS`. PoolError if there is no pool, or no `condor_drain`; `program` is its
+    path, if known.
     """
     program = program or _tool()
     if node.draining:

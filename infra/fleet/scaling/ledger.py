@@ -26,7 +26,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 def load(aws: Aws, fleet: Fleet) -> Ledger:
     """Return the bucket's record and this machine's copy combined; empty if there is neither.
 
-    FleetError if one is invalid.
+    FleetError if one of them is invalid, or if AWS refuses.
     """
     s3 = aws.s3(fleet.home)
     name, key = _place(aws, fleet)

@@ -94,7 +94,10 @@ def _asked(plan: FleetPlan) -> str:
 
 
 def _interruptions(candidate: Candidate, seen: PoolHistory) -> str:
-    """Return an instance type's spot interruptions, and in how many hours; old hours count less."""
+    """Return a spot pool's interruptions, and in how many node hours; old ones count less.
+
+    "" for an on-demand pool, or if no hours are known.
+    """
     if candidate.lifecycle != "spot" or not seen.hours:
         return ""
     return f"{seen.interruptions:.1f} in {seen.hours:.1f} h"

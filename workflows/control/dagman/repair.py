@@ -101,8 +101,8 @@ def serve(folder: RunFolder, fault: Fault) -> None:
 def replace(folder: RunFolder, fault: Fault) -> None:
     """Replace a faulty DAGMan by a new one, which doesn't read the faulty one's files.
 
-    If a region's DAGMan is removed, the whole graph's DAGMan starts a new one. A DAGMan without
-    such a parent is submitted again here.
+    A region's DAGMan with a parent is only removed: the whole graph's DAGMan then starts a new one.
+    Any other is submitted again here.
     """
     if fault.has_parent:
         _replace_region(folder, fault)

@@ -1,8 +1,8 @@
 """One attempt at a day, from its record in the journal to the outcome of each region.
 
 The process may be killed at any moment and started again, because it keeps no state. Decisions are
-in the journal, the plan is in the run's folder, and jobs are in HTCondor's queue. `day_lock` lets
-only one process work on an attempt.
+in the journal, the plan is in the run's folder (created in one step), and jobs are in HTCondor's
+queue. `day_lock` lets only one process at a time work on an attempt.
 """
 
 from __future__ import annotations

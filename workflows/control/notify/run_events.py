@@ -232,7 +232,7 @@ class RunEvents:
         region: RegionStatus | None = None,
         data: dict[str, Any] | None = None,
     ) -> Event:
-        """Return an event; its id depends only on the kind, the region and `same`."""
+        """Return an event; its id comes from the run's folder, `kind`, the region and `same`."""
         study, run = self._frozen.study.name, self._frozen.run
         own = (region.slug,) if region else ()
         called = f"{study} {run}: {region.name}" if region else f"{study} {run}"

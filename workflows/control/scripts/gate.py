@@ -147,7 +147,10 @@ def _hand_out(
 def outcome_of_measurement(
     frozen: FrozenStudy, place: TrialFolder, return_code: int
 ) -> Failed | Unpaid | None:
-    """Return the error of the gate's job, None if it succeeded; `return_code`: see `outcome_of`."""
+    """Return the error of the gate's job; None if the job measured both models.
+
+    `return_code`: see `outcome_of`.
+    """
     code = settled(place, return_code, bytes_of(frozen.study.resources.disk))
     if code != 0:
         outcome = outcome_of(place, code, frozen.study.objective.metric, frozen.places)

@@ -83,9 +83,9 @@ def note(
 ) -> None:
     """Add a mark to a job's log: a trial began or continued, saved a checkpoint, or ended.
 
-    `when` is in Unix seconds. A begin or an end that repeats the trial's last one in the present
-    execution is not added. If the log was removed, nothing is added. Any other failure to write
-    raises OSError.
+    `job` is an id such as `12.0`; `when` is in Unix seconds. A begin or an end is not added if it
+    repeats the trial's last one in the job's present execution (a gang: since its submission). If
+    the log was removed, nothing is added. Any other failure to write raises OSError.
     """
     trial = place.root.name
     cluster, proc = map(int, job.split("."))

@@ -59,7 +59,10 @@ class Row:
 
 
 class SharedRows:
-    """A study's lease and journal. Not thread-safe. Raises OptimizerError if the database fails."""
+    """A study's lease and journal, for one manager. Not thread-safe.
+
+    Methods raise OptimizerError if the database fails.
+    """
 
     def __init__(self, url: str, study: str, own: Owner, lasts: timedelta) -> None:
         self.study, self._own, self._seconds = study, own, lasts.total_seconds()

@@ -122,7 +122,7 @@ def was_rolled_back(published: Path) -> str | None:
 
 
 def drift_of(models_folder: Path, run: str | None) -> str | None:
-    """Return a text about the drift of the model of `run`; None if it hasn't drifted."""
+    """Return a text about the drift of the model of `run`; None without drift or such a model."""
     found = [model for model in models_on(models_folder) if model.run == run]
     return found[0].drift if found else None
 

@@ -17,7 +17,11 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
 def reported(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifetime]:
-    """Return a fleet's nodes' lifetimes, from autoscalers' `reports` and `fleet down`'s records."""
+    """Return the lifetimes of a fleet's nodes that this machine knows.
+
+    They come from the autoscalers' `reports`, the fleet's default report and the records of `fleet
+    down`, which take precedence.
+    """
     found: dict[str, Lifetime] = {}
     for report in (*reports, default_report(fleet.called)):
         step = (read_report(report) or {}).get("step")
