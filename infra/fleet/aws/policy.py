@@ -1,8 +1,8 @@
 """The least-privilege IAM policies: for the user of a fleet, and for its nodes.
 
 IAM can't restrict EC2's resources by name. So the policies require that new EC2 resources get the
-fleet's tag, and allow changes only to resources with this tag. Resources of IAM, SSM and S3 are
-restricted by name.
+fleet's tag, and allow changes only to resources with this tag, and to the manager's network
+interface. Resources of IAM, SSM and S3 are restricted by name.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ PATTERNS = {
 
 
 def shortened(document: Document) -> Document:
-    """Return the policy in fewer characters, because AWS allows a managed policy only 6,144."""
+    """Return an equivalent policy in fewer characters: AWS allows a managed policy only 6,144."""
     statements = [dict(one) for one in document["Statement"]]
     for one in statements:
         for pattern, actions in PATTERNS.items():
@@ -93,7 +93,7 @@ def shortened(document: Document) -> Document:
 
 
 def caller_policy(fleet: Fleet, account: str) -> Document:
-    """Return the policy for all commands on a fleet, from its plan to its removal."""
+    """Return the policy to plan, make, watch, scale, check and remove a fleet."""
     within = _Arns(fleet, account)
     parts = (_looking, _making, _using, _owning, _identity, _storage, _secrets, _shells)
     return {"Version": VERSION, "Statement": [one for part in parts for one in part(fleet, within)]}

@@ -72,7 +72,7 @@ def zones(
 
 
 def sold(aws: Aws, aws_region: str) -> list[InstanceType]:
-    """List all instance types of an AWS region that are sold on-demand or as spot."""
+    """List an AWS region's types that are sold on-demand or as spot, but not as bare metal."""
     return [described(info) for info in _infos(aws, aws_region, _SOLD)]
 
 

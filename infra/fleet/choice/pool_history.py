@@ -1,13 +1,13 @@
 """The history of capacity pools: the speed of their nodes, and their interruptions.
 
 A capacity pool is one instance type in one zone, as spot or on-demand. An interruption costs the
-work since the last checkpoint, and the boot of another node. So capacity pools are compared by the
-share of their nodes' hours that is not lost:
+work since the last checkpoint, and the boot of another node. So only the share of a node's hours
+that is not lost counts when capacity pools are compared:
 
     efficiency = 1 / (1 + interruptions per node hour x hours that each costs)
 
-A capacity pool's rate of interruptions is a posterior mean with a gamma prior: (prior x weight +
-interruptions) / (weight + node hours). The prior is the rate of all spot capacity pools together.
+A spot capacity pool's rate of interruptions is a posterior mean with a gamma prior: (prior x weight
++ interruptions) / (weight + node hours). The prior is the rate of all spot capacity pools together.
 An observation's weight halves every HALF_LIFE.
 """
 
@@ -39,8 +39,8 @@ class NodeRecord:
     """The life of one node.
 
     Attributes:
-        ended: when the node ended; while it lives, the time of observation.
-        interrupted: True if AWS reclaimed the node, or gave notice that it will.
+        ended: when the node ended or got AWS's notice; else the time of observation.
+        interrupted: True if AWS reclaimed the node, or gave notice that it may.
         bandwidth: GB/s of a copy in the memory of its GPU, by the GPU probe; None if not measured.
     """
 
@@ -53,7 +53,10 @@ class NodeRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolHistory:
-    """A capacity pool's age-weighted node hours and interruptions, and when the last one was."""
+    """A capacity pool's node hours and interruptions, of which older ones count less.
+
+    `last` is the time of the last interruption; None if there was none.
+    """
 
     hours: float = 0.0
     interruptions: float = 0.0

@@ -69,7 +69,8 @@ def table() -> Table:
 def refresh(aws: Aws, aws_regions: Iterable[str], types: Iterable[str]) -> Path:
     """Ask AWS for on-demand prices, and add them to the user's cache; return the cache's file.
 
-    A type not sold in an AWS region gets no price there. OSError if the cache can't be written.
+    A type not sold in an AWS region gets no new price there; other cached prices stay. OSError if
+    the cache can't be written.
     """
     kept, today, wanted = _refreshed(), f"{datetime.now(UTC):%Y-%m-%d}", sorted(set(types))
     for aws_region in aws_regions:

@@ -53,7 +53,7 @@ def _log(aws: Aws, fleet: Fleet, place: str, instance: Instance) -> str:
 
 
 def _console(aws: Aws, instance: Instance) -> str:
-    """Return the console's last line; EC2 machines before Nitro only give an old output."""
+    """Return `its console ends: …`, or ""; EC2 machines before Nitro only have an old output."""
     for latest in (True, False):
         try:
             answer = aws.ec2(instance.aws_region).get_console_output(

@@ -1,7 +1,7 @@
 """`fleet doctor`: checks for problems that would make `fleet up` fail.
 
-The checks change nothing. So permissions to write to IAM, S3 and SSM are reported as unknown: AWS
-offers no way to test them without writing.
+The checks change nothing in AWS. So permissions to write to IAM, S3 and SSM are reported as
+unknown: AWS offers no way to test them without writing.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class GangPrice:
     """The nodes for the `min` jobs with which a gang begins, and for `max` jobs, and their price.
 
     All figures are for nodes of `type`, which is requested first. `max_nodes` keeps within the
-    fleet's `nodes.max`. Prices are in USD per hour.
+    fleet's `nodes.max`, but is at least `min_nodes`. Prices are in USD per hour.
     """
 
     min: int

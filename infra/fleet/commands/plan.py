@@ -36,7 +36,7 @@ class FleetPlan:
 
     Attributes:
         candidates: capacity pools (type, zone, lifecycle), ordered by the cost of finished work.
-        first: number of candidates that are requested first, in one request per AWS region.
+        first: number of spot and on-demand candidates that are requested before all others.
         seen: node hours and interruptions of each candidate's pool, in the order of `candidates`.
         spot_nodes: number of spot nodes if the fleet has its maximum of nodes.
         placement_scores: AWS's scores (1 to 10) of AWS regions for `spot_nodes`; empty if unknown.

@@ -42,8 +42,8 @@ class NodeStatus:
     Attributes:
         machine: None before the node has joined, or if the pool does not answer.
         wants_gpus: True if the fleet's trials need GPUs.
-        boot_message: the last line of its boot log, if the pool doesn't know the node; else empty.
-        cost: USD from its launch to `at`.
+        boot_message: its boot log's or console's last line, if the pool doesn't know the node.
+        cost: USD so far.
         ended_by: why it has ended, as the fleet's record of costs says; empty if unknown.
     """
 

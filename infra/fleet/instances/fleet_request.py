@@ -56,7 +56,7 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why AWS launched no node of the capacity pool `pool`; None means all requested pools."""
+    """Why AWS launched no node of the capacity pool `pool`; None if its answer names no pool."""
 
     pool: Candidate | None
     code: str

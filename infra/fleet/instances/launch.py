@@ -1,10 +1,10 @@
 """Launches of EC2 nodes: one request to EC2 Fleet per AWS region, the best capacity pools first.
 
-A killed `fleet up` may have sent a request whose instances AWS does not list yet when `fleet up`
-runs again. So a request has a name, its client token, made from its content and the instances
-that AWS listed before. If AWS gets a name again within ten minutes, it returns the same
-instances. AWS would also repeat a refusal, so the request after a refusal has another
-number in its name (refused.py).
+A killed `fleet up` may have sent a request whose instances AWS does not list yet at the next one.
+So a request has a name: its client token, made from its capacity pools, the instances that AWS
+listed before, and the window of ten minutes. If AWS gets a name again, it returns the same
+instances. It would also repeat a refusal. So the request after a refusal has another number in its
+name (refused.py).
 """
 
 from __future__ import annotations

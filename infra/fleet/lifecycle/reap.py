@@ -17,7 +17,7 @@ LONGEST = timedelta(minutes=10_080)  # the longest lease, assumed for an instanc
 
 
 def expired(aws: Aws, aws_regions: Sequence[str], *, now: datetime | None = None) -> list[Instance]:
-    """List the living instances of all fleets of the AWS account whose lease has expired."""
+    """List the account's living fleet instances in `aws_regions` whose lease has expired."""
     moment = now or datetime.now(UTC)
     anybodys: Any = [{"Name": "tag-key", "Values": [names.FLEET_TAG]}]
     found = inventory.tagged(aws, aws_regions, anybodys)

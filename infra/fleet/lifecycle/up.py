@@ -48,6 +48,7 @@ class NodeInputs:
         own: the manager's EC2 instance; None if it isn't on EC2.
         token: the pool's token for nodes; it is stored only in SSM.
         bundle: the program that turns a machine into a node.
+        condor_version: HTCondor's version on the manager, which the nodes install too.
         user_data: makes the script of a node's first boot from settings.
         endpoint_url: the URL at which nodes reach AWS; empty for AWS's own.
     """
@@ -102,8 +103,8 @@ def prepare(
 ) -> Prepared:
     """Create or correct the AWS resources for nodes, whose costs belong to `run` if it isn't empty.
 
-    Only AWS regions with a candidate get resources. Without `everywhere`, a region gets them when
-    its first node is requested.
+    Only an AWS region with a candidate gets security group, launch templates and placement group.
+    Without `everywhere`, it gets them when its first node is requested.
     """
     account = aws.account(fleet.home)
     places = network.places(aws, fleet)
@@ -152,11 +153,11 @@ def up(
     run: str = "",
     progress: Progress = lambda _: None,
 ) -> Launched:
-    """Make the nodes' resources, then launch nodes until `count` live, or AWS has no more.
+    """Make the nodes' resources, then launch nodes until `count` live, or no more can be had.
 
     `count` is by default the fleet's minimum, and at least one. The nodes' costs belong to `run`,
-    if that isn't empty. Returns all living nodes, perhaps fewer, and AWS's refusals. FleetError if
-    the fleet then has no node.
+    if that isn't empty. Returns all living nodes, perhaps fewer, and the last refusals. FleetError
+    if the fleet then has no node, unless `count` is 0.
     """
     wanted = count_for(fleet, count)
     prepared = prepare(aws, fleet, inputs, candidates, run, progress)

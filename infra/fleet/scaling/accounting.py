@@ -69,7 +69,7 @@ class CostLedger:
     def note(self, listed: Iterable[Instance], now: datetime) -> str:
         """Update the costs, and save the record if changed; return the error message, or empty.
 
-        After an error the next call tries again.
+        After an error the next call tries again. While the fleet is down, nothing is saved.
         """
         problem, seen = "", self._ledger
         if self._stored is None:

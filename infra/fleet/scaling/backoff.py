@@ -42,7 +42,8 @@ class Backoff:
 class UnfitNodes:
     """A count of unfit nodes since the last fit one; many may mean an image without a driver.
 
-    A node is unfit if it did not join in time, ended before, or never passed its GPU's probe.
+    A node is unfit if it did not join in time, ended before, or has never passed its GPU's probe,
+    even if the probe has not run yet.
     """
 
     def __init__(self) -> None:
@@ -80,7 +81,7 @@ class UnmatchedTrials:
     def without(
         self, demand: Demand, found: Iterable[tuple[Group, Node]], now: datetime
     ) -> tuple[Demand, list[str]]:
-        """Return the demand without unmatched trials, and a line for each kind of them.
+        """Return the demand without unmatched trials, and a line for each group of them.
 
         `found` has groups of waiting trials, each with a free node that does not match them.
         """

@@ -65,8 +65,9 @@ def _tool() -> str:
 
 
 def drain_instances(instances: Sequence[Instance], reason: str, progress: Progress) -> list[str]:
-    """Drain instances' nodes and wait until their trials have left; return errors, a line each.
+    """Drain instances' nodes, and wait until their trials have left; return errors, a line each.
 
+    After DRAIN_SECONDS the wait ends; each node whose trials have not left is an error.
     Instances that are not in the pool are skipped. An unreachable pool is one of the errors, not an
     exception: the caller must go on, because nodes cost money until they are terminated.
     """

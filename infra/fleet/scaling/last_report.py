@@ -32,7 +32,7 @@ def kept_lifetimes(fleet: str) -> dict[str, Lifetime]:
 
 
 def lines_in(value: Any) -> dict[str, Lifetime]:
-    """Return the instances in a report or a kept file; an empty dict if it is damaged."""
+    """Return the instances in `value`, a part of a report or a kept file; empty if damaged."""
     try:
         return parse_lines(value or {})
     except ValueError:
@@ -40,7 +40,7 @@ def lines_in(value: Any) -> dict[str, Lifetime]:
 
 
 def read_report(path: Path) -> dict[str, Any] | None:
-    """Return the last report in an autoscaler's file `path`; None if there is none."""
+    """Return the last report in an autoscaler's file `path`; None if missing or damaged."""
     return object_or_empty(lambda: read_json(path)) or None
 
 

@@ -34,7 +34,7 @@ class Lifetime:
         price: USD per hour; None if unknown.
         expires: the end of its lease when AWS last listed it.
         ended: when it ended, or was found to be gone; None while it lives.
-        joined: when it was first seen in the pool.
+        joined: when it was first seen in the pool; None if it never was.
         why: why it drains or has ended, and who requested that; empty if unknown.
         zone, lifecycle: empty in old records.
         taken_back: when AWS reclaimed it, or gave notice that it may; None if neither.

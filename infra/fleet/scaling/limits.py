@@ -23,8 +23,9 @@ class Limits:
         idle_minutes: idle time after which a node is drained.
         boot_minutes: time that a node may take to join the pool.
         room, price: a new node's resources, and its USD per hour.
-        hour_cap: maximum USD per hour of all nodes.
-        run_cap, spent: maximum and present USD of all nodes since the run began.
+        hour_cap: maximum USD per hour of all nodes; None without a cap.
+        run_cap: maximum USD of all nodes since the run began; None without a cap.
+        spent: USD of all nodes since the run began.
         reserve: the share of `run_cap` that is kept for the full trainings.
         paused: why no node may be launched; empty if nodes may be.
     """

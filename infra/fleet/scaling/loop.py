@@ -1,8 +1,9 @@
 """The autoscaler's process: it makes steps until it is asked to end, or its DAG is done.
 
 It runs as a SERVICE node or as the PROVISIONER node of a DAG, or as a command on the manager. Only
-one autoscaler at a time scales a fleet on a machine; others wait for its lock. No failure ends the
-process. If one did, the nodes' leases would expire, and the run would wait for ever.
+one of a user's autoscalers at a time scales a fleet on a machine; others wait for its lock. No
+failure ends the process. If one did, the nodes' leases would expire, and the run would wait for
+ever.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class Loop:
             return False
 
     def _least(self) -> int:
-        """Return the number of nodes to keep: 1 until the DAG starts, as no trial waits yet."""
+        """Return the minimum of nodes: 1 until the DAG starts, as no trial waits yet; then 0."""
         return 1 if self._graph and not self._provisioned else 0
 
     def _look_at_the_graph(self, step: Step) -> bool:

@@ -1,9 +1,9 @@
 """What an autoscaler's process remembers between steps.
 
 This is what neither AWS nor HTCondor's collector knows: when the pool last knew a node, and which
-new instances AWS does not list yet. Time before the process began, or while the pool did not
-answer, never counts against a node: after a restart of the manager, nodes need a while to connect
-again.
+new instances AWS does not list yet. Time before the process began never counts against a node.
+While the pool does not answer, a node that has joined is not lost: after a restart of the manager,
+nodes need a while to connect again.
 """
 
 from __future__ import annotations

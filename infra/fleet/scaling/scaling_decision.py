@@ -1,7 +1,8 @@
 """The decision on the number of EC2 nodes, from demand, nodes and costs. Pure.
 
 The fleet grows at once for waiting trials that fit on no node. It shrinks by nodes that have been
-idle for a while, which are drained first. A busy node is drained only if a cap is exceeded.
+idle for a while, which are drained first. A busy node is drained only if a cap is exceeded, or if a
+person scales the fleet down.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ LEAVING: frozenset[Phase] = GONE | {"draining", "withdrawn"}
 class Node:
     """An instance that costs money, joined with its machine in the pool.
 
-    `machine` is None while HTCondor's collector doesn't know the node; `seen` is when it last did.
+    `machine` is None while HTCondor's collector doesn't know the node. `seen` is when it last did,
+    None if it never did. If the instance's price is unknown, a new node's price counts.
     """
 
     instance: Instance
@@ -71,7 +73,7 @@ class Decision:
     Attributes:
         least: the smallest useful number of new nodes: 1, or those with which a gang can begin.
         drain: nodes that must take no more trials; they are terminated once they are empty.
-        terminate: nodes to end at once, because no job is on them.
+        terminate: nodes to end at once: they have no job, or the pool has lost them.
     """
 
     launch: int = 0

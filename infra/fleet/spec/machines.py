@@ -85,9 +85,11 @@ class Instance:
         state: AWS's word: pending, running, shutting-down, stopping, stopped or terminated.
         address: the private IP address; empty if AWS reports none.
         expires: end of its lease; None if the tag is missing or can't be read.
-        price: USD per hour when it was requested; None if the tag is missing.
+        price: USD per hour when it was requested; None if the tag is missing or invalid.
         run: the run for which it was requested; may be empty.
+        launch: name of the request that made it.
         ended: AWS's code and message for its end; empty while it lives, or if AWS doesn't say.
+        ended_at: when it ended; None while it lives, or if AWS doesn't say.
     """
 
     id: str
