@@ -1,4 +1,4 @@
-"""The fleet's S3 bucket, with the nodes' program, the record of costs and failed nodes' logs.
+"""The fleet's S3 bucket, with the nodes' program, the record of costs and the nodes' boot logs.
 
 A bucket that the user names must exist. The fleet doesn't change its settings, and writes and
 deletes only objects under the fleet's prefix. If the user names none, the fleet creates its own

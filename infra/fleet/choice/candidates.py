@@ -22,7 +22,10 @@ PRICELESS = (
 
 
 def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
-    """List candidates for a node, ranked without a history of interruptions; FleetError if none."""
+    """List the candidates for a node, ranked without a history of interruptions.
+
+    FleetError if there is none; it says why each was dropped.
+    """
     found: list[Candidate] = []
     dropped: dict[tuple[str, str, str], list[str]] = {}  # places by type, lifecycle and reason
     for offer in (offer for region in fleet.aws_regions for offer in _offers(aws, fleet, region)):

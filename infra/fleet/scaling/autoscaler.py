@@ -203,8 +203,8 @@ class Autoscaler:
     def leave(self) -> Step:
         """Release unneeded nodes at the end of this autoscaler's run; return the step.
 
-        Busy nodes stay, and so do nodes for which other runs' trials wait. The fleet's next
-        autoscaler releases them later, or they shut themselves down after some idle time.
+        Busy nodes stay, and `nodes.min` nodes, and those for which other runs' trials wait. The
+        fleet's next autoscaler releases them, or they end when idle or at the end of their lease.
         """
         retries.until(self._has_left_its_slots, LEAVING)
         now = self._clock.now()

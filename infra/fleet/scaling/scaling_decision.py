@@ -287,7 +287,7 @@ def left_alone(
     """Return the nodes to release when the fleet loses its autoscaler; `min_nodes` stay.
 
     Idle, sick and coming nodes go, unless trials of any run wait for them. Busy nodes stay, and
-    shut themselves down when idle later.
+    shut themselves down later: when idle, or at the end of their lease.
     """
     fleet = _Fleet(nodes, limits, now)
     used = pack(demand.idle, fleet.free(), limits.room, 0).used

@@ -13,7 +13,10 @@ _ROUNDING = 1e-9  # 0.3 is three times 0.1
 
 
 def nodes_within(cap: float | None, used: float, price: float) -> int:
-    """Return how many more nodes a cap per hour allows; -1 if `used` already exceeds it."""
+    """Return how many more nodes a cap allows, all in USD per hour; UNBOUNDED without a cap.
+
+    -1 if `used` already exceeds the cap.
+    """
     if cap is None:
         return UNBOUNDED
     if cap - used < -_ROUNDING:
