@@ -171,9 +171,9 @@ def _logs(folder: str) -> bool:
 
 
 def _note(folder: str, error: str, *, waiting: bool = False) -> float:
-    """Record why no service answers; return for how many seconds none has answered.
+    """Record why no service answers, and with `waiting` that this client still waits.
 
-    The result is infinite if the record can't be written.
+    Return for how many seconds none has answered; infinity if the record can't be written.
     """
     import json
     import time
