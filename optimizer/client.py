@@ -239,7 +239,10 @@ def _start_and_connect(folder: str, start: list[str]) -> Socket:
 
 
 def _start(folder: str, command: list[str]) -> subprocess.Popen[bytes] | None:
-    """Lock the file LOCK and start the service with it; None if another process holds the lock."""
+    """Lock the file LOCK and start the service with it; None if another process holds the lock.
+
+    The service runs in a new session, and appends its output to the file LOG.
+    """
     import fcntl
 
     try:
