@@ -171,9 +171,9 @@ def _logs(folder: str) -> bool:
 
 
 def _note(folder: str, error: str, *, waiting: bool = False) -> float:
-    """Record why no service answers; return for how many seconds none has answered.
+    """Record why no service answers, and with `waiting` that this client still waits.
 
-    The result is infinite if the record can't be written.
+    Return for how many seconds none has answered; infinity if the record can't be written.
     """
     import json
     import time
@@ -239,7 +239,10 @@ def _start_and_connect(folder: str, start: list[str]) -> Socket:
 
 
 def _start(folder: str, command: list[str]) -> subprocess.Popen[bytes] | None:
-    """Lock the file LOCK and start the service with it; None if another process holds the lock."""
+    """Lock the file LOCK and start the service with it; None if another process holds the lock.
+
+    The service runs in a new session, and appends its output to the file LOG.
+    """
     import fcntl
 
     try:

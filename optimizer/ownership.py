@@ -94,7 +94,7 @@ class Ownership:
         return (owner.machine, owner.folder) == (self._own.machine, self._own.folder)
 
     def take_over(self) -> Owner | None:
-        """Record this manager as the owner; return the previous owner, None if it is the same."""
+        """Record this manager as owner; return the previous owner if it was another, else None."""
         with self._storage_errors():
             previous = self._read() or self._claim()
             with self._engine.begin() as connection:

@@ -83,14 +83,16 @@ def serve(
 ) -> None:
     """Run the service of the run's `folder` until a signal, or `idle_timeout` s without a request.
 
-    With None there is no timeout. Call `serve` from the main thread of a separate process: it
-    handles SIGTERM and SIGINT, and logs to stderr. `make_handler` may import slowly, so it is
-    called only once the lock is held. If another service has the lock, `serve` waits if
-    `wait_for_lock`, otherwise it returns at once.
+    With None, or while `Handler.is_watching`, there is no timeout; events count as requests. Before
+    the timeout, the service also ends if its socket's file is removed. Call `serve` from the main
+    thread of a separate process: it handles SIGTERM and SIGINT, and logs to stderr. `make_handler`
+    may import slowly, so it is called only once the lock is held. If another service has the lock,
+    `serve` waits if `wait_for_lock`, otherwise it returns at once.
 
     Raises:
         OSError: the folder is missing or not writable.
         SystemExit: with exit code 75 (try again later), if `make_handler` raised an OptimizerError.
+        TrialfleetError: `make_handler` raised any other TrialfleetError.
     """
     logging.basicConfig(
         stream=sys.stderr,

@@ -42,9 +42,9 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 def open_storage(url: str) -> TrialStorage:
     """Open the trial database at `url`, and create its tables if they are missing.
 
-    A SQLite file gets a write-ahead log. So a reader, even a suspended one, never blocks the
-    process that writes, and never sees half a transaction. A method that writes returns after its
-    commit is on the disk.
+    A SQLite file that is created here uses a write-ahead log. So a reader, even a suspended one,
+    never blocks the process that writes, and never sees half a transaction. A method that writes
+    returns after its commit is on the disk.
     """
     parsed = _parsed(url)
     dialect = parsed.get_backend_name()

@@ -80,7 +80,7 @@ class Reader(Protocol):
         """Return the trials of each study by its name, if possible all as of one moment."""
 
     def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return for each study in `numbers` the trial with that number, with all attributes."""
+        """Return for each study in `numbers` the trial with that number, with all its data."""
 
 
 class TrialState(IntEnum):

@@ -139,7 +139,7 @@ def actions(settings: ManagerSettings, target: InstallTarget, group: int) -> Ite
 
 
 def packages(target: InstallTarget) -> Iterator[Action]:
-    """Yield the actions that install HTCondor from its own package repository, if it is missing."""
+    """Yield the actions that install HTCondor from its repository, if it is missing or too old."""
     if target.installed() is not None:
         return
     found = apt_repository.distribution(target.place_of("/etc/os-release"))

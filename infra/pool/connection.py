@@ -44,9 +44,9 @@ def connect(folder: Path | str | None = None) -> dict[str, str]:
 
 
 def keep_for(seconds: float) -> None:
-    """Let `connect()` reuse its result for `seconds`, because each search takes time.
+    """Let `connect()` reuse its result or error for `seconds`, because each search takes time.
 
-    If the pool ends meanwhile, its next query fails.
+    A pool that starts meanwhile is not found. If the pool ends meanwhile, its next query fails.
     """
     global _kept_seconds  # noqa: PLW0603 - a process talks to one pool
     _kept_seconds = seconds

@@ -97,10 +97,10 @@ class Pool:
         return self.folder / pool_config.FILE
 
     def up(self, progress: Progress = say_nothing, *, seconds: float = 60.0) -> PoolStatus:
-        """Start the pool and return its status once it takes jobs; harmless if the pool is up.
+        """Start the pool and return its status once it takes jobs; change nothing if it is up.
 
-        HTCondor is unpacked if the machine has none. Processes that a dead pool left are ended
-        first; the job queue is kept. The daemons have `seconds` to answer.
+        HTCondor is unpacked if the machine has none. Processes of a pool that is dead, or silent
+        for `seconds`, are ended first; the job queue is kept. The daemons have `seconds` to answer.
 
         Raises:
             InputError: the folder or one of the user's HTCondor settings (knobs) is invalid.

@@ -100,7 +100,7 @@ def release_number(version: str) -> tuple[int, ...]:
 
 
 def machine_installation() -> Installation | None:
-    """Return the HTCondor whose `condor_master` is on PATH, even if too old; None without one."""
+    """Return the HTCondor on PATH or in SYSTEM_FOLDERS, even if too old; None if there is none."""
     search = os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS])
     found = shutil.which(MASTER, path=search)
     if found is None:

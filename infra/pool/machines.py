@@ -102,6 +102,7 @@ class Machine:
         trials: the trials among `jobs`.
         idle_since: when its last job ended, by the collector's clock; None while it has a job.
         instance: its EC2 instance's id; empty outside of a fleet.
+        lifecycle: `spot` or `on-demand`; empty outside of a fleet.
         price: USD per hour; None if unknown.
         healthy: whether the GPU probe found a GPU for jobs; None without a probe.
         reason: why `healthy` is False, or which of several GPUs failed the probe.

@@ -1,4 +1,7 @@
-"""Queries, changes and removal of jobs in this machine's schedd; PoolError if HTCondor refuses."""
+"""Queries, changes and removal of jobs in this machine's schedd.
+
+Functions raise PoolError if no HTCondor is reachable, or if it refuses.
+"""
 
 from __future__ import annotations
 

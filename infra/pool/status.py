@@ -67,7 +67,7 @@ class PoolStatus(Queue):
     machines: tuple[Machine, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the status as JSON data, with each machine's slots and its resources in use."""
+        """Return the status as plain data and paths, with slots and each machine's resources."""
         slots = [(machine, slot) for machine in self.machines for slot in machine.slots]
         slots.sort(key=lambda pair: slot_order(pair[1]))
         return vars(self) | {

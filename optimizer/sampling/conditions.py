@@ -24,10 +24,11 @@ def conditions_of(
 ) -> Conditions:
     """Return conditional parameters, each with another parameter and its values that activate it.
 
-    Parameter a is taken to depend on b, a choice or a whole number, if two things hold. Each trial
-    with a also has b. No value of b is both in trials with a and in complete trials without a.
-    Values of b that are in no trial also activate a. A wrong condition ends with the first trial
-    that contradicts it. Conditions have no cycles, because a is in fewer trials than b.
+    Parameter a is taken to depend on b, a choice or a whole number, if three things hold. Each
+    trial with a also has b. No value of b is both in trials with a and in complete trials without
+    a. On average, a value is in `_SEEN` or more of these trials. Values of b in no trial also
+    activate a. A wrong condition ends with the first trial that contradicts it. Conditions have no
+    cycles, because a is in fewer trials than b.
     """
     values = {name: found for name in space if (found := _values(space[name]))}
     having = {name: [each for each in trials if name in each.params] for name in space}

@@ -94,7 +94,7 @@ class OptunaHistory:
 
 
 def _model_distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
-    """Return distributions for the sampler, continuous for a number with many discrete values."""
+    """Return distributions, continuous for many discrete values, as a sampler may list them all."""
     distributions = space.distributions()
     for name, entry in space.parameters.items():
         if entry.type != "categorical" and (entry.count or 0) > COUNTABLE:

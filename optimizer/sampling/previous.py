@@ -1,7 +1,7 @@
-"""Results of the study's earlier runs: start-up points, and models ("teachers") to learn from.
+"""Results of earlier runs, for start-up points, and for models ("teachers") to learn from.
 
-They are read once, before a run begins, and never change. So a suggestion stays a pure function of
-its inputs.
+The runs may belong to other studies. The results are read once, before a run begins, and never
+change. So a suggestion stays a pure function of its inputs.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Ax, another optimiser, takes two start-up trials per parameter, at most a fifth of the trials, but
 at least 5 (`calculate_num_initialization_trials`, https://github.com/facebook/Ax). Here:
 
-- At most a third are start-up trials, but 2 or more: parallel trials begin before any result.
+- The limit is a third, as parallel trials begin before any result; but 2 or more are start-up.
 - A third is the limit even if it is below the minimum of 5.
 - The maximum is 10, which Optuna's GPSampler always uses.
 """

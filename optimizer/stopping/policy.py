@@ -3,9 +3,9 @@
 A trial is stopped if, with probability `confidence` or more, it would end worse than the region's
 best complete trial. Exceptions:
 
-- a trial whose last report (of the metric at a step) is before `min_steps`, or that has fewer than
-  `LEAST_REPORTS` reports
-- every trial, while fewer than `startup_trials` trials with reports are complete
+- a trial whose last report (of the metric at a step) is before `min_steps` or at the last step, or
+  that has fewer than `LEAST_REPORTS` reports
+- every trial, while fewer than `startup_trials` trials with reports, or fewer than 2, are complete
 - a trial that has already reported a better value than the region's best result
 - further trials, once this decision stops nearly two thirds of the running trials, or the share
   `max_stopped` of all begun trials is stopped: a wrong prediction must not stop all trials
@@ -80,8 +80,9 @@ def to_stop(
 ) -> dict[str, Decision]:
     """Return the trials to stop, by name: the least promising first.
 
-    `running` has the curves of the running trials without a decision to stop. `begun` and `stopped`
-    are the numbers of the region's trials that have begun, and that were stopped early.
+    `running` has the curves of the running trials without a decision to stop. `begun` is the number
+    of the region's trials that have begun. `stopped` is the number of those with such a decision,
+    even if they still run.
     """
     at_once = max(1, math.ceil(AT_ONCE * len(running)) - 1)
     free = min(int(rule.max_stopped * begun) - stopped, at_once)

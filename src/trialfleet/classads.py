@@ -60,7 +60,7 @@ def value(ad: Mapping[str, Any], name: str) -> Any:
 
 
 def text(ad: Mapping[str, Any], name: str) -> str | None:
-    """Return the expression of an attribute as text; None if it is missing or `undefined`."""
+    """Return an attribute's expression as text; None if it is missing, `undefined` or `error`."""
     import classad2
 
     found = ad.get(name)
@@ -68,7 +68,7 @@ def text(ad: Mapping[str, Any], name: str) -> str | None:
 
 
 def from_json(text: str) -> list[dict[str, Any]]:
-    """Return the ClassAds in a tool's output, which may be empty; ValueError if it is not JSON."""
+    """Return the ads in a tool's output (may be empty), without expressions; ValueError if bad."""
     return [
         {name: found for name, found in ad.items() if not _is_nothing(found)}
         for ad in json.loads(text.strip() or "[]")

@@ -47,7 +47,10 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
 
 
 def stop_if_pressed() -> None:
-    """In a `postponed` block, raise KeyboardInterrupt if Ctrl-C came; call this in long steps."""
+    """In a `postponed` block, raise KeyboardInterrupt if Ctrl-C came; call this in long steps.
+
+    Ctrl-C itself is handled when the block ends.
+    """
     if _pressed and (_pressed.is_set() or signal.SIGINT in signal.sigpending()):
         raise KeyboardInterrupt
 

@@ -33,8 +33,8 @@ class TrialfleetError(Exception):
 def printable(text: str) -> str:
     r"""Return `text` in a form that is safe to show.
 
-    Characters that control a terminal are escaped (`\x1b`, `\u202e`; not `\n`). If a URL has an
-    "@", all after its scheme is left out, because that may contain a password.
+    Characters that control a terminal are escaped (`\x1b`, `\u202e`; not `\n`). If a URL (not S3's)
+    has an "@", all after its scheme is left out, because that may contain a password.
     """
     text = _WITH_PASSWORD.sub(r"\1***", text)
     if text.isprintable():

@@ -133,7 +133,8 @@ class Aws:
     ) -> None:
         """Set the AWS region, and the endpoint if it is not AWS's own.
 
-        A failed call is repeated after each wait in `waits`. These and `timeout` are in seconds.
+        A failed call is repeated after each wait in `waits`, except for a refusal in `LASTING`.
+        The waits and `timeout` are in seconds.
         """
         self._imds, self._region, self._waits, self._timeout = imds, aws_region, waits, timeout
         self._endpoint = endpoint.rstrip("/")

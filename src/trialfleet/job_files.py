@@ -165,7 +165,7 @@ def has_files(folder: Path) -> bool:
 
 
 def sizes_in(folder: Path) -> dict[str, int]:
-    """Return the size of each entry of `folder` by name, 0 for all but regular files."""
+    """Return the size of each entry by name, 0 if not regular; JobFileError above MOST_NAMES."""
     found: dict[str, int] = {}
     with (
         _folder_of(folder / "any", folder.parent) as descriptor,

@@ -27,7 +27,10 @@ JITTER = 1e-9  # added to the noise, relative to the signal: makes the Cholesky 
 
 
 class PriorMeans(Protocol):
-    """S samples of the prior mean, each a weighted sum over k teachers (other tasks' models)."""
+    """S samples of the prior mean, each a weighted sum over k teachers (other tasks' models).
+
+    `weights` is S × k.
+    """
 
     weights: Array
 
