@@ -211,9 +211,9 @@ class Agent:
         return now - self._alone_since > patience
 
     def _leave(self, roster: Roster | None) -> int | None:
-        """Leave the machine that is being vacated: end the workers, and send their files.
+        """Leave the machine that is being vacated: end the workers, so that they save.
 
-        Return 85 once nothing is left to send, or time is up; until then None.
+        Return 85 once the gang needs nothing more from this job, or time is up; until then None.
         """
         self._leave_at = by = self._leave_at or time.monotonic() + LEAVE_SECONDS
         if self._me.phase not in {member.FINISHED, member.LEAVING}:

@@ -60,7 +60,7 @@ class Chirp:
         return b"".join(self._data(length))
 
     def fetch(self, remote: str, local: Path, meanwhile: Callable[[], None] | None = None) -> None:
-        """Copy a file from the access point to `local`; call `meanwhile` between blocks."""
+        """Copy a file from the access point to `local`; `meanwhile` as for `put`."""
         with local.open("wb") as file:
             for block in self.blocks(remote):
                 file.write(block)
