@@ -276,7 +276,7 @@ class Agent:
         self._alone_since = None if phase == member.RUNNING else self._alone_since
 
     def _report_state(self) -> None:
-        """Write this agent's state if it has changed, else a heartbeat every BEAT seconds."""
+        """Write this agent's state if changed, else every BEAT seconds; also during transfers."""
         self._peers.update()
         self._me = replace(self._me, busy=int(self._is_busy()), lost=",".join(self._peers.lost))
         now = time.monotonic()

@@ -192,7 +192,7 @@ def load(library: Path) -> None:
 
 
 def find_usable(recipe: Recipe) -> Path | None:
-    """Return a library, or None to build one; BuildError with TRIALFLEET_PLAIN or after a failure."""
+    """Return a library; None to build one. BuildError for TRIALFLEET_PLAIN or a recent failure."""
     if os.environ.get("TRIALFLEET_PLAIN"):
         raise toolchain.BuildError("TRIALFLEET_PLAIN is set")
     found = find(recipe, places())

@@ -15,7 +15,7 @@ After the backward pass one all_reduce for each data type sums the gradients and
 also captures this call, once warm-up steps have connected the ranks. Ending the process group would
 wait for the graphs, so `close` drops them first.
 
-Everything except the capture also works on a CPU, where tests run it.
+Everything except the capture also works on a CPU, where gangs and tests run it.
 """
 
 from __future__ import annotations
