@@ -99,7 +99,7 @@ def measure(torch: Any, device: Any) -> None:
 
 @contextmanager
 def link_alone() -> Iterator[None]:
-    """Wait until no other GPU here measures its link, and keep others waiting during this block."""
+    """If $LINK is set, wait until no other GPU measures its link, and keep others waiting."""
     if LINK not in os.environ:
         yield
         return

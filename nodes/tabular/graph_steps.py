@@ -284,7 +284,7 @@ class GraphSteps(Steps):
     def _stay_near(self) -> None:
         """Wait until the GPU has finished the steps queued before the previous check.
 
-        So its queue stays short, but never runs empty.
+        So its queue stays short, also before a checkpoint; this wait does not empty it.
         """
         previous, self._near = self._near, torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._near.record()
