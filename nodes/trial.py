@@ -46,9 +46,10 @@ This trainer evaluates published models on today's data, for the study's gate, w
             t.evaluated(name, losses, loss=sum(losses) / len(losses))
         t.complete()
 
-If several processes train together, only rank 0 ($RANK, or $LOCAL_RANK) should write. In a gang
-(`resources.nodes`) files of other ranks are lost, and each checkpoint is sent to the access point
-when its block ends. `trialfleet init --example ddp` is such a trainer.
+If several processes train together, each may start and restore, but only rank 0 ($RANK, or
+$LOCAL_RANK) should write. In a gang (`resources.nodes`) files of other ranks are lost, and each
+checkpoint is sent to the access point when its block ends. `trialfleet init --example ddp` is such
+a trainer.
 
 All files are in the folder of `trial.json`, whose path is in $TRIALFLEET_TRIAL:
 
@@ -237,9 +238,9 @@ class Trial:
     def should_checkpoint(self) -> bool:
         """Return whether to save now: after SIGTERM, or when `checkpoint_seconds` have passed.
 
-        `checkpoint_seconds` is a constant of the study, 300 by default. Call `yield_node` after
-        each checkpoint, because only that sends it to the access point (a gang always sends it).
-        Then a sudden death of the machine costs at most `checkpoint_seconds` of work.
+        `checkpoint_seconds` is a constant of the study, 300 by default. Outside of a gang only
+        `yield_node` sends a checkpoint to the access point: call it after each one. Then a sudden
+        death of the machine costs at most `checkpoint_seconds` of work.
         """
         every = float(self.params.get("checkpoint_seconds", CHECKPOINT_SECONDS))
         return self.interrupted or time.monotonic() - self._saved_at >= every
@@ -407,7 +408,7 @@ def _ranks() -> tuple[int, int, str | None]:
 
 
 def _hand_over() -> None:
-    """Wait until the gang's agent, if any, has sent the checkpoint to the access point."""
+    """In a gang, have the agent send the checkpoint, and wait until it has succeeded or failed."""
     if (agent := os.environ.get("TRIALFLEET_AGENT")) is None:
         return
     with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):

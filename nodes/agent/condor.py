@@ -1,7 +1,7 @@
 """This machine's HTCondor by its command-line tools: its state, draining, failed jobs.
 
-Only `in_collector` and `bandwidths` need the pool's manager. The startd, HTCondor's daemon here, is
-found by its address file, so it can always drain. The tools run as root, authenticated by FS.
+Only `in_collector` and `bandwidths` need the manager. The startd, HTCondor's daemon here, is found
+by its address file, also without the manager. The tools run as root, authenticated by FS.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Condor:
         )
 
     def in_collector(self) -> bool:
-        """Return whether the manager's collector lists this machine; False if it doesn't answer."""
+        """Return whether the collector lists `read_startd`'s startd; False if it doesn't answer."""
         wanted = ["-constraint", f'Name == "{self._name}"', "-attributes", "Name"]
         try:
             return bool(self._name and query([*STATUS, *wanted]))
@@ -92,7 +92,7 @@ class Condor:
             raise StepError(f"{file}: {error}") from error
 
     def bandwidths(self) -> dict[str, tuple[float, ...]]:
-        """Return the memory bandwidths of other machines' GPUs in GB/s, by the GPU's name.
+        """Return the memory bandwidth of each other machine's GPUs in GB/s, by the GPUs' name.
 
         If the manager can't be reached, these are the last known values.
         """

@@ -8,7 +8,7 @@ interruption  AWS reclaims the spot instance              drain; AWS ends it two
 lease         the manager hasn't renewed the lease        drain; off when empty, or after 5 minutes
 rebalance     AWS expects to reclaim it soon              drain; off when empty
 fence         jobs could reach the metadata               drain; stays for inspection until idle
-failures      several jobs in a row fail here             drain; stays for inspection until idle
+failures      several jobs fail within a minute           drain; stays for inspection until idle
 idle          no job in a slot for `idle_minutes`         drain if still idle; off when empty
 
 While another GPU is healthy, sick GPUs only go offline. Each step (a call of `decide`) requests the
@@ -136,8 +136,8 @@ def noted(memory: Memory, seen: Seen) -> Memory:
 def after_drain_cancelled(memory: Memory, seen: Seen) -> Memory:
     """Return `memory`, without the cause to leave if the machine may stay after all.
 
-    It may stay if a person cancelled the drain (`condor_drain -cancel`), except for a cause in
-    LASTING, or if the cause is `idle` and a job started before the drain.
+    It may if the cause is `idle` and a job started before the drain. It also may if a person
+    cancelled the drain (`condor_drain -cancel`), unless the cause is in LASTING.
     """
     leaving, startd = memory.leaving, seen.startd
     if leaving is None or startd is None:

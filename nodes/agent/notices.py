@@ -49,7 +49,7 @@ def read(metadata: Imds) -> Notices:
 
 
 def formatted(notice: str, words: str) -> str:
-    """Return `words` filled with the fields of a notice in JSON; any other notice unchanged."""
+    """Return `words` filled with the fields of a notice in JSON; any other notice in one line."""
     try:
         return words.format_map(json.loads(notice))
     except (ValueError, LookupError, TypeError):

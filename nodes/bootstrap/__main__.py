@@ -2,7 +2,8 @@
 
 The instance's user data must have written the bundle (trialfleet's code) and `settings.json`, and
 scheduled a shutdown in case the node doesn't join in time. Until that shutdown systemd repeats a
-failed bootstrap. Each failure is written to the log here and in the fleet's S3 bucket.
+failed bootstrap. Each failure is written to the log here and, once the settings and the instance's
+facts are known, in the fleet's S3 bucket.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def reboot(node: steps.Node) -> int:
 
 
 def failed(node: steps.Node, why: str) -> int:
-    """Log why this attempt failed; return AGAIN, or OVER if no time is left for another."""
+    """Log why this attempt failed, also for the next one; return AGAIN, or OVER without time."""
     node.tell(f"failed: {why}")
     if steps.time_left(node) <= 0:
         return OVER

@@ -38,7 +38,7 @@ def write_token(host: Host, token: str) -> None:
 
 
 def write(host: Host, instance: Instance, driver: str, execute: str) -> None:
-    """Write all settings but the GPU probe's verdict; StepError if node.conf is missing."""
+    """Make the accounts, and write all settings but the probe's verdict; StepError on failure."""
     shared = host.read(f"{HOME}/node.conf")
     if not shared:
         raise StepError(f"the bundle lacks {HOME}/node.conf: run `trialfleet fleet up` again")

@@ -211,9 +211,9 @@ class Agent:
         return now - self._alone_since > patience
 
     def _leave(self, roster: Roster | None) -> int | None:
-        """Leave the machine that is being vacated: end the workers, and send their files.
+        """Leave the machine that is being vacated: end the workers, so that they save.
 
-        Return 85 once nothing is left to send, or time is up; until then None.
+        Return 85 once the gang needs nothing more from this job, or time is up; until then None.
         """
         self._leave_at = by = self._leave_at or time.monotonic() + LEAVE_SECONDS
         if self._me.phase not in {member.FINISHED, member.LEAVING}:
@@ -276,7 +276,7 @@ class Agent:
         self._alone_since = None if phase == member.RUNNING else self._alone_since
 
     def _report_state(self) -> None:
-        """Write this agent's state if it has changed, else a heartbeat every BEAT seconds."""
+        """Write this agent's state if changed, else every BEAT seconds; also during transfers."""
         self._peers.update()
         self._me = replace(self._me, busy=int(self._is_busy()), lost=",".join(self._peers.lost))
         now = time.monotonic()

@@ -113,7 +113,7 @@ def _read(answer: IO[bytes]) -> bytes:
 def download(pointer: Pointer, address: str | None, local: Path, meanwhile: Meanwhile) -> None:
     """Download a pointer's package into `local`, and check it.
 
-    StoreError if `address` is None or S3 fails; OSError if the disk fails.
+    StoreError if `address` is None, S3 fails or the content differs; OSError if the disk fails.
     """
     if address is None:
         raise StoreError("S3: there is no presigned URL for it yet")

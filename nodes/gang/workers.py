@@ -3,9 +3,9 @@
     python3 agent.pyz workers DESCRIPTOR COMMAND…
 
 The server is a child of the job's agent. Unlike the agent, neither the server nor the workers can
-access the job's files on the access point. The server imports torch once, which takes seconds, and
-never uses CUDA. So it can fork a worker within tenths of a second if the worker is a Python script.
-Any other command is executed as a new program. The workers become children of the agent.
+access the job's files on the access point. The server imports torch once if the trainer does, which
+takes seconds, and never uses CUDA. So it can fork a Python script within tenths of a second. Any
+other command is executed as a new program. The workers become children of the agent.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ _LONGEST = 1 << 16  # bytes of a message between the agent and the server
 class Server:
     """The agent's connection to the server, whose process is `pid`.
 
-    The constructor waits until the server has imported torch. Methods raise OSError if the server
-    can't be started, or has ended. The server keeps the descriptor `folder` open for its workers.
+    The constructor waits until the server is ready, with torch if that is imported. Methods raise
+    OSError if the server can't be started, or has ended. The server keeps the descriptor `folder`
+    open for its workers.
     """
 
     def __init__(self, command: Sequence[str], folder: int) -> None:

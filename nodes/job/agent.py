@@ -95,7 +95,7 @@ def run(live: Callable[[Channel], int], *, if_broken: int) -> NoReturn:
     """Run `live` with the job's channel to the access point, and end this process.
 
     The process ends with the wait status from `live`, or with the exit code `if_broken` if this
-    machine is at fault (OSError).
+    machine is at fault (OSError). Outside of an HTCondor job the exit code is 1.
     """
     try:
         channel = Channel.take()

@@ -66,7 +66,10 @@ class Channel:
         return Chirp(self._host, self._port, self._cookie)
 
     def give_back(self) -> None:
-        """Kill all descendants, and restore the files for the job's restart; OSError on failure."""
+        """Kill all descendants, and restore the files for the job's restart.
+
+        After an OSError (such as a full disk) the restarted job has no channel.
+        """
         ProcessTree().end()
         for program, content in self._programs.items():
             _replace(program, content, 0o755)

@@ -33,7 +33,8 @@ class ChirpError(OSError):
 class Chirp:
     """A connection to the job's access point, for one thread; it reconnects after a failure.
 
-    Methods raise OSError if a file is missing, or the access point refuses or is unreachable.
+    Methods raise OSError if the access point refuses or is unreachable, or if a file is missing,
+    for which only `read` returns None.
     """
 
     def __init__(self, host: str, port: int, cookie: str) -> None:
@@ -60,7 +61,7 @@ class Chirp:
         return b"".join(self._data(length))
 
     def fetch(self, remote: str, local: Path, meanwhile: Callable[[], None] | None = None) -> None:
-        """Copy a file from the access point to `local`; call `meanwhile` between blocks."""
+        """Copy a file from the access point to `local`; `meanwhile` as for `put`."""
         with local.open("wb") as file:
             for block in self.blocks(remote):
                 file.write(block)

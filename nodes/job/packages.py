@@ -1,7 +1,7 @@
 """Packages: a trial's files as one tar file for transfers between a node and the access point.
 
-Readers treat a package as hostile, so they don't let `tarfile` extract files: it only parses
-headers here.
+Readers treat a package as hostile, so they don't let `tarfile` extract files: it only reads and
+writes single headers here.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def pack(
 ) -> None:
     """Pack the files and folders `names` of a folder, without those that are missing or unreadable.
 
-    Links are followed. `write` is called with blocks of at most 1 MiB. The package begins with the
-    small files in `first`, by name. TooLargeError if the files exceed `most` bytes; OSError if
-    `write` fails or a file becomes shorter.
+    Unreadable files are reported on stderr. Links are followed. `write` is called with blocks of at
+    most 1 MiB. The package begins with the small files in `first`, by name. TooLargeError if the
+    files exceed `most` bytes; OSError if `write` fails or a file becomes shorter.
     """
     gathered = bytearray()
 

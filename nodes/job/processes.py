@@ -1,6 +1,6 @@
 """The descendants of this process: their resources and their end. This process adopts orphans.
 
-The numbers come from /proc, where a trainer can only change entries of its own processes.
+The numbers come from wait4 and /proc, where a trainer can only change entries of its own processes.
 """
 
 from __future__ import annotations

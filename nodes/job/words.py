@@ -1,8 +1,8 @@
 """The messages between a job's agent (its first process) and its access point.
 
 In the folder `words/` the agent writes `agent.json`, and the access point `order.json`. An order
-repeats the agent's token (its identity) and turn (the message's number). docs/trial-jobs.md
-describes the messages.
+that answers repeats the agent's token (its identity) and turn (the message's number).
+docs/trial-jobs.md describes the messages.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Words:
         self._unsaid: bytes | None = None
 
     def first_order(self) -> Order | None:
-        """Return the order that came with the job; None if a later order has replaced it."""
+        """Return the order that came with the job; None if there is none, or a later one."""
         order = Order.from_json(self._chirp.read(ORDER))
         return order if order and not order.token and order.trial else None
 

@@ -13,7 +13,7 @@ from trialfleet.nodes.kernels import build, toolchain
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return 1 if there is no library, or exit with 2 for wrong arguments."""
+    """Run a command; return 1 if `build` has no library, or exit with 2 for wrong arguments."""
     chosen = parser().parse_args(arguments)
     if chosen.command == "status":
         return status(as_json=chosen.json)

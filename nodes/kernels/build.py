@@ -1,9 +1,10 @@
 """Compiles the kernels in csrc/ for this machine's torch and GPUs, or finds a compiled library.
 
-A library's folder is named after a hash of the sources, torch and the flags, and after the GPU
-architectures. A build's temporary folder is renamed at the end, so that no process sees an
-incomplete library. The process that builds holds a lock until it ends; other processes wait. A
-failed compilation is recorded for 6 hours, in which only the command `build` repeats it.
+A library's folder is named after a hash of the sources, torch, the processor's family and the
+flags, and after the GPU architectures. A build's temporary folder is renamed at the end, so that no
+process sees an incomplete library. One process builds under a lock, which ends with the process;
+others wait. A failed compilation is recorded for 6 hours, unless memory or disk was short. In this
+time only the command `build` repeats it.
 
 torch.utils.cpp_extension is not used: it imports setuptools and leaves its lock behind when killed.
 
@@ -191,7 +192,7 @@ def load(library: Path) -> None:
 
 
 def find_usable(recipe: Recipe) -> Path | None:
-    """Return a library or None; BuildError if a recent build failed or TRIALFLEET_PLAIN is set."""
+    """Return a library; None to build one. BuildError for TRIALFLEET_PLAIN or a recent failure."""
     if os.environ.get("TRIALFLEET_PLAIN"):
         raise toolchain.BuildError("TRIALFLEET_PLAIN is set")
     found = find(recipe, places())

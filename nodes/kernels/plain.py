@@ -192,9 +192,9 @@ def adamw_step_(
     """Take a step of AdamW with all weights; nodes/tabular/optimizers.py has the formula.
 
     weights, m and v are float32. Gradients are float32, bfloat16 or float16. shadows is empty, or
-    has for each weight its bfloat16 or float16 copy, or an empty tensor. schedule [steps, 3]
-    float32 has the learning rate, 1 / (1 - beta1^t) and 1 / (1 - beta2^t), t from 1. step [1] int64
-    is the row of schedule; a step past the end uses the last row.
+    has for each weight its bfloat16 or float16 copy, which is also updated, or an empty tensor.
+    schedule [steps, 3] float32 has the learning rate, 1 / (1 - beta1^t) and 1 / (1 - beta2^t), t
+    from 1. step [1] int64 is the row of schedule; a step past the end uses the last row.
     """
     rate, correction1, correction2 = _at(schedule, step)
     for w, gradient, mean, square, decay in zip(weights, gradients, m, v, decays, strict=True):

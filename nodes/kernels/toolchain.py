@@ -46,7 +46,7 @@ class CompileError(BuildError):
 
 @dataclass(frozen=True, kw_only=True)
 class Compilers:
-    """The paths of the compilers; `nvcc` is "" if torch is built for the CPU alone."""
+    """The compilers' names or paths; `nvcc` is "" if torch is built for the CPU alone."""
 
     cxx: str
     nvcc: str

@@ -59,7 +59,7 @@ def used(readings: Readings) -> bool:
 
 
 def driver_readings(seconds: float) -> Readings:
-    """Return the driver's readings; if there are none, only the reason, in `problems`."""
+    """Return the driver's readings; without any, `problems` has the reason if it is a fault."""
     try:
         program = Program(nvidia_smi.COMMAND, {**os.environ, "LC_ALL": "C"})
     except OSError:
@@ -83,7 +83,7 @@ def has_device(root: Path = Path("/")) -> bool:
 
 
 def with_xids(readings: Readings, found: tuple[kernel_log.Xid, ...] | None) -> Readings:
-    """Return the readings with the driver's errors (Xid), each assigned to its GPU."""
+    """Return the readings with the driver's errors (Xid), assigned to their GPUs or else `xids`."""
     if found is None:
         return readings
     places = {gpu.pci for gpu in readings.gpus}
@@ -122,7 +122,7 @@ def measured(readings: Readings, ends: float) -> Readings:
 
 
 def patience(output: str) -> float:
-    """Return the seconds that a measurement's present step may take, as its output says."""
+    """Return the seconds that a measurement's present step may take; infinity without a limit."""
     doing = [line for line in lines(output) if "doing" in line]
     return float(doing[-1].get("seconds", math.inf)) if doing else math.inf
 
@@ -141,11 +141,11 @@ def lines(output: str) -> list[Line]:
 def with_measurements(
     gpu: Gpu, output_lines: Iterable[Line], *, ended: bool, hung: bool = False
 ) -> tuple[Gpu, str]:
-    """Return a GPU with its measurements, and why some are missing, or "".
+    """Return a GPU with its measurements, and why a GPU that is not sick lacks some, or "".
 
-    A GPU is sick if a step exceeded its time limit (`hung`), or if the measurement ended by itself
-    before its last step. A measurement that was killed at the common time limit (not `ended`) only
-    lacks results.
+    A GPU is sick if a step exceeded its time limit (`hung`), if the output has a problem, or if the
+    measurement ended by itself before its last step. A measurement that was killed at the common
+    time limit (not `ended`) only lacks results.
     """
     reported = list(output_lines)
     found = {name: value for line in reported for name, value in line.get("found", {}).items()}
@@ -164,7 +164,7 @@ def with_measurements(
 
 
 def kernels_load(code: int | None, output: str) -> bool | None:
-    """Return whether trialfleet's kernels are built and load; None if `output` doesn't say so."""
+    """Return whether trialfleet's kernels are built and load; None if the program didn't say."""
     try:
         status = json.loads(output) if code == 0 else {}
         return status["implementation"] == "cuda" and bool(status["library"])

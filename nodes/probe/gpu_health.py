@@ -169,7 +169,7 @@ def slow_memory(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> str:
 
 
 def pool_median(gpu: Gpu, readings: Readings) -> float | None:
-    """Return the median bandwidth of other nodes' GPUs of this name; None if they are few."""
+    """Return the median bandwidth of other nodes with this GPU; None for fewer than LIKE."""
     others = readings.pool.get(gpu.name, ())
     return statistics.median(others) if len(others) >= LIKE else None
 

@@ -2,9 +2,9 @@
 
     CUDA_VISIBLE_DEVICES=GPU-… python3 -m trialfleet.nodes.probe.measure
 
-Before each step the process prints `{"doing": …}`, with the most `seconds` that a healthy GPU
-takes. After the step it prints the measured value. So the caller knows when and where the process
-hangs.
+Before each step the process prints `{"doing": …}`. `seconds` in it is the most that a healthy GPU
+takes; a step without it has no limit. After a measurement the process prints the value. So the
+caller knows when and where the process hangs.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def measure(torch: Any, device: Any) -> None:
 
 @contextmanager
 def link_alone() -> Iterator[None]:
-    """Wait until no other GPU here measures its link, and keep others waiting during this block."""
+    """If $LINK is set, wait until no other GPU measures its link, and keep others waiting."""
     if LINK not in os.environ:
         yield
         return

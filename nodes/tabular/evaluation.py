@@ -17,8 +17,8 @@ def evaluate(
 ) -> dict[str, float]:
     """Return the loss and METRICS of `rows`, each name with `prefix`.
 
-    All are computed in float32 on every device, so that GPU and CPU results are comparable. METRICS
-    of a regression are in the target's unit.
+    Outputs are computed in float32 on every device, so that GPU and CPU results are comparable.
+    METRICS of a regression are in the target's unit.
     """
     outputs = outputs_of(network, rows.numeric, rows.categorical)  # [n, o]
     target = rows.target.to(outputs.device)

@@ -15,7 +15,7 @@ After the backward pass one all_reduce for each data type sums the gradients and
 also captures this call, once warm-up steps have connected the ranks. Ending the process group would
 wait for the graphs, so `close` drops them first.
 
-Everything except the capture also works on a CPU, where tests run it.
+Everything except the capture also works on a CPU, where gangs and tests run it.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ class GraphSteps(Steps):
     def _stay_near(self) -> None:
         """Wait until the GPU has finished the steps queued before the previous check.
 
-        So its queue stays short, but never runs empty.
+        So its queue stays short, also before a checkpoint; this wait does not empty it.
         """
         previous, self._near = self._near, torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._near.record()

@@ -200,7 +200,7 @@ _last: dict[object, dataset.Dataset] = {}  # only the last table, by all of its 
 
 
 def rows_of(t: trial.Trial, chosen: settings.Settings, device: torch.device) -> dataset.Dataset:
-    """Return the region's rows, on the device if they fit; read the file again if it changed."""
+    """Return the region's rows, on the device if they fit; reuse the last trial's if the same."""
     share = dataset.share_of(t, chosen)
     key = (*map(_state_of, t.data), share)
     data = _last.pop(key, None)

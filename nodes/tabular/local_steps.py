@@ -4,14 +4,14 @@ This method pays if the machines' connection takes longer to sum a step's gradie
 takes. The method is DiLoCo (Douillard et al., 2023, arXiv 2311.08105, algorithm 1) with a part of
 each batch per rank:
 
-w    a rank's weights        g   the weights at the last sync, the same on all ranks
-H    steps between syncs     u   velocity of the outer optimiser (SGD with Nesterov's momentum)
+    w    a rank's weights        g   the weights at the last sync, the same on all ranks
+    H    steps between syncs     u   velocity of the outer optimiser (SGD with Nesterov's momentum)
 
-every H steps, and at the end of each epoch:
-d ← g - mean of all ranks' w
-u ← outer_momentum u + d
-g ← g - outer_learning_rate (d + outer_momentum u)
-w ← g
+    every H steps, and at the end of each epoch:
+    d ← g - mean of all ranks' w
+    u ← outer_momentum u + d
+    g ← g - outer_learning_rate (d + outer_momentum u)
+    w ← g
 
 The means of the inner optimiser (of each rank's own steps) are not averaged, as in the paper. A
 checkpoint only has those of rank 0.

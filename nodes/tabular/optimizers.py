@@ -1,8 +1,8 @@
 """AdamW and SGD with momentum, for the reference trainer.
 
 torch.optim's classes import torch._dynamo on their first use, which would cost every trial 70 MB
-and 1.3 s. `Optimizer` takes the same steps on a CPU. On a GPU a kernel takes them, and reads the
-values that change per step from the table of `schedule_of`.
+and 1.3 s. `Optimizer` takes the same steps on a CPU, and of a sharded model. In `graph_steps.py` a
+kernel takes them, and reads the values that change per step from the table of `schedule_of`.
 
     w    a weight              g   its gradient
     m    mean of g (AdamW); velocity (SGD)

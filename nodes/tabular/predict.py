@@ -31,7 +31,7 @@ class Model:
 
     @property
     def digits(self) -> int:
-        """The number of digits to print: DIGITS after the leading ones that are always the same."""
+        """The number of significant digits to print, so that DIGITS of them vary; at most 17."""
         ratio = self.target_scale.mean.abs() / self.target_scale.deviation
         return min(17, DIGITS + max(0, math.floor(math.log10(max(1.0, ratio.item())))))
 

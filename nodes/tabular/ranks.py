@@ -103,11 +103,11 @@ class Ranks:
         return self.rank * rows // self.count, (self.rank + 1) * rows // self.count
 
     def agree(self, *, wish: bool) -> bool:
-        """Return whether `wish` is true on any rank; all ranks get the same answer in a step.
+        """Return whether any rank wished it at the last vote, the same answer on all ranks.
 
         Call this once per step. A vote takes longer than a small step, so ranks only vote every few
-        steps; in between the answer is False. They read a vote's result at the next vote, without
-        waiting.
+        steps; in between the answer is False. A vote is sent while the GPUs work, and its result is
+        read at the next vote. A single rank gets its own `wish` at once.
         """
         if self.count == 1:
             return wish

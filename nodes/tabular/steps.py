@@ -1,7 +1,7 @@
 """The training steps of an epoch by torch's own operations, for a CPU.
 
-`graph_steps.py` has the steps for a GPU. Both use the same batches and formulas, and save the same
-state, so that each can restore the other's checkpoints.
+`graph_steps.py` has the steps for a GPU, and for the CPUs of a gang. Both use the same batches and
+formulas, and save the same state, so that each can restore the other's checkpoints.
 """
 
 from __future__ import annotations

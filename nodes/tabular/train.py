@@ -1,8 +1,8 @@
 """The reference trainer: a multi-layer perceptron for a table, on the CPU or on GPUs.
 
-A trial that is interrupted at any step continues from its checkpoint to the same bits. A process
-that has trained other trials gives the same bits as a new process, because each trial sets all
-state that it depends on.
+A trial that is interrupted at any step continues from its checkpoint to the same bits. That does
+not hold if the number of ranks changes or `local_steps` is above 1. A process that has trained
+other trials gives the same bits as a new one, because each trial sets all state that it depends on.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class HostRows(Rows):
 
     Args:
         table: [R, e] float32, which is copied.
-        rate_at: returns the learning rate of step t, from 1, the same at each call.
+        rate_at: returns the learning rate of step t, from 1; it must not change for a step.
 
     Attributes:
         moved: [u, e], a batch's rows on the device.

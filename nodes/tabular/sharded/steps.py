@@ -116,7 +116,10 @@ class ShardedSteps(PlainSteps):
         self._next += 1
 
     def _outputs(self, index: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        """Return target [b] and outputs [b, o] of `index`, the rows of a batch from `first` on."""
+        """Return target [b] and outputs [b, o] of a part of a batch.
+
+        `index` [b], in main memory, has the rows' numbers. `first` rows of the batch come before.
+        """
         source, device = self._data.train, self._device
         route = self._embedding.route(self._categorical[index] + self._first_code)
         there = send(index, source.target.device)
@@ -172,7 +175,10 @@ class ShardedSteps(PlainSteps):
         }
 
     def _gathered(self, name: str, part: Tensor) -> Tensor:
-        """Return a tensor of all ranks' parts, in rank 0's main memory; empty on other ranks."""
+        """Return all ranks' parts as one tensor, empty on ranks other than 0.
+
+        It is gathered in main memory or a file, piece by piece, because a GPU may be too small.
+        """
         team, mine = self._team, part.to_local() if isinstance(part, DTensor) else part
         if team.count == 1:
             return mine.cpu()
@@ -233,7 +239,7 @@ class _ActivationsOnHost(saved_tensors_hooks):
 
 
 def _room_for(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return an uninitialised tensor, in an unlinked file if it may not fit into main memory."""
+    """Return an uninitialised tensor; one of _IN_FILE numbers or more is in an unlinked file."""
     if math.prod(shape) < _IN_FILE:
         return torch.empty(*shape, dtype=dtype)
     with tempfile.NamedTemporaryFile(dir=".") as file:
