@@ -198,7 +198,7 @@ def _note(file: Path, folders: Iterable[Path]) -> None:
 
 
 def supervise_alone(state: Path) -> None:
-    """Supervise once no other process uses `state`; InputError if `state` can't be written."""
+    """Wait until no other process uses `state`, then supervise; InputError if it is unwritable."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # condor_reconfig: the master sends it to all
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"

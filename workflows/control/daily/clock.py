@@ -102,7 +102,7 @@ def remove(file: Path, say: Say) -> None:
 
 
 def clock_of(study: str, folder: DailyFolder) -> str | None:
-    """Return the name of the timer or job that starts a study's days; None if none is installed."""
+    """Return the name of a study's timer or job; None if none is found or HTCondor is away."""
     for system in (False, True):
         units = Units.for_study(study, folder, system=system)
         if units.timer.exists():

@@ -109,7 +109,7 @@ class Work:
         self._record(attempt, Ending.FAILED, whys)
 
     def left(self, attempt: Attempt) -> list[str]:
-        """Return the attempt's regions that have no outcome and belong to no later attempt."""
+        """Return the attempt's regions that have no outcome in it and belong to no later one."""
         found = self.journal.outcomes(attempt.date, attempt.date)
         gone = {one.region for one in found if one.attempt == attempt.attempt}
         for other in self.journal.attempts(attempt.date):

@@ -86,8 +86,9 @@ class Days:
     def run(self, day: date | None = None) -> list[date]:
         """Work on a day until its end; return the days that were worked on.
 
-        If `day` is None, work on today, on missed days if the study says so, and on days that begin
-        before this work ends. InputError if the study can't be used or `day` is in the future.
+        If `day` is None, work on the latest day that is due, on missed days if the study says so,
+        and on days that begin before this work ends. InputError if the study can't be used or
+        `day` is in the future.
         """
         if day:
             self._check_past(day)
@@ -252,9 +253,9 @@ class Days:
 
     @contextmanager
     def _lease(self, day: date, *, is_backfill: bool = False) -> Iterator[bool]:
-        """Hold the lease, the right of one of two managers to work on days, during the block.
+        """Hold the lease on the days during the block, after copying the other manager's results.
 
-        The other manager's results are copied first. Yield False if `day` ended during the wait.
+        Yield False if `day` ended during the wait, except for a backfill.
         """
         managers = self._managers
         if managers is None:

@@ -40,7 +40,7 @@ class RunsEndings:
         return [self._with_model(r) for r in self._own(status) if r.stage.has_model]
 
     def all(self, status: RunStatus) -> list[Outcome]:
-        """Return the outcomes of all the attempt's regions; for use after the run's end."""
+        """Return the outcomes of all the attempt's regions in the run; for use after its end."""
         failed = [
             self._outcome(region.name, Ending.FAILED, _why_failed(region, status))
             for region in self._own(status)

@@ -83,7 +83,7 @@ class MlflowServer:
             self._client.search_experiments(max_results=1)
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:  # noqa: ARG002
-        """Create the MLflow runs and versions of a region's new models; return a line per change.
+        """Add a region's new models and set the alias `champion`; return a line for each change.
 
         `keep` is ignored, because MLflow has its own rules for retention. ExportError if MLflow
         refuses or is unreachable.

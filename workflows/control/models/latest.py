@@ -37,7 +37,7 @@ def models_lock(models_folder: Path) -> AbstractContextManager[bool]:
 
 
 def switch_to_newest(published: Path, as_of: datetime) -> str | None:
-    """Make a published model the latest; return None, or why a later run's model stays the latest.
+    """Make a published model the latest unless a later run has a model; return why not, or None.
 
     The caller holds `models_lock`. The model has passed the gate, if there is one. `as_of`, the
     time from the run's `FrozenStudy`, decides which model is newer.
@@ -49,7 +49,10 @@ def switch_to_newest(published: Path, as_of: datetime) -> str | None:
 
 
 def reason_not_newest(published: Path, as_of: datetime) -> str | None:
-    """Return why a later run's model stays the latest; None if `published` may replace it."""
+    """Return why `published` must not become the latest; None if it may.
+
+    The reason is a model of a later run, which need not be the latest itself.
+    """
     link = published.parent / LATEST
     now = datetime.now(UTC)  # a model from the future: a clock was set ahead
     later = {model: time for model, time in other_models(published).items() if as_of < time <= now}

@@ -50,7 +50,7 @@ def freeze_code(folder: RunFolder, source: Mapping[str, Any], image: Iterable[Pa
 
 
 def freeze_data(folder: RunFolder, study: Study) -> None:
-    """Record sizes, times and checksums of each region's data; InputError if it can't be read."""
+    """Record sizes, times and checksums of all regions' data; InputError for an unreadable file."""
     checksums = Checksums(folder.checksums, AT_ONCE)
     places = {region: inputs_of(study, folder, region) for region in study.region_table}
     objects = _objects(study, places.values())

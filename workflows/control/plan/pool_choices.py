@@ -128,7 +128,10 @@ def _python(study: Study, pool: PoolFacts) -> tuple[str | None, str]:
 
 
 def _python_of_image(python: str, image: str) -> str:
-    """Return a line about an image's Python; UnusableStudyError if it is absent or too old."""
+    """Return a line about an image's Python, which is tested only if apptainer can run it here.
+
+    UnusableStudyError if it is absent or too old.
+    """
     text, apptainer = f"python: {python} of the image", shutil.which("apptainer")
     if not is_sif(image):
         return f"{text}, which each node fetches; not looked for from here"

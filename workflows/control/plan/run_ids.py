@@ -73,8 +73,11 @@ class Claim:
 def claim_run(study: Study, out: Path | None) -> Claim:
     """Claim an id that no other run of the study has or gets, and the run's folder.
 
-    The id is the name of `out`, the run's folder, if that is valid, with a number if it is taken.
-    If `out` is None, `default_folder` is created. OSError if a folder can't be created.
+    The id is the name of `out`, the run's folder, if that is valid, else the time. A number is
+    added if the id is taken. If `out` is None, `default_folder` is created.
+
+    Raises:
+        OSError: a folder can't be created.
     """
     given = None if out is None else Path(os.path.abspath(out)).name  # noqa: PTH100 - links stay
     first = given if given and is_run_id(given) else new_run_id()

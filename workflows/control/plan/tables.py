@@ -68,7 +68,7 @@ def write_tables(
     """Write each region's table.json, and table.npz for CSV or Parquet data.
 
     The resolved study has `trainer: tabular`. `progress` gets the number of regions read so far,
-    and of all regions. `checks` compare with past days; None if the run belongs to no day.
+    and of all regions. `checks`, if given, compare the tables with those of past days.
 
     Raises:
         TablesError: some data can't be used for training. Each problem is reported once.

@@ -295,7 +295,7 @@ def failure_text(
 def last_words(error_file: Path) -> str:
     """Return the last lines of a trainer's standard error; "" if it is empty.
 
-    If those lines show only frames of libraries, the last frame of the trainer's code comes first.
+    If the last frame of the trainer's own code is further up, that frame comes first.
     """
     lines = _lines(error_file)
     shown = lines[-_LINES:]

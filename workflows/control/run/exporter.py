@@ -68,7 +68,11 @@ class Exporter:
 
 
 def watch(folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> None:
-    """Export a run's models, if its study wants it, until it is over; may raise TrialfleetError."""
+    """Export a run's models until it is over and all are exported, at most a day after its end.
+
+    Return at once if its study exports nothing, or if another process exports them. TrialfleetError
+    if the run's folder can't be read.
+    """
     frozen = load_frozen(folder.study)
     study = frozen.study
     targets = of_study(study, read_variables(folder.export_variables))

@@ -48,7 +48,7 @@ def plan(
             default if another run has this id.
         out: the run's folder; default: runs/STUDY/RUN-ID in the working directory.
         notice: gets a line about each possible mistake.
-        day: the day of the run; default: no day, or today if the study's data has a date.
+        day: the day of the run; default: no day, or today for a study file whose data has a date.
 
     Raises:
         InputError: the study, the id or the folder can't be used.

@@ -54,7 +54,7 @@ class Estimate:
 
 
 def estimate(study: Study, concurrency: int) -> Estimate | None:
-    """Return a run's estimated time; None if `concurrency` is 0 or no run has results."""
+    """Return a run's estimated time; None if `concurrency` is 0 or no run in ./runs has results."""
     runs = list(_runs_before(study.name)) if concurrency else []
     known = [seconds for run in runs for seconds in _seconds(run.complete)]
     if not known:
@@ -89,8 +89,8 @@ class CostEstimate:
     Attributes:
         usd: the cost of the whole run, if no budget ends it earlier.
         trial: the mean cost of previous trials, including failed trials.
-        full: the mean cost of previous full trainings; None if there were none.
-        overhead: the cost of nodes' boot and idle time / the jobs' cost; None: no fleet.
+        full: the mean cost of previous full trainings; None if there were none, or none will run.
+        overhead: the cost of boot and idle time / the jobs' cost; None: no fleet, or unknown.
         based_on: the number of previous trials.
     """
 

@@ -224,7 +224,7 @@ class Run:
         return status
 
     def remove(self) -> None:
-        """Delete the run's folder, but no published models; InputError if the run is under way."""
+        """Delete the run's folder, not its published models; InputError if it may be under way."""
         with run_locked(self._files):
             self.check_removable()
             # Renamed first, because a part of a run looks like a run. A killed removal may have
@@ -259,7 +259,7 @@ class Run:
         return self.status()
 
     def status(self) -> RunStatus:
-        """Return the run's status; OptimizerError if the trial database can't be read."""
+        """Return the run's status; if the trial database can't be read, its `notice` says so."""
         return self._reader.read()
 
     def watch(self, every: float = _POLL_SECONDS) -> Iterator[RunStatus]:
@@ -272,7 +272,7 @@ class Run:
             time.sleep(every)
 
     def wait(self, progress: Callable[[RunStatus], None] | None = None) -> RunStatus:
-        """Wait until the run has ended; return its status. `progress` gets each new status."""
+        """Wait until the run has ended; return its status. `progress` gets the status every 2 s."""
         for status in self.watch():
             if progress:
                 progress(status)

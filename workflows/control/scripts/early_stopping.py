@@ -1,7 +1,7 @@
 """Early stopping of running trials: the optimiser's service reads their reports and orders a stop.
 
 A job's agent, the program that runs trials on the node, copies reports into the trial's folder and
-reads the stop order `stop.json` there. So early stopping needs no HTCondor daemon. After a crash,
+reads the stop order `stop.json` there. So the service needs no HTCondor daemon. After a crash,
 the service reads all reports again, and existing stop orders remain valid.
 """
 
@@ -81,7 +81,7 @@ class EarlyStopping:
                 self._last_report = self._clock()
 
     def _has_news(self, slug: str) -> bool:
-        """Return whether a region has reports or results that are newer than its last decision."""
+        """Return whether running trials have reports, and reports, results or orders changed."""
         files = self._studies.folder.region(slug)
         if files.is_done or not files.scripts_log.exists():  # ended, or not begun
             return False

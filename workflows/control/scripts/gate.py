@@ -239,7 +239,7 @@ def measured(place: TrialFolder) -> dict[str, Measured]:
 
 
 def _models(place: TrialFolder, decisive: str | None = None) -> dict[str, dict[str, Any]]:
-    """Return each model's entry in result.json; ValueError if metric `decisive` is no number."""
+    """Return the models' entries in result.json; ValueError if bad, or `decisive` is no number."""
     result = load_result(place.result)
     if result.get("status") != "complete":
         raise _NotMeasuredError(result.get("error") or "result.json has no status 'complete'")

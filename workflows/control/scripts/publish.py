@@ -52,9 +52,9 @@ class Publication:
 
     Attributes:
         path: the folder with the model's files, metrics.json, provenance.json and card.json.
-        not_latest: the reason why `latest` is another run's model; None if `latest` is this model.
+        not_latest: the reason why `latest` is not this model; None if it is.
         awaits_approval: why the model passed the gate, if a person has to approve it; else None.
-        removed: a line about old models that the study's `keep` removed; None if there are none.
+        removed: a line about old models that `keep` removed, or about an error; None if neither.
     """
 
     path: Path
@@ -72,7 +72,7 @@ class Publication:
 def publish(
     frozen: FrozenStudy, slug: str, best: TrialFolder, verdict: Verdict | None = None
 ) -> Publication:
-    """Publish the model of the full training in `best`; a second call changes nothing.
+    """Publish the model of the full training in `best`; after a crash, call this again.
 
     Switch `latest` to the model, unless the gate keeps the current model, a later run has published
     a model, or a person has to approve the new one. `verdict` is the gate's; None: no gate.
@@ -100,7 +100,10 @@ def publish(
 
 
 def _await_approval(published: Path, frozen: FrozenStudy, verdict: Verdict) -> str | None:
-    """Note that a model awaits approval, if required; return why it passed the gate, else None."""
+    """Note that a model awaits approval, unless a person has decided; return the gate's reason.
+
+    None if no approval is required, or if a later run has a model.
+    """
     gate, link = frozen.study.gate, published.parent / LATEST
     if not (gate and gate.approve) or reason_not_newest(published, frozen.as_of):
         return None
@@ -110,7 +113,7 @@ def _await_approval(published: Path, frozen: FrozenStudy, verdict: Verdict) -> s
 
 
 def _removed(published: Path, keep: Keep | None) -> str | None:
-    """Remove the models that `keep` doesn't keep; return a line about the result, or None."""
+    """Remove models that `keep` doesn't keep; return a line about this or an error, or None."""
     if keep is None:
         return None
     now, spared = datetime.now(UTC), {published.name}

@@ -1,6 +1,7 @@
 """The program `publish FOLDER SLUG`, a local-universe job that publishes a region's model.
 
-A second execution changes nothing. The exit code is 0, or the code that ends the region's DAG.
+Once the model is published, another execution changes nothing. The exit code is 0, or the code that
+ends the region's DAG. After any other code, an unexpected error, DAGMan starts the job again.
 """
 
 from __future__ import annotations

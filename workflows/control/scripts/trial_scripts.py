@@ -91,9 +91,9 @@ class TrialScripts:
         return Reply(EXITS["done"], f"{node}: a job for {name or 'its trials'}")
 
     def _under_way(self, slug: str, node: str, beside: str | None = None) -> str | None:
-        """Return a DAG node's first trial that has parameters, but no result and no stop order.
+        """Return a DAG node's first trial, except `beside`, that has parameters but no result.
 
-        If no attempt at this trial may start any more, record it as abandoned and return None.
+        If it has a stop order, or if no attempt may start any more, record this and return None.
         """
         name = self.unfinished(slug, node, beside)
         if name is None or self._is_recorded(slug, name):
@@ -177,7 +177,7 @@ class TrialScripts:
 
         `code` is the exit code of the attempt or its job. `job` is the HTCondor job's id, such as
         12.0, or empty if there was no job; a trial fails at most once per job. `job_end` has
-        DAGMan's facts about the job; None if the job has not ended.
+        DAGMan's facts about the ended job; None if they are unknown.
 
         Returns:
             done: the trial is recorded; retry: another attempt follows; stop: the region ends.
@@ -260,7 +260,7 @@ class TrialScripts:
         """Return the reason why no further trial of a region can succeed; None if a trial may.
 
         If the trainer can't be started, failures of this region are enough evidence. Any other
-        error counts only if all trials of the run have failed with it.
+        error counts only if no trial of the run got past it: see `reason_to_abandon`.
         """
         own = self._studies.of_region(slug).trials()
         if any(trial.state == TrialState.COMPLETE for trial in own):

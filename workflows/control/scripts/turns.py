@@ -198,7 +198,7 @@ class Turns:
             self._hand_out(slug, node, said)
 
     def _asked(self, slug: str, node: str, said: Said) -> None:
-        """Judge any trial that the lane's previous, lost job has left; assign the next trial."""
+        """Judge a lost job's trial if its result has arrived; assign the next trial."""
         told = self._trials.settle(slug, node)
         if told is None or not self._ends(slug, node, said, told):
             self._hand_out(slug, node, said)

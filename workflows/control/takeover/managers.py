@@ -35,7 +35,7 @@ class Managers:
     def __init__(self, study: Study, folder: DailyFolder, say: Callable[[str], None]) -> None:
         """Open the database of a study with `daily.takeover_after`; wait while it is unreachable.
 
-        `study` is from `load_published`. `say` gets a line each time this manager waits.
+        `study` is from `load_published`. `say` gets a line about each wait and each restored model.
         """
         assert study.daily
         assert study.daily.takeover_after
@@ -87,7 +87,7 @@ class Managers:
                 self._rows.give_back()
 
     def check(self) -> None:
-        """Raise LeaseLostError if the other manager holds the lease now, or may hold it."""
+        """Raise LeaseLostError if the other manager has, or may have, taken the lease meanwhile."""
         if self._lost.is_set():
             raise LeaseLostError(
                 f"another manager may have taken over the days of {self._study.name!r}"
