@@ -34,7 +34,7 @@ class FailingScript:
     `script` is the operation, such as `ask`. If `cause` is "storage" (the trial database) or
     "space" (a full disk), the script is retried without limit. `times` counts the last failures in
     a row with this `cause`. `since` is the time of the first failure in a row, whatever its cause,
-    in ISO format. With the cause "error", the region fails when `times` is `TRIES`.
+    in ISO format. `TRIES` failures with the cause "error" of a PRE or POST script fail its region.
     """
 
     node: str

@@ -65,8 +65,8 @@ def models_folders_named(name: str, study: str | None = None) -> list[Path]:
     """Return the folder of a region's models, or all such folders of a study or a publish folder.
 
     `name` is a region as in `find_models_folder`. If there is no such region, `name` is a study,
-    the folder of a study's models, or a publish folder. With `study`, only a region of that study
-    is accepted. Raises InputError if there are no models.
+    the folder of a study's models, or a publish folder. With `study`, `name` can only be a region.
+    Raises InputError if there are no models.
     """
     try:
         return [_with_models(name, study)]
