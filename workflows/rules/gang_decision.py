@@ -40,7 +40,7 @@ EXIT_REJECTED = 64  # these parameters can't be trained: nothing is retried
 def decide(
     roster: Roster, size: Size, jobs: Collection[Job], files: Collection[str], now: float
 ) -> Roster:
-    """Return the gang's next roster, which is `roster` itself if nothing changes.
+    """Return the gang's next roster, which equals `roster` if nothing changes.
 
     `jobs` are the gang's jobs in the queue. `files` are the names of the packages (checkpoints and
     results) that their agents sent.
@@ -61,8 +61,8 @@ def to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float) -> 
     """Return the procs of a gang's jobs that are to be removed from the queue.
 
     After the gang's end, a job is removed if it doesn't run, or if its agent is silent or late to
-    leave. Before the end, all jobs are removed if one exceeded a limit and is on hold, or if fewer
-    than `size.least` are left.
+    leave. Before the end, all jobs are removed if fewer than `size.least` are left. They are also
+    removed if one is on hold, unless a person holds it.
     """
     everyone = frozenset(job.proc for job in jobs)
     if roster.state == DONE:
@@ -173,7 +173,7 @@ def _formed(
 
 
 def _newest(roster: Roster, packages: Collection[Package]) -> str | None:
-    """Return the last checkpoint of the previous generation; if it has none, `roster.start`.
+    """Return the last checkpoint of the trial's previous generation; `roster.start` if none.
 
     Older generations' checkpoints don't count: a rank that seemed lost may have sent them late.
     """
@@ -260,7 +260,8 @@ def _after_failure(
     """Return the roster after a worker's failure: `another`, or one that ends the trial.
 
     Repeated failures with no checkpoint in between are the trainer's fault, and end the trial. The
-    worker that ended first is the cause, because the others ended when they lost it.
+    worker that ended first is the cause, because the others ended when they lost it. While its
+    result is on its way, return `roster`.
     """
     has_saved = any(p[:2] == (CHECKPOINT, roster.generation) for p in packages)
     failures = 1 if has_saved else roster.failures + 1

@@ -143,8 +143,8 @@ def decide(
 ) -> Verdict:
     """Return the verdict on two models that were measured on the same rows.
 
-    `measured` has the keys "champion", "challenger" and, if measured, "baseline" and those of
-    `SEEN`. `champion` and `challenger` are the models' runs.
+    `measured` has the keys "champion", "challenger" and, if measured, "baseline" and the values
+    of `SEEN`. `champion` and `challenger` are the models' runs.
     """
     promoted, why, interval = _decision(rule, measured)
     if note := measured[CHAMPION].note:

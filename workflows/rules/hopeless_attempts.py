@@ -4,7 +4,7 @@ HTCondor restarts an evicted job forever. Restarts are useless if every start en
 Two kinds of trouble are reported:
 
 evictions   The job is evicted repeatedly for the same reason, or has lost more work than it kept.
-            The attempt fails after `MOST_WASTED` starts in a row that kept no work.
+            The attempt fails after `MOST_WASTED` starts in a row that kept no work; not a gang's.
 stuck       A job or its DAG node's script stays too long in a temporary state, or a job's agent
             gets no answer. The attempt fails if its job stays in the state `STUCK_TIMES` as long.
 
@@ -141,7 +141,10 @@ def _alike(cuts: Sequence[Execution]) -> list[Execution]:
 
 
 def _wasted_starts(job: JobFacts, now: float) -> int:
-    """Return how many last starts in a row kept no work; 0 if the present one has run longer."""
+    """Return how many last starts in a row kept no work.
+
+    Return 0 if the present start has run longer than each of them and than `_LEAST_LOST`.
+    """
     wasted: list[Execution] = []
     for cut in reversed(job.cuts):
         if job.kept(cut):

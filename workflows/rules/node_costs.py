@@ -28,8 +28,9 @@ from trialfleet.workflows.rules.cost_sums import Item, Kind
 def settled(items: Iterable[Item], lifetimes: Mapping[str, Lifetime], now: datetime) -> list[Item]:
     """Return `items` (costs of jobs), and further items for their EC2 nodes' boot and idle time.
 
-    `lifetimes` is by EC2 instance. Items of jobs on other machines stay unchanged. Running nodes
-    are charged until `now`.
+    If the jobs of a node cost more than the node, their items are scaled down. `lifetimes` is by
+    EC2 instance; items of jobs on other machines stay unchanged. Running nodes are charged until
+    `now`, or until their leases end if that is earlier.
     """
     by_node: dict[str, list[Item]] = {name: [] for name in lifetimes}
     found: list[Item] = []

@@ -59,7 +59,7 @@ def state_of(
 def is_hopeless(reason: str | None) -> bool:
     """Return whether a region ended for a reason that would recur after a resume.
 
-    Either all of its attempts failed alike, or its trainer leaves no model.
+    Either its trainer leaves no model, or all attempts failed alike for a cause inside the run.
     """
     text = reason or ""
     why = text.removeprefix(GAVE_UP)

@@ -23,7 +23,7 @@ _USED = re.compile(r"usage: (\d+) megabytes")
 
 
 def over_limit(code: int | None, reason: str, places: Mapping[str, str]) -> str:
-    """Return why a job is on hold, with the study's key to raise if the job exceeded a limit.
+    """Return why a job is on hold, with the study's key to raise if it exceeded memory or disk.
 
     `places` has the `FILE:LINE` of each key in the study, if known.
     """

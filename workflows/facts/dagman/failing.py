@@ -32,9 +32,9 @@ class FailingScript:
     """A DAG node's script whose last run failed.
 
     `script` is the operation, such as `ask`. If `cause` is "storage" (the trial database) or
-    "space" (a full disk), the script is retried without limit. `times` counts the failures in a
-    row, of any cause, and `since` is the time of the first of them in ISO format. A failure for
-    another cause fails the region if `times` is then at least `TRIES`.
+    "space" (a full disk), the script is retried without limit. `times` counts the last failures in
+    a row with this `cause`. `since` is the time of the first failure in a row, whatever its cause,
+    in ISO format. `TRIES` failures with the cause "error" of a PRE or POST script fail its region.
     """
 
     node: str

@@ -151,7 +151,7 @@ def one_job(constraint: str) -> Any:
 
 
 def running_by_run() -> Counter[str]:
-    """Return the number of running jobs by their run's folder; "" counts the jobs of no run."""
+    """Return the number of jobs running in slots, by their run's folder; "" is for no run."""
     constraint = f"JobStatus == {JobStatus.RUNNING} && JobUniverse == {Universe.VANILLA}"
     jobs = schedd.query(constraint, ["TrialfleetFolder"])
     return Counter(str(ad.get("TrialfleetFolder", "")) for ad in jobs)

@@ -21,11 +21,12 @@ _MAY_LEAVE = ("out", "err", "progress.jsonl", "model", "losses", _RESULT, ENDED)
 
 
 def take_left(place: TrialFolder, package: Path, most: float = math.inf) -> None:
-    """Move a trial's files from `package` into the trial's folder; a second call changes nothing.
+    """Move a trial's files from `package` into the trial's folder, and remove the package.
 
-    If the package is damaged or its files have more than `most` bytes, a failed result with the
-    reason is written instead. Of such a package, only the note on the trial's end is kept.
-    Raises OSError, for example if the disk is full.
+    If the package is missing, an earlier call took it, and nothing changes. If it is damaged or its
+    files have more than `most` bytes, a failed result with the reason is written instead. Of such a
+    package, only the note on the trial's end is kept. Raises OSError, for example if the disk is
+    full; the next call then continues.
     """
     if not os.path.lexists(package):
         return

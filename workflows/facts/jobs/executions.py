@@ -207,7 +207,7 @@ def _parsed_by_htcondor(texts: list[bytes]) -> Iterator[JobEvent]:
 
 
 def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
-    """Return the events of each attempt, which is one submission of a job or of a gang's jobs."""
+    """Return the events by attempt (a submission of a job or a gang's jobs); [[]] if none."""
     parts: list[list[JobEvent]] = [[]]
     submitted: set[tuple[int, int]] = set()
     for event in events:

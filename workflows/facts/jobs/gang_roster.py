@@ -33,7 +33,7 @@ class Apart(NamedTuple):
     """A living agent that another agent of the gang can't reach; the gang leaves it out for now.
 
     `host` and `other` are the addresses of the two agents' machines. The agent may join again at
-    `until`, in Unix seconds, after a wait of `seconds`.
+    `until`, in Unix seconds, after a wait of `seconds`. The next wait is longer.
     """
 
     token: str
@@ -51,6 +51,7 @@ class Roster:
         cluster: the cluster of the gang's jobs; agents of other clusters ignore the roster.
         generation: the number of the present set of ranks, from 1.
         since: when `state` began, in Unix seconds.
+        trial: the trial's name; empty while it is unknown.
         turn: the number of the gang's request for a trial to which `trial` is the answer.
         first: the generation in which the trial began.
         members: the seats by rank; while a generation forms, the previous generation's seats.
@@ -61,6 +62,7 @@ class Roster:
         failures: how often workers in living jobs have failed since the last checkpoint.
         code: the trial's exit code, or minus the signal's number; None until the trial ends. In the
             state "done", the exit code with which the agents are to leave.
+        over: the limit that the trial exceeded: memory, time or disk; None if none.
         result: the name of the package (files of one rank) with the trial's result.
     """
 

@@ -41,7 +41,7 @@ class JobFacts:
         machine: the machine on which the job runs or last ran; empty if it never ran.
         starts: the job's starts in this attempt; None if its log was not read.
         checkpointed: whether the current trial has a checkpoint with files.
-        is_rank: whether the job is one of a gang, whose jobs train one trial together.
+        is_rank: whether the job is one of a gang, whose failures the gang's keeper limits.
         asked: since when the job's agent waits for an answer, in Unix seconds; None if it doesn't.
     """
 

@@ -31,17 +31,18 @@ class Job:
 
     An attempt is one submission of the job. A continuation from a checkpoint is another execution
     in the same attempt. A gang, whose jobs train one trial together, has an execution for each job.
-    Seconds and costs are sums over all attempts, unless the name begins with `last`. `machine`,
-    `slot` and `ended` are the last attempt's. Times are in Unix seconds.
+    Seconds and costs are sums over all attempts, unless the name begins with `last`. `started` is
+    the first attempt's; `machine`, `slot` and `ended` are the last one's. Times are in Unix
+    seconds.
 
     Attributes:
         cpu_seconds: None if HTCondor reports 0, because the job ended before the first measurement.
-        memory_mb: the trial's maximum memory.
+        memory_mb: the trial's maximum memory; shared memory counts once if HTCondor measures that.
         attempts: the number of attempts; 0 if unknown.
         usd: the cost of the time in slots; None if a price is unknown.
         lost_usd: the part of `usd` for failed attempts and interrupted executions, even if a
             checkpoint saved some of their work.
-        ranks: for a gang, how many of its jobs trained at the end.
+        ranks: for a gang, how many of its jobs trained at the end; from its roster, not the log.
         generations: for a gang, how often a set of its jobs began to train.
     """
 

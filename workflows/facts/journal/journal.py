@@ -1,8 +1,8 @@
 """The journal of a study's days: each region's outcome on each day, recorded once.
 
-Several processes may use the SQLite file. A second record of the same region, day and attempt is
-ignored. No region succeeds twice on one day. An attempt's regions, run and deadline are recorded
-before its work begins. So after a crash it continues unchanged.
+Several processes may use the SQLite file. Outcomes never change: a second record of the same
+region, day and attempt is ignored. No region succeeds twice on one day. An attempt's regions, run
+and deadline are recorded before its work begins. So after a crash it continues unchanged.
 """
 
 from __future__ import annotations

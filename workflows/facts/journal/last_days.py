@@ -39,7 +39,7 @@ class StudyDays:
     Attributes:
         begun: the newest day that has begun.
         ended: the time at which an attempt last ended; None if none has ended.
-        regions: the last day of each region that had one in the month before `begun`.
+        regions: the last day of each region that had one in the month up to `begun`.
         daily: the study's section `daily:`; None if the study's file can't be read or has none.
         models: for each current model, the time from which its age counts.
         awaiting: for each model that waits for approval, the time since which it waits.

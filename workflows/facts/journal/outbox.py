@@ -135,7 +135,7 @@ class Outbox:
             )
 
     def settled(self) -> list[str]:
-        """Return the ids of the events whose deliveries have all been sent or abandoned."""
+        """Return the ids of the events with deliveries that have all been sent or abandoned."""
         query = "SELECT event FROM deliveries GROUP BY event HAVING SUM(state = 'waiting') = 0"
         with self._open() as connection:
             return [row["event"] for row in connection.execute(query)]

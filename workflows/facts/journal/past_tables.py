@@ -22,8 +22,8 @@ _PROFILE = TypeAdapter(DayProfile)
 def past_tables(folder: DailyFolder, day: date, most: int) -> dict[str, list[DayProfile]]:
     """Return the profiles of each region's tables on past days with a model, oldest first.
 
-    Each region has at most `most` profiles, from the 92 days before `day`. Raises TrialfleetError
-    if the journal can't be read.
+    Each region has at most `most` profiles, the newest from the 92 days before `day`. Raises
+    TrialfleetError if the journal can't be read.
     """
     if not folder.journal.exists():
         return {}

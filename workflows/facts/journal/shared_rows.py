@@ -1,10 +1,11 @@
 """The lease and the journal that two managers share in a study's PostgreSQL database.
 
 Only the lease's holder works on the study's daily runs, and renews the lease meanwhile. The other
-manager may take an expired lease. Each change of the holder increases the lease's token by one. A
-row is written only in a transaction that finds the writer's own token in the lease. So a manager
-that was interrupted, and lost the lease meanwhile, writes nothing afterwards (a fencing token,
-Kleppmann, "How to do distributed locking", 2016). Times are the database's, not the managers'.
+manager may take an expired lease. Each change of the holder increases the lease's token by one.
+`write` writes only in a transaction that finds the writer's own token in the lease. So a manager
+that was interrupted, and lost the lease meanwhile, records nothing afterwards (a fencing token,
+Kleppmann, "How to do distributed locking", 2016). Only `note`, for sent alerts, needs no lease.
+Times are the database's, not the managers'.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ class SharedRows:
             self._insert(connection, rows)
 
     def news(self) -> list[Row]:
-        """Return the rows that were written since the last call of `news`, oldest first."""
+        """Return the rows written since the last call of `news`, at first all; oldest first."""
         new = (_ROWS.c.study == self.study) & (_ROWS.c.number > self._read_up_to)
         query = sqlalchemy.select(_ROWS).where(new).order_by(_ROWS.c.number)
         with self._errors(), self._engine.connect() as connection:

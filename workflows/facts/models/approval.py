@@ -88,7 +88,7 @@ def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
 
 
 def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
-    """Return why the model in `published` (published.json) isn't current; None if it's current."""
+    """Return `reason_kept_out`, with the present state of a model that was to be approved."""
     why = reason_kept_out(published)
     if why is None or "awaits_approval" not in published:
         return why

@@ -29,7 +29,7 @@ def models_folder_of(study: Study, slug: str) -> Path:
 
 
 def models_folder_in(publish: str, study: str, slug: str) -> Path:
-    """Return the folder of a region's models; InputError if a published model is in its place."""
+    """Return a region's folder of models; InputError if it or its parent is a published model."""
     models_folder = Path(publish) / study / slug
     for folder in (models_folder.parent, models_folder):
         if (folder / PROVENANCE).exists():
@@ -77,7 +77,7 @@ def champion_of(models_folder: Path, study: str) -> Path | None:
 
 
 def reason_not_latest(record: Path) -> str | None:
-    """Return why the model of `record` isn't current; None if it's current, or `record` is missing.
+    """Return `reason_kept_out` for the content of `record`; None if `record` is missing.
 
     `record` is a published.json. Raises InputError if it is damaged.
     """
@@ -87,7 +87,7 @@ def reason_not_latest(record: Path) -> str | None:
 
 
 def reason_kept_out(published: Mapping[str, Any]) -> str | None:
-    """Return why the model of `published` (published.json) isn't current; None if it's current."""
+    """Return why a model was not made current, by its published.json; None if it was, or is now."""
     path, why = Path(published["path"]), published.get("not_latest")
     if why is None or (path.parent / LATEST).resolve() == path.resolve():  # changed by a person
         return None
@@ -101,7 +101,7 @@ def current_model(published: Path) -> Path | None:
 
 
 def previous_model(published: Path) -> Path | None:
-    """Return the newest of the region's models that are older than `published`; None if none is.
+    """Return the newest of the region's models known to be older than `published`, else None.
 
     Raises OSError if the region's folder of models can't be read.
     """
@@ -113,7 +113,7 @@ def previous_model(published: Path) -> Path | None:
 
 
 def other_models(published: Path) -> dict[Path, datetime]:
-    """Return the region's complete models except `published`, each with its `as_of_model`."""
+    """Return the `as_of_model` of the region's complete models except `published`, where known."""
     others = (model for model in models_in(published.parent) if model.name != published.name)
     return {model: time for model in others if (time := as_of_model(model)) is not None}
 

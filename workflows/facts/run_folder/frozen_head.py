@@ -47,14 +47,17 @@ def check_place(found: Path, planned: Path) -> None:
 
 
 def head_of(folder: RunFolder) -> FrozenHead:
-    """Return the main facts in a run's study.yaml; InputError if it is missing or was moved."""
+    """Return the main facts in a study.yaml; InputError if the run is missing, damaged or moved."""
     head = read_head(folder.study)
     check_place(folder.root, Path(head.folder))
     return head
 
 
 def read_head(path: Path) -> FrozenHead:
-    """Return the main facts in a study.yaml or its JSON copy; InputError if both are unreadable."""
+    """Return the main facts in a study.yaml, from its JSON copy if that is up to date.
+
+    Raises InputError if the study.yaml is missing or damaged.
+    """
     try:
         frozen = read_copy(path)
         study, day = frozen["study"], frozen.get("day")

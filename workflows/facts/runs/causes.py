@@ -1,7 +1,7 @@
 """The causes of failed attempts at a region's trials.
 
 The trial database has each failed attempt, even if a later attempt at the trial completed. Errors
-that differ only in numbers (a value, an address, a job's folder) have the same cause.
+that differ only in numbers have the same cause, except if exit codes or signals differ.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class Cause:
     """A cause of failed attempts.
 
     Attributes:
-        error: the latest attempt's error.
+        error: the error of the latest attempt with this cause.
         of: the number of all failed attempts, whatever their cause.
-        log: the latest attempt's standard error, or HTCondor's log of that attempt.
-        blame: "node" if a machine made the latest attempt fail, which costs no retry; empty if not.
+        log: the path of that attempt's standard error, or of HTCondor's log of it.
+        blame: "node" if a machine made that attempt fail, which costs no retry; empty if not.
     """
 
     error: str

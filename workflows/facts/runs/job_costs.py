@@ -28,7 +28,7 @@ _LOST = tuple(f'"{end}"' for end in End if end.is_lost)
 
 
 def noted_job(place: TrialFolder) -> dict[str, Any]:
-    """Return the content of job.json of a full training or gate; empty if it is damaged.
+    """Return the content of job.json of a full training or gate; empty if missing or damaged.
 
     The job's event log has the same facts.
     """
@@ -43,7 +43,7 @@ def trial_stays(
 ) -> list[Stay]:
     """Return the executions of a trial; one without an end lasts until `now`.
 
-    If `now` is None, it lasts until its last event.
+    If `now` is None or the trial has ended, it lasts until its last event.
     """
     is_over = trial.state.is_finished()
     if is_over and (noted := stays_of(trial.user_attrs.get("job") or {})):

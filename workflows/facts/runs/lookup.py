@@ -91,8 +91,8 @@ def find_run(name: str | None, *, planned: bool = False) -> Path:
     """Return the folder of a run; if none or several match, an InputError names the existing runs.
 
     Args:
-        name: the run's folder, its id, or STUDY/RUN-ID; or a unique beginning of these. A study's
-            name means its newest run; None means the newest of all runs.
+        name: the run's id, STUDY/RUN-ID, or a unique beginning of these; or its folder, which is
+            not checked. A study's name means its newest run; None means the newest of all runs.
         planned: whether the newest run is first sought among those that were not submitted;
             otherwise it is first sought among those that were.
     """
@@ -170,7 +170,8 @@ def find_model(name: str) -> Path:
 
     `name` is a model's folder, or RUN/REGION, where RUN is an id or its beginning. A region's
     folder of models means the current model there. STUDY/REGION, or a region of only one study,
-    means the current model in the folder to which the newest run published.
+    means the current model in the folder to which the newest run published. A folder given by its
+    path is not checked.
     """
     _check_here(name)
     place = Path(name)
@@ -282,7 +283,7 @@ def _folders_by_study(region: str, runs: list[FoundRun]) -> dict[str, Path]:
 def models_folders_here(study: str | None = None, region: str | None = None) -> list[Path]:
     """Return the folders of models in publish folders here; only of `study` and `region` if given.
 
-    If a folder has no current model, it is included if its first model waits for approval.
+    A folder with no current model is included if a model there waits or waited for approval.
     """
     slug = glob.escape(region_slug(region)) if region else "*"
     marks = (
@@ -323,7 +324,7 @@ def _model_alone(region: str) -> Path:
 def models_of(name: str) -> list[Path]:
     """Return the model that `name` means in `find_model`, or all models of the run `name`.
 
-    Raises InputError if `name` means only a region, or nothing.
+    Raises InputError if `name` means only a region or nothing, or if the run has no models.
     """
     from trialfleet.workflows.facts.models.listing import runs_with_models
 

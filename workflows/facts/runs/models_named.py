@@ -17,7 +17,7 @@ from trialfleet.workflows.facts.runs.lookup import find_models_folder, models_fo
 
 @dataclass(frozen=True, kw_only=True)
 class RegionModels:
-    """The published models of a region, oldest first, in `folder`, which also has `latest`."""
+    """The published models of a region, oldest first; `folder` has `latest` if one is current."""
 
     study: str
     region: str
@@ -46,7 +46,8 @@ def models(
         study: only of this study.
 
     Raises:
-        InputError: there is no such region or study, or the folder has no models.
+        InputError: there is no region or study `name`, or the folder has no models. Without
+            `name`, the result may be empty instead.
     """
     named = models_folders_named(os.fspath(name), study) if name else models_folders_here(study)
     return [
@@ -64,7 +65,8 @@ def models_folders_named(name: str, study: str | None = None) -> list[Path]:
     """Return the folder of a region's models, or all such folders of a study or a publish folder.
 
     `name` is a region as in `find_models_folder`. If there is no such region, `name` is a study,
-    the folder of a study's models, or a publish folder. Raises InputError if there are no models.
+    the folder of a study's models, or a publish folder. With `study`, `name` can only be a region.
+    Raises InputError if there are no models.
     """
     try:
         return [_with_models(name, study)]

@@ -37,7 +37,7 @@ def trials_reader(folder: RunFolder, study: Study, *, brief: bool = False) -> Re
 
 
 class _OwnFile:
-    """A reader of the database in a run's folder; it raises OptimizerError if that was emptied."""
+    """A reader of a run's own database; all but `some` raise OptimizerError if it was emptied."""
 
     def __init__(self, folder: RunFolder, *, brief: bool) -> None:
         self._folder = folder
@@ -98,7 +98,10 @@ def not_ours(frozen: FrozenStudy, folder: RunFolder, owner: Owner) -> str:
 
 
 def check_ours(frozen: FrozenStudy, folder: RunFolder) -> None:
-    """Claim a run's Optuna studies in a shared database; InputError if another manager has them."""
+    """Claim a run's Optuna studies in a shared database; InputError if another manager has them.
+
+    Without a shared database, only raise OptimizerError if the run's own file was emptied.
+    """
     if not frozen.study.storage:
         check_not_emptied(folder)
         return  # the file is the run's own; the service checks before it writes
@@ -116,7 +119,10 @@ def other_manager(frozen: FrozenStudy, folder: RunFolder) -> Owner | None:
 
 
 def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
-    """Return whether another manager took over a daily run; True if the database is unreachable."""
+    """Return whether another manager took over a daily run; True if the database is unreachable.
+
+    Return False, without asking, if the study has no `takeover_after`.
+    """
     daily = frozen.study.daily
     if daily is None or daily.takeover_after is None:
         return False
