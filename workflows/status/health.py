@@ -308,7 +308,10 @@ def _untaken(folder: RunFolder) -> list[str]:
 
 @dataclass(frozen=True)
 class Submission:
-    """The last submission, of a region's graph or (None) the whole, and if HTCondor accepted it."""
+    """The last submission of a run: of a region's graph, or of the whole if `region` is None.
+
+    `handed_over` says whether HTCondor has accepted it.
+    """
 
     region: str | None
     handed_over: bool

@@ -99,7 +99,7 @@ class Budget(Section):
 
     @property
     def startup(self) -> int:
-        """The number of trials before the Gaussian process chooses; unset, 10 or all `trials`."""
+        """The number of trials before the Gaussian process chooses; without a value, 10 or fewer."""
         return min(self.startup_trials or 10, self.trials)
 
     @property
