@@ -72,9 +72,9 @@ class Checksums:
         return {"path": str(path), **state._asdict(), "sha256": checksum}
 
     def checksum(self, path: Path, state: FileState) -> str | None:
-        """Return a file's checksum; None if its state isn't `state`, or it is too large.
+        """Return the checksum of a file in the state `state`; OSError if it can't be read.
 
-        Raises OSError if the file can't be read.
+        If the cache lacks it: None if the file is in another state now, or is too large.
         """
         key = (str(path), state)
         if key not in self._known and state.bytes <= self._left:

@@ -43,7 +43,7 @@ def watch_to_the_end(run: Run) -> NoReturn:
 
 
 def show_end(run: Run, ended: RunStatus) -> NoReturn:
-    """Show the results of an ended run, with paths of its files; exit with 1 if the run failed."""
+    """Show an ended run's results, with paths of its files; exit with 0 if it is done, else 1."""
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.facts.runs.spending import has_autoscaler_ended
     from trialfleet.workflows.rules.states import RunState

@@ -25,7 +25,7 @@ class BesideEarlier(NamedTuple):
 def beside_earlier(published: Path, study: Study) -> BesideEarlier:
     """Return the metric's values for a published model and for the region's previous model.
 
-    If a gate measured both models, on the same rows, the values are the gate's. Otherwise each is
+    If a gate measured the models, on the same rows, the values are the gate's. Otherwise each is
     from the model's own full training, on different rows. Raises OSError if the folder of the
     region's models can't be read.
     """

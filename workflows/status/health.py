@@ -238,7 +238,7 @@ class _Dagman:
 
 
 def _orphans(folder: RunFolder, dagmans: list[Ad]) -> list[Fault]:
-    """Return faults of DAGMan processes that have no job in the queue; they block new DAGMans."""
+    """Return faults of DAGMan processes with no job, or only a waiting one; they block new ones."""
     waits = {JobStatus.IDLE, JobStatus.HELD}
     served = {ad.get("TrialfleetRegion") for ad in dagmans if ad["JobStatus"] not in waits}
     what = "its DAGMan has no job in the queue"
@@ -308,7 +308,10 @@ def _untaken(folder: RunFolder) -> list[str]:
 
 @dataclass(frozen=True)
 class Submission:
-    """The last submission of a run's or a region's graph, and whether HTCondor has accepted it."""
+    """The last submission of a run: of a region's graph, or of the whole if `region` is None.
+
+    `handed_over` says whether HTCondor has accepted it.
+    """
 
     region: str | None
     handed_over: bool

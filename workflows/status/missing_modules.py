@@ -39,7 +39,8 @@ print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name
 def how_to_install(words: str, study: Study) -> str:
     """Return how to install the module that an error reports as missing; empty for other errors.
 
-    If the trainer's Python is on this machine, the text names all modules that it lacks.
+    If the trainer's Python is on this machine, the text also names other missing modules that the
+    trainer's files import.
     """
     found = _NO_MODULE.search(words)
     if found is None or not isinstance(study.trainer, Trainer):

@@ -1,4 +1,4 @@
-"""The status of a run, from its study, the job queue and DAGMan's files.
+"""The status of a run, from its trial database, the job queue and DAGMan's files.
 
 Each source may be unreachable, so a run's status can be read even after its pool is removed.
 """
@@ -145,10 +145,10 @@ class _Decided:
 
 
 class StatusReader:
-    """Reader of a run's status for repeated use; it reads each finished trial only once.
+    """Reader of a run's status for repeated use; it reads most finished trials only once.
 
-    A reader changes nothing, so any number of readers may read a run while it runs. `brief` leaves
-    out the trials' curves, parameters and metrics.
+    A reader changes nothing, so any number of readers may read a run while it runs. With `brief`,
+    a snapshot's trials may lack their curves, parameters and metrics.
     """
 
     def __init__(self, folder: RunFolder, *, brief: bool = False) -> None:

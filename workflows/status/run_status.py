@@ -27,6 +27,7 @@ class RegionStatus:
         stage: the word that all views show for the region's state.
         phase: "waiting", "trials", "best", "gate", "publish" or "done".
         done: the number of complete trials.
+        failed: the number of permanently failed trials.
         pruned: the number of trials abandoned through no fault of their parameters.
         running_trials: the progress of each running trial and of a running full training.
         queued: the number of trials whose job waits for a slot or whose parameters are being

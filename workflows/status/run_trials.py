@@ -190,9 +190,10 @@ def _amount(value: Any) -> float | None:
 
 
 class RunTrials:
-    """Reader of a run's trials; it reads each finished trial from the trial database only once.
+    """Reader of a run's trials for repeated use; it reads most finished trials only once.
 
-    `brief` leaves out curves and other parts that status and costs don't need.
+    With `brief`, `read` and `all` may leave out curves and other parts, which status and costs
+    don't need.
     """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy, *, brief: bool = False) -> None:

@@ -85,7 +85,7 @@ def _running_trial(
 
 
 def _last_report(place: TrialFolder, metric: str) -> tuple[int, float | None] | None:
-    """Return a trial's last report; None if its job trains another trial at present."""
+    """Return a trial's last report; None without one, or if its job now trains another trial."""
     order = read_order(place)
     if place.is_shared and (order is None or order.name != place.root.name):
         return None

@@ -79,7 +79,8 @@ class WorkReader:
     ) -> tuple[Work, dict[str, float | None]]:
         """Return a run's work so far, and each region's cost: None if no price is known.
 
-        `queued` is None if the queue is unreachable. `jobs` are the jobs in the queue.
+        `queued` is None if the queue is unreachable. `jobs` are the jobs in the queue. `now` is in
+        Unix seconds.
         """
         running = queued.running if queued else frozenset()
         useless = {job.node for job in jobs if job.starts and not job.checkpointed}

@@ -181,7 +181,7 @@ class RunsDay(BaseModel):
     """The day that a run is for, as stored in the run's folder.
 
     `date` replaces `{date}` in the study's paths of data. No trial starts after `deadline`.
-    `settings` maps each region to a hash of all its settings that affect training, except its data.
+    `settings` maps each region to a hash of its training's inputs (settings, code), except data.
     """
 
     date: date

@@ -99,7 +99,7 @@ class Budget(Section):
 
     @property
     def startup(self) -> int:
-        """The number of trials before the Gaussian process chooses; 10 if an old run sets none."""
+        """The number of trials before the Gaussian process chooses; if none is set, at most 10."""
         return min(self.startup_trials or 10, self.trials)
 
     @property

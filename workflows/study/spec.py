@@ -306,8 +306,8 @@ class Study(Section):
     def dated(self, day: date | None) -> tuple[Study, date | None]:
         """Return the study with `{date}` in its data replaced by `day`, and the day used.
 
-        If `day` is None, it is today in the study's time zone. If no path of the data contains
-        `{date}`, study and `day` are returned unchanged.
+        If `day` is None, it is today in the zone of `daily`, by default the machine's. If no path
+        of the data contains `{date}`, study and `day` are returned unchanged.
         """
         if not self.is_dated:
             return self, day

@@ -28,7 +28,7 @@ def command_problems(
 ) -> Iterator[tuple[int, str]]:
     """Yield (index, problem) for each word of `command` that names a file missing in the sandbox.
 
-    The sandbox, a trial's working folder, has only `files` (paths) and `data` files (names).
+    The sandbox, a trial's working folder, has `files` (paths), `data` (names) and `CONTRACT`.
     """
     sent = {Path(file).name: Path(file) for file in files}
     there = {*sent, *data, *CONTRACT}

@@ -74,7 +74,7 @@ def as_people_write_numbers(values: pl.Series) -> str:
 
 
 def with_units(values: pl.Series) -> str:
-    """Return advice if nearly all texts of a column have a unit or mark, such as 12 kg; else "".
+    """Return advice if many texts, nearly all of a column, have a unit or mark (12 kg); else "".
 
     A column of marked numbers may also have plain numbers.
     """

@@ -120,7 +120,7 @@ def build_table(
 
 
 def describe(table: Table) -> Description:
-    """Return a table's description; fields that need its file, such as `ignored`, stay empty."""
+    """Return a table's description; what only its file shows is empty, or partial (`missing`)."""
     table = table.used()
     columns, values = table.columns, table.target
     missing = np.isnan(table.numeric).sum(0)

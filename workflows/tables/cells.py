@@ -94,8 +94,8 @@ def recognise(values: pl.Series) -> tuple[str | None, pl.Series]:
     """Return the kind of a column's cells, and the cells.
 
     A text column has the kind "text" unless all its cells are numbers, or all are dates, times or
-    booleans. Texts of numbers, dates and times become floats. The kind is None if no model can use
-    the column's type.
+    booleans. Numbers such as 01234 are text. Texts of numbers, dates and times become floats. The
+    kind is None if no model can use the column's type.
     """
     if values.dtype != pl.String:
         return _kind_of_type(values), values
@@ -253,7 +253,7 @@ def codes(values: pl.Series, vocabulary: Iterable[str]) -> pl.Series:
 
 
 def _unread(values: pl.Series, found: pl.Series) -> pl.Series:
-    """Return a mask of cells that have text in `values`, but could not be converted to `found`."""
+    """Return a mask of cells with a value in `values`, not only blanks, but none in `found`."""
     unread = found.is_null() & values.is_not_null()
     if values.dtype == pl.String and unread.any():
         unread &= values.str.strip_chars() != ""

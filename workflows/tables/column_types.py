@@ -23,8 +23,8 @@ class Feature:
     """The role of a column in the model.
 
     Attributes:
-        kind: the kind of the cells, as from `cells.recognise`, or the format that the study gives.
-        values: the cells; numbers, dates and times are converted to numbers.
+        kind: the kind as which the cells are read, see `cells`, or the format that the study gives.
+        values: the cells; for a numeric column, texts are converted to numbers or dates.
         why: why models don't use the column; empty if they do. Unless `role` is "ignore", even an
             unused column is stored in the region's table.
         note: doubts about an inferred role, for people; may be empty.
@@ -45,8 +45,8 @@ class Feature:
 def feature_of(values: pl.Series, override: Role | None, trained: pl.Series) -> Feature:
     """Return the role of a column: `override`, as given by the study, or the inferred role.
 
-    `values` are the cells from `without_nulls`, converted if the study gives a format. `trained` is
-    True for training rows.
+    A named column without values is always ignored. `values` are the cells from `without_nulls`,
+    converted if the study gives a format. `trained` is True for training rows.
     """
     is_named = values.name and not UNNAMED.fullmatch(values.name)
     if values.null_count() == len(values) and override != "ignore" and is_named:

@@ -56,7 +56,7 @@ class CsvRows:
     """An open CSV file.
 
     Attributes:
-        header: the header's cells; line breaks in a cell become LF.
+        header: the header's cells, unchanged except that CR LF in a cell becomes LF.
         names: the columns' names, which are all different.
         frames: the rows as text, in batches; empty cells are null.
     """
@@ -69,7 +69,11 @@ class CsvRows:
 
 @contextmanager
 def opened_csv(path: Path) -> Iterator[CsvRows]:
-    """Open a CSV file or a pipe, and yield its rows; TableError, also while `frames` are read."""
+    """Open a CSV file or a pipe, and yield its rows.
+
+    Raises TableError for invalid CSV, also while `frames` are read. Raises OSError if the file
+    can't be read.
+    """
     with path.open("rb") as file:
         yield _parse(_unpacked(file))
 

@@ -31,7 +31,7 @@ class DayProfile:
         categories: the number of rows of each category that training rows have, by column.
         classes: the share of rows of each class; empty for a regression.
         quantiles: the quantiles of a regression's target, in twenty steps.
-        labels: the score for how well columns predict the target; None if not computed.
+        labels: the score for how well columns predict the target; None if unknown.
     """
 
     rows: int

@@ -1,7 +1,7 @@
 """Dates and times (moments) in the forms of databases, programs and people.
 
-A form is read if month and day can't be confused. For another form, advice names the strftime
-format to write in `table.columns`.
+A form is read if month and day can't be confused. For other forms there is advice, if possible with
+the strftime format to write in `table.columns`.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def by_form(values: pl.Series, form: str) -> pl.Series:
 
 
 def as_people_write_dates(values: pl.Series) -> str:
-    """Return advice if a text column has dates in a form that isn't read, else ""."""
+    """Return advice if most texts of a column are dates in a form that isn't read, else ""."""
     present = different_texts(values)
     dates = present.filter(present.str.contains(_LIKE_DATES) & moments(present).is_null())
     if not len(dates) or len(dates) < (1 - FEW_TEXTS) * len(present):

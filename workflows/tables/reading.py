@@ -15,7 +15,7 @@ NPZ = (".npz",)
 
 
 def format_of(name: str) -> str:
-    """Return "csv", "parquet" or "npz" by the ending of a file's name; TableError for others."""
+    """Return "csv", "parquet" or "npz" by the ending of a name or URL; TableError for others."""
     for form, endings in [("csv", CSV), ("parquet", PARQUET), ("npz", NPZ)]:
         if name.lower().endswith(endings):
             return form
@@ -25,7 +25,10 @@ def format_of(name: str) -> str:
 
 
 def read_rows(path: Path, form: str) -> pl.DataFrame:
-    """Return all rows of a file, CSV as text; TableError if the file is invalid or has no rows."""
+    """Return all rows of a file, CSV as text.
+
+    Raises TableError if the file is invalid or has no rows. Raises OSError if it can't be read.
+    """
     frame = read_csv(path) if form == "csv" else _read_parquet(path)
     if not len(frame):
         raise TableError("has a header and no rows" if frame.columns else "is empty")

@@ -182,7 +182,7 @@ def status_view(status: FleetStatus) -> RenderableType:
 
 
 def status_line(status: FleetStatus) -> str:
-    """Return a line that counts a fleet's nodes by stage, and each node's `why`, if it has one."""
+    """Return a line with the number of nodes by stage, and a line for each node with a `why`."""
     waits = [
         f"{node.instance.id}: {node.why.split(';')[-1].strip()}"
         for node in status.nodes

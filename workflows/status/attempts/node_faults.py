@@ -1,8 +1,8 @@
 """Failed attempts for which a machine or HTCondor is to blame; they cost no retry.
 
-Three sources identify such attempts: HTCondor's hold code, the last line of the trainer's output,
-and the machine's own ClassAd in the pool. A broken machine may be recognised only after the third
-failed job. Its earlier failures then count as its fault, too.
+Three sources identify such attempts: HTCondor's hold code, the trainer's error or last line of
+output, and the machine's own ClassAd in the pool. A broken machine may be recognised only after the
+third failed job. Its earlier failures then count as its fault, too.
 """
 
 from __future__ import annotations

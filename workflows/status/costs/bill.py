@@ -138,11 +138,12 @@ def _item(whose: Item, kind: Kind, stay: Stay) -> Item:
 
 
 def overhead(place: RunFolder, now: datetime) -> CostSum | None:
-    """Return the cost of a run's share of its fleet's EC2 nodes, mainly `boot` and `idle`.
+    """Return a run's costs, with its share of its fleet's EC2 nodes in `boot` and `idle`.
 
     AWS is not asked: the nodes are from autoscalers' last reports and `fleet down`'s records. None
-    if these have no node of the run. The cost is shared with other runs of this study and of
-    studies in folders next to it. Nodes that still run are charged until `now`.
+    without a fleet, or if these have no node of the run. Boot and idle time is shared with other
+    runs of this study and of studies in folders next to it. Nodes that still run are charged until
+    `now`.
 
     Raises:
         OptimizerError: the run's trials can't be read.
