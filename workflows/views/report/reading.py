@@ -89,7 +89,8 @@ class RegionFacts:
 def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
     """Return a run's report; OptimizerError if the trial database is unreadable or lost.
 
-    `finished` is the run's end. If None, the report has no end and no wall time.
+    `finished` is the run's end. If None, the report has no end and no wall time. Raises InputError
+    if a record of the run is damaged.
     """
     snapshot = StatusReader(folder).snapshot()
     if snapshot.storage_away:
@@ -149,7 +150,7 @@ def _report(
 
 
 def _overhead(folder: RunFolder, study: Study, now: datetime) -> CostSum | None:
-    """Return the run's share of the cost of nodes without a job; None without a known node."""
+    """Return the run's share of the cost of nodes without a job; None without a fleet or nodes."""
     if study.fleet is None:
         return None
     from trialfleet.workflows.status.costs.bill import overhead  # imports boto3

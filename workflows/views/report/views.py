@@ -276,7 +276,7 @@ SHOW = Switch("show", "Show", (("value", "Values"), ("gain", "Gain")), "value")
 
 
 def switches(scale: Scale, of: str = "") -> list[Switch]:
-    """Return the choices for an axis: a logarithmic scale, and hiding outliers, if possible."""
+    """Return the choices for an axis: a logarithmic scale and hiding outliers, each if possible."""
     found = []
     if scale.log:
         options = (("linear", "Linear"), ("log", "Log"))
