@@ -60,7 +60,7 @@ def worse_of(objective: Comparison, report: Comparison) -> str | None:
 
 
 def unreported(metric: str, regions: Sequence[RegionReport]) -> str:
-    """Return a note if `metric`, by which settings are compared, was never reported; else ""."""
+    """Return a note if there are complete trials, but none reported `metric`; otherwise ""."""
     complete = [trial for region in regions for trial in region.trials if trial.state == "complete"]
     reported = sorted({name for trial in complete for name in trial.metrics})
     is_objective = any(region.objective.metric == metric for region in regions)

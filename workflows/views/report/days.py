@@ -33,7 +33,7 @@ def days_of(folder: DailyFolder, last: date | None = None) -> tuple[DayView, ...
 def days_of_run(
     folder: DailyFolder, day: date, run: str, regions: Iterable[RegionStatus]
 ) -> tuple[DayView, ...]:
-    """Return the study's last days up to `day`, with the failed regions of the run `run` added.
+    """Return the study's last days up to `day`, with failed and stopped regions of `run` added.
 
     The study's journal of days lacks these regions while the run writes its report.
     """

@@ -13,10 +13,11 @@ _ENDS = {"low": "lower", "high": "upper"}
 
 
 def edges_of(regions: Sequence[RegionReport]) -> str:
-    """Return advice on parameters whose best value is at a range's end in half of the regions.
+    """Return advice on parameters with best values at an end in half of the regions; may be empty.
 
-    A best value that equals the default doesn't count, because tuning didn't move it. A region
-    without a gain doesn't count, because the best of about equal trials is random.
+    Only regions with `LEAST_TRIALS` completed trials count. A best value that equals the default
+    doesn't count, because tuning didn't move it. Values of a region without a gain don't count,
+    because the best of about equal trials is random.
     """
     tuned = [row for row in regions if row.complete >= LEAST_TRIALS]
     found = Counter(

@@ -20,7 +20,7 @@ IMPORTANCE_BEST = 1 / 3  # of the trials
 def importance_of(
     trials: Sequence[Trial], parameters: Mapping[str, Tunable], direction: Direction
 ) -> tuple[tuple[Importance, ...], str | None]:
-    """Return parameters' importances, greatest first, and a note on why some have none.
+    """Return parameters' importances, greatest first, and a note on why some or all have none.
 
     PED-ANOVA (`optimizer/ped_anova.py`) compares a parameter's values in the best third of trials
     with those in all trials that had the parameter. At least ten trials must have had it and, as

@@ -128,12 +128,12 @@ class RegionReport:
         changed: the files of data or code that have changed since the submission.
         checks: warnings about the day's data, compared with past days.
         status: the stage, as in `states.Stage`.
-        failed: the number of failed trials, and of trials that ended because the region failed.
+        failed: the number of failed trials, and of trials that lost a retry as the region failed.
         objective: the comparison of best and default settings by the objective.
         report: the comparison of the same trials by the report metric.
         worse: a text if the tuned settings are worse than the default ones by the report metric.
         next_step: what to do if `worse` settings were published.
-        final: the metrics of the full training.
+        final: the metrics of the full training; None before publication.
         final_stays: the executions of the full training's job, oldest first; empty if unknown.
         published: the folder of the published model.
         baseline_trial: the number of the trial with the default settings.
@@ -144,7 +144,7 @@ class RegionReport:
         cause: why attempts at trials failed, as in `RegionStatus`, and which log to read.
         failures: the errors of failed trials, the most frequent first.
         taught: how much the optimiser used each task (a region of a previous run) for the last
-            trial, from 0 to 1; greatest first.
+            trial that used any, from 0 to 1; greatest first.
     """
 
     name: str
@@ -249,7 +249,7 @@ class Report(Head):
         edges: advice about parameters whose best values are at an end of their ranges in many
             regions; may be empty.
         wall_seconds: the time from the start of the run's first DAGMan job to the run's end,
-            without pauses.
+            without pauses; None if `finished` is.
         pauses: the begin and end of each pause, in Unix seconds.
         compute_seconds: the sum of the regions' compute_seconds.
         usd: the sum of the regions' costs; None if no cost is known.

@@ -56,7 +56,7 @@ class RegionFacts:
     Attributes:
         taught: how much the optimiser used previous runs, as in `RegionReport`.
         data: the region's data files.
-        final: the metrics of the full training; None before its end.
+        final: the metrics of the full training; None before publication.
         final_job: HTCondor's data on that training's job; None before its start.
         final_stays: the executions of that job.
         gate_job: HTCondor's data on the gate's job; None before its start.
@@ -65,8 +65,8 @@ class RegionFacts:
             before the first result.
         parameters: the tuned parameters of the search space.
         defaults: the default settings, without constants and inactive parameters.
-        in_force: the model that `latest` links to; None if there is none.
-        previous: a previous run's model whose metric was better; None if there is none.
+        in_force: the model that `latest` links to; None if unknown, or before publication.
+        previous: a previous run's model whose metric was better; None likewise.
     """
 
     status: RegionStatus
@@ -89,7 +89,8 @@ class RegionFacts:
 def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
     """Return a run's report; OptimizerError if the trial database is unreadable or lost.
 
-    `finished` is the run's end; None means that the run is in progress.
+    `finished` is the run's end. If None, the report has no end and no wall time. Raises InputError
+    if a record of the run is damaged.
     """
     snapshot = StatusReader(folder).snapshot()
     if snapshot.storage_away:
@@ -149,7 +150,7 @@ def _report(
 
 
 def _overhead(folder: RunFolder, study: Study, now: datetime) -> CostSum | None:
-    """Return the run's share of the cost of the fleet's nodes without a job; None if unknown."""
+    """Return the run's share of the cost of nodes without a job; None without a fleet or nodes."""
     if study.fleet is None:
         return None
     from trialfleet.workflows.status.costs.bill import overhead  # imports boto3

@@ -60,7 +60,7 @@ def _reach(values: Sequence[float], anchor: float, flat: float) -> float | None:
 
 
 def short(value: float | None, digits: int = 6) -> float | None:
-    """Return a number with `digits` significant digits, less than a pixel off; None if infinite."""
+    """Return a float to `digits` significant digits: less than a pixel off; None if not finite."""
     if value is None or not math.isfinite(value):
         return None
     return value if isinstance(value, int) else float(f"{value:.{digits}g}")

@@ -193,7 +193,7 @@ def bars_of(
 def _executions(
     at: int, number: int | None, state: str, stays: Sequence[Stay], until: float
 ) -> Iterable[Bar]:
-    """Yield a bar for each of `stays`, a job's executions; all before the last count as lost."""
+    """Yield a bar for each of `stays`, a job's executions: lost ones, or the last with `state`."""
     is_over = number is not None and TrialState(state).is_finished
     for stay in stays:
         counts = stay is stays[-1] and (is_over or not stay.end.is_lost)

@@ -256,7 +256,7 @@ def _trial_names(trials: Sequence[int]) -> str:
 
 
 def verdict(row: RegionReport) -> str:
-    """Return a note if no trial was better than the one with default settings, otherwise ""."""
+    """Return a note if other trials completed, but none beat the default settings; else ""."""
     if row.best_trial is None or row.best_trial != row.baseline_trial or row.complete < 2:
         return ""
     return f"None of {f.counted(row.complete - 1, 'other trial')} beat the default settings."
@@ -276,7 +276,7 @@ SHOW = Switch("show", "Show", (("value", "Values"), ("gain", "Gain")), "value")
 
 
 def switches(scale: Scale, of: str = "") -> list[Switch]:
-    """Return the choices for an axis: a logarithmic scale if possible, and hiding outliers."""
+    """Return the choices for an axis: a logarithmic scale and hiding outliers, each if possible."""
     found = []
     if scale.log:
         options = (("linear", "Linear"), ("log", "Log"))
@@ -369,7 +369,7 @@ def _moment(time: datetime) -> str:
 
 
 def summary_line(row: RegionReport, decimals: int | None) -> str:
-    """Return the summary of a region that isn't opened: its tuned value, and the gain."""
+    """Return the tuned report metric and gain, for a region that isn't opened; "" if unknown."""
     if row.report.tuned is None:
         return ""
     gain = "" if row.report.gain is None else f" ({f.signed(row.report.gain, decimals)})"

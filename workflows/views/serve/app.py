@@ -202,7 +202,8 @@ class Pages:
     ) -> Response:
         """Return a whole page, or only its live part if the browser names the version that it has.
 
-        The rendered live part is cached under `key`, unless `key` is None.
+        The answer is empty if that version is the newest. The rendered live part is cached under
+        `key`, unless `key` is None. `polls`: whether the page requests the live part again.
         """
         found = self._part(key, partial(_Rendered.make, request.url.path, render, polls=polls))
         seen = request.query_params.get("seen")

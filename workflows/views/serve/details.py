@@ -51,7 +51,7 @@ class RegionPage:
         report: the run's report, with this region only.
         facts: facts that the report lacks, each as label, text and tone (a CSS class).
         progress: the slot and the step of each running trial, by DAG node or trial name.
-        models: the published models, the newest first.
+        models: the last `_SHOWN_MODELS` published models, the newest first.
     """
 
     tile: views.Tile

@@ -69,8 +69,8 @@ class Gain:
 def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
     """Return the gain of a region's best settings, by the first comparison for which it has values.
 
-    - The new and the replaced model by the gate's metric, as the gate measured both on the same
-      rows.
+    - The new and the previous (or still current) model by the gate's metric, as the gate measured
+      both on the same rows.
     - The full trainings of this run and of another run's current model, by the report metric.
     - The trials with the best and with the default settings, by the report metric.
     """
@@ -123,6 +123,6 @@ def _gain(
 
 
 def verdict_of(snapshot: Snapshot, slug: str) -> Verdict | None:
-    """Return the gate's verdict on the new model of this run; None if there is none."""
+    """Return the gate's verdict on this run's new model; None if there is no readable one."""
     file = snapshot.folder.region(slug).verdict
     return unless_damaged(lambda: Verdict.from_json(read_json(file)), None)

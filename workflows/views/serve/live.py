@@ -162,9 +162,10 @@ class LiveRun:
         self._stamp: object = None
 
     def snapshot(self) -> Snapshot:
-        """Return the last snapshot, or wait for the first; raise the error if the last read failed.
+        """Return the last snapshot; raise the error if the last read failed.
 
-        A thread reads the run's changes until `_UNWATCHED` seconds after the last call.
+        Wait for a new one if there is none, or if the run changed while no thread watched it. A
+        thread reads the run's changes until `_UNWATCHED` seconds after the last call.
         """
         with self._changed:
             idle = time.monotonic() - self._watched > _UNWATCHED
@@ -276,7 +277,7 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 class LiveRuns:
-    """All runs that pages show, each read once for all pages; at most `most` are in memory."""
+    """The runs that pages show, with one reader each; the `most` last used ones are in memory."""
 
     def __init__(self, most: int = 32) -> None:
         self._most = most

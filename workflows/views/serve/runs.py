@@ -64,7 +64,7 @@ class Runs:
         raise InputError(f"the run {key!r} does not exist here")
 
     def newest_of_each(self) -> list[KnownRun]:
-        """Return each study's newest submitted run or, if none is submitted, newest planned run."""
+        """Return each study's newest submitted run, else newest planned run; or the only run."""
         if self._only:
             return [self._only]
         found: dict[str, FoundRun] = {}

@@ -147,7 +147,7 @@ class Guard:
         return hmac.compare_digest(given.encode(), self._token.encode())
 
     def _welcome(self, request: Request) -> Response:
-        """Set the token's cookie, with a page that leads to the same URL without the token.
+        """Set the token's cookie, with a page that leads to the same URL without its query.
 
         An HTTP redirect would fail: after a link on another site, browsers don't send strict
         cookies.

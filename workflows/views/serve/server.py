@@ -46,7 +46,9 @@ def serve(
     optuna-dashboard. `tell` is called with the page's URL once the page answers.
 
     Raises:
-        InputError: the address can't be used, the token can't be read, or there is no run.
+        InputError: the address or token can't be used, `named` is no run, or optuna-dashboard isn't
+            installed or has no run or trials to show.
+        OptimizerError: optuna-dashboard's trials can't be read.
     """
     token = read_token(token_file) if token_file else None
     if token is None and not is_loopback(host):
@@ -98,7 +100,7 @@ def answer_requests(app: ASGIApp, socket: Socket, begin: Callable[[], None]) -> 
 
 
 def listening(host: str, port: int) -> Socket:
-    """Return a listening socket; port 0 takes a free port. InputError if the port is unusable."""
+    """Return a listening socket; port 0 takes a free port. InputError if that is impossible."""
     try:
         return create_server((host, port), family=AF_INET6 if ":" in host else AF_INET)
     except (OSError, OverflowError) as error:

@@ -1,7 +1,7 @@
 """A copy of a run's trials for optuna-dashboard, so that edits there don't change the run.
 
-SQLite's backup makes a consistent copy of a SQLite file. If the file has changed, the next request
-makes another copy. Trials in another database are copied only once.
+SQLite's backup makes a consistent copy of a SQLite file. If the file has changed, a request makes
+another copy, at most every `REFRESH_SECONDS`. Trials in another database are copied only once.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class DayView:
     Attributes:
         open: the number of regions that have no outcome yet.
         attempts: the attempts at the day, oldest first.
-        runs: the planned runs of the attempts; empty if no region needs a run.
+        runs: the runs of the attempts that are planned and still exist; may be empty.
         outcomes: the regions' outcomes, in the order of the regions' names.
         checks: warnings about the data, compared with past days, by region.
     """
@@ -68,7 +68,7 @@ class DaysOverview:
         awaited: the reasons why the newest day still waits for data, by region.
         lease: which of two managers runs the days, and until when; None for one manager.
         database_away: why the managers' shared database is unreachable; empty if it answers.
-        undelivered: the alerts that could not be sent, a line per channel.
+        undelivered: the alerts whose sending has failed so far, a line per channel and error.
     """
 
     study: str
@@ -191,7 +191,10 @@ def hint_of(study: str, outcomes: Iterable[Outcome]) -> str:
 
 
 def to_copy(shown: DaysOverview) -> list[str]:
-    """Return lines with the commands and paths in regions' newest reasons, each in one piece."""
+    """Return a line for each command or path in the reason of a region's newest outcome.
+
+    A table would fold them.
+    """
     newest: dict[str, Outcome] = {}
     for day in shown.days:
         for one in day.outcomes:

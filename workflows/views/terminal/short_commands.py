@@ -19,7 +19,7 @@ _PROMOTE = re.compile(r"(?<=trialfleet promote )('/(?:[^']|'\"'\"')*'|/[^\s;]+)"
 
 
 def shortened(text: str) -> str:
-    """Replace the path in `trialfleet promote PATH` by RUN/REGION, if both name the same model."""
+    """Return `text` with [STUDY/]RUN/REGION for PATH in `trialfleet promote PATH`, if possible."""
     return _PROMOTE.sub(lambda found: _short(found[0], str(Path.cwd())), text)
 
 

@@ -50,7 +50,7 @@ _DIGITS = 5  # significant ones, of the greatest value in a column
 def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> RenderableType:
     """Return the view of a run's status: a line, a table of regions, problems, and next steps.
 
-    Successive views with the same `widths` never get narrower columns, so that they don't jump.
+    Until the run ends, views with the same `widths` don't get narrower columns, except the first.
     """
     title = Text.assemble(
         (status.study, "bold"),
@@ -103,7 +103,7 @@ def _words_of(region: RegionStatus) -> Iterator[tuple[str, str]]:
 def _alike(
     status: RunStatus, words_of: Callable[[RegionStatus], Iterable[tuple[str, str]]]
 ) -> dict[tuple[str, str], str]:
-    """Return the names of regions with the same note, by note and colour.
+    """Return the names of regions with the same note, by the first one's note and colour.
 
     Notes that differ only in paths and numbers count as the same.
     """
@@ -162,7 +162,7 @@ def _anew(line: str, status: RunStatus, said: set[str]) -> str:
 
 
 def _is_hopeless(region: RegionStatus) -> bool:
-    """Return whether a region failed by its trainer's fault, so that resuming can't help."""
+    """Return whether a region's trainer is at fault, so that resuming can't help."""
     if LEFT_NO_MODEL in (region.reason or ""):
         return True
     cause = region.cause

@@ -97,7 +97,7 @@ class TrialOutput:
         return "waits" if state in _WAITS else "has printed nothing yet"
 
     def follow(self, note: Say) -> None:
-        """Show output until the trial's end; `note` prints messages such as that it waits."""
+        """Show output until the trial or its run ends; `note` prints messages, as that it waits."""
         looked, said, state = -_LOOK, "", None
         while True:
             is_kept, now = self._has_ended(), time.monotonic()

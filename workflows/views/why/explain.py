@@ -110,7 +110,7 @@ def _first(lines: list[str]) -> tuple[str, ...]:
 
 
 def _with_day(region: RegionFacts, reader: RunFactsReader) -> RegionFacts:
-    """Return `region` with its newest outcome, if that has no run and is newer than this run."""
+    """Return `region` with its newest outcome, if that has no run and isn't of an earlier day."""
     folder, frozen = DailyFolder(reader.files.root.parent), reader.frozen
     if not folder.journal.exists() or frozen.day is None:
         return region

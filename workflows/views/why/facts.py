@@ -72,7 +72,7 @@ class RunFacts:
         pool_up: the command that starts the pool.
         is_supervised: whether a supervisor on this machine repairs the run; None if unknown.
         stopped_by: who stopped the run, and how.
-        owner: the other manager that owns the run; empty if this one does.
+        owner: the other manager that owns the run; empty if this one does, or if unknown.
         closed: the reasons why the access point starts no local jobs.
         unpaid: why no more money may be spent on trials (`tune`) or full trainings (`final`).
     """
@@ -131,7 +131,8 @@ class Queued:
     Attributes:
         seconds: how long the job has waited.
         blocked: whether it has a slot, but waits for files that jobs on that machine share.
-        prospects: how many slots could run the job; None if the collector doesn't answer.
+        prospects: how many slots could run the job; None if `blocked`, or if HTCondor doesn't
+            answer.
         free: the number of free slots that accept the job.
         draining: why all suitable slots drain (take no new jobs); otherwise empty.
         own: the number of running jobs of the same run.
@@ -156,8 +157,10 @@ class RegionFacts(RegionStatus):
         hours_spent: the hours since the first trial was asked for.
         moved: the last change by which `latest` began or ceased to name this run's model; None if
             no such change is known.
-        waiting: one waiting job of the region; None if no job waits, or while trials run.
-        day: the region's newest outcome in the journal of daily runs, if newer than the run.
+        waiting: one waiting job of the region; None if no job waits or is known, or while trials
+            run.
+        day: the region's newest outcome in the journal of daily runs, if it has no run, and is of
+            the run's day or a later one.
     """
 
     records: RegionRecords
@@ -175,11 +178,12 @@ class NodeFacts:
     Attributes:
         of_job: the DAG node whose job trains the trial; empty means `node` itself.
         is_end: whether it is the region's full training or gate.
-        state: the state of the trial; None if it has not begun.
+        state: the state of the trial; None without a trial, a queued job and a result.
         error: why the last attempt at the trial failed.
         stopped: the figures by which the trial was stopped early; empty if it wasn't.
         attempts: the number of failed attempts.
         before: the unfinished DAG node or trial that must end before this one; may be empty.
+        skipped: why the DAG node or trial was skipped; empty if it wasn't.
         held: why the job is on hold; empty if it isn't.
         last: the last execution of the job; None if the job never had a slot.
         leaving: why the machine of the last execution takes no trials, as that machine says.
@@ -235,7 +239,7 @@ class InstanceFacts:
 
     @property
     def stage(self) -> str:
-        """The instance's stage in `fleet status` or, if unknown, its state in the pool."""
+        """The stage in `fleet status` or, if unknown, the state in the pool; empty without both."""
         if self.node or not self.machine:
             return self.node.stage if self.node else ""
         state = self.machine.state()

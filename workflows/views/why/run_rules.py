@@ -15,9 +15,9 @@ from trialfleet.workflows.views.why.facts import RunFacts
 def blocked(
     run: RunFacts, faults: Sequence[Fault], failing: Sequence[FailingScript] = ()
 ) -> Answer | None:
-    """Return the answer for the first fault that blocks a run or one region, or None.
+    """Return the answer for the first reason that blocks a run or one region, or None.
 
-    `faults` are faults of DAGMan jobs. `failing` are the scripts of the region that fail.
+    `faults` are those of the run or the region. `failing` are the region's failing scripts.
     """
     rules: tuple[Callable[[], Answer | None], ...] = (
         lambda: _planned(run),
@@ -88,7 +88,7 @@ def _dagman(run: RunFacts, faults: Sequence[Fault]) -> Answer | None:
 
 
 def owned_elsewhere(run: RunFacts) -> Answer | None:
-    """Return the answer for a run that another manager owns; None if this one does."""
+    """Return the answer for a run that another manager owns; None if this one does, or unknown."""
     if not run.owner:
         return None
     why = f"the run belongs to another manager: {run.owner}"

@@ -39,7 +39,7 @@ class Subject:
         folder: the run's folder; for a `day`, the folder of the study's runs.
         node: the name of the DAG node or trial.
         job: the job's id, if the word is one.
-        newest: whether no run was named; then a later day without a run is considered, too.
+        newest: whether a region or node was named without a run; then days without a run count.
     """
 
     word: str
@@ -58,8 +58,8 @@ def find_subject(word: str | None, run: str | None = None) -> Subject:
     Args:
         word: a region (also STUDY/REGION or RUN/REGION), a trial, a DAG node, the id of a job or an
             instance, or a run; None means the run.
-        run: the run to search; default: the newest run here with such a region or DAG node, or a
-            newer day on which the region had no run.
+        run: the run to search, then its study's days; default: the newest run here with such a
+            region or DAG node, submitted ones first, or a newer day when the region had no run.
 
     Raises:
         InputError: there is no subject with this name; the message lists the possible names.
@@ -104,7 +104,10 @@ def _studies() -> set[str]:
 
 
 def _newest(name: str, word: str, run: str | None, study: str | None) -> Subject | None:
-    """Return the region, DAG node or trial `name` of the newest run or of a newer day, or None."""
+    """Return the region, DAG node or trial `name` of `run`, else of its study's days, or None.
+
+    If `run` is None, the newest run or a newer day counts. Submitted runs come first.
+    """
     if run is None:
         runs = [r for r in _submitted_first() if study in {None, r.study}]
         folders, days = [(r.folder, r.planned) for r in runs], _days_here(study)
