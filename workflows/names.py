@@ -1,8 +1,8 @@
 """Names of regions, made safe for DAG files, submit files and file systems.
 
 A region's name may be any text (São Paulo, "the other" one). DAGMan, HTCondor and the file system
-see its *slug*: 1 to 40 ASCII letters, digits, `-` and `_`. A name's slug never changes, and no two
-names share a slug.
+see its *slug*: 1 to 40 ASCII letters, digits, `-` and `_`. A name's slug never changes. Two names
+share a slug only if one is written like the other's slug; a study refuses such a pair.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import (
@@ -13,7 +13,8 @@ from pydantic import (
     WrapValidator,
 )
 
-from trialfleet.sections import refusal, refuse
+from trialfleet.sections import Refused, refusal, refuse
+from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.checks import RegionName
 from trialfleet.workflows.study.paths import too_many_regions
 from trialfleet.workflows.study.sections import Gang, Region, RegionGlob, Resources
@@ -34,12 +35,15 @@ def _regions(value: Any, _: ValidatorFunctionWrapHandler, info: ValidationInfo) 
         )
     if problem := too_many_regions(len(value)):
         raise refusal(problem)
+    if not isinstance(value, list) and _is_glob(value):
+        return RegionGlob.model_validate(value, context=info.context)
     if isinstance(value, list):
         names = _LISTED.validate_python(value)
-        _refuse_doubled(names)
+        _refuse_doubled(enumerate(names))
         return dict.fromkeys(names)
-    read = RegionGlob.model_validate if _is_glob(value) else _TABLE.validate_python
-    return read(value, context=info.context)
+    regions = _TABLE.validate_python(value, context=info.context)
+    _refuse_doubled((name, name) for name in regions)
+    return regions
 
 
 def _is_glob(table: Mapping[str, Any]) -> bool:
@@ -51,11 +55,22 @@ def _is_glob(table: Mapping[str, Any]) -> bool:
     return not isinstance(pattern, Mapping | Region) and (pattern is not None or len(table) == 1)
 
 
-def _refuse_doubled(names: list[str]) -> None:
-    first = {name: i for i, name in reversed(list(enumerate(names)))}
-    doubled = [(i, name) for i, name in enumerate(names) if first[name] != i]
-    if doubled:
-        refuse("regions", [((i,), f"region {name!r} is listed twice", name) for i, name in doubled])
+def _refuse_doubled(names: Iterable[tuple[int | str, str]]) -> None:
+    """Refuse names that are equal or have equal slugs; each has its place in `regions:`."""
+    first: dict[str, tuple[int | str, str]] = {}
+    problems: list[Refused] = []
+    for place, name in names:
+        at, other = first.setdefault(region_slug(name), (place, name))
+        if at != place:
+            same = f"region {name!r} is listed twice"
+            text = (
+                same
+                if other == name
+                else f"region {other!r} has this name as its folder's: choose another"
+            )
+            problems.append(((place,), text, name))
+    if problems:
+        refuse("regions", problems)
 
 
 Regions = Annotated[

@@ -225,6 +225,16 @@ SIZE = ["a number above 0 and a unit, such as 2GB; units: KB, MB, GB, TB"]
         (REGIONS, "regions: {glob: '*.*'}", [":2: regions.glob: ", "exactly one '*'", "'*.*'"]),
         (REGIONS, "regions:\n  A: {budgt: }", [":3: regions.A: ", "did you mean 'budget'?"]),
         (REGIONS, "regions: {A: 3}", [":2: regions.A: must be a table; its keys: data, ", "3"]),
+        (
+            REGIONS,
+            "regions:\n- São Paulo\n- Sao-Paulo-f00fd81d",
+            [":4: regions.1: ", "region 'São Paulo' has this name"],
+        ),
+        (
+            REGIONS,
+            "regions: {São Paulo: {}, Sao-Paulo-f00fd81d: {}}",
+            ["region 'São Paulo' has this name"],
+        ),
         (REGIONS, "regions:\n- A\n- B\n- A", [":5: regions.2: ", "'A' is listed twice"]),
         (REGIONS, "regions:\n  1: {data: x}", [":3: regions.1: ", "put it in quotes", "1"]),
         (REGIONS, "regions:\n  A:\n  1.5:", [":4: regions.1.5: ", "put it in quotes", "1.5"]),
