@@ -52,6 +52,16 @@ def test_snapshots_of_a_run_have_different_numbers_also_after_an_error(
     assert numbers == sorted(set(numbers)), "pages are cached by this number"
 
 
+def test_an_error_from_before_a_pause_is_not_shown_again(
+    run: StoredRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = LiveRun(RunFolder(run.run.folder), NodeReader())
+    with monkeypatch.context() as broken:
+        broken.setattr(live, "read", _fail)
+        live._look(None)
+    assert live.snapshot().run
+
+
 def _fail() -> Snapshot:
     raise OSError("not readable now")
 

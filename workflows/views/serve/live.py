@@ -171,6 +171,7 @@ class LiveRun:
             idle = time.monotonic() - self._watched > _UNWATCHED
             self._watched = time.monotonic()
             if self._thread is None:
+                self._error = None
                 if idle:
                     self._snapshot = self._snapshot if self._is_as_it_was() else None
                 self._thread = threading.Thread(target=self._watch, daemon=True)
