@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
+from collections.abc import Iterable, Iterator
 
 MAX_REGION_NAME = 200
 NO_MODELS = "none"  # as a study's `publish`; a folder of that name is ./none
@@ -42,3 +43,19 @@ def region_slug(name: str) -> str:
     readable = re.sub(r"[^A-Za-z0-9_]+", "-", ascii_form).strip("-_")[:30].rstrip("-_") or "region"
     content = name.encode("utf-8", "surrogatepass")  # a name typed in another encoding is looked up
     return f"{readable}-{hashlib.sha256(content).hexdigest()[:8]}"
+
+
+def doubled_names(names: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Yield the index of each region name with an earlier name's slug, and an error text."""
+    first: dict[str, str] = {}
+    for i, name in enumerate(names):
+        slug = region_slug(name)
+        if slug not in first:
+            first[slug] = name
+        elif first[slug] == name:
+            yield i, f"region {name!r} is listed twice"
+        else:
+            yield (
+                i,
+                f"regions {first[slug]!r} and {name!r} would share the folder {slug!r}: rename one",
+            )

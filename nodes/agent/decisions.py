@@ -50,7 +50,7 @@ class Startd:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the agent observed in one step."""
+    """The agent's observations of one step."""
 
     now: float  # UNIX seconds, to compare with other programs' times
     uptime: float  # seconds since boot, for durations: a monotonic clock
@@ -78,7 +78,7 @@ class Leaving:
 
 @dataclass(frozen=True)
 class Memory:
-    """What the agent remembers from step to step; it is saved, so it survives a crash."""
+    """The agent's memory from step to step. It is saved, so it survives a crash."""
 
     joined: bool = False  # the node has been in the collector; the dead man's switch is cancelled
     expires: float | None = None  # the last known end of the lease, UNIX seconds

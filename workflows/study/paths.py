@@ -17,7 +17,7 @@ from urllib.parse import quote
 from trialfleet.errors import InputError
 from trialfleet.sections import Section
 from trialfleet.spelling import did_you_mean
-from trialfleet.workflows.names import check_region_name
+from trialfleet.workflows.names import check_region_name, doubled_names
 from trialfleet.workflows.study.checks import URL_PREFIXES, transferable
 from trialfleet.workflows.study.daily import DATE
 
@@ -209,6 +209,8 @@ def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
             regions[check_region_name(name)] = existing(file, folder, keys)
         except ValueError as error:
             raise UnusableStudyError(Problem(keys, f"{file!r}: {error}")) from error
+    for i, problem in doubled_names(regions):
+        raise UnusableStudyError(Problem(keys, f"{found[i]!r}: {problem}"))
     return regions
 
 

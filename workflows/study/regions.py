@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import (
@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from trialfleet.sections import Refused, refusal, refuse
-from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.names import doubled_names
 from trialfleet.workflows.study.checks import RegionName
 from trialfleet.workflows.study.paths import too_many_regions
 from trialfleet.workflows.study.sections import Gang, Region, RegionGlob, Resources
@@ -35,14 +35,14 @@ def _regions(value: Any, _: ValidatorFunctionWrapHandler, info: ValidationInfo) 
         )
     if problem := too_many_regions(len(value)):
         raise refusal(problem)
-    if not isinstance(value, list) and _is_glob(value):
-        return RegionGlob.model_validate(value, context=info.context)
     if isinstance(value, list):
         names = _LISTED.validate_python(value)
-        _refuse_doubled(enumerate(names))
+        _refuse_doubled(names, range(len(names)))
         return dict.fromkeys(names)
+    if _is_glob(value):
+        return RegionGlob.model_validate(value, context=info.context)
     regions = _TABLE.validate_python(value, context=info.context)
-    _refuse_doubled((name, name) for name in regions)
+    _refuse_doubled([*regions], [*regions])
     return regions
 
 
@@ -55,22 +55,12 @@ def _is_glob(table: Mapping[str, Any]) -> bool:
     return not isinstance(pattern, Mapping | Region) and (pattern is not None or len(table) == 1)
 
 
-def _refuse_doubled(names: Iterable[tuple[int | str, str]]) -> None:
-    """Refuse names that are equal or have equal slugs; each has its place in `regions:`."""
-    first: dict[str, tuple[int | str, str]] = {}
-    problems: list[Refused] = []
-    for place, name in names:
-        at, other = first.setdefault(region_slug(name), (place, name))
-        if at != place:
-            same = f"region {name!r} is listed twice"
-            text = (
-                same
-                if other == name
-                else f"region {other!r} has this name as its folder's: choose another"
-            )
-            problems.append(((place,), text, name))
-    if problems:
-        refuse("regions", problems)
+def _refuse_doubled(names: Sequence[str], places: Sequence[int | str]) -> None:
+    doubled: list[Refused] = [
+        ((places[i],), problem, names[i]) for i, problem in doubled_names(names)
+    ]
+    if doubled:
+        refuse("regions", doubled)
 
 
 Regions = Annotated[

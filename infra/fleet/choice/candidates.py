@@ -87,7 +87,7 @@ def _on_demand(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[str, flo
 
 
 def _against(offer: Candidate, fleet: Fleet) -> str | None:
-    """Return the reason why `offer` is no candidate; None if it is one."""
+    """Return why `offer` can't be a candidate; None if it can."""
     ceiling, cap = fleet.spot.ceiling, fleet.price_cap.hour
     if math.isnan(offer.price):
         return "AWS lists no spot price" if offer.lifecycle == "spot" else PRICELESS

@@ -142,9 +142,7 @@ def _tried(check: str, probe: Callable[[], Any]) -> Finding:
         code = ALLOWED
     except ClientError as error:
         code, reason = code_of(error), explained(error, check)
-    except BotoCoreError as error:  # AWS is unreachable
-        code, reason = "", str(error)
-    except TrialfleetError as error:
+    except (BotoCoreError, TrialfleetError) as error:
         cause, reason = error.__cause__, str(error)
         code = code_of(cause) if isinstance(cause, ClientError) else ""
     if code == ALLOWED:

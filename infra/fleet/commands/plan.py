@@ -32,7 +32,7 @@ POLICIES: Mapping[str, Callable[[Fleet, str], policy.Document]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class FleetPlan:
-    """What `fleet up` and the autoscaler would make, and what it would cost.
+    """The resources that `fleet up` and the autoscaler would create, and their cost.
 
     Attributes:
         candidates: capacity pools (type, zone, lifecycle), ordered by the cost of finished work.

@@ -224,7 +224,7 @@ def keep_record(aws: Aws, fleet: Fleet, instances: Sequence[Instance], began: da
 
 
 def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> Ledger:
-    """Return the fleet's record of costs, updated by what AWS lists now."""
+    """Return the fleet's record of costs, updated with AWS's present list of nodes."""
     listed = inventory.instances(aws, fleet, gone=True)
     return _record(aws, fleet, listed, now or datetime.now(UTC))[0]
 

@@ -41,7 +41,7 @@ PAUSES = (15.0, 30.0, 60.0)  # seconds between rounds over candidates that had n
 
 @dataclass(frozen=True, kw_only=True)
 class NodeInputs:
-    """What the nodes' launch needs from the manager.
+    """The manager's data that a launch of nodes needs.
 
     Attributes:
         manager: HOST:PORT at which nodes find the pool.

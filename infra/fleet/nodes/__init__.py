@@ -1,1 +1,1 @@
-"""What an EC2 instance gets for its boot: user data, HTCondor's configuration, and the bundle."""
+"""The boot files of an EC2 instance: user data, HTCondor's configuration, and the bundle."""

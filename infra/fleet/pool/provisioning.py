@@ -24,7 +24,7 @@ class Graph:
     """The DAG whose provisioner is this process, a job in HTCondor's queue."""
 
     def __init__(self, job: str | None = None) -> None:
-        """Store the job's id, by default this process's; InputError if this process is no job."""
+        """Store the job's id, by default this process's; InputError if this process isn't a job."""
         self.job = job or os.environ.get("CONDOR_ID", "")
         if not self.job.replace(".", "", 1).isdigit():
             raise InputError(

@@ -1,4 +1,4 @@
-"""A fleet's costs as its autoscaler knows them: by the record in S3, and by what it has seen.
+"""A fleet's costs as its autoscaler knows them: the record in S3, and the nodes that it has seen.
 
 No node ends because the record is unreachable or damaged. The autoscaler then uses only what it has
 seen, and updates the record when S3 works again.

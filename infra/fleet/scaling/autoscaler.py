@@ -63,7 +63,7 @@ def unfailing(progress: Progress) -> Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What one step has seen and done.
+    """The observations and actions of one step.
 
     Attributes:
         nodes: number of nodes by phase, such as idle.

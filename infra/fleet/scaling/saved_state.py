@@ -1,4 +1,4 @@
-"""What an autoscaler's process remembers between steps.
+"""The memory of an autoscaler's process between steps.
 
 This is what neither AWS nor HTCondor's collector knows: when the pool last knew a node, and which
 new instances AWS does not list yet. Time before the process began never counts against a node.

@@ -199,7 +199,7 @@ class _Fleet:
 
 
 class _Allowance(NamedTuple):
-    """How many new nodes are allowed, and the tightest limit in words."""
+    """The number of new nodes that are allowed, and the tightest limit as text."""
 
     nodes: int
     bound: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -138,7 +138,8 @@ def test_a_run_whose_study_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 def test_what_the_machine_refuses_is_told_without_a_traceback(command: str) -> None:
     result = result_of(command, "x" * 5000)
     assert result.exit_code in {1, 2}
-    assert re.search("File name too long|is not a run's folder", result.stderr)  # Python 3.14
+    absent = command == "best" and sys.version_info >= (3, 14)  # `Path.exists` answers False
+    assert ("is not a run's folder" if absent else "File name too long") in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -228,12 +228,15 @@ SIZE = ["a number above 0 and a unit, such as 2GB; units: KB, MB, GB, TB"]
         (
             REGIONS,
             "regions:\n- São Paulo\n- Sao-Paulo-f00fd81d",
-            [":4: regions.1: ", "region 'São Paulo' has this name"],
+            [
+                ":4: regions.1: ",
+                "regions 'São Paulo' and 'Sao-Paulo-f00fd81d' would share the folder",
+            ],
         ),
         (
             REGIONS,
             "regions: {São Paulo: {}, Sao-Paulo-f00fd81d: {}}",
-            ["region 'São Paulo' has this name"],
+            ["regions 'São Paulo' and 'Sao-Paulo-f00fd81d' would share the folder"],
         ),
         (REGIONS, "regions:\n- A\n- B\n- A", [":5: regions.2: ", "'A' is listed twice"]),
         (REGIONS, "regions:\n  1: {data: x}", [":3: regions.1: ", "put it in quotes", "1"]),
@@ -365,6 +368,13 @@ def test_a_globs_file_that_cant_be_sent_is_told_in_our_words(folder: Path) -> No
     assert ":2: regions.glob: " in message
     assert "remove commas" in message
     assert "pydantic" not in message
+
+
+def test_globbed_regions_that_would_share_a_folder_are_refused(folder: Path) -> None:
+    for name in ("São Paulo", "Sao-Paulo-f00fd81d"):
+        (folder / f"more-{name}.npz").touch()
+    text = MINIMAL.replace(REGIONS, "regions: {glob: more-*.npz}")
+    assert "would share the folder 'Sao-Paulo-f00fd81d'" in error_of(folder, text)
 
 
 def test_data_beside_a_glob_is_refused(folder: Path) -> None:
