@@ -36,11 +36,22 @@ def over_limit(code: int | None, reason: str, places: Mapping[str, str]) -> str:
     return _to_raise(key, reason, places) if key else reason
 
 
-def over_by_agent(ended: Ended, order: Order | None, places: Mapping[str, str]) -> str:
-    """Return the message about the limit that a trial exceeded, so that its agent ended it."""
+def over_by_agent(
+    ended: Ended, order: Order | None, places: Mapping[str, str], *, has_result: bool
+) -> str:
+    """Return the message about the limit that a trial exceeded, so that its agent ended it.
+
+    `has_result`: its result.json is complete, so the trainer may only have failed to exit.
+    """
     if ended.over == "time":
         most = order.seconds if order else None
         words, key = f"over its time: ran for more than {(most or 0) / 60:g} min", TIME
+        if has_result:
+            words += (
+                " although its result.json is complete; end the trainer's threads and child "
+                "processes so that it exits, or"
+            )
+            return f"{words} {_raise(key, places)}"
     elif ended.over == "disk":
         words, key = "over its disk: it left more than that", DISK
     else:
@@ -51,4 +62,8 @@ def over_by_agent(ended: Ended, order: Order | None, places: Mapping[str, str]) 
 
 
 def _to_raise(key: str, words: str, places: Mapping[str, str]) -> str:
-    return f"{words}; raise {key} in {places.get(key, 'the study')}"
+    return f"{words}; {_raise(key, places)}"
+
+
+def _raise(key: str, places: Mapping[str, str]) -> str:
+    return f"raise {key} in {places.get(key, 'the study')}"

@@ -85,8 +85,10 @@ def run_left(
 
 
 def write_between(begin: str, end: str, text: str) -> None:
-    """Replace the text between two lines of docs/optimizer.md."""
-    head, _, rest = PAGE.read_text().partition(begin)
+    """Replace the text between two lines of docs/optimizer.md; exit if the first is not there."""
+    head, found, rest = PAGE.read_text().partition(begin)
+    if not found:
+        sys.exit(f"{PAGE} has no line {begin!r}: add this line and {end!r} where the text belongs")
     write_atomic(PAGE, f"{head}{begin}\n\n{text}\n{end}{rest.partition(end)[2]}")
 
 

@@ -55,6 +55,17 @@ EVICTED = """\
 \t   Memory (MB)          :       12      100       128
 ...
 """
+REQUEUED = """\
+004 (006.000.000) 2026-11-22 {at} Job was evicted.
+\t(0) Job terminated and was requeued
+\t\tUsr 0 00:00:00, Sys 0 00:00:00  -  Run Remote Usage
+\t\tUsr 0 00:00:00, Sys 0 00:00:00  -  Run Local Usage
+\t0  -  Run Bytes Sent By Job
+\t73057  -  Run Bytes Received By Job
+\t{how}
+\tThe job attribute OnExitRemove expression 'ExitBySignal =?= false' evaluated to FALSE
+...
+"""
 TERMINATED = """\
 005 (006.000.000) 2026-11-22 {at} Job terminated.
 \t(1) Normal termination (return value 0)
@@ -199,6 +210,25 @@ def test_executions_end_where_that_was_seen(tmp_path: Path) -> None:
         (unix("09:00:00"), math.inf),
     ]
     assert read_executions(tmp_path / "no log") == []
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("(0) Abnormal termination (signal 9)\n\t(0) No core file", "signal 9 killed its agent"),
+        ("(1) Normal termination (return value 86)", "its agent exited with code 86"),
+    ],
+)
+def test_a_requeued_job_is_reported_with_its_agents_end(
+    tmp_path: Path, how: str, reason: str
+) -> None:
+    place = write(
+        tmp_path,
+        SUBMITTED.format(job=6),
+        executing("07:08:00"),
+        REQUEUED.format(at="07:08:05.000", how=how),
+    )
+    assert [each.reason for each in read_starts(place)] == [reason]
 
 
 def test_a_clock_that_was_set_back_gives_no_negative_time(tmp_path: Path) -> None:

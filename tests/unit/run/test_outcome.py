@@ -325,3 +325,16 @@ def test_an_empty_error_is_ignored(folder: TrialFolder, error: str) -> None:
     assert isinstance(outcome, Failed)
     assert outcome.error.startswith("result.json has status 'failed'")
     assert outcome_of(folder, 64, "auc", {}) == Failed(error="out of memory", final=True)
+
+
+def test_a_trainer_that_does_not_exit_after_its_result_is_told_so(folder: TrialFolder) -> None:
+    folder.ended.write_text('{"code": -9, "over": "time"}')
+    unfinished = outcome_of(folder, 0, "auc", {})
+    folder.result.write_text(COMPLETE)
+    finished = outcome_of(folder, 0, "auc", {})
+    assert isinstance(unfinished, Failed)
+    assert isinstance(finished, Failed)
+    assert "result.json" not in unfinished.error
+    assert "although its result.json is complete; end the trainer's threads" in finished.error
+    assert finished.error.endswith("or raise trainer.minutes in the study")
+    assert finished.final

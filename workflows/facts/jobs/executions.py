@@ -305,6 +305,10 @@ def cut_off_before(events: Iterable[JobEvent]) -> list[Execution]:
 
 
 def _reason(event: JobEvent) -> str:
+    if event.get("TerminatedAndRequeued"):  # HTCondor's reason is the submit file's expression
+        if (signal := event.get("TerminatedBySignal")) is not None:
+            return f"signal {signal} killed its agent"
+        return f"its agent exited with code {event.get('ReturnValue')}"
     words = event.get("Reason") or event.get("HoldReason") or event.get("Message") or ""
     code = event.get("ReasonCode")
     return " ".join(str(words).split()) or (f"code {code}" if code else "")

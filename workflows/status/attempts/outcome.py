@@ -47,7 +47,9 @@ def outcome_of(
     """
     ended = read_ended(folder)
     if ended and ended.over:
-        error = resource_limits.over_by_agent(ended, read_order(folder), places)
+        has_result = isinstance(_outcome_of_result(folder.result, metric), Complete)
+        order = read_order(folder)
+        error = resource_limits.over_by_agent(ended, order, places, has_result=has_result)
         return Failed(error=error, final=True)
     if return_code == 0:
         return _outcome_of_result(folder.result, metric)

@@ -37,7 +37,7 @@ from tests.bench.optimizer.suites.problems import SUITES
 from tests.bench.optimizer.suites.rivals import ENTRANTS, OURS, SLOW
 from trialfleet.files import write_atomic
 
-# The tables of each half are between these lines of docs/optimizer.md.
+# The tables of each half, without and with noise, are between these lines of docs/optimizer.md.
 BEGIN, END = "<!-- begin of the {}suites' tables -->", "<!-- end of the {}suites' tables -->"
 Job = tuple[str, str, str, int, bool, int, int]
 
@@ -59,7 +59,7 @@ def main() -> int:
     tables = "\n".join(_titled(suite, each, given) for suite, each in found.items())
     print(f"\n{tables}")
     if given.write:
-        half = "held-out " if given.held_out else ""
+        half = ("held-out " if given.held_out else "") + ("noisy " if given.noise else "")
         pictures = {suite: f"suites-{half.replace(' ', '-')}{suite}.svg" for suite in found}
         for suite, name in pictures.items():
             write_atomic(CHARTS / name, drawn(found[suite]))
