@@ -138,6 +138,8 @@ def unpack_from(package: BinaryIO, into: Path, most: float = math.inf) -> None:
             if most < 0 or count >= _MOST_MEMBERS:
                 raise DamagedPackageError("it is too large")
             _take(package, header, into / _checked(name))
+    except UnicodeDecodeError as error:
+        raise DamagedPackageError(f"the file name {error.object!r} is not UTF-8") from error
     except (tarfile.TarError, ValueError, NotADirectoryError, IsADirectoryError) as error:
         raise DamagedPackageError(str(error)) from error
 

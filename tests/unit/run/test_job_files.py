@@ -216,10 +216,24 @@ def test_a_package_stays_in_its_folder(
     take_left(place, place.left, most=1000)
     said = json.loads(place.result.read_text())
     assert said["status"] == "failed"
-    assert said["error"].startswith("its result can't be used: trial.result.tar: ")
+    assert said["error"].startswith("its result can't be used: ")
     found = {path.name for path in tmp_path.rglob("*")}
     assert "outside" not in found
     assert ".unpacked" not in found
+
+
+@pytest.mark.parametrize("name", [b"w\xff", b"w" * 150 + b"\xff"])
+def test_a_file_whose_name_is_not_utf8_is_named(
+    place: TrialFolder, tmp_path: Path, name: bytes
+) -> None:
+    box = tmp_path / "box"
+    (box / "model").mkdir(parents=True)
+    (box / "model" / os.fsdecode(name)).touch()
+    with place.left.open("wb") as file:
+        packages.pack(["model"], box, file.write)
+    take_left(place, place.left)
+    error = json.loads(place.result.read_text())["error"]
+    assert error == f"its result can't be used: the file name {b'model/' + name!r} is not UTF-8"
 
 
 def test_a_sparse_member_or_header_is_refused(tmp_path: Path) -> None:

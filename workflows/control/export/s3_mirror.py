@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.files import object_or_empty, sync
+from trialfleet.files import object_or_empty, sync_tree
 from trialfleet.infra.fleet.aws.clients import DENIED, code_of, permission
 from trialfleet.workflows.checksums import sha256_of
 from trialfleet.workflows.control.export.published import OLDEST, ExportError, LocalModel, Published
@@ -114,8 +114,7 @@ class S3Mirror:
                 )
         if not (folder / PROVENANCE).exists():
             raise ExportError(f"{self.title}: {root} is not a complete model")
-        for path in [*folder.rglob("*"), folder]:
-            sync(path)
+        sync_tree(folder)
 
     def remove_part(self, region: str, run: str) -> None:
         """Remove a model from S3 whose files were not all copied; nothing to remove is no error."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.errors import InputError, first_of
-from trialfleet.files import read_record, write_json
+from trialfleet.files import as_json, read_record, sync_all, write_atomic, write_json
 from trialfleet.workflows.checksums import Checksums, Entries, FileState, files_of
 from trialfleet.workflows.control.plan.fetching import UnreachableError, identity_of
 from trialfleet.workflows.facts.record_shapes import Inputs, InputsChanged
@@ -63,6 +63,7 @@ def freeze_data(folder: RunFolder, study: Study) -> None:
         except OSError as error:
             raise InputError(f"region {region!r}: its data can't be read: {error}") from error
         _write(folder, folder.region(region_slug(region)).inputs, entries, own)
+    sync_all([folder.region(region_slug(region)).inputs for region in places])
 
 
 def note_changes(folder: RunFolder, slug: str) -> None:
@@ -110,7 +111,7 @@ def _write(
     folders = [_name(folder, Path(place)) for place in places if Path(place).is_dir()]
     content = {"schema": 1, "folders": folders, "files": own, **more}
     if not file.exists() or read_record(file) != content:
-        write_json(file, content)
+        write_atomic(file, as_json(content), durable=False)  # the caller syncs all files at once
 
 
 def _name(folder: RunFolder, path: Path) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from trialfleet import nodes
 from trialfleet.errors import InputError
-from trialfleet.files import shell_quoted, sync, write_atomic
+from trialfleet.files import shell_quoted, sync, sync_tree, write_atomic
 from trialfleet.nodes import tabular
 from trialfleet.nodes.job import archive
 from trialfleet.optimizer.sampling.previous import PreviousTask, previous_as_text
@@ -228,6 +228,7 @@ def _write_beside(
             _write_variables(beside.export_variables, needed=study.export.s3)
         if study.gangs_use_s3:
             _write_variables(beside.gang_variables, needed=True)
+        sync_tree(beside.root)
         _put(beside.root, folder.root)
     except BaseException:
         shutil.rmtree(beside.root, ignore_errors=True)
@@ -285,8 +286,6 @@ def _write_texts(root: Path, texts: dict[Path, str], private: set[Path]) -> None
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
         if text.startswith("#!"):
             path.chmod(0o755)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from trialfleet import job_files
 from trialfleet.errors import InputError
-from trialfleet.files import read_json, sync, unless_damaged, write_json
+from trialfleet.files import read_json, sync, sync_tree, unless_damaged, write_json
 from trialfleet.optimizer.region_types import Complete
 from trialfleet.workflows.control.models.latest import (
     models_lock,
@@ -169,8 +169,7 @@ def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict
     write_json(folder / PROVENANCE, origin)
     compared = frozen.study.compared_metric
     write_json(folder / CARD, card(origin, result.metrics, verdict, compared))
-    for path in [*folder.rglob("*"), folder]:
-        sync(path)
+    sync_tree(folder)
 
 
 def check_model(model: Path) -> None:

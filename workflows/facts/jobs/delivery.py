@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from trialfleet import job_files
-from trialfleet.files import sync
+from trialfleet.files import sync, sync_all
 from trialfleet.nodes import ENDED
 from trialfleet.nodes.job.packages import unpack_from
 from trialfleet.optimizer.client import FULL
@@ -38,7 +38,7 @@ def take_left(place: TrialFolder, package: Path, most: float = math.inf) -> None
     except OSError as error:
         if error.errno in FULL:
             raise
-        words = f"its result can't be used: {package.name}: {error}"
+        words = f"its result can't be used: {error}"
         job_files.write_json(place.result, {"status": "failed", "error": words})
         _put(beside, place.root, (ENDED,))
     else:
@@ -49,9 +49,8 @@ def take_left(place: TrialFolder, package: Path, most: float = math.inf) -> None
 
 
 def _put(beside: Path, root: Path, names: Iterable[str]) -> None:
-    for path in beside.rglob("*"):
-        if path.parent != beside or path.name not in _MAY_BE_LOST:
-            sync(path)
+    paths = beside.rglob("*")
+    sync_all([each for each in paths if each.parent != beside or each.name not in _MAY_BE_LOST])
     for name in names:
         if (left := beside / name).exists():
             if job_files.is_folder(root / name) or left.is_dir():
