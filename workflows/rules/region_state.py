@@ -130,10 +130,13 @@ def phase_of(
     queued: QueuedRun | None,
     finished: int,
     ends: Callable[[], EndFiles],
+    *,
+    has_best: bool,
 ) -> str:
     """Return the phase of a region: waiting, trials, best, gate, publish or done.
 
     `ends` reads the files of the full training and the gate, and is called only after the trials.
+    Without a completed trial (`has_best`), no full training follows them.
     """
     if records.is_done:
         return "done"
@@ -143,7 +146,7 @@ def phase_of(
 
     if has_job(region.best):
         return "best"
-    if finished >= region.trials and region.publishes:
+    if finished >= region.trials and region.publishes and has_best:
         left = ends()
         if not left.is_trained:
             return "best"

@@ -436,7 +436,14 @@ class StatusReader:
         count = Counter(unfinished.values())
         best = best_trial(complete, self._frozen.study.objective.direction)
         finished = len(complete) + failed + pruned + stopped_early
-        phase = phase_of(records, region, queued, finished, lambda: read_end_files(files))
+        phase = phase_of(
+            records,
+            region,
+            queued,
+            finished,
+            lambda: read_end_files(files),
+            has_best=best is not None,
+        )
         published = str(records.published["path"]) if records.published else None
         not_latest = reason_kept_out_now(records.published) if records.published else None
         awaits = awaits_approval(records.published) if records.published else None

@@ -97,10 +97,17 @@ def test_a_region_is_gating_only_where_its_gate_measures(make_run: MakeRun, work
     run = make_run(publish="models", gate={})
     region, files = graph_of(run.study).regions[0], RunFolder(run.folder).region("A")
 
-    def phase(queued: QueuedRun | None = None) -> str:
-        ends = read_end_files(files)
-        return phase_of(read_records(files), region, queued, region.trials, lambda: ends)
+    def phase(queued: QueuedRun | None = None, *, has_best: bool = True) -> str:
+        return phase_of(
+            read_records(files),
+            region,
+            queued,
+            region.trials,
+            lambda: read_end_files(files),
+            has_best=has_best,
+        )
 
+    assert phase(has_best=False) == "trials", "all trials failed, so none is trained in full"
     assert phase() == "best"
     files.best.result.parent.mkdir(parents=True, exist_ok=True)
     files.best.result.write_text('{"status": "complete"}')

@@ -11,28 +11,31 @@ import pytest
 
 from tests.conftest import MakeRun
 from trialfleet import files
-from trialfleet.workflows.control.plan import planning
 
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """The calls of fsync and syncfs, which are made as well, with the path of each."""
     calls: list[tuple[str, str]] = []
+
+    def note(call: str, descriptor: int) -> None:
+        calls.append((call, str(Path(f"/proc/self/fd/{descriptor}").readlink())))
+
     fsync, library = os.fsync, ctypes.CDLL(None, use_errno=True)
 
     def noted_fsync(descriptor: int) -> None:
-        calls.append(("fsync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        note("fsync", descriptor)
         fsync(descriptor)
 
     class NotedLibrary:
         @staticmethod
         def syncfs(descriptor: int) -> int:
-            calls.append(("syncfs", os.readlink(f"/proc/self/fd/{descriptor}")))
+            note("syncfs", descriptor)
             result: int = library.syncfs(descriptor)
             return result
 
     monkeypatch.setattr(os, "fsync", noted_fsync)
-    monkeypatch.setattr(files.ctypes, "CDLL", lambda *_, **__: NotedLibrary)
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: NotedLibrary)
     return calls
 
 
@@ -72,7 +75,7 @@ def test_a_failed_syncfs_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             result: int = library.syncfs(-1)  # fails as a call for a closed file does
             return result
 
-    monkeypatch.setattr(files.ctypes, "CDLL", lambda *_, **__: ClosedFirst)
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: ClosedFirst)
     with pytest.raises(OSError, match="Bad file descriptor"):
         files.sync_all(paths)
 
@@ -81,14 +84,14 @@ def test_a_planned_run_is_synced_before_it_gets_its_name(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Path] = []
-    sync_tree = planning.sync_tree
+    sync_tree = files.sync_tree
 
     def noted(folder: Path) -> None:
         assert (folder / "study.dag").exists()
         seen.append(folder)
         sync_tree(folder)
 
-    monkeypatch.setattr(planning, "sync_tree", noted)
+    monkeypatch.setattr("trialfleet.workflows.control.plan.planning.sync_tree", noted)
     run: Any = make_run()
     [folder] = seen
     assert folder.name.startswith(".plan-")
