@@ -252,7 +252,9 @@ class StatusReader:
             job_troubles=tuple(troubled),
             work=Work.from_parts((each.work.seconds, each.work.lost_seconds) for each in decided),
             mends=tuple(self._mends()),
-            seconds_left=seconds_left_of_run(regions, begun(trials), pauses)
+            seconds_left=seconds_left_of_run(
+                regions, begun(trials), pauses, publishes=self._frozen.study.publishes
+            )
             if is_running
             else None,
             money=read_spending(self._folder, self._frozen.run, self._frozen.study.fleet),

@@ -35,16 +35,20 @@ def seconds_left(
 
 
 def seconds_left_of_run(
-    regions: Iterable[RegionStatus], begun: float | None, pauses: Sequence[Span] = ()
+    regions: Iterable[RegionStatus],
+    begun: float | None,
+    pauses: Sequence[Span] = (),
+    *,
+    publishes: bool = True,
 ) -> float | None:
     """Return the seconds that a run still needs, at its regions' joint pace: they share the pool.
 
-    A region's full training counts as one trial. The result is None until a tenth is done. `begun`
-    is the Unix time of the request for the run's first trial.
+    If the study `publishes` models, a region's full training counts as one trial. The result is
+    None until a tenth is done. `begun` is the Unix time of the request for the run's first trial.
     """
     regions = list(regions)
     done = sum(r.finished + (r.published is not None) for r in regions)
-    left = sum(r.budget - r.finished + 1 for r in regions if not r.stage.is_over)
+    left = sum(r.budget - r.finished + publishes for r in regions if not r.stage.is_over)
     if begun is None or not done or done < (done + left) / 10:
         return None
     now = time.time()

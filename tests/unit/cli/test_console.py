@@ -106,6 +106,9 @@ def test_a_runs_time_left_is_by_the_pace_of_all_its_regions() -> None:
     assert seconds_left_of_run([region(10), region(4)], begun) == (
         pytest.approx(100 / 14 * 28, rel=0.05)
     )
+    assert seconds_left_of_run([region(10), region(4)], begun, publishes=False) == (
+        pytest.approx(100 / 14 * 26, rel=0.05)
+    )
 
 
 def test_a_trial_that_gets_nowhere_is_told_and_asked_about(make_run: MakeRun) -> None:

@@ -36,7 +36,7 @@ from trialfleet.workflows.control.notify.slack_message import (
     slack_message,
     slack_text,
 )
-from trialfleet.workflows.facts.journal.event import Event, event_id
+from trialfleet.workflows.facts.journal.event import Event, cut_at_a_line, event_id
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.outbox import Outbox, key_of, undelivered
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
@@ -343,6 +343,14 @@ def test_an_unreachable_server_is_an_error_without_the_url() -> None:
     with pytest.raises(SendError, match=r"can't be reached: .*refused") as caught:
         send(gone, [event()])
     assert SECRET not in str(caught.value)
+
+
+def test_a_text_with_long_line_ends_is_cut_at_its_length_without_them() -> None:
+    text = "\r\n".join(["x" * 20] * 100)  # too long with the line ends of Windows, else not
+    assert cut_at_a_line(text, len(text) - 50) == text.replace("\r\n", "\n")
+    cut = cut_at_a_line(text, 500)
+    assert len(cut) <= 500
+    assert cut.splitlines()[-1] == f"… and {100 - len(cut.splitlines()) + 1} more lines"
 
 
 def test_a_mail_holds_all_events_of_a_kind(mailbox: tuple[Mailbox, str]) -> None:

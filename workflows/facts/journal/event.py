@@ -70,9 +70,10 @@ def cut_at_a_line(text: str, most: int) -> str:
 
     If the first line is too long, it is cut.
     """
+    lines = text.splitlines()
+    text = "\n".join(lines)  # CRLF, say, has become one character
     if len(text) <= most:
         return text
-    lines = text.splitlines()
     fit, used = 0, len(more_lines(len(lines)))
     while used + len(lines[fit]) + 1 <= most:
         used += len(lines[fit]) + 1
