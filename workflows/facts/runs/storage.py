@@ -37,7 +37,7 @@ def trials_reader(folder: RunFolder, study: Study, *, brief: bool = False) -> Re
 
 
 class _OwnFile:
-    """A reader of a run's own database; all but `some` raise OptimizerError if it was emptied."""
+    """A reader of a run's own database; it raises OptimizerError if that was emptied."""
 
     def __init__(self, folder: RunFolder, *, brief: bool) -> None:
         self._folder = folder
@@ -52,6 +52,7 @@ class _OwnFile:
         return self._read.all(studies)
 
     def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
+        check_not_emptied(self._folder)
         return self._read.some(numbers)
 
 
