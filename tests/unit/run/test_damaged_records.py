@@ -200,6 +200,19 @@ def test_an_emptied_study_file_does_not_pass_for_an_unstarted_study(ended: Run) 
         ended.resume()
 
 
+def test_a_deleted_study_file_does_not_pass_for_an_unstarted_study(ended: Run) -> None:
+    files = RunFolder(ended.folder)
+    write_json(files.region("A").trial("A.l1.t01").trial_json, {})
+    files.database.unlink()
+    for command in ("status", "report", "best", "trials"):
+        assert f"{str(files.database)!r} is missing" in call(command, ended).output, command
+    with pytest.raises(OptimizerError, match="is missing"):
+        NodeScripts(files)
+    with pytest.raises(OptimizerError, match="is missing"):
+        ended.resume()
+    assert not files.database.exists()
+
+
 def test_a_study_file_that_is_being_made_has_no_trials(make_run: MakeRun) -> None:
     run = make_run()
     RunFolder(run.folder).database.write_bytes(b"")
