@@ -62,6 +62,10 @@ class DagmanEndedError(ServiceError):
     """The DAGMan that started this client has ended, so the client must send no request."""
 
 
+class QueueFullError(ServiceError):
+    """The service is frozen, and its queue of connections is full."""
+
+
 def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
     """Send `words` to the service of the run's `folder`; return the reply: exit code and message.
 
@@ -90,7 +94,10 @@ def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
 
 def is_served(folder: str) -> bool:
     """Return whether an optimiser's service listens in the run's folder `folder`."""
-    connection = _connect(folder)
+    try:
+        connection = _connect(folder)
+    except QueueFullError:
+        return True
     if connection:
         connection.close()
     return connection is not None
@@ -103,8 +110,14 @@ def _connect(folder: str) -> Socket | None:
         raise ServiceError(f"can't open the run's folder: {error}") from error
     connection = Socket(AF_UNIX, SOCK_STREAM)
     try:
+        connection.settimeout(0.0)  # else it would wait while a frozen service's queue is full
         # a socket address holds 107 bytes, a path 4095
         connection.connect(f"/proc/self/fd/{descriptor}/{SOCKET}")
+        connection.settimeout(None)
+    except BlockingIOError as error:
+        connection.close()
+        message = "the optimiser's service accepts no connections"
+        raise QueueFullError(message, for_now=True) from error
     except (FileNotFoundError, ConnectionError):
         connection.close()
         return None

@@ -232,7 +232,8 @@ class RegionStudy:
     def _once_each(self, trials: list[FrozenTrial]) -> list[FrozenTrial]:
         """Return one trial per DAG node, and set other running trials of the node to PRUNED.
 
-        Optuna's own ask (not used here) stores a trial twice if the connection breaks.
+        A node has two trials if another manager took the run over while this one, which had checked
+        that it owns the run, stored the trial.
         """
         kept: dict[str, FrozenTrial] = {}
         for trial in sorted(trials, key=lambda t: (not t.state.is_finished(), t.number)):

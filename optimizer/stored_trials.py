@@ -255,12 +255,13 @@ class _SqliteFile:
         with _errors_of([*numbers]), self._transaction() as database:
             if _version(database) == TABLES:
                 ids = dict(database.execute(_STUDIES).fetchall())
-                wanted = {study: (ids[study], number) for study, number in numbers.items()}
                 rows = {
-                    study: database.execute(_TRIAL, key).fetchone() for study, key in wanted.items()
+                    study: database.execute(_TRIAL, (ids.get(study), number)).fetchall()
+                    for study, number in numbers.items()
                 }
-                found = _trials(database, [*rows.values()], brief=False)
-                return {study: found[row[0]] for study, row in rows.items()}
+                found = _trials(database, [row for of in rows.values() for row in of], brief=False)
+                trials = {study: [found[row[0]] for row in rows[study]] for study in numbers}
+                return _with_numbers(trials, numbers)
         return self._by_optuna().some(numbers)
 
     def _by_optuna(self) -> Reader:
@@ -358,6 +359,17 @@ def _errors_of(studies: Sequence[str]) -> Iterator[None]:
         raise OptimizerError(f"the storage of {named} can't be used: {error}") from error
 
 
+def _with_numbers(
+    trials: Mapping[str, Sequence[StoredTrial]], numbers: Mapping[str, int]
+) -> dict[str, StoredTrial]:
+    found = {}
+    for study, number in numbers.items():
+        if not (own := [trial for trial in trials[study] if trial.number == number]):
+            raise OptimizerError(f"the storage of study {study!r} no longer has trial {number}")
+        found[study] = own[0]
+    return found
+
+
 class _OptunaStorage:
     def __init__(self, url: str) -> None:
         self._url = url
@@ -367,8 +379,7 @@ class _OptunaStorage:
         return {study: self(study) for study in studies}
 
     def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        found = {study: {each.number: each for each in self(study)} for study in numbers}
-        return {study: found[study][number] for study, number in numbers.items()}
+        return _with_numbers({study: self(study) for study in numbers}, numbers)
 
     def __call__(self, study: str) -> list[StoredTrial]:
         from trialfleet.optimizer.storage import storage_errors

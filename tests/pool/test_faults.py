@@ -21,10 +21,14 @@ from tests.pool.watching import (
     services,
 )
 from trialfleet import InputError, Run, RunState
+from trialfleet.classads import JobStatus
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.control.dagman.repair import replace
+from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.jobs.job_log import read_executions
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.status.health import Fault, Remedy
 
 
 @pytest.mark.thorough
@@ -148,3 +152,32 @@ def test_a_region_that_failed_runs_again_at_resume(make_run: MakeRun) -> None:
     run.resume()
     assert run.wait().state is RunState.DONE
     assert_exactly_once(run, 1)
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_new_dagman_of_a_region_leaves_the_jobs_of_others_that_a_person_submitted(
+    make_run: MakeRun, wait_for: WaitFor
+) -> None:
+    run = make_run(SLOW, regions=["A", "B"], budget={"trials": 3, "lanes": 1})
+    folder = RunFolder(run.folder)
+    for slug in ("A", "B"):
+        dag = folder.region(slug).dag_files.dag
+        subprocess.run(["condor_submit_dag", dag], cwd="/", check=True)
+    wait_for(lambda: run.trials("A") and run.trials("B"))
+    before = graphs_in_queue(folder)
+    fault = Fault(
+        region="A", job=before["A"], what="it stalls", remedy=Remedy.REPLACE, patience=0.0
+    )
+    replace(folder, fault)
+    after = graphs_in_queue(folder)
+    assert after["A"] != before["A"]
+    assert after["B"] == before["B"]
+    wait_for(lambda: all(folder.region(slug).published.exists() for slug in ("A", "B")))
+    assert_exactly_once(run, 3)
+
+
+def graphs_in_queue(folder: RunFolder) -> dict[str, int]:
+    """Return the cluster id of each region's DAGMan that is not being removed."""
+    ads = job_queue.look_up(folder).ads
+    dags = (ad for ad in ads if job_queue.is_dagman(ad) and ad["JobStatus"] != JobStatus.REMOVED)
+    return {ad["TrialfleetRegion"]: ad["ClusterId"] for ad in dags}

@@ -101,12 +101,13 @@ def _left_out(folder: Path) -> list[str]:
     day = load_frozen(RunFolder(folder).study).day
     if day is None:
         return []
-    from trialfleet.workflows.status.day_outcomes import left_out
+    from trialfleet.workflows.status.day_outcomes import left_out_or_why
 
-    return [
-        f"not in this run: {one.region} failed its day {one.date}: {one.why}"
-        for one in left_out(folder, day.date)
+    absent, trouble = left_out_or_why(folder, day.date)
+    lines = [
+        f"not in this run: {one.region} failed its day {one.date}: {one.why}" for one in absent
     ]
+    return [*lines, *([trouble] if trouble else [])]
 
 
 _run_option = click.option(

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import date
 from pathlib import Path
 
+from trialfleet.errors import TrialfleetError
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import (
     Attempt,
@@ -67,6 +68,14 @@ def left_out(run: Path, day: date) -> list[Outcome]:
         for one in outcomes_now(journal, day, day).values()
         if one.ending is Ending.FAILED and one.run is None and one.attempt in numbers
     ]
+
+
+def left_out_or_why(run: Path, day: date) -> tuple[list[Outcome], str | None]:
+    """Return `left_out` and None; if the journal is unreadable, an empty list and the reason."""
+    try:
+        return left_out(run, day), None
+    except TrialfleetError as error:
+        return [], f"the study's days are unknown: {error}"
 
 
 def warnings_of_day(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, str]:

@@ -7,7 +7,7 @@ so the supervisor repairs a fault only after it has lasted for its `patience`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -101,12 +101,14 @@ def faults(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Fault]:
     with_jobs = _nodes_with_jobs(ads)
     dagmans = [_Dagman(folder, ad, with_jobs[ad["ClusterId"]]) for ad in ads if is_dagman(ad)]
     orphans = _orphans(folder, [dagman.ad for dagman in dagmans])
-    if not any("DAGManJobId" not in dagman.ad for dagman in dagmans):
+    submitted = {d.ad.get("TrialfleetRegion") for d in dagmans if "DAGManJobId" not in d.ad}
+    if not submitted:
         return orphans or _of_absence(folder)
+    lost = _of_lost_regions(folder, submitted)
     of_jobs = [fault for dagman in dagmans if (fault := dagman.fault(now))]
     orphaned = {orphan.region for orphan in orphans}
     of_regions = [fault for fault in of_jobs if fault.region not in orphaned]
-    return orphans + of_regions + _of_trials(folder, ads, now) + _unanswered(folder, ads)
+    return orphans + lost + of_regions + _of_trials(folder, ads, now) + _unanswered(folder, ads)
 
 
 def _of_trials(folder: RunFolder, ads: list[Ad], now: float) -> list[Fault]:
@@ -260,6 +262,21 @@ def _of_absence(folder: RunFolder) -> list[Fault]:
         found = left or _lost([(folder.dag_files, None)])
     else:
         found = _cut_off(folder) or _lost(_graphs(folder)) or _gave_up(folder)
+    return _absent(found)
+
+
+def _of_lost_regions(folder: RunFolder, submitted: Container[str | None]) -> list[Fault]:
+    """Return a fault if the queue lost the DAGMan of a region, and the run has none of the whole.
+
+    `submitted` are the regions whose DAGMans, submitted alone, are in the queue.
+    """
+    if None in submitted or folder.dag_files.lock.exists():
+        return []  # the whole graph's DAGMan submits it, or will do so when it is submitted again
+    left = (files for files in _left(folder) if files.root.name not in submitted)
+    return _absent(_lost([(files.dag_files, files.root.name) for files in left]))
+
+
+def _absent(found: tuple[str | None, str] | None) -> list[Fault]:
     if found is None:
         return []
     region, what = found

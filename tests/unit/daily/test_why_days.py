@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from tests.conftest import MakeRun
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.errors import InputError
+from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.daily.days import Days
 from trialfleet.workflows.control.plan.planning import write_plan
@@ -107,3 +108,36 @@ def test_a_run_that_is_named_is_the_one_told_of_whatever_a_later_day_says(shared
     names = (str(before), f"days/{before}", f"runs/days/{before}")
     for answer in (why(f"{before}/A"), *(why("A", name) for name in names)):
         assert answer.why == "its run is planned and was not submitted"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("newer_run", [None, f"days-{DAY}"])
+def test_a_region_that_a_run_lacks_is_explained_by_the_runs_day_and_not_by_a_later_one(
+    shared: Path, newer_run: str | None
+) -> None:
+    before = DAY - timedelta(days=1)
+    (shared.parent / "plain.yaml").write_text(MINIMAL)
+    study = load_study(shared.parent / "plain.yaml")
+    for run, day in ((str(before), before), (newer_run, DAY)):
+        if run:
+            out = Path("runs/days").absolute() / run
+            write_plan(study, run=run, out=out, day=RunsDay(date=day))
+    journal, now = Days(shared, say=lambda _: None).journal, datetime.now(UTC)
+    for day, run, ending, why_not in (
+        (before, str(before), Ending.FAILED, f"data of {before} isn't there"),
+        (DAY, f"days-{DAY}", Ending.PUBLISHED if newer_run else Ending.UNCHANGED, ""),
+    ):
+        regions = ("A", "B")
+        journal.begin(
+            Attempt(date=day, attempt=1, run=run, regions=regions, started=now, deadline=None)
+        )
+        its_run = newer_run if day == DAY else None
+        outcome = Outcome(date=day, region="B", attempt=1, ending=ending, why=why_not, run=its_run)
+        journal.record([outcome], now)
+    files = RunFolder(Path("runs/days").absolute() / str(before))
+    for region in study.region_table:
+        write_json(files.region(region).published, {"path": f"{shared.parent}/models/{region}/x"})
+    files.dag_files.submit.touch()  # it was submitted, and is done
+    expected = f"its day {before} failed: data of {before} isn't there"
+    assert expected in " ".join(why(None, str(before)).lines())
+    assert why("B", str(before)).why == expected

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from rich.console import Console, RenderableType
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.workflows.control.models import latest as latest_module
-from trialfleet.workflows.control.models.latest import promote
+from trialfleet.workflows.control.models.latest import promote, rollback
 from trialfleet.workflows.control.scripts import publish as publish_module
 from trialfleet.workflows.control.scripts.publish import Publication, publish
 from trialfleet.workflows.facts.models.folders import current_model, previous_model
@@ -244,6 +246,24 @@ def test_a_model_that_a_person_made_the_latest_is_not_told_as_kept_back(
     assert latest(study) == "monday"
 
 
+@pytest.mark.parametrize("how", [rollback, lambda folder: promote(folder / "monday")])
+def test_a_publication_that_is_repeated_leaves_what_a_person_chose_meanwhile(
+    study: Study, best: TrialFolder, monkeypatch: pytest.MonkeyPatch, how: Callable[[Path], object]
+) -> None:
+    monkeypatch.setenv("SUDO_USER", "anna")
+    publish_on(MONDAY, "monday", study, best)
+    tuesday = MONDAY + timedelta(days=1)
+    publish_on(tuesday, "tuesday", study, best)  # killed before it wrote published.json
+    how(models_folder_of(study))
+    again = publish_on(tuesday, "tuesday", study, best)
+    assert latest(study) == "monday"
+    assert re.match(
+        r"latest stays with monday, which replaced tuesday \((promote|rollback) by anna\); to",
+        again.not_latest or "",
+    )
+    assert f"trialfleet promote {again.path}" in (again.not_latest or "")
+
+
 @pytest.mark.parametrize("by_a_person", [False, True])
 def test_a_model_of_a_clock_that_was_set_ahead_does_not_stay_the_latest_for_years(
     study: Study, best: TrialFolder, *, by_a_person: bool
@@ -382,7 +402,7 @@ while os.WIFSIGNALED(status_of(publish_tuesdays, kills + 1)):
     names = set(os.listdir(models_folder)) - {".lock", ".history.json"}
     assert names == {"latest", "r1", "r2"}, (kills, names)
     assert (models_folder / "latest").readlink().name == "r2"
-    os.system(f"rm -r '{models_folder}/r2'; ln -sfn r1 '{models_folder}/latest'")
+    os.system(f"cd '{models_folder}'; rm -r r2 .history.json; ln -sfn r1 latest")
 print(kills)
 """
 

@@ -629,6 +629,37 @@ def test_a_frozen_service_is_recorded_only_while_a_client_waits(
     assert trouble_of(run) == ""
 
 
+FULL_QUEUE = """
+import socket, sys
+from trialfleet.optimizer import client
+
+folder, waiting = sys.argv[1], []
+path = f"{folder}/{client.SOCKET}"
+with socket.socket(socket.AF_UNIX) as frozen:
+    frozen.bind(path)
+    frozen.listen(1)
+    while True:  # supervisor, page and scripts have connected, and nothing accepts them
+        waiting.append(socket.socket(socket.AF_UNIX))
+        waiting[-1].settimeout(0)
+        try:
+            waiting[-1].connect(path)
+        except BlockingIOError:
+            break
+    assert client.is_served(folder)
+    try:
+        client.request(folder, ["ask"], ["false"])
+    except client.ServiceError as error:
+        print(error, error.for_now)
+"""
+
+
+def test_a_frozen_service_with_a_full_queue_blocks_no_other_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL_QUEUE, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "the optimiser's service accepts no connections True\n"
+
+
 def test_a_service_with_a_recent_log_entry_is_not_silent(run: Run) -> None:
     assert not client._logs(str(run.folder))
     log = run.folder / "service.log"

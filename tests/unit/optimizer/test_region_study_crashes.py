@@ -203,6 +203,20 @@ def test_kill_9_at_any_sql_statement_is_repaired_by_repeating(tmp_path: Path) ->
     assert int(result.stdout) >= 4
 
 
+def test_a_trial_that_two_managers_asked_for_at_once_counts_once() -> None:
+    """The other manager took the run over after this one had checked that it owns the run."""
+    storage = in_memory()
+    former, new = make(storage, trials=3), make(storage, trials=3)
+    asked(former, "a")
+    new.trials()  # it has read them
+    asked(former, "b")
+    second = asked(new, "b")
+    assert second == asked(former, "b")
+    complete(new, "b", 0.5)
+    assert [trial.user_attrs["node"] for trial in make(storage, trials=3).trials()] == ["a", "b"]
+    assert [trial.state.name for trial in stored(storage)] == ["RUNNING", "COMPLETE", "PRUNED"]
+
+
 def create_twice(storage: TrialStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Create trials twice, as Optuna does if the connection breaks after a commit."""
     begin = storage.begin

@@ -106,6 +106,19 @@ def test_a_file_is_read_as_optuna_reads_it(
     assert reader.some({}) == {}
 
 
+@pytest.mark.parametrize("study", [NAME, "a third"])
+@pytest.mark.parametrize("by_optuna", [False, True])
+def test_a_trial_that_a_restored_copy_lacks_gives_an_error(
+    storage: BaseStorage, file: Path, study: str, *, by_optuna: bool
+) -> None:
+    fill(storage)
+    if by_optuna:
+        with sqlite3.connect(file) as database:
+            database.execute("UPDATE version_info SET schema_version = 11")
+    with pytest.raises(OptimizerError, match="no longer has trial 99"):
+        reader_of_file(file).some({study: 99})
+
+
 def test_states_are_optunas() -> None:
     assert {s.name: int(s) for s in TrialState} == {s.name: int(s) for s in optuna.trial.TrialState}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import sqlite3
@@ -14,15 +15,18 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.conftest import MakeRun
 from tests.unit.report.report_studies import blocks_of
 from tests.unit.scripts import Scripts, write_result
+from tests.unit.serve.page_server import serving
 from tests.unit.study.study_texts import MINIMAL, error_of
 from tests.unit.terminal import printed
 from trialfleet import Run, plan
 from trialfleet.errors import OptimizerError
 from trialfleet.files import write_json
+from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.scripts.report_node import write_report
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal
@@ -104,6 +108,28 @@ def test_a_days_report_has_the_days_by_region_and_those_that_are_not_in_its_run(
         ("2026-11-22", 2),
         ("2026-11-21", 2),
     ]
+
+
+def test_a_damaged_journal_of_days_hides_nothing_but_the_days(
+    make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day = RunsDay(date=date(2026, 11, 22))
+    study, place = make_run(budget=BUDGET).study, work / "runs" / "demo" / "d2"
+    folder = tuned(plan(study, run="d2", out=place, day=day), DEFAULT, BEST)
+    journal = DailyFolder(place.parent).journal
+    journal.write_text("no database, and long enough to be seen as none" * 10)
+    damage = f"the study's days are unknown: the journal '{journal}': file is not a database"
+    report = write_report(folder, None)
+    assert len(report.regions[0].trials) == 2
+    assert damage in report.notice
+    monkeypatch.chdir(work)
+    shown = " ".join(CliRunner().invoke(main, ["status", "d2"]).output.split())
+    assert "2/2" in shown
+    assert damage in shown
+    with serving(work) as server:
+        page = server.ask("/")
+    assert page.status == 200
+    assert damage in html.unescape(page.text)
 
 
 def test_the_report_of_a_run_of_no_day_has_no_days(make_run: MakeRun) -> None:

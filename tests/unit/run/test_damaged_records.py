@@ -20,6 +20,7 @@ from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.status.reader import StatusReader
 
 pytestmark = pytest.mark.slow
 
@@ -181,7 +182,11 @@ def test_an_emptied_study_file_does_not_pass_for_an_unstarted_study(ended: Run) 
     files.region("A").trial("A.l1.t01").root.mkdir(parents=True, exist_ok=True)
     write_json(files.region("A").trial("A.l1.t01").trial_json, {})
     page = files.report_page.read_text()
+    reader = StatusReader(files)
+    status = reader.read()
     files.database.write_bytes(b"")
+    with pytest.raises(OptimizerError, match="is empty"):
+        reader.best_trials(status)
     for command in ("report", "best", "trials"):
         result = call(command, ended)
         assert result.exit_code != 0, command
@@ -193,6 +198,19 @@ def test_an_emptied_study_file_does_not_pass_for_an_unstarted_study(ended: Run) 
         NodeScripts(files)
     with pytest.raises(OptimizerError, match="is empty"):
         ended.resume()
+
+
+def test_a_deleted_study_file_does_not_pass_for_an_unstarted_study(ended: Run) -> None:
+    files = RunFolder(ended.folder)
+    write_json(files.region("A").trial("A.l1.t01").trial_json, {})
+    files.database.unlink()
+    for command in ("status", "report", "best", "trials"):
+        assert f"{str(files.database)!r} is missing" in call(command, ended).output, command
+    with pytest.raises(OptimizerError, match="is missing"):
+        NodeScripts(files)
+    with pytest.raises(OptimizerError, match="is missing"):
+        ended.resume()
+    assert not files.database.exists()
 
 
 def test_a_study_file_that_is_being_made_has_no_trials(make_run: MakeRun) -> None:

@@ -270,6 +270,30 @@ def test_a_truncated_log_is_read_up_to_its_end(tmp_path: Path) -> None:
         assert job is None or job.started == unix("07:08:00")
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "\0" * 4096 + "\n...\n",  # a block of the file that was lost with the machine's power
+        USES.format(at="07:07:59", rss=1, pss="")[:40] + uses("07:07:59", rss=1),  # a full disk
+        SUBMITTED.format(job=6).replace("000", "099", 1),  # of a newer HTCondor
+    ],
+    ids=["zeros", "half", "unknown"],
+)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_an_unreadable_event_hides_no_other_event(
+    tmp_path: Path, damage: str, *, at_once: bool
+) -> None:
+    place = write(tmp_path, SUBMITTED.format(job=6))
+    for part in (damage, executing("07:08:00"), TERMINATED.format(at="07:09:00")):
+        with place.log.open("a") as file:
+            file.write(part)
+        if not at_once:
+            events_of(place.log)
+    kinds = ["SUBMIT", "FILE_TRANSFER", "EXECUTE", "JOB_TERMINATED"]
+    assert [event.type.name for event in events_of(place.log)] == kinds
+    assert read_executions(place.log) == [(unix("07:08:00"), unix("07:09:00"))]
+
+
 # A quarter of a node with four GPUs, at 4 USD per hour: 1 USD per hour.
 PRICED = """\
 001 (006.000.000) 2026-11-22 {at} Job executing on host: <127.0.0.1:22457?addrs=127.0.0.1-22457>

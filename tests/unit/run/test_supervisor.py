@@ -352,6 +352,26 @@ def test_a_region_that_was_submitted_alone_and_lost_is_submitted_alone(folder: R
     assert only(faults(folder, [], NOW)).region == "A"
 
 
+def test_a_lost_region_is_submitted_alone_while_another_that_was_submitted_alone_runs(
+    folder: RunFolder,
+) -> None:
+    files = folder.region("B")
+    files.root.mkdir()
+    alone = dagman(folder, TrialfleetRegion="A")
+    assert faults(folder, [alone], NOW) == []
+    files.dag_files.lock.touch()
+    fault = only(faults(folder, [alone], NOW))
+    assert (fault.region, fault.remedy) == ("B", Remedy.SUBMIT)
+    both = [alone, dagman(folder, TrialfleetRegion="B", EnteredCurrentStatus=NOW)]
+    assert faults(folder, both, NOW) == []
+    assert faults(folder, [dagman(folder)], NOW) == [], "its parent starts it again"
+    folder.dag_files.lock.touch()
+    assert faults(folder, [alone], NOW) == [], "the whole graph will be submitted"
+    folder.dag_files.lock.unlink()
+    write_json(files.published, {})
+    assert faults(folder, [alone], NOW) == []
+
+
 @pytest.fixture
 def holder(folder: RunFolder) -> Iterator[subprocess.Popen[bytes]]:
     """A process that holds the graph's lock as DAGMan does."""

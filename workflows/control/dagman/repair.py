@@ -132,15 +132,17 @@ def _remove(fault: Fault) -> int:
 def submit(folder: RunFolder, region: str | None = None) -> str:
     """Submit the DAG of a run, or of its `region`, from the start; return the id of DAGMan's job.
 
-    Finished trials are not repeated, because the trial database has their results. If the
-    submission is interrupted, the supervisor repeats it.
+    Jobs that an earlier DAGMan of the same DAG left in the queue are removed first. Finished trials
+    are not repeated, because the trial database has their results. If the submission is
+    interrupted, the supervisor repeats it.
     """
     own = dag_files(folder, region)
     _note_submission(folder, Submission(region, handed_over=False))
     folder.stopped.unlink(missing_ok=True)
-    if schedd.query(job_queue.of_run(folder), ["ClusterId"]):  # no DAGMan knows these jobs
-        schedd.act("Remove", job_queue.of_run(folder), "trialfleet submits the run again")
-        _wait_until_gone(folder)
+    left = job_queue.of_run(folder, region)
+    if schedd.query(left, ["ClusterId"]):  # no DAGMan knows these jobs
+        schedd.act("Remove", left, "trialfleet submits the run again")
+        _wait_until_gone(left)
     _clear(folder.all_dags() if region is None else [own])
     job = job_queue.submit(own)
     _note_submission(folder, Submission(region, handed_over=True))
@@ -172,7 +174,7 @@ def stop(folder: RunFolder) -> None:
         folder.dag_files.metrics.unlink()  # else it would be submitted again
     own = f"{job_queue.of_run(folder)} && DAGManJobId =?= undefined"
     schedd.act("Remove", own, STOP_REASON)
-    _wait_until_gone(folder)
+    _wait_until_gone(job_queue.of_run(folder))
     write_json(folder.stopped, {"by": _user(), "time": datetime.now(UTC).isoformat()})
     _clear(folder.all_dags())
 
@@ -184,9 +186,9 @@ def _user() -> str:
         return f"user {os.getuid()}"
 
 
-def _wait_until_gone(folder: RunFolder) -> None:
+def _wait_until_gone(constraint: str) -> None:
     deadline = time.monotonic() + REMOVAL_SECONDS
-    while left := schedd.query(job_queue.of_run(folder), ["ClusterId"]):
+    while left := schedd.query(constraint, ["ClusterId"]):
         if time.monotonic() > deadline:
             jobs = ", ".join(str(ad["ClusterId"]) for ad in left[:5])
             raise PoolError(f"jobs are still in the queue after {REMOVAL_SECONDS:.0f} s: {jobs}")

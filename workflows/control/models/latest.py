@@ -51,22 +51,41 @@ def switch_to_newest(published: Path, as_of: datetime) -> str | None:
 def reason_not_newest(published: Path, as_of: datetime) -> str | None:
     """Return why `published` must not become the latest; None if it may.
 
-    The reason is a model of a later run, which need not be the latest itself.
+    The reason is a model of a later run, which need not be the latest itself, or that `published`
+    was the latest before: a publication that is repeated after a crash undoes no person's choice.
     """
     link = published.parent / LATEST
+    in_force = link.resolve()  # perhaps the choice of a person
+    if not link.exists() or in_force == published.resolve():  # a broken link blocks nothing
+        return None
+    why = _reason_older(published, as_of, in_force) or _reason_replaced(published, in_force)
+    return why and (
+        f"{LATEST} stays with {in_force.name}{why}; "
+        f"to change that: trialfleet promote {shlex.quote(str(published))}"
+    )
+
+
+def _reason_older(published: Path, as_of: datetime, in_force: Path) -> str | None:
     now = datetime.now(UTC)  # a model from the future: a clock was set ahead
     later = {model: time for model, time in other_models(published).items() if as_of < time <= now}
-    in_force = link.resolve()  # perhaps the choice of a person
-    if later and link.exists() and in_force != published.resolve():  # a broken link blocks nothing
-        own = (model for model in later if model.resolve() == in_force)
-        newest = next(own, max(later, key=lambda model: later[model]))
-        model, words = _which_is_newer(newest, published)
-        is_it = model.resolve() == in_force
-        return (
-            f"{LATEST} stays with {in_force.name}{', which' if is_it else f': {model.name}'} "
-            f"{words}; to change that: trialfleet promote {shlex.quote(str(published))}"
-        )
-    return None
+    if not later:
+        return None
+    own = (model for model in later if model.resolve() == in_force)
+    newest = next(own, max(later, key=lambda model: later[model]))
+    model, words = _which_is_newer(newest, published)
+    return f"{_subject(model, in_force)} {words}"
+
+
+def _reason_replaced(published: Path, in_force: Path) -> str | None:
+    move = history.last_move(published.parent / LATEST, published.name)
+    if move is None:
+        return None
+    by = _subject(published.parent / move.run, in_force)
+    return f"{by} replaced {published.name} ({move.how})"
+
+
+def _subject(model: Path, in_force: Path) -> str:
+    return ", which" if model.resolve() == in_force else f": {model.name}"
 
 
 def _which_is_newer(newer: Path, older: Path) -> tuple[Path, str]:

@@ -21,7 +21,7 @@ from trialfleet.workflows.facts.jobs.marks import MarkKind, note
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS, RegionGraph, graph_of
 from trialfleet.workflows.facts.runs import spending
-from trialfleet.workflows.facts.runs.storage import check_not_emptied, storage_url, study_name
+from trialfleet.workflows.facts.runs.storage import check_not_lost, storage_url, study_name
 from trialfleet.workflows.status.attempts.outcome import JOB_UNSUBMITTED, NO_JOB, outcome_of
 from trialfleet.workflows.status.attempts.retries import JobEnd
 from trialfleet.workflows.status.attempts.settling import settled
@@ -36,7 +36,7 @@ class RegionStudies:
         self.frozen = frozen
         self.study = frozen.study
         if not frozen.study.storage:
-            check_not_emptied(folder)
+            check_not_lost(folder)
         self.storage = open_storage(storage_url(folder, frozen.study))
         self.regions = {region.slug: region for region in graph_of(frozen.study).regions}
         self.previous = read_previous(folder.previous_results)

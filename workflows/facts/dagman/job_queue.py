@@ -130,9 +130,10 @@ def look_up(folder: RunFolder) -> QueuedRun:
     )
 
 
-def of_run(folder: RunFolder) -> str:
-    """Return the ClassAd constraint that selects a run's jobs."""
-    return f"TrialfleetFolder =?= {classad_string(folder.root)}"
+def of_run(folder: RunFolder, region: str | None = None) -> str:
+    """Return the ClassAd constraint that selects the jobs of a run, or of only its `region`."""
+    run = f"TrialfleetFolder =?= {classad_string(folder.root)}"
+    return run if region is None else f"{run} && TrialfleetRegion =?= {classad_string(region)}"
 
 
 def one_idle(folder: RunFolder, node: str | None = None) -> Any:

@@ -149,7 +149,7 @@ class _Reader:
         self._events: tuple[JobEvent, ...] = ()
 
     def events(self) -> tuple[JobEvent, ...]:
-        """Return the events before the first unreadable one; empty if the log isn't a file."""
+        """Return the events, except unreadable and unknown ones; empty if the log isn't a file."""
         if job_files.stamp_of(self._log) == self._stamp:
             return self._events
         try:
@@ -183,17 +183,27 @@ class _Reader:
         matches = map(_GENERIC.match, texts)
         marks = [MarkEvent(found) if found else None for found in matches]
         others = [text for text, mark in zip(texts, marks, strict=True) if mark is None]
-        parsed = _parsed_by_htcondor(others) if others else iter(())
-        found: list[Any] = []
-        for mark in marks:
-            if (event := mark or next(parsed, None)) is None:
-                break  # unreadable text ends the list
-            found.append(event)
-        self._events = (*self._events, *found)
+        parsed = iter(_parsed_by_htcondor(others))
+        events: list[Any] = [mark or next(parsed) for mark in marks]
+        self._events = (*self._events, *filter(_is_known, events))
 
 
-def _parsed_by_htcondor(texts: list[bytes]) -> Iterator[JobEvent]:
-    """Yield the events that HTCondor's Python bindings parse, up to the first that they can't."""
+def _is_known(event: JobEvent | None) -> bool:
+    try:
+        return event is not None and event.type is not None
+    except ValueError:  # a newer HTCondor's type
+        return False
+
+
+def _parsed_by_htcondor(texts: list[bytes]) -> list[JobEvent | None]:
+    """Return the event of each text, by HTCondor's Python bindings; None if it is unreadable."""
+    found = list(_events_before_unreadable(texts)) if texts else []
+    if len(found) == len(texts):
+        return found
+    return [next(_events_before_unreadable([text]), None) for text in texts]
+
+
+def _events_before_unreadable(texts: list[bytes]) -> Iterator[JobEvent]:
     import htcondor2
 
     with os.fdopen(os.memfd_create("events"), "wb") as file:

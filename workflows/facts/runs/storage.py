@@ -37,36 +37,39 @@ def trials_reader(folder: RunFolder, study: Study, *, brief: bool = False) -> Re
 
 
 class _OwnFile:
-    """A reader of a run's own database; all but `some` raise OptimizerError if it was emptied."""
+    """A reader of a run's own database; it raises OptimizerError if that was lost."""
 
     def __init__(self, folder: RunFolder, *, brief: bool) -> None:
         self._folder = folder
         self._read = reader_of_file(folder.database, brief=brief)
 
     def __call__(self, study: str) -> list[StoredTrial]:
-        check_not_emptied(self._folder)
+        check_not_lost(self._folder)
         return self._read(study)
 
     def all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
-        check_not_emptied(self._folder)
+        check_not_lost(self._folder)
         return self._read.all(studies)
 
     def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
+        check_not_lost(self._folder)
         return self._read.some(numbers)
 
 
-def check_not_emptied(folder: RunFolder) -> None:
-    """Raise OptimizerError if the trial database is an empty file although the run has trials.
+def check_not_lost(folder: RunFolder) -> None:
+    """Raise OptimizerError if the trial database is missing or empty although the run has trials.
 
-    A trial's files are written after its record, so an empty database has lost trials.
+    A trial's files are written after its record, so such a database has lost trials.
     """
     try:
-        is_empty = folder.database.stat().st_size == 0
-    except OSError:  # missing or unreachable: opening it reports that
+        state = None if folder.database.stat().st_size else "empty"
+    except FileNotFoundError:
+        state = "missing"
+    except OSError:  # unreachable: opening it reports that
         return
-    if is_empty and any(folder.regions.glob(f"*/{TRIALS}/*/{nodes.TRIAL}")):
+    if state and any(folder.regions.glob(f"*/{TRIALS}/*/{nodes.TRIAL}")):
         raise OptimizerError(
-            f"{str(folder.database)!r} is empty, but the run has had trials: its contents are "
+            f"{str(folder.database)!r} is {state}, but the run has had trials: its contents are "
             "lost; restore a copy of it, or start another run"
         )
 
@@ -100,10 +103,10 @@ def not_ours(frozen: FrozenStudy, folder: RunFolder, owner: Owner) -> str:
 def check_ours(frozen: FrozenStudy, folder: RunFolder) -> None:
     """Claim a run's Optuna studies in a shared database; InputError if another manager has them.
 
-    Without a shared database, only raise OptimizerError if the run's own file was emptied.
+    Without a shared database, only raise OptimizerError if the run's own file was lost.
     """
     if not frozen.study.storage:
-        check_not_emptied(folder)
+        check_not_lost(folder)
         return  # the file is the run's own; the service checks before it writes
     with _opened(frozen, folder) as storage:
         if owner := ownership_of(frozen, folder, storage).other():

@@ -29,7 +29,7 @@ from trialfleet.workflows.facts.runs import spending
 from trialfleet.workflows.facts.runs.job_costs import between_stays, end_stays
 from trialfleet.workflows.facts.runs.region_records import final_metrics
 from trialfleet.workflows.facts.runs.storage import study_name
-from trialfleet.workflows.status.day_outcomes import left_out
+from trialfleet.workflows.status.day_outcomes import left_out_or_why
 from trialfleet.workflows.status.earlier_model import better_before
 from trialfleet.workflows.status.pauses import Span, paused_within, pauses_of
 from trialfleet.workflows.status.reader import RunSnapshot, StatusReader
@@ -171,8 +171,9 @@ def _notice(folder: RunFolder, day: RunsDay | None, regions: Iterable[RegionStat
     lines = [f"Trials ended early: {unpaid}."] if unpaid else []
     lines += [f"{region.name} ended early: {region.spent}." for region in regions if region.spent]
     lines += [f"{region.name}: {region.drift}." for region in regions if region.drift]
-    absent = left_out(folder.root, day.date) if day else []
+    absent, trouble = left_out_or_why(folder.root, day.date) if day else ([], None)
     lines += [f"{one.region} is not in this run: it failed its day: {one.why}." for one in absent]
+    lines += [f"{trouble}."] if trouble else []
     return " ".join(lines)
 
 

@@ -14,7 +14,7 @@ from trialfleet.workflows.facts.journal.journal import Outcome
 from trialfleet.workflows.facts.models.listing import Standing, was_rolled_back
 from trialfleet.workflows.formatting import NOTHING, rough_duration, shortened, usd
 from trialfleet.workflows.rules.states import RunState, Stage
-from trialfleet.workflows.status.day_outcomes import left_out
+from trialfleet.workflows.status.day_outcomes import left_out_or_why
 from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.views.serve.champions import Champion
 from trialfleet.workflows.views.serve.gains import Gain, gain_of
@@ -87,7 +87,7 @@ def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
     status = snapshot.run.status
     regions = status.regions
     good = sum(region.stage.is_good for region in regions)
-    whole = len(regions) + len(not_in_run(snapshot))
+    whole = len(regions) + len(_not_in_run(snapshot)[0])
     finished, budget = sum(r.finished for r in regions), sum(r.budget for r in regions)
     running, queued = sum(r.running for r in regions), sum(r.queued for r in regions)
     failed = sum(r.failed for r in regions)
@@ -102,13 +102,13 @@ def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
     ]
 
 
-def not_in_run(snapshot: Snapshot) -> list[Outcome]:
-    """Return the outcomes of the day's regions that failed before the run was planned."""
+def _not_in_run(snapshot: Snapshot) -> tuple[list[Outcome], str | None]:
+    """Return `left_out_or_why` of the run; empty, and None, if the run has no day."""
     day, place = snapshot.frozen.day, snapshot.folder.root
     if day is None:
-        return []
+        return [], None
     journal = job_files.stamp_of(DailyFolder(place.parent).journal)
-    return snapshot.kept.get("not in run", journal, lambda: left_out(place, day.date))
+    return snapshot.kept.get("not in run", journal, lambda: left_out_or_why(place, day.date))
 
 
 def _time_left(status: RunStatus) -> str:
@@ -219,7 +219,9 @@ def concerns(snapshot: Snapshot) -> list[Concern]:
     found = [Concern(why=status.notice)] if status.notice else []
     if status.money and (status.money.trouble or status.money.ended):
         found.append(Concern(why=status.money.ended or status.money.trouble or ""))
-    found += [Concern(what=one.region, why=one.why) for one in not_in_run(snapshot)]
+    absent, unknown = _not_in_run(snapshot)
+    found += [Concern(what=one.region, why=one.why) for one in absent]
+    found += [Concern(why=unknown)] if unknown else []
     found += [Concern(why=trouble) for trouble in status.run_troubles]
     if status.work.is_much_lost:
         found.append(Concern(why=str(status.work)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 from trialfleet.classads import JobStatus, value
@@ -12,8 +13,11 @@ from trialfleet.files import shell_quoted
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Journal, Outcome, latest_of
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
+from trialfleet.workflows.facts.runs.lookup import find_run
 from trialfleet.workflows.rules.states import RunState
 from trialfleet.workflows.status.day_outcomes import left_out
+from trialfleet.workflows.status.reader import open_run
+from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.facts import RegionFacts
 from trialfleet.workflows.views.why.instance_rules import explain_instance
@@ -43,7 +47,9 @@ def why(word: str | None, run: str | None = None) -> Answer:
         return _foreign(subject)
     assert subject.folder is not None, "all others belong to a run, or to a study's days"
     if subject.what == "day":
-        return _of_day(subject.name, subject.folder).for_subject(subject.word)
+        day = load_frozen(open_run(find_run(run)).study).day if run else None
+        answer = _of_day(subject.name, subject.folder, day.date if day else None)
+        return answer.for_subject(subject.word)
     reader = RunFactsReader(subject.folder)
     if subject.what == "run":
         return _why_run(reader).for_subject(subject.word)
@@ -72,7 +78,7 @@ def _why_run(reader: RunFactsReader) -> Answer:
     day = reader.frozen.day
     folder = reader.files.root
     for one in left_out(folder, day.date) if day else ():
-        answer = _of_day(one.region, folder.parent)
+        answer = of_its_day(one.region, one, DailyFolder(folder.parent).study_as_typed)
         answers.append(answer)
         unwell.append(answer)
     notes = [
@@ -120,14 +126,22 @@ def _with_day(region: RegionFacts, reader: RunFactsReader) -> RegionFacts:
 
 
 def _newest(folder: DailyFolder, region: str) -> Outcome | None:
+    return max(_outcomes(folder, region), key=lambda one: one.date, default=None)
+
+
+def _outcomes(folder: DailyFolder, region: str) -> list[Outcome]:
     found = latest_of(Journal(folder.journal).outcomes())
-    own = [outcome for (_, name), outcome in found.items() if name == region]
-    return max(own, key=lambda one: one.date, default=None)
+    return [outcome for (_, name), outcome in found.items() if name == region]
 
 
-def _of_day(region: str, folder: Path) -> Answer:
-    """Return the answer for a region's newest day; InputError if it had a run on that day."""
-    newest = _newest(DailyFolder(folder), region)
+def _of_day(region: str, folder: Path, day: date | None) -> Answer:
+    """Return the answer for a region's day without a run: `day`, or else its newest day.
+
+    InputError if the region had a run on its newest day.
+    """
+    known = _outcomes(DailyFolder(folder), region)
+    own = (one for one in known if one.date == day and one.run is None)
+    newest = next(own, None) or _newest(DailyFolder(folder), region)
     if newest is None:
         why_not = "its day has started; its run is not planned yet"
         return Answer(subject=region, kind=Kind.SOON, blame=Blame.NOBODY, why=why_not)

@@ -76,7 +76,7 @@ def _no_more_trials(region: RegionFacts) -> str:
 
 
 def of_its_day(region: str, day: Outcome, study_file: str) -> Answer:
-    """Return the answer for a region that had no run on `day`, its newest day."""
+    """Return the answer for a region whose outcome `day` came without a run."""
     again = f"trialfleet daily backfill {study_file} --from {day.date} --to {day.date}"
     missing = f"{again} --only missing"
     if day.ending is Ending.UNCHANGED:
