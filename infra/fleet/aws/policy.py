@@ -27,15 +27,15 @@ NODE_TRUST: Document = {
 # The API calls of the fleet's modules, by IAM's names, which differ from S3's own.
 DESCRIBED = [
     *("Images", "Instances", "InstanceTypeOfferings", "InstanceTypes", "LaunchTemplates"),
-    *("LaunchTemplateVersions", "NetworkInterfaces", "SecurityGroupRules", "SecurityGroups"),
-    *("SpotPriceHistory", "Subnets"),
+    *("LaunchTemplateVersions", "NetworkInterfaces", "PlacementGroups", "SecurityGroupRules"),
+    *("SecurityGroups", "SpotPriceHistory", "Subnets"),
 ]
 RULES = ["AuthorizeSecurityGroupIngress", "RevokeSecurityGroupIngress"]
 EFA_RULES = ["AuthorizeSecurityGroupEgress", "RevokeSecurityGroupEgress"]
 LAUNCH = ["CreateFleet", "RunInstances"]  # EC2 Fleet calls RunInstances in the caller's name
 OWN = [
-    *("CreateLaunchTemplateVersion", "DeleteLaunchTemplate", "DeleteSecurityGroup"),
-    *("GetConsoleOutput", *LAUNCH, "TerminateInstances"),
+    *("CreateLaunchTemplateVersion", "DeleteLaunchTemplate", "DeletePlacementGroup"),
+    *("DeleteSecurityGroup", "GetConsoleOutput", *LAUNCH, "TerminateInstances"),
 ]
 ROLE = [
     *("CreateRole", "DeleteRole", "DeleteRolePolicy", "GetRole", "GetRolePolicy"),
@@ -203,14 +203,13 @@ def _allow(
     return statement | ({"Condition": conditions} if conditions else {})
 
 
-def _looking(fleet: Fleet, _: _Arns) -> list[Document]:
+def _looking(_: Fleet, __: _Arns) -> list[Document]:
     """Allow actions that only read, on all resources, because AWS can't restrict them."""
-    described = [*DESCRIBED, *(["PlacementGroups"] if fleet.gangs else [])]
     others = [
         *("ec2:GetSpotPlacementScores", "pricing:GetProducts", "servicequotas:GetServiceQuota"),
         "ssm:DescribeParameters",
     ]
-    return [_allow("Look", [*_all("ec2:Describe", described), *others])]
+    return [_allow("Look", [*_all("ec2:Describe", DESCRIBED), *others])]
 
 
 def _making(fleet: Fleet, within: _Arns) -> list[Document]:
@@ -257,11 +256,9 @@ def _using(fleet: Fleet, within: _Arns) -> list[Document]:
 def _owning(fleet: Fleet, within: _Arns) -> list[Document]:
     its = {ITS_TAG: fleet.called}
     lease = {"ForAllValues:StringEquals": {"aws:TagKeys": [names.EXPIRES_TAG, names.PRICE_TAG]}}
-    # A fleet that had gangs before may still have some, which are removed with it.
-    more = ["placement-group"] if fleet.gangs else []
-    own = within.ec2("instance", "launch-template", "security-group", *more)
+    # A fleet that had gangs before may still have a placement group, which is removed with it.
+    own = within.ec2("instance", "launch-template", "placement-group", "security-group")
     actions = [*OWN, *RULES, *(EFA_RULES if fleet.efa else [])]
-    actions += ["DeletePlacementGroup"] if more else []
     shells = [START_SHELL] if fleet.ssm else []
     nodes = within.ec2("instance")
     return [

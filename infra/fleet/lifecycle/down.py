@@ -83,7 +83,7 @@ def _delete(
             for what, step in (
                 ("launch templates", launch_template.remove),
                 ("security group", network.remove),
-                *([("placement group", placement.remove)] if fleet.gangs else []),
+                ("placement group", placement.remove),
             )
         ),
         ("instance profile and role", lambda: identity.remove(aws, fleet)),

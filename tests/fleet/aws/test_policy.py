@@ -192,8 +192,8 @@ def test_the_callers_policy_names_what_is_called_and_nothing_else(cloud: Account
 
 GANGS = moto_account.fleet(instance_types=["g5.8xlarge"], gangs={}, nodes={"max": 2})
 GANGS_CALL = {
-    *("ec2:AuthorizeSecurityGroupEgress", "ec2:CreatePlacementGroup", "ec2:DeletePlacementGroup"),
-    *("ec2:DescribePlacementGroups", "ec2:RevokeSecurityGroupEgress"),
+    *("ec2:AuthorizeSecurityGroupEgress", "ec2:CreatePlacementGroup"),
+    "ec2:RevokeSecurityGroupEgress",
 }
 
 
@@ -205,10 +205,7 @@ def test_gangs_add_permissions_for_their_own_resources_only(cloud: Account) -> N
     assert granted(GANGS) - granted(without_gangs) == GANGS_CALL
     assert granted(without_gangs) <= granted(GANGS)
     plain_gangs = GANGS.model_copy(update={"gangs": Gangs(placement_group=False, efa=False)})
-    assert granted(plain_gangs) - granted(without_gangs) == {
-        "ec2:DeletePlacementGroup",
-        "ec2:DescribePlacementGroups",
-    }
+    assert granted(plain_gangs) == granted(without_gangs)
     own = moto_account.manager_instance(cloud)
     cloud.faults.calls.clear()
     assert raised_watched_and_removed(cloud.aws, own, GANGS) == []
@@ -239,6 +236,7 @@ def test_a_placement_group_is_made_with_the_tag_and_used_and_removed_where_it_ca
 
 KEYED = MINE.model_copy(update={"key_pair": "k"})
 UNCALLED = {  # checked by IAM with another call, or never required by moto
+    "ec2:DeletePlacementGroup",  # of a fleet that had gangs before
     *("ec2:CreateTags", "iam:CreateServiceLinkedRole", "iam:PassRole", "iam:TagInstanceProfile"),
     *("iam:TagRole", "pricing:GetProducts", "servicequotas:GetServiceQuota"),
     *("ssm:AddTagsToResource", "ec2:GetSpotPlacementScores"),
