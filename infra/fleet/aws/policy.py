@@ -19,11 +19,6 @@ VERSION = "2012-10-17"
 OWN_TAG = f"aws:RequestTag/{names.FLEET_TAG}"
 ITS_TAG = f"aws:ResourceTag/{names.FLEET_TAG}"
 PUBLIC = "/aws/service/"  # prefix of AWS's own SSM parameters
-_AS_EC2 = {"Service": "ec2.amazonaws.com"}
-NODE_TRUST: Document = {
-    "Version": VERSION,
-    "Statement": [{"Effect": "Allow", "Principal": _AS_EC2, "Action": "sts:AssumeRole"}],
-}
 # The API calls of the fleet's modules, by IAM's names, which differ from S3's own.
 DESCRIBED = [
     *("Images", "Instances", "InstanceTypeOfferings", "InstanceTypes", "LaunchTemplates"),
@@ -130,6 +125,13 @@ def reap_policy(fleet: Fleet, account: str) -> Document:
     }
 
 
+def node_trust(fleet: Fleet) -> Document:
+    """Return the policy that lets EC2 give the nodes' role to instances."""
+    ec2 = {"Service": _ec2(fleet)}
+    statement = {"Effect": "Allow", "Principal": ec2, "Action": "sts:AssumeRole"}
+    return {"Version": VERSION, "Statement": [statement]}
+
+
 def node_policy(fleet: Fleet, account: str) -> Document:
     """Return the nodes' policy: read the program and the pool's token, and write the log.
 
@@ -151,7 +153,7 @@ class _Arns:
     def __init__(self, fleet: Fleet, account: str) -> None:
         self._fleet, self._account = fleet, account
         self._name = names.resource_name(fleet.called)
-        self._partition = _partition(fleet.home)
+        self._partition = names.partition(fleet.home)
         self.own_bucket = self._s3(names.bucket_name(fleet.called, account))
         self.buckets = [self.own_bucket, *([self._s3(fleet.bucket)] if fleet.bucket else [])]
         self.token = self.parameter(names.token_parameter(fleet.called), fleet.home)
@@ -268,8 +270,7 @@ def _owning(fleet: Fleet, within: _Arns) -> list[Document]:
 
 
 def _identity(fleet: Fleet, within: _Arns) -> list[Document]:
-    china = ".cn" if _partition(fleet.home) == "aws-cn" else ""
-    service = {"iam:PassedToService": f"ec2.amazonaws.com{china}"}
+    service = {"iam:PassedToService": _ec2(fleet)}
     statements = [
         _allow("Identity", _all("iam:", [*ROLE, *PROFILE]), [within.role, within.profile]),
         _allow("PassRole", ["iam:PassRole"], [within.role], StringEquals=service),
@@ -318,6 +319,7 @@ def _amis(fleet: Fleet) -> list[str]:
     return [fleet.ami] if isinstance(fleet.ami, str) else list(fleet.ami.values())
 
 
-def _partition(aws_region: str) -> str:
-    parts = {"cn-": "aws-cn", "us-gov-": "aws-us-gov"}
-    return next((name for start, name in parts.items() if aws_region.startswith(start)), "aws")
+def _ec2(fleet: Fleet) -> str:
+    """Return IAM's name of EC2 as a service, which is another one in China."""
+    china = ".cn" if names.partition(fleet.home) == "aws-cn" else ""
+    return f"ec2.amazonaws.com{china}"

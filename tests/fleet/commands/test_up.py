@@ -88,6 +88,8 @@ def test_where_the_user_asks_aws_the_nodes_ask_it_too(
     monkeypatch.setenv("AWS_ENDPOINT_URL", named)
     assert Aws().endpoint(HOME) == expected
     assert Aws().endpoint("cn-north-1") == expected
+    monkeypatch.setenv("AWS_USE_DUALSTACK_ENDPOINT", "true")
+    assert Aws().endpoint(HOME) == expected
 
 
 def test_the_bundle_lies_where_the_node_looks_and_the_token_too(cloud: Account) -> None:
