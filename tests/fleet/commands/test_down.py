@@ -149,6 +149,17 @@ def test_single_nodes_are_terminated_and_those_gone_already_are_passed_over(
     terminate(cloud.aws, [gone])
 
 
+@pytest.mark.parametrize("code", ["RequestExpired", "AuthFailure", "OptInRequired"])
+def test_a_refusal_of_the_whole_call_is_not_tried_again_for_each_instance(
+    cloud: Account, bare: list[str], code: str
+) -> None:
+    up(cloud.aws, SPEC, inputs(), [HERE], 4)
+    cloud.faults.refuse("TerminateInstances", code, aws_region=HOME)
+    with pytest.raises(FleetError, match=code):
+        terminate(cloud.aws, inventory.instances(cloud.aws, SPEC))
+    assert len(cloud.faults.asked("TerminateInstances")) == 2, "one for each AWS region"
+
+
 def test_the_costs_are_kept_before_the_bucket_goes_and_without_that_it_stays(
     cloud: Account, bare: list[str]
 ) -> None:
