@@ -279,6 +279,23 @@ def test_a_disk_is_never_smaller_than_the_images(cloud: Account) -> None:
     assert wanted["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] == 60
 
 
+def test_no_volume_of_the_image_outlives_the_node(
+    cloud: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ec2 = cloud.aws.ec2(HOME)  # moto's images have a root volume alone
+    [image] = ec2.describe_images(ImageIds=[IMAGE])["Images"]
+    image["BlockDeviceMappings"] += [
+        {"DeviceName": "/dev/sdb", "Ebs": {"DeleteOnTermination": False, "VolumeSize": 500}},
+        {"DeviceName": "/dev/sdc", "Ebs": {"DeleteOnTermination": True, "VolumeSize": 500}},
+        {"DeviceName": "/dev/sdd", "VirtualName": "ephemeral0"},
+    ]
+    monkeypatch.setattr(ec2, "describe_images", lambda **_: {"Images": [image]})
+    raise_fleet(cloud)
+    [_, kept] = latest(cloud)["LaunchTemplateData"]["BlockDeviceMappings"]
+    assert kept["DeviceName"] == "/dev/sdb"
+    assert kept["Ebs"] == {"VolumeSize": 500, "DeleteOnTermination": True}
+
+
 def test_the_newest_image_behind_a_parameter_is_taken(cloud: Account) -> None:
     cloud.client("ssm").put_parameter(Name="/our/x86_64/image", Value=IMAGE, Type="String")
     raise_fleet(cloud, ami="ssm:/our/{architecture}/image")
