@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
-from urllib.parse import urlsplit
 
 import boto3
 from botocore.config import Config
@@ -65,9 +64,9 @@ class Aws:
         """Return the client of EC2 in an AWS region."""
         return cast("EC2Client", self._client("ec2", aws_region))
 
-    def iam(self) -> IAMClient:
-        """Return the client of IAM, a service without regions."""
-        return cast("IAMClient", self._client("iam", "us-east-1"))
+    def iam(self, aws_region: str) -> IAMClient:
+        """Return the client of IAM, the same for all AWS regions of a partition of AWS."""
+        return cast("IAMClient", self._client("iam", aws_region))
 
     def s3(self, aws_region: str) -> S3Client:
         """Return the client of S3 in an AWS region."""
@@ -106,8 +105,9 @@ class Aws:
     def endpoint(self, aws_region: str) -> str:
         """Return the endpoint's URL from the user's AWS settings; empty for AWS's own endpoint."""
         url = self.ssm(aws_region).meta.endpoint_url
-        host = (urlsplit(url).hostname or "").removesuffix(".cn")
-        return "" if host.endswith(".amazonaws.com") else url
+        unchanged: Any = {"ignore_configured_endpoint_urls": True}
+        own = self._session.client("ssm", region_name=aws_region, config=Config(**unchanged))
+        return "" if url == own.meta.endpoint_url else url
 
     def _make_client(self, service: str, aws_region: str) -> Any:
         if self._only and service != "sts" and (found := self.account(aws_region)) != self._only:

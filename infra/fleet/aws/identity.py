@@ -28,28 +28,28 @@ def ensure(aws: Aws, fleet: Fleet, policy: Document, trust: Document) -> str:
     """
     name = names.resource_name(fleet.called)
     with asking(f"the role {name}"):
-        _ensure_role(aws.iam(), fleet, name, trust)
-        _ensure_policy(aws.iam(), name, policy)
+        _ensure_role(aws.iam(fleet.home), fleet, name, trust)
+        _ensure_policy(aws.iam(fleet.home), name, policy)
     with asking(f"the instance profile {name}"):
-        _ensure_profile(aws.iam(), fleet, name)
+        _ensure_profile(aws.iam(fleet.home), fleet, name)
     return name
 
 
 def role(aws: Aws, fleet: Fleet) -> RoleTypeDef | None:
     """Return the fleet's role; None if there is none."""
-    found = _role(aws.iam(), names.resource_name(fleet.called))
+    found = _role(aws.iam(fleet.home), names.resource_name(fleet.called))
     return found if found and tags.ours(fleet, found.get("Tags")) else None
 
 
 def profile(aws: Aws, fleet: Fleet) -> InstanceProfileTypeDef | None:
     """Return the fleet's instance profile; None if there is none."""
-    found = _profile(aws.iam(), names.resource_name(fleet.called))
+    found = _profile(aws.iam(fleet.home), names.resource_name(fleet.called))
     return found if found and tags.ours(fleet, found.get("Tags")) else None
 
 
 def remove(aws: Aws, fleet: Fleet) -> None:
     """Delete the fleet's instance profile, then its role with the role's policies."""
-    iam, name = aws.iam(), names.resource_name(fleet.called)
+    iam, name = aws.iam(fleet.home), names.resource_name(fleet.called)
     with asking("the instance profile"):
         if found := profile(aws, fleet):
             for member in found["Roles"]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from trialfleet.errors import InputError
 from trialfleet.infra.fleet.aws.clients import Aws, asking, or_none
@@ -15,12 +16,19 @@ NO_IMAGE = {"InvalidAMIID.NotFound", "InvalidAMIID.Malformed", "InvalidAMIID.Una
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """A machine image; `root` names its root device, `root_gib` is the root disk's size in GiB."""
+    """A machine image.
+
+    Attributes:
+        root: name of its root device.
+        root_gib: size of the root disk in GiB.
+        kept: names and sizes in GiB of other disks that the image keeps after the machine's end.
+    """
 
     id: str
     root: str
     root_gib: int
     architecture: str
+    kept: Mapping[str, int] = field(default_factory=dict)
 
 
 def find(aws: Aws, fleet: Fleet, aws_region: str, architecture: str) -> Image:
@@ -59,10 +67,13 @@ def _describe(aws: Aws, aws_region: str, image: str, wanted: str) -> Image:
         raise InputError(f"ami: {aws_region} has no image {called} that this account may use")
     found = images[0]
     root = found.get("RootDeviceName", "/dev/sda1")
-    sizes = [
-        disk["Ebs"].get("VolumeSize", 0)
-        for disk in found.get("BlockDeviceMappings", [])
-        if disk.get("DeviceName") == root and "Ebs" in disk
-    ]
-    size, architecture = max(sizes, default=0), found["Architecture"]
-    return Image(id=image, root=root, root_gib=size, architecture=architecture)
+    listed = found.get("BlockDeviceMappings", [])
+    disks = {disk.get("DeviceName", ""): disk["Ebs"] for disk in listed if "Ebs" in disk}
+    size = disks.pop(root, {}).get("VolumeSize", 0)
+    kept = {
+        name: disk.get("VolumeSize", 0)
+        for name, disk in disks.items()
+        if disk.get("DeleteOnTermination") is False
+    }
+    architecture = found["Architecture"]
+    return Image(id=image, root=root, root_gib=size, architecture=architecture, kept=kept)

@@ -67,7 +67,13 @@ def definition(
             "HttpPutResponseHopLimit": 1,
             "InstanceMetadataTags": "enabled",
         },
-        "BlockDeviceMappings": [{"DeviceName": image.root, "Ebs": disk}],
+        "BlockDeviceMappings": [
+            {"DeviceName": image.root, "Ebs": disk},
+            *(
+                {"DeviceName": name, "Ebs": {"VolumeSize": gib, "DeleteOnTermination": True}}
+                for name, gib in image.kept.items()
+            ),
+        ],
     }
     if fleet.key_pair:
         wanted["KeyName"] = fleet.key_pair

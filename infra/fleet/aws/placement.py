@@ -34,9 +34,7 @@ def ensure(aws: Aws, fleet: Fleet, aws_region: str) -> None:
 
 
 def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
-    """List the names of the fleet's placement groups in an AWS region; empty if it has no gangs."""
-    if fleet.gangs is None:
-        return []
+    """List the names of the fleet's placement groups in an AWS region, even if it has no gangs."""
     found = aws.ec2(aws_region).describe_placement_groups(
         Filters=[tags.fleet_filter(fleet), {"Name": "state", "Values": ["pending", "available"]}]
     )

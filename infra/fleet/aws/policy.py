@@ -19,23 +19,18 @@ VERSION = "2012-10-17"
 OWN_TAG = f"aws:RequestTag/{names.FLEET_TAG}"
 ITS_TAG = f"aws:ResourceTag/{names.FLEET_TAG}"
 PUBLIC = "/aws/service/"  # prefix of AWS's own SSM parameters
-_AS_EC2 = {"Service": "ec2.amazonaws.com"}
-NODE_TRUST: Document = {
-    "Version": VERSION,
-    "Statement": [{"Effect": "Allow", "Principal": _AS_EC2, "Action": "sts:AssumeRole"}],
-}
 # The API calls of the fleet's modules, by IAM's names, which differ from S3's own.
 DESCRIBED = [
     *("Images", "Instances", "InstanceTypeOfferings", "InstanceTypes", "LaunchTemplates"),
-    *("LaunchTemplateVersions", "NetworkInterfaces", "SecurityGroupRules", "SecurityGroups"),
-    *("SpotPriceHistory", "Subnets"),
+    *("LaunchTemplateVersions", "NetworkInterfaces", "PlacementGroups", "SecurityGroupRules"),
+    *("SecurityGroups", "SpotPriceHistory", "Subnets"),
 ]
 RULES = ["AuthorizeSecurityGroupIngress", "RevokeSecurityGroupIngress"]
 EFA_RULES = ["AuthorizeSecurityGroupEgress", "RevokeSecurityGroupEgress"]
 LAUNCH = ["CreateFleet", "RunInstances"]  # EC2 Fleet calls RunInstances in the caller's name
 OWN = [
-    *("CreateLaunchTemplateVersion", "DeleteLaunchTemplate", "DeleteSecurityGroup"),
-    *("GetConsoleOutput", *LAUNCH, "TerminateInstances"),
+    *("CreateLaunchTemplateVersion", "DeleteLaunchTemplate", "DeletePlacementGroup"),
+    *("DeleteSecurityGroup", "GetConsoleOutput", *LAUNCH, "TerminateInstances"),
 ]
 ROLE = [
     *("CreateRole", "DeleteRole", "DeleteRolePolicy", "GetRole", "GetRolePolicy"),
@@ -130,6 +125,13 @@ def reap_policy(fleet: Fleet, account: str) -> Document:
     }
 
 
+def node_trust(fleet: Fleet) -> Document:
+    """Return the policy that lets EC2 give the nodes' role to instances."""
+    ec2 = {"Service": _ec2(fleet)}
+    statement = {"Effect": "Allow", "Principal": ec2, "Action": "sts:AssumeRole"}
+    return {"Version": VERSION, "Statement": [statement]}
+
+
 def node_policy(fleet: Fleet, account: str) -> Document:
     """Return the nodes' policy: read the program and the pool's token, and write the log.
 
@@ -151,7 +153,7 @@ class _Arns:
     def __init__(self, fleet: Fleet, account: str) -> None:
         self._fleet, self._account = fleet, account
         self._name = names.resource_name(fleet.called)
-        self._partition = _partition(fleet.home)
+        self._partition = names.partition(fleet.home)
         self.own_bucket = self._s3(names.bucket_name(fleet.called, account))
         self.buckets = [self.own_bucket, *([self._s3(fleet.bucket)] if fleet.bucket else [])]
         self.token = self.parameter(names.token_parameter(fleet.called), fleet.home)
@@ -203,14 +205,13 @@ def _allow(
     return statement | ({"Condition": conditions} if conditions else {})
 
 
-def _looking(fleet: Fleet, _: _Arns) -> list[Document]:
+def _looking(_: Fleet, __: _Arns) -> list[Document]:
     """Allow actions that only read, on all resources, because AWS can't restrict them."""
-    described = [*DESCRIBED, *(["PlacementGroups"] if fleet.gangs else [])]
     others = [
         *("ec2:GetSpotPlacementScores", "pricing:GetProducts", "servicequotas:GetServiceQuota"),
         "ssm:DescribeParameters",
     ]
-    return [_allow("Look", [*_all("ec2:Describe", described), *others])]
+    return [_allow("Look", [*_all("ec2:Describe", DESCRIBED), *others])]
 
 
 def _making(fleet: Fleet, within: _Arns) -> list[Document]:
@@ -257,11 +258,9 @@ def _using(fleet: Fleet, within: _Arns) -> list[Document]:
 def _owning(fleet: Fleet, within: _Arns) -> list[Document]:
     its = {ITS_TAG: fleet.called}
     lease = {"ForAllValues:StringEquals": {"aws:TagKeys": [names.EXPIRES_TAG, names.PRICE_TAG]}}
-    # A fleet that had gangs before may still have some, which are removed with it.
-    more = ["placement-group"] if fleet.gangs else []
-    own = within.ec2("instance", "launch-template", "security-group", *more)
+    # A fleet that had gangs before may still have a placement group, which is removed with it.
+    own = within.ec2("instance", "launch-template", "placement-group", "security-group")
     actions = [*OWN, *RULES, *(EFA_RULES if fleet.efa else [])]
-    actions += ["DeletePlacementGroup"] if more else []
     shells = [START_SHELL] if fleet.ssm else []
     nodes = within.ec2("instance")
     return [
@@ -271,8 +270,7 @@ def _owning(fleet: Fleet, within: _Arns) -> list[Document]:
 
 
 def _identity(fleet: Fleet, within: _Arns) -> list[Document]:
-    china = ".cn" if _partition(fleet.home) == "aws-cn" else ""
-    service = {"iam:PassedToService": f"ec2.amazonaws.com{china}"}
+    service = {"iam:PassedToService": _ec2(fleet)}
     statements = [
         _allow("Identity", _all("iam:", [*ROLE, *PROFILE]), [within.role, within.profile]),
         _allow("PassRole", ["iam:PassRole"], [within.role], StringEquals=service),
@@ -321,6 +319,7 @@ def _amis(fleet: Fleet) -> list[str]:
     return [fleet.ami] if isinstance(fleet.ami, str) else list(fleet.ami.values())
 
 
-def _partition(aws_region: str) -> str:
-    parts = {"cn-": "aws-cn", "us-gov-": "aws-us-gov"}
-    return next((name for start, name in parts.items() if aws_region.startswith(start)), "aws")
+def _ec2(fleet: Fleet) -> str:
+    """Return IAM's name of EC2 as a service, which is another one in China."""
+    china = ".cn" if names.partition(fleet.home) == "aws-cn" else ""
+    return f"ec2.amazonaws.com{china}"

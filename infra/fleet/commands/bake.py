@@ -52,7 +52,7 @@ def image_builder(aws: Aws, fleet: Fleet, inputs: NodeInputs, architecture: str)
             f"{COMPONENT_LIMIT}: "
             "use the script (`--format script`)"
         )
-    owner = f"arn:aws:imagebuilder:{fleet.home}:{aws.account(fleet.home)}"
+    owner = f"arn:{names.partition(fleet.home)}:imagebuilder:{fleet.home}:{aws.account(fleet.home)}"
     return {
         "create-component": {
             "name": name,

@@ -10,11 +10,12 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws import bucket
-from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.aws.clients import Aws, asking, or_none
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 
+MISSING = ("NoSuchKey", "NoSuchBucket")
 AT_ONCE = 8  # nodes in parallel
 LONGEST = 300  # characters of a line
 # A line of the node's own log: its time, as the bootstrap and the user data write it.
@@ -24,30 +25,34 @@ OWN_LINE = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z .*")
 def last_messages(aws: Aws, fleet: Fleet, instances: Iterable[Instance]) -> dict[str, str]:
     """Return the last line of each instance's boot log, or else of its console, by id.
 
-    It begins with `its log ends: ` or `its console ends: `. An instance is left out if AWS gives
-    neither.
+    It begins with `its log ends: ` or `its console ends: `. If AWS refuses the log, and the console
+    has no line either, it is AWS's reason. An instance is left out if it has neither.
     """
     wanted = list(instances)
     if not wanted:
         return {}
-    try:
-        place = bucket.name_of(fleet, aws.account(fleet.home))
-    except FleetError:
-        place = ""
-    aws.s3(fleet.home)  # boto3 can't make clients in several threads at once
+    aws.sts(fleet.home)  # boto3 can't make clients in several threads at once
+    aws.s3(fleet.home)
     for aws_region in {instance.aws_region for instance in wanted}:
         aws.ec2(aws_region)
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        messages = threads.map(lambda i: _log(aws, fleet, place, i) or _console(aws, i), wanted)
+        messages = threads.map(lambda i: _message(aws, fleet, i), wanted)
         return {i.id: words for i, words in zip(wanted, messages, strict=True) if words}
 
 
-def _log(aws: Aws, fleet: Fleet, place: str, instance: Instance) -> str:
-    key = names.log_key(fleet.called, instance.id)
+def _message(aws: Aws, fleet: Fleet, instance: Instance) -> str:
     try:
-        text = aws.s3(fleet.home).get_object(Bucket=place, Key=key)["Body"].read()
-    except (ClientError, BotoCoreError):
-        return ""
+        return _log(aws, fleet, instance) or _console(aws, instance)
+    except FleetError as error:
+        return _console(aws, instance) or str(error)
+
+
+def _log(aws: Aws, fleet: Fleet, instance: Instance) -> str:
+    place = bucket.name_of(fleet, aws.account(fleet.home))
+    s3, key = aws.s3(fleet.home), names.log_key(fleet.called, instance.id)
+    with asking("its log can't be read"):
+        found = or_none(lambda: s3.get_object(Bucket=place, Key=key), *MISSING)
+        text = found["Body"].read() if found else b""
     line = last_line(text.decode(errors="replace"))
     return f"its log ends: {line}" if line else ""
 

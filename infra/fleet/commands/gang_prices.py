@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from trialfleet.errors import InputError
 from trialfleet.infra.fleet.scaling.packing import never_begins
 from trialfleet.infra.fleet.scaling.saved_state import room_of
+from trialfleet.infra.fleet.scaling.suitable_types import can_begin
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate
-from trialfleet.infra.fleet.spec.price_cap import nodes_within
 from trialfleet.infra.pool.machines import Room
 
 
@@ -27,8 +27,8 @@ class GangNeed:
 class GangPrice:
     """The nodes for the `min` jobs with which a gang begins, and for `max` jobs, and their price.
 
-    All figures are for nodes of `type`, which is requested first. `max_nodes` keeps within the
-    fleet's `nodes.max`, but is at least `min_nodes`. Prices are in USD per hour.
+    All figures are for nodes of `type`, which is requested first. No number of nodes exceeds the
+    fleet's `nodes.max`. Prices are in USD per hour.
     """
 
     min: int
@@ -47,25 +47,16 @@ class GangPrice:
 
 
 def gang_price(fleet: Fleet, gang: GangNeed, candidates: Sequence[Candidate]) -> GangPrice:
-    """Return the price of a gang's nodes on the first candidate that can hold its jobs.
+    """Return the price of a gang's nodes on the first candidate on which the gang can begin.
 
     InputError if the fleet's limits allow too few nodes for the gang to begin.
     """
-    slots = [room_of(one.type, fleet.shares).holds(gang.need) for one in candidates]
-    if why := never_begins(gang.min, fleet.nodes.max, max(slots)):
-        raise InputError(why)
-    cap = fleet.price_cap.hour
-    pairs = [(held, one) for held, one in zip(slots, candidates, strict=True) if held]
-    cheapest = min(-(-gang.min // held) * one.price for held, one in pairs)
-    if nodes_within(cap, 0.0, cheapest) < 1:
-        raise InputError(
-            f"a gang begins with {gang.min} jobs (`resources.nodes.min`), whose nodes cost at "
-            f"least {cheapest:.2f} USD per hour, more than `price_cap.hour`, which is {cap:g}: "
-            "raise the cap, or lower `resources.nodes.min`"
-        )
-    held, chosen = pairs[0]
+    chosen = next((one for one in candidates if can_begin(fleet, one, gang.need, gang.min)), None)
+    if chosen is None:
+        raise InputError(_why_none(fleet, gang, candidates))
+    held = room_of(chosen.type, fleet.shares).holds(gang.need)
     nodes = [-(-jobs // held) for jobs in (gang.min, gang.max)]
-    most = min(nodes[1], max(nodes[0], fleet.nodes.max))
+    most = min(nodes[1], fleet.nodes.max)
     return GangPrice(
         min=gang.min,
         max=gang.max,
@@ -74,4 +65,20 @@ def gang_price(fleet: Fleet, gang: GangNeed, candidates: Sequence[Candidate]) ->
         min_per_hour=nodes[0] * chosen.price,
         max_per_hour=most * chosen.price,
         type=f"{chosen.type.name} {chosen.lifecycle}",
+    )
+
+
+def _why_none(fleet: Fleet, gang: GangNeed, candidates: Sequence[Candidate]) -> str:
+    held = {one: room_of(one.type, fleet.shares).holds(gang.need) for one in candidates}
+    if why := never_begins(gang.min, fleet.nodes.max, max(held.values())):
+        return why
+    costs = (
+        -(-gang.min // slots) * one.price
+        for one, slots in held.items()
+        if gang.min <= slots * fleet.nodes.max
+    )
+    return (
+        f"a gang begins with {gang.min} jobs (`resources.nodes.min`), whose nodes cost at least "
+        f"{min(costs):.2f} USD per hour, more than `price_cap.hour`, which is "
+        f"{fleet.price_cap.hour:g}: raise the cap, or lower `resources.nodes.min`"
     )

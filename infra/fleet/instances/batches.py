@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 AT_ONCE = 1_000  # EC2's maximum of instances in a call of CreateTags or TerminateInstances
 # Errors about the call, not about one of its instances.
-OF_THE_CALL = {*DENIED, "RequestLimitExceeded", "Throttling", "ThrottlingException"}
+OF_THE_CALL = {
+    *DENIED,
+    *("RequestLimitExceeded", "Throttling", "ThrottlingException"),
+    *("AuthFailure", "ExpiredToken", "InvalidClientTokenId", "OptInRequired", "RequestExpired"),
+}
 GONE = {"InvalidInstanceID.NotFound", "InvalidID"}
 Call = Callable[["EC2Client", list[str]], object]
 

@@ -12,6 +12,7 @@ from trialfleet.infra.fleet.aws import (
     network,
     placement,
     retries,
+    tags,
     token_store,
 )
 from trialfleet.infra.fleet.aws.clients import Aws
@@ -36,8 +37,9 @@ def down(
 
     Nodes are terminated even if `drain` fails. Before the bucket is deleted, `keep` gets AWS's last
     listing, to save the record of costs. If `keep` raises FleetError, the bucket is not deleted.
+    FleetError if an AWS region does not list its nodes, after all other nodes are terminated.
     """
-    nodes = inventory.instances(aws, fleet)
+    nodes, silent = _living(aws, fleet)
     if nodes:
         ids = ", ".join(node.id for node in nodes)
         progress(f"draining {ids}")
@@ -47,6 +49,8 @@ def down(
             progress(f"draining failed: {error}")
         progress(f"terminating {ids}")
         terminate(aws, nodes)
+    if silent:  # its nodes may need the fleet's other resources
+        raise silent[0]
 
     def gone() -> bool:
         found = inventory.instances(aws, fleet, gone=True)
@@ -56,7 +60,10 @@ def down(
     if not retries.until(gone, TERMINATION):
         progress("instances are still shutting down")
     failures = _delete(aws, fleet, keep, progress)
-    return [*failures, *(f"left: {resource}" for resource in inventory.everything(aws, fleet))]
+    try:
+        return [*failures, *(f"left: {one}" for one in inventory.everything(aws, fleet))]
+    except FleetError as error:
+        return [*failures, f"what is left can't be listed: {error}"]
 
 
 def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
@@ -64,6 +71,17 @@ def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
     call_by_region(
         aws, instances, "terminating", lambda ec2, ids: ec2.terminate_instances(InstanceIds=ids)
     )
+
+
+def _living(aws: Aws, fleet: Fleet) -> tuple[list[Instance], list[FleetError]]:
+    """Return the fleet's living instances, and the errors of AWS regions that don't list theirs."""
+    found, silent = [], []
+    for aws_region in fleet.aws_regions:
+        try:
+            found += inventory.tagged(aws, [aws_region], [tags.fleet_filter(fleet)])
+        except FleetError as error:
+            silent.append(error)
+    return [instance for instance in found if instance.alive], silent
 
 
 def _delete(
@@ -83,7 +101,7 @@ def _delete(
             for what, step in (
                 ("launch templates", launch_template.remove),
                 ("security group", network.remove),
-                *([("placement group", placement.remove)] if fleet.gangs else []),
+                ("placement group", placement.remove),
             )
         ),
         ("instance profile and role", lambda: identity.remove(aws, fleet)),

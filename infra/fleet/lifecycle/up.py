@@ -116,7 +116,8 @@ def prepare(
     token_store.ensure(aws, fleet, inputs.token)
     script = inputs.user_data(settings | {"run": run})
     progress("the nodes' role and instance profile")
-    profile = identity.ensure(aws, fleet, policy.node_policy(fleet, account), policy.NODE_TRUST)
+    trust = policy.node_trust(fleet)
+    profile = identity.ensure(aws, fleet, policy.node_policy(fleet, account), trust)
 
     def make(aws_region: str) -> dict[tuple[str, str], Template]:
         progress(f"the security group in {aws_region}")

@@ -41,6 +41,7 @@ from trialfleet.infra.fleet.scaling.scaling_decision import (
     phase,
     unmatched_trials,
 )
+from trialfleet.infra.fleet.scaling.suitable_types import suitable
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance
 from trialfleet.infra.fleet.spec.price_cap import run_cap_reached
@@ -170,6 +171,7 @@ class Autoscaler:
         candidates, unavailable = self._candidates(now)
         shares = self._fleet.shares
         rooms = {one.type.name: room_of(one.type, shares) for one in candidates}
+        candidates = suitable(self._fleet, candidates, view.demand.idle)
         nodes = self._watch.nodes(living, view.nodes, rooms, self._room, now)
         is_down = down_note.reason_no_nodes(self._fleet.called)
         if is_down:
@@ -369,11 +371,12 @@ class Autoscaler:
             self._progress(f"terminated {name}: {reason}")
         return ""
 
-    def _prepare(self, candidates: Sequence[Candidate]) -> Prepared:
+    def _prepare(self) -> Prepared:
         """Find or create the resources that launches need, by about 20 calls to AWS."""
         aws, fleet = self._aws, self._fleet
+        assert self._chosen is not None, "a launch has candidates"
         given = self._connections.inputs(aws, fleet)
-        return up.prepare(aws, fleet, given, candidates, self._run, everywhere=False)
+        return up.prepare(aws, fleet, given, self._chosen[1], self._run, everywhere=False)
 
     def _launch(
         self, decision: Decision, candidates: Sequence[Candidate], now: datetime
@@ -381,7 +384,7 @@ class Autoscaler:
         if not decision.launch:
             return []
         aws, fleet, run, say = self._aws, self._fleet, self._run, self._progress
-        prepared, self._prepared = self._prepared or self._prepare(candidates), None
+        prepared, self._prepared = self._prepared or self._prepare(), None
         count, least = decision.launch, decision.least
         got = launch.launch(
             aws,

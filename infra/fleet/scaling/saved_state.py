@@ -1,9 +1,9 @@
 """The memory of an autoscaler's process between steps.
 
 This is what neither AWS nor HTCondor's collector knows: when the pool last knew a node, and which
-new instances AWS does not list yet. Time before the process began never counts against a node.
-While the pool does not answer, a node that has joined is not lost: after a restart of the manager,
-nodes need a while to connect again.
+new instances AWS does not list yet. Time before the process began, or before the pool answers again
+after an outage, never counts against a node: after a restart of the manager, nodes need a while to
+connect.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Watch:
     """The memory of one autoscaler's process."""
 
     def __init__(self, now: datetime) -> None:
-        self._began = now
+        self._answers_since = now
         self._seen: dict[str, datetime] = {}
         self._fresh: dict[str, Instance] = {}
         self._blind = False
@@ -77,7 +77,7 @@ class Watch:
         """Join each instance with its machine; without one, the room is its type's, or `usual`."""
         if self._blind:
             self._seen = dict.fromkeys(self._seen, now)
-            self._blind = False
+            self._answers_since, self._blind = now, False
         here = {node.instance: node for node in pool}
         self._seen.update(dict.fromkeys(here, now))
         nodes = [self._node(i, here.get(i.id), rooms.get(i.type, usual)) for i in instances]
@@ -86,7 +86,7 @@ class Watch:
 
     def _node(self, instance: Instance, machine: Machine | None, room: Room) -> Node:
         return Node(
-            instance=replace(instance, launched=max(instance.launched, self._began)),
+            instance=replace(instance, launched=max(instance.launched, self._answers_since)),
             room=machine.total if machine else room,
             machine=machine,
             seen=self._seen.get(instance.id),

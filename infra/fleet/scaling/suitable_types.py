@@ -1,15 +1,19 @@
-"""Which instance types of a fleet can hold a job, known before any node exists."""
+"""The instance types and candidates of a fleet whose nodes can hold given jobs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trialfleet.errors import first_of
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import instance_types
+from trialfleet.infra.fleet.pool.demand import Group
 from trialfleet.infra.fleet.scaling.packing import never_begins
 from trialfleet.infra.fleet.scaling.saved_state import room_of
 from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.machines import Candidate
+from trialfleet.infra.fleet.spec.price_cap import nodes_within
 from trialfleet.infra.pool.machines import Room
 
 
@@ -54,3 +58,27 @@ def suitable_types(aws: Aws, fleet: Fleet, need: Room, least: int = 1) -> Suitab
     if not rooms:
         return None
     return SuitableTypes(need=need, rooms=rooms, least=least, nodes=fleet.nodes.max)
+
+
+def can_begin(fleet: Fleet, candidate: Candidate, need: Room, least: int = 1) -> bool:
+    """Return whether `least` jobs fit on as many nodes as `nodes.max` and `price_cap.hour` allow.
+
+    Each job requests `need`; all nodes are of one candidate.
+    """
+    paid = nodes_within(fleet.price_cap.hour, 0.0, candidate.price)
+    slots = room_of(candidate.type, fleet.shares).holds(need)
+    return least <= min(fleet.nodes.max, paid) * slots
+
+
+def suitable(
+    fleet: Fleet, candidates: Iterable[Candidate], waiting: Iterable[Group]
+) -> list[Candidate]:
+    """Return the candidates on whose nodes all `waiting` jobs can begin.
+
+    The largest jobs are considered first. Jobs that can't begin on any of the candidates that are
+    left by then are ignored.
+    """
+    found = list(candidates)
+    for need, least in dict.fromkeys((group.need, group.least) for group in waiting):
+        found = [one for one in found if can_begin(fleet, one, need, least)] or found
+    return found

@@ -46,6 +46,12 @@ def token_parameter(fleet: str) -> str:
     return f"/trialfleet/{fleet}/node-token"
 
 
+def partition(aws_region: str) -> str:
+    """Return the partition of AWS, as ARNs name it, that has this AWS region."""
+    parts = {"cn-": "aws-cn", "us-gov-": "aws-us-gov"}
+    return next((name for start, name in parts.items() if aws_region.startswith(start)), "aws")
+
+
 def time_text(moment: datetime) -> str:
     """Return `moment` as the value of a tag `EXPIRES_TAG`."""
     return moment.astimezone(UTC).strftime(TIME_FORMAT)

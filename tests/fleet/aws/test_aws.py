@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+from urllib.parse import urlsplit
+
 import pytest
+from boto3 import Session
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
 
-from tests.fleet.mock_aws.moto_account import ACCOUNT, AWAY, HOME, Account
+from tests.fleet.mock_aws.moto_account import ACCOUNT, AWAY, HOME, Account, fleet
 from trialfleet.errors import FleetError
-from trialfleet.infra.fleet.aws.clients import LONGEST_REASON, asking
+from trialfleet.infra.fleet.aws import identity
+from trialfleet.infra.fleet.aws.clients import LONGEST_REASON, Aws, asking
 
 
 def refused(code: str, message: str) -> ClientError:
@@ -42,6 +47,29 @@ def test_a_refusal_is_one_line_however_long_it_is() -> None:
 def test_the_accounts_number_is_asked_for_once(cloud: Account) -> None:
     assert cloud.aws.account(HOME) == cloud.aws.account(AWAY) == ACCOUNT
     assert cloud.faults.calls == ["sts:GetCallerIdentity"]
+
+
+@pytest.mark.parametrize(
+    ("aws_region", "host"),
+    [
+        ("eu-west-1", "iam.amazonaws.com"),
+        ("us-gov-west-1", "iam.us-gov.amazonaws.com"),
+        ("cn-northwest-1", "iam.cn-north-1.amazonaws.com.cn"),
+    ],
+)
+def test_the_role_is_made_in_the_partition_of_the_fleets_regions(
+    aws_region: str, host: str
+) -> None:
+    session, asked = Session("key", "secret"), []
+
+    def send(request: Any, **_: Any) -> None:
+        asked.append(urlsplit(request.url).hostname)
+        raise EndpointConnectionError(endpoint_url=request.url)
+
+    session.events.register("before-send.iam", send)
+    with pytest.raises(FleetError), asking("the role"):
+        identity.role(Aws(session), fleet(aws_regions=[aws_region]))
+    assert {*asked} == {host}
 
 
 @pytest.mark.parametrize(

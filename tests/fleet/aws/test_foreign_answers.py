@@ -23,7 +23,7 @@ ADVICE = "check the proxy (HTTPS_PROXY), AWS_ENDPOINT_URL and aws_regions"
 CALLS: dict[str, Callable[[Aws], Any]] = {
     "STS (GetCallerIdentity)": lambda aws: aws.account(HOME),
     "EC2 (DescribeInstances)": lambda aws: aws.ec2(HOME).describe_instances(),
-    "IAM (GetRole)": lambda aws: aws.iam().get_role(RoleName="r"),
+    "IAM (GetRole)": lambda aws: aws.iam("eu-west-1").get_role(RoleName="r"),
     "S3 (ListObjectsV2)": lambda aws: aws.s3(HOME).list_objects_v2(Bucket="b"),
     "SSM (GetParameter)": lambda aws: aws.ssm(HOME).get_parameter(Name="n"),
     "Service Quotas (GetServiceQuota)": lambda aws: aws.quotas(HOME).get_service_quota(

@@ -28,6 +28,21 @@ def unpacked(program: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.parametrize(
+    ("aws_region", "partition"), [("us-gov-west-1", "aws-us-gov"), ("cn-north-1", "aws-cn")]
+)
+def test_image_builders_names_are_of_the_regions_partition(
+    cloud: Account, given: NodeInputs, aws_region: str, partition: str
+) -> None:
+    there = fleet(aws_regions=[aws_region], ami={aws_region: IMAGE})
+    calls = bake.image_builder(cloud.aws, there, given, "x86_64")
+    arns = [
+        calls["create-image-recipe"]["components"][0]["componentArn"],
+        *calls["create-image"].values(),
+    ]
+    assert {arn.split(":")[1] for arn in arns} == {partition}
+
+
 def test_the_script_runs_a_nodes_first_steps_and_joins_nothing(
     cloud: Account, given: NodeInputs, tmp_path: Path
 ) -> None:

@@ -149,6 +149,39 @@ def test_single_nodes_are_terminated_and_those_gone_already_are_passed_over(
     terminate(cloud.aws, [gone])
 
 
+@pytest.mark.parametrize("code", ["RequestExpired", "AuthFailure", "OptInRequired"])
+def test_a_refusal_of_the_whole_call_is_not_tried_again_for_each_instance(
+    cloud: Account, bare: list[str], code: str
+) -> None:
+    up(cloud.aws, SPEC, inputs(), [HERE], 4)
+    cloud.faults.refuse("TerminateInstances", code, aws_region=HOME)
+    with pytest.raises(FleetError, match=code):
+        terminate(cloud.aws, inventory.instances(cloud.aws, SPEC))
+    assert len(cloud.faults.asked("TerminateInstances")) == 2, "one for each AWS region"
+
+
+def test_what_cannot_be_deleted_is_reported_even_if_the_rest_cannot_be_listed(
+    cloud: Account, bare: list[str]
+) -> None:
+    cloud.faults.refuse("DeleteSecurityGroup", "DependencyViolation", "has a dependent object")
+    cloud.faults.refuse("DescribeParameters", "AccessDeniedException", "no")
+    left = down(cloud.aws, SPEC, nobody)
+    assert "has a dependent object" in left[0]
+    assert "to call DescribeParameters is denied" in left[-1]
+
+
+def test_an_aws_region_that_does_not_answer_keeps_no_node_of_another_alive(
+    cloud: Account, bare: list[str]
+) -> None:
+    cloud.faults.refuse("DescribeInstances", "InternalError", aws_region=AWAY)
+    with pytest.raises(FleetError, match=f"the instances in {AWAY}: AWS refused: InternalError"):
+        down(cloud.aws, SPEC, nobody)
+    assert (len(cloud.instances()), len(cloud.instances(AWAY))) == (0, 1)
+    cloud.faults.reset()
+    assert down(cloud.aws, SPEC, nobody) == []
+    assert cloud.holdings() == bare
+
+
 def test_the_costs_are_kept_before_the_bucket_goes_and_without_that_it_stays(
     cloud: Account, bare: list[str]
 ) -> None:

@@ -128,6 +128,16 @@ def test_without_a_log_the_console_is_asked(monkeypatch: pytest.MonkeyPatch) -> 
         assert node.why.endswith("no boot log so far")
 
 
+def test_a_log_that_may_not_be_read_is_not_shown_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with new_account() as account:
+        raised(account, 1)
+        account.faults.refuse("GetConsoleOutput", "UnauthorizedOperation", status=403)
+        reason = "User: me is not authorized to perform: s3:GetObject on resource: y"
+        account.faults.refuse("GetObject", "AccessDenied", reason, status=403)
+        why = seen(account, monkeypatch).nodes[0].why
+        assert "its log can't be read: the permission s3:GetObject is denied" in why
+
+
 def test_sick_and_draining_nodes_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     with new_account() as account:
         one, two, three, four = raised(account, 4)

@@ -123,6 +123,13 @@ def test_a_placement_group_that_cannot_be_removed_is_reported(cloud: Account) ->
     assert f"left: placement group {GROUP} in {HOME}" in left
 
 
+def test_a_placement_group_goes_with_a_fleet_that_no_longer_serves_gangs(cloud: Account) -> None:
+    bare = cloud.holdings()
+    raised(cloud)
+    assert removed(cloud, gangs=None) == []
+    assert cloud.holdings() == bare
+
+
 @pytest.mark.parametrize(
     ("gangs", "tried"),
     [({}, ["permission to make a placement group in eu-west-1"]), (None, [])],

@@ -88,6 +88,8 @@ def test_where_the_user_asks_aws_the_nodes_ask_it_too(
     monkeypatch.setenv("AWS_ENDPOINT_URL", named)
     assert Aws().endpoint(HOME) == expected
     assert Aws().endpoint("cn-north-1") == expected
+    monkeypatch.setenv("AWS_USE_DUALSTACK_ENDPOINT", "true")
+    assert Aws().endpoint(HOME) == expected
 
 
 def test_the_bundle_lies_where_the_node_looks_and_the_token_too(cloud: Account) -> None:
@@ -275,6 +277,23 @@ def test_a_disk_is_never_smaller_than_the_images(cloud: Account) -> None:
     image = images.Image(id=IMAGE, root="/dev/xvda", root_gib=60, architecture="x86_64")
     wanted = launch_template.definition(fleet(disk="10GB"), image, "sg-1", "trialfleet-f", "")
     assert wanted["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] == 60
+
+
+def test_no_volume_of_the_image_outlives_the_node(
+    cloud: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ec2 = cloud.aws.ec2(HOME)  # moto's images have a root volume alone
+    [image] = ec2.describe_images(ImageIds=[IMAGE])["Images"]
+    image["BlockDeviceMappings"] += [
+        {"DeviceName": "/dev/sdb", "Ebs": {"DeleteOnTermination": False, "VolumeSize": 500}},
+        {"DeviceName": "/dev/sdc", "Ebs": {"DeleteOnTermination": True, "VolumeSize": 500}},
+        {"DeviceName": "/dev/sdd", "VirtualName": "ephemeral0"},
+    ]
+    monkeypatch.setattr(ec2, "describe_images", lambda **_: {"Images": [image]})
+    raise_fleet(cloud)
+    [_, kept] = latest(cloud)["LaunchTemplateData"]["BlockDeviceMappings"]
+    assert kept["DeviceName"] == "/dev/sdb"
+    assert kept["Ebs"] == {"VolumeSize": 500, "DeleteOnTermination": True}
 
 
 def test_the_newest_image_behind_a_parameter_is_taken(cloud: Account) -> None:

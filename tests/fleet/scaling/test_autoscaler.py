@@ -265,6 +265,24 @@ def test_leases_are_renewed_while_the_pool_does_not_answer_and_no_node_is_ended(
         assert scaler.step().terminated[0].reason == "the pool has not seen it for 5 minutes"
 
 
+def test_a_node_that_booted_while_the_pool_did_not_answer_gets_its_time_to_join_again() -> None:
+    with world() as here:
+        scaler = here.autoscaler()
+        here.waiting = 1
+        scaler.step()
+        here.waiting = 0
+        here.silent = True
+        here.later(minutes=30)
+        with pytest.raises(PoolError, match="does not answer"):
+            scaler.step()
+        here.silent = False
+        assert scaler.step().nodes == {"coming": 1}
+        here.later(minutes=19)
+        assert scaler.step().terminated == ()
+        here.later(minutes=1)
+        assert len(scaler.step().terminated) == 1
+
+
 @pytest.mark.parametrize("money", [{}, {"price_cap": {"run": 9.0}}])
 def test_a_record_that_cant_be_read_ends_no_node(money: dict[str, Any]) -> None:
     with world(lease_minutes=30, **money) as here:

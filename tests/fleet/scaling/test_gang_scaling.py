@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fleet.mock_aws.moto_account import HOME, candidate
+from tests.fleet.mock_aws.moto_account import HOME, candidate, fleet
 from tests.fleet.mock_aws.nodes_at_hand import (
     LIMITS,
     NOW,
@@ -22,6 +22,7 @@ from tests.fleet.mock_aws.nodes_at_hand import (
     launched,
 )
 from tests.fleet.mock_aws.small_world import world
+from trialfleet.infra.fleet.commands.gang_prices import GangNeed, gang_price
 from trialfleet.infra.fleet.pool.demand import Demand, Group, PoolView, read_demand
 from trialfleet.infra.fleet.scaling.packing import least_new, pack
 from trialfleet.infra.fleet.scaling.scaling_decision import decide, unmatched_trials
@@ -170,3 +171,29 @@ def test_a_zone_that_has_too_few_for_a_gang_gives_none_and_costs_nothing(
         [request] = here.account.capacity.requests
         assert request["SpotOptions"]["MinTargetCapacity"] == 3
         assert request["TargetCapacitySpecification"]["TotalTargetCapacity"] == 4
+
+
+@pytest.mark.parametrize("group", [Group(need=replace(ONE_GPU, gpus=4), jobs=1), gang(4, 4)])
+def test_types_on_which_what_waits_can_never_begin_are_passed_over(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with world(gangs={} if group.least > 1 else None, nodes={"max": 1}) as here:
+        small, large = candidate(price=0.4), candidate(name="g5.12xlarge", price=3.0)
+        kind = replace(large.type, gpus=4, vcpus=48, memory_mb=196_608)
+        here.candidates = [small, replace(large, type=kind)]
+        monkeypatch.setattr(here, "_look", ask(waiting(group)))
+        step = here.autoscaler("r1").step()
+        assert (len(step.launched), step.notes) == (1, ())
+        assert {one.type for one in here.living()} == {"g5.12xlarge"}
+
+
+@pytest.mark.parametrize("changes", [{"nodes": {"max": 1}}, {"price_cap": {"hour": 3.5}}])
+def test_the_price_of_a_gang_is_that_of_the_first_type_on_which_it_can_begin(
+    changes: dict[str, Any],
+) -> None:
+    small, large = candidate(price=1.0), candidate(name="g5.12xlarge", price=3.0)
+    kind = replace(large.type, gpus=4, vcpus=48, memory_mb=196_608)
+    need = GangNeed(min=4, max=4, need=ONE_GPU)
+    price = gang_price(fleet(**changes), need, [small, replace(large, type=kind)])
+    assert (price.min_nodes, price.max_nodes, price.min_per_hour) == (1, 1, 3.0)
+    assert price.type == "g5.12xlarge spot"
