@@ -31,6 +31,22 @@ def _plain(error: click.UsageError) -> str:
     return f"{message[:1].lower()}{message[1:].removesuffix('.')}{where}"
 
 
+class _Context(click.Context):
+    """The context of a command; a usage error that names no command gets this one."""
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool | None:
+        if isinstance(error, click.UsageError):
+            error.ctx = error.ctx or self
+        return super().__exit__(kind, error, trace)
+
+
+def _use_context(command: click.Command) -> None:
+    command.context_class = _Context
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            _use_context(each)
+
+
 class _Group(click.Group):
     """A group of commands that prints trialfleet's own errors without a traceback."""
 
@@ -107,3 +123,4 @@ for command in (
     completion,
 ):
     main.add_command(command)
+    _use_context(command)
