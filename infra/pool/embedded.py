@@ -50,6 +50,7 @@ LOGS = {  # a daemon's log file
 }
 PORTS = (20000, 32000)
 POLL = 0.1  # seconds between polls of a starting pool
+GRACE = 45.0  # seconds for the jobs of a pool that is stopped to save a checkpoint
 KILL_SECONDS = 10.0  # time limit for the kernel to remove processes after SIGKILL
 
 
@@ -100,7 +101,7 @@ class Pool:
         """Start the pool and return its status once it takes jobs; change nothing if it is up.
 
         HTCondor is unpacked if the machine has none. Processes of a pool that is dead, or silent
-        for `seconds`, are ended first; the job queue is kept. The daemons have `seconds` to answer.
+        for `seconds`, are ended first, as `down` does. The daemons have `seconds` to answer.
 
         Raises:
             InputError: the folder or one of the user's HTCondor settings (knobs) is invalid.
@@ -123,7 +124,7 @@ class Pool:
                 raise PoolError(reason)
             return status
 
-    def down(self, progress: Progress = say_nothing, *, grace: float = 45.0) -> None:
+    def down(self, progress: Progress = say_nothing, *, grace: float = GRACE) -> None:
         """End every process of the pool, but keep its job queue; harmless if the pool is down.
 
         Jobs get SIGTERM, so that they can save a checkpoint. After `grace` seconds all processes
@@ -132,12 +133,7 @@ class Pool:
         if not self.folder.is_dir():
             return
         with self._alone():
-            master = self.master()
-            if master is not None:
-                progress(f"stopping the pool in {self.folder}")
-                processes.send(master, signal.SIGTERM)
-                wait_until(lambda: processes.read(master.pid) is None, seconds=grace)
-            self._kill()
+            self._end(progress, grace)
 
     def status(self) -> PoolStatus:
         """Return the pool's status, even if the pool is down or was never up."""
@@ -241,9 +237,11 @@ class Pool:
             yield
 
     def _clean(self, progress: Progress) -> None:
-        if self.processes():
+        if self.is_up():
+            progress(f"the pool in {self.folder} does not answer")
+        elif self.processes():
             progress("ending processes that a dead pool left")
-            self._kill()
+        self._end(progress, GRACE)
         for stale in (*self.folder.glob("log/.*address*"), *self.folder.glob("spool/.*address*")):
             stale.unlink(missing_ok=True)
 
@@ -316,6 +314,15 @@ class Pool:
         return (
             f"the pool in {self.folder} did not start: {what} within {seconds:.0f} s; {tail(log)}"
         )
+
+    def _end(self, progress: Progress, grace: float) -> None:
+        """Stop the pool; after `grace` seconds, in which jobs may save a checkpoint, kill it."""
+        master = self.master()
+        if master is not None:
+            progress(f"stopping the pool in {self.folder}")
+            processes.send(master, signal.SIGTERM)
+            wait_until(lambda: processes.read(master.pid) is None, seconds=grace)
+        self._kill()
 
     def _kill(self) -> None:
         """Kill every process of the pool, condor_master first, as it would restart the others."""
