@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from trialfleet.nodes.tabular.table import WHOLE, category, codes_of
+from trialfleet.nodes.tabular.table import BLANKS, WHOLE, category, codes_of
 from trialfleet.workflows.tables.amounts import DECIMAL_SIGNS, amounts
 from trialfleet.workflows.tables.moments import FEW_TEXTS, by_form, moments
 
@@ -34,7 +34,10 @@ class CellError(ValueError):
 
 
 def without_nulls(frame: pl.DataFrame, null_values: Sequence[str]) -> pl.DataFrame:
-    """Return the frame with null for missing values: `null_values`, empty cells and NaN."""
+    """Return the frame with null for missing values: `null_values`, empty cells and NaN.
+
+    Texts lose the blanks around them.
+    """
     columns = []
     for column in frame.iter_columns():
         values = _plain(column)
@@ -53,23 +56,20 @@ def in_no_cell(frame: pl.DataFrame, null_values: Sequence[str]) -> list[str]:
 
 
 def _plain(values: pl.Series) -> pl.Series:
-    return values.cast(pl.String) if _is(values, pl.Categorical, pl.Enum) else values
+    """Return texts, of any text type, without the blanks around them, and other cells unchanged."""
+    texts = values.cast(pl.String) if _is(values, pl.Categorical, pl.Enum) else values
+    return texts.str.strip_chars(BLANKS) if texts.dtype == pl.String else texts
 
 
 def _are_among(values: pl.Series, null_values: Sequence[str]) -> pl.Series:
     """Return a mask of the cells that equal one of `null_values` as text, number, date or time.
 
-    Blanks around a cell don't matter. A text such as 007 is a code, and does not equal the number
-    7.
+    A text such as 007 is a code, and does not equal the number 7.
     """
     is_text = values.dtype == pl.String
     kind_of_type = None if is_text else _kind_of_type(values)
     if is_text:
-        texts = pl.Series([*null_values, *map(str.strip, null_values)], dtype=pl.String).implode()
-        found = values.is_in(texts)
-        if (padded := values.str.starts_with(" ") | values.str.ends_with(" ")).any():
-            bare = values.str.strip_chars()
-            found |= padded & (bare != "") & bare.is_in(texts)
+        found = values.is_in(pl.Series([*map(str.strip, null_values)], dtype=pl.String).implode())
     else:
         found = values.is_null() & False
     for kind, numbers in _as_numbers(tuple(null_values)).items():
