@@ -357,6 +357,13 @@ def test_blanks_around_a_category_or_class_make_no_other_one() -> None:
     assert encode(rows, made.columns, range(3))[1].tolist() == [[2], [1], [0]]
 
 
+@pytest.mark.parametrize("cell", [["2026-01-01"], dt.timedelta(1), {"a": "2026-01-01"}, b"2026"])
+def test_a_format_for_a_column_of_another_type_is_refused(cell: Any) -> None:
+    columns = {**TARGET, **FEATURE, "day": cycle(cell)}
+    for form in ("%Y-%m-%d", "decimal_comma"):
+        assert "column 'day' holds " in problem_of(columns, columns={"day": form})
+
+
 # The split
 
 
@@ -453,6 +460,9 @@ def test_a_split_by_a_column_takes_its_words() -> None:
         ({"p": cycle(1, None)}, {"time": "p"}, "table.split: column 'p' has 20 missing values"),
         ({"p": cycle(1)}, {"time": "p"}, "none is for train or validation"),
         ({}, {"column": "y"}, "table.split: 'y' is the target"),
+        ({"p": cycle(["train"])}, {"column": "p"}, "'p' holds List(String), which can't split the"),
+        ({"p": cycle(dt.timedelta(1))}, {"column": "p"}, "'p' holds Duration(time_unit='us'), wh"),
+        ({"p": cycle(["train"])}, {"time": "p"}, "'p' holds List(String), which can't split the"),
     ],
 )
 def test_a_split_that_cant_be_made_is_told(
