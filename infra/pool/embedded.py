@@ -19,7 +19,7 @@ from typing import NoReturn
 import platformdirs
 
 from trialfleet import programs
-from trialfleet.errors import PoolError
+from trialfleet.errors import InputError, PoolError
 from trialfleet.files import locked, read_json, unless_damaged, write_atomic, write_json
 from trialfleet.infra.pool import config as pool_config
 from trialfleet.infra.pool import processes, signing
@@ -86,9 +86,10 @@ class Pool:
     ) -> None:
         """Start nothing; `folder` is by default `default_folder()`.
 
-        `PoolSettings` explains the other arguments.
+        `PoolSettings` explains the other arguments. InputError if `folder` is in the home of an
+        unknown user.
         """
-        self.folder = Path(folder or default_folder()).expanduser().resolve()
+        self.folder = _resolved(folder or default_folder())
         self._cpus, self._memory_mb = cpus, memory_mb
         self._knobs, self._extra = dict(knobs or {}), extra
 
@@ -189,7 +190,7 @@ class Pool:
 
     def command(self, word: str) -> str:
         """Return the shell command `trialfleet pool WORD` that acts on this pool."""
-        is_default = self.folder == default_folder().expanduser().resolve()
+        is_default = self.folder == _resolved(default_folder())
         other = "" if is_default else f"{FOLDER_VARIABLE}={shlex.quote(str(self.folder))} "
         return f"{other}trialfleet pool {word}"
 
@@ -350,6 +351,13 @@ class Pool:
         if record is None:
             return None
         return Installation(Path(record["release"]), record["version"], record["unpacked"])
+
+
+def _resolved(folder: Path | str) -> Path:
+    try:
+        return Path(folder).expanduser().resolve()
+    except RuntimeError as error:
+        raise InputError(f"the pool's folder {folder}: {error}") from error
 
 
 def _folder_error(folder: Path, error: OSError) -> PoolError:
