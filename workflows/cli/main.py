@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Any
 
@@ -86,6 +87,8 @@ First steps:
 @click.version_option(package_name="trialfleet")
 def main() -> None:
     """Tune and train one model per region on machines that HTCondor manages."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # a path may have bytes beyond UTF-8
     close_to_others()
 
 
