@@ -83,11 +83,11 @@ def serve(
 ) -> None:
     """Run the service of the run's `folder` until a signal, or `idle_timeout` s without a request.
 
-    With None, or while `Handler.is_watching`, there is no timeout; events count as requests. Before
-    the timeout, the service also ends if its socket's file is removed. Call `serve` from the main
-    thread of a separate process: it handles SIGTERM and SIGINT, and logs to stderr. `make_handler`
-    may import slowly, so it is called only once the lock is held. If another service has the lock,
-    `serve` waits if `wait_for_lock`, otherwise it returns at once.
+    With None, or while `Handler.is_watching`, there is no timeout; events count as requests. The
+    service also ends if its socket's file is removed. Call `serve` from the main thread of a
+    separate process: it handles SIGTERM and SIGINT, and logs to stderr. `make_handler` may import
+    slowly, so it is called only once the lock is held. If another service has the lock, `serve`
+    waits if `wait_for_lock`, otherwise it returns at once.
 
     Raises:
         OSError: the folder is missing or not writable.
@@ -228,7 +228,8 @@ class _Loop:
     async def _turn(self) -> bool:
         """Wait, serve a request or do a piece of background work; return whether to go on."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(0 if self._requests else self._pause()):
+            pause = QUIET_SECONDS if self._may_work else TICK_SECONDS
+            async with asyncio.timeout(0 if self._requests else pause):
                 await self._heard.wait()
         heard = self._heard.is_set()
         self._heard.clear()
@@ -242,31 +243,23 @@ class _Loop:
             self._may_work = self._done(self._handler.idle)
         elif not heard:
             self._may_work = self._done(self._handler.due)
-            return not self._is_over()
+            if self._is_unused():
+                return False
+        return self._is_reachable()
+
+    def _is_unused(self) -> bool:
+        idle = time.monotonic() - self._last_request
+        if self._idle_timeout is None or idle < self._idle_timeout or self._handler.is_watching():
+            return False
+        log.info("no request for %.0f s: ending", idle)
         return True
 
-    def _pause(self) -> float:
-        if self._may_work:
-            return QUIET_SECONDS
-        if self._idle_timeout is None:
-            return TICK_SECONDS
-        left = self._last_request + self._idle_timeout - time.monotonic()
-        return min(max(left, 0.0), TICK_SECONDS)
-
-    def _is_over(self) -> bool:
-        idle = time.monotonic() - self._last_request
-        if self._idle_timeout is not None and idle >= self._idle_timeout:
-            if self._handler.is_watching():
-                return False
-            log.info("no request for %.0f s: ending", idle)
-            return True
-        try:
-            is_ours = self._path.stat().st_ino == self._inode
-        except OSError:
-            is_ours = False
-        if not is_ours:
-            log.warning("%s is gone: ending, so that a client can start another", self._path)
-        return not is_ours
+    def _is_reachable(self) -> bool:
+        with suppress(OSError):
+            if self._path.stat().st_ino == self._inode:
+                return True
+        log.warning("%s is gone: ending, so that a client can start another", self._path)
+        return False
 
     async def _serve(self, writer: asyncio.StreamWriter, words: list[str]) -> None:
         if _has_left(writer):  # timed out, or killed with its DAGMan: another client will ask

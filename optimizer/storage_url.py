@@ -39,8 +39,8 @@ def parse_storage(url: str) -> URL:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
         raise ValueError(f"is not the URL of a database; write {STORAGE_FORMS}") from None
-    inside = f"{parsed.host}{parsed.database}{parsed.query}"
-    if parsed.get_backend_name() != "sqlite" and (url.count("@") > 1 or "@" in inside):
+    before_host = 0 if parsed.username is None else 1
+    if parsed.get_backend_name() != "sqlite" and url.count("@") > before_host:
         raise ValueError(
             "has an '@' that is not the one before the host; in a user, a password or an option "
             "write %40 for '@', %2F for '/' and %3A for ':'"

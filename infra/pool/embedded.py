@@ -19,7 +19,7 @@ from typing import NoReturn
 import platformdirs
 
 from trialfleet import programs
-from trialfleet.errors import PoolError
+from trialfleet.errors import InputError, PoolError
 from trialfleet.files import locked, read_json, unless_damaged, write_atomic, write_json
 from trialfleet.infra.pool import config as pool_config
 from trialfleet.infra.pool import processes, signing
@@ -50,6 +50,7 @@ LOGS = {  # a daemon's log file
 }
 PORTS = (20000, 32000)
 POLL = 0.1  # seconds between polls of a starting pool
+GRACE = 45.0  # seconds for the jobs of a pool that is stopped to save a checkpoint
 KILL_SECONDS = 10.0  # time limit for the kernel to remove processes after SIGKILL
 
 
@@ -85,9 +86,10 @@ class Pool:
     ) -> None:
         """Start nothing; `folder` is by default `default_folder()`.
 
-        `PoolSettings` explains the other arguments.
+        `PoolSettings` explains the other arguments. InputError if `folder` is in the home of an
+        unknown user.
         """
-        self.folder = Path(folder or default_folder()).expanduser().resolve()
+        self.folder = _resolved(folder or default_folder())
         self._cpus, self._memory_mb = cpus, memory_mb
         self._knobs, self._extra = dict(knobs or {}), extra
 
@@ -100,7 +102,7 @@ class Pool:
         """Start the pool and return its status once it takes jobs; change nothing if it is up.
 
         HTCondor is unpacked if the machine has none. Processes of a pool that is dead, or silent
-        for `seconds`, are ended first; the job queue is kept. The daemons have `seconds` to answer.
+        for `seconds`, are ended first, as `down` does. The daemons have `seconds` to answer.
 
         Raises:
             InputError: the folder or one of the user's HTCondor settings (knobs) is invalid.
@@ -123,7 +125,7 @@ class Pool:
                 raise PoolError(reason)
             return status
 
-    def down(self, progress: Progress = say_nothing, *, grace: float = 45.0) -> None:
+    def down(self, progress: Progress = say_nothing, *, grace: float = GRACE) -> None:
         """End every process of the pool, but keep its job queue; harmless if the pool is down.
 
         Jobs get SIGTERM, so that they can save a checkpoint. After `grace` seconds all processes
@@ -132,12 +134,7 @@ class Pool:
         if not self.folder.is_dir():
             return
         with self._alone():
-            master = self.master()
-            if master is not None:
-                progress(f"stopping the pool in {self.folder}")
-                processes.send(master, signal.SIGTERM)
-                wait_until(lambda: processes.read(master.pid) is None, seconds=grace)
-            self._kill()
+            self._end(progress, grace)
 
     def status(self) -> PoolStatus:
         """Return the pool's status, even if the pool is down or was never up."""
@@ -193,7 +190,7 @@ class Pool:
 
     def command(self, word: str) -> str:
         """Return the shell command `trialfleet pool WORD` that acts on this pool."""
-        is_default = self.folder == default_folder().expanduser().resolve()
+        is_default = self.folder == _resolved(default_folder())
         other = "" if is_default else f"{FOLDER_VARIABLE}={shlex.quote(str(self.folder))} "
         return f"{other}trialfleet pool {word}"
 
@@ -241,9 +238,11 @@ class Pool:
             yield
 
     def _clean(self, progress: Progress) -> None:
-        if self.processes():
+        if self.is_up():
+            progress(f"the pool in {self.folder} does not answer")
+        elif self.processes():
             progress("ending processes that a dead pool left")
-            self._kill()
+        self._end(progress, GRACE)
         for stale in (*self.folder.glob("log/.*address*"), *self.folder.glob("spool/.*address*")):
             stale.unlink(missing_ok=True)
 
@@ -317,6 +316,15 @@ class Pool:
             f"the pool in {self.folder} did not start: {what} within {seconds:.0f} s; {tail(log)}"
         )
 
+    def _end(self, progress: Progress, grace: float) -> None:
+        """Stop the pool; after `grace` seconds, in which jobs may save a checkpoint, kill it."""
+        master = self.master()
+        if master is not None:
+            progress(f"stopping the pool in {self.folder}")
+            processes.send(master, signal.SIGTERM)
+            wait_until(lambda: processes.read(master.pid) is None, seconds=grace)
+        self._kill()
+
     def _kill(self) -> None:
         """Kill every process of the pool, condor_master first, as it would restart the others."""
 
@@ -343,6 +351,13 @@ class Pool:
         if record is None:
             return None
         return Installation(Path(record["release"]), record["version"], record["unpacked"])
+
+
+def _resolved(folder: Path | str) -> Path:
+    try:
+        return Path(folder).expanduser().resolve()
+    except RuntimeError as error:
+        raise InputError(f"the pool's folder {folder}: {error}") from error
 
 
 def _folder_error(folder: Path, error: OSError) -> PoolError:

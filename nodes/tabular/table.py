@@ -29,6 +29,7 @@ TRAIN, VALIDATION, TEST = 0, 1, 2
 
 # A whole number in the notation of programs that store numbers as floats: 4.0, 1e+05.
 WHOLE = r"^-?(0|[1-9][0-9]*)(\.[0-9]*|(\.[0-9]+)?[eE]\+[0-9]{1,2})$"
+BLANKS = " \t\n\v\f\r\u00a0"  # characters that don't count at the ends of a text
 _ROUNDING = 1e-3  # maximum rounding error of float32, relative to a column's spread
 SAME = 1e-14  # numbers that differ by less, relative to the largest, count as equal
 
@@ -129,14 +130,14 @@ def write_table(
         target: the column to predict. The classes are its values, sorted, of any type.
         task: "classification" or "regression".
         split: [rows] TRAIN, VALIDATION or TEST.
-        categorical: columns whose values become text; 4.0 becomes "4". Values that no training row
-            has are unknown.
+        categorical: columns whose values become text; 4.0 becomes "4", and blanks around a text are
+            left out. Values that no training row has are unknown.
 
     Raises:
         ValueError: the columns are not a valid table; the message has the column and the fault.
         OSError: the file can't be written.
     """
-    arrays = {name: np.asarray(values) for name, values in columns.items()}
+    arrays = {name: _without_blanks(np.asarray(values)) for name, values in columns.items()}
     parts = np.asarray(split)
     _check(arrays, target, task, parts, categorical)
     numeric = [name for name in arrays if name != target and name not in categorical]
@@ -272,6 +273,11 @@ def _spreads(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     low, high = np.fmin.reduce(values, axis=0), np.fmax.reduce(values, axis=0)
     varies = high - low > SAME * np.maximum(np.abs(low), np.abs(high))
     return np.where(varies, high - low, 0.0)
+
+
+def _without_blanks(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return texts without the blanks around them, and other values unchanged."""
+    return np.char.strip(values, BLANKS) if values.dtype.kind == "U" else values
 
 
 def _vocabulary(values: npt.NDArray[Any]) -> list[str]:

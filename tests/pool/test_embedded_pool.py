@@ -252,6 +252,23 @@ def test_a_pool_whose_master_was_killed_is_cleaned_and_restarted(
     }
 
 
+def test_a_jobs_trainer_may_save_a_checkpoint_before_a_silent_pool_is_restarted(
+    make_pool: MakePool, work: Path
+) -> None:
+    private = make_pool()
+    first = private.up().master
+    program = f"trap 'touch {work}/saved; exit 0' TERM; touch {work}/ready; sleep 99 & wait"
+    submit(private, work, program)
+    assert wait_until((work / "ready").exists, seconds=120)
+    run(["condor_off", "-negotiator"], private)
+    assert wait_until(lambda: private.status().state == "failing", seconds=60)
+    messages: list[str] = []
+    status = private.up(messages.append)
+    assert (work / "saved").exists()
+    assert (status.state, status.master == first) == ("up", False)
+    assert messages[0] == f"the pool in {private.folder} does not answer"
+
+
 def is_listening(host: str, port: int) -> bool:
     with socket.socket() as caller:
         return caller.connect_ex((host, port)) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Any
 
@@ -29,6 +30,22 @@ def _plain(error: click.UsageError) -> str:
     message = error.format_message()
     where = f"; see: {error.ctx.command_path} --help" if error.ctx else ""
     return f"{message[:1].lower()}{message[1:].removesuffix('.')}{where}"
+
+
+class _Context(click.Context):
+    """The context of a command; a usage error that names no command gets this one."""
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool | None:
+        if isinstance(error, click.UsageError):
+            error.ctx = error.ctx or self
+        return super().__exit__(kind, error, trace)
+
+
+def _use_context(command: click.Command) -> None:
+    command.context_class = _Context
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            _use_context(each)
 
 
 class _Group(click.Group):
@@ -70,6 +87,8 @@ First steps:
 @click.version_option(package_name="trialfleet")
 def main() -> None:
     """Tune and train one model per region on machines that HTCondor manages."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # a path may have bytes beyond UTF-8
     close_to_others()
 
 
@@ -107,3 +126,4 @@ for command in (
     completion,
 ):
     main.add_command(command)
+    _use_context(command)

@@ -23,17 +23,21 @@ _NO_PART = {"__init__.py", "__pycache__", "data", "runs", "models"}
 
 
 def write_example(name: str, folder: Path) -> Path:
-    """Copy example `name` into a new folder and return its study file; InputError on failure."""
+    """Copy example `name` into a new or empty folder and return its study file.
+
+    InputError on failure.
+    """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{str(folder)!r} exists already and is not empty; choose another folder")
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".init-", dir=folder.parent) as beside:
-            whole = Path(beside) / "example"
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".init-", dir=folder) as inside:
+            whole = Path(inside) / "example"
             _copy(EXAMPLES[name], whole)
             if name in _WITH_POINTS:
                 _copy(_FIRST / _POINTS, whole / _POINTS)
-            whole.replace(folder)
+            for part in whole.iterdir():
+                part.replace(folder / part.name)
     except OSError as error:
         raise InputError(f"{str(folder)!r} can't be written: {error}") from error
     return folder / "study.yaml"

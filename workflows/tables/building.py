@@ -92,8 +92,6 @@ def build_table(
     in_no_cell = cells.in_no_cell(frame, own)
     frame = cells.without_nulls(frame, options.null_values)
     present = frame[target].is_not_null()
-    if frame[target].dtype == pl.String:  # blanks are no target
-        present &= frame[target].str.strip_chars() != ""
     if not present.any():
         raise TableError(f"the target {target!r} is empty in every row")
     numbered = (present.arg_true() + 1).to_list()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from trialfleet.nodes.tabular.table import WHOLE, category, codes_of
+from trialfleet.nodes.tabular.table import BLANKS, WHOLE, category, codes_of
 from trialfleet.workflows.tables.amounts import DECIMAL_SIGNS, amounts
 from trialfleet.workflows.tables.moments import FEW_TEXTS, by_form, moments
 
@@ -34,7 +34,10 @@ class CellError(ValueError):
 
 
 def without_nulls(frame: pl.DataFrame, null_values: Sequence[str]) -> pl.DataFrame:
-    """Return the frame with null for missing values: `null_values`, empty cells and NaN."""
+    """Return the frame with null for missing values: `null_values`, empty cells and NaN.
+
+    Texts lose the blanks around them.
+    """
     columns = []
     for column in frame.iter_columns():
         values = _plain(column)
@@ -53,27 +56,24 @@ def in_no_cell(frame: pl.DataFrame, null_values: Sequence[str]) -> list[str]:
 
 
 def _plain(values: pl.Series) -> pl.Series:
-    return values.cast(pl.String) if _is(values, pl.Categorical, pl.Enum) else values
+    """Return texts, of any text type, without the blanks around them, and other cells unchanged."""
+    texts = values.cast(pl.String) if _is(values, pl.Categorical, pl.Enum) else values
+    return texts.str.strip_chars(BLANKS) if texts.dtype == pl.String else texts
 
 
 def _are_among(values: pl.Series, null_values: Sequence[str]) -> pl.Series:
     """Return a mask of the cells that equal one of `null_values` as text, number, date or time.
 
-    Blanks around a cell don't matter. A text such as 007 is a code, and does not equal the number
-    7.
+    A text such as 007 is a code, and does not equal the number 7.
     """
     is_text = values.dtype == pl.String
-    kind_of_type = None if is_text else _kind_of_type(values)
+    own_kind = kind_of_type(values)
     if is_text:
-        texts = pl.Series([*null_values, *map(str.strip, null_values)], dtype=pl.String).implode()
-        found = values.is_in(texts)
-        if (padded := values.str.starts_with(" ") | values.str.ends_with(" ")).any():
-            bare = values.str.strip_chars()
-            found |= padded & (bare != "") & bare.is_in(texts)
+        found = values.is_in(pl.Series([*map(str.strip, null_values)], dtype=pl.String).implode())
     else:
         found = values.is_null() & False
     for kind, numbers in _as_numbers(tuple(null_values)).items():
-        if not (is_text or kind == kind_of_type):
+        if not (is_text or kind == own_kind):
             continue
         single = values.dtype == pl.Float32
         marks = numbers.cast(pl.Float32).cast(pl.Float64) if single else numbers
@@ -98,7 +98,7 @@ def recognise(values: pl.Series) -> tuple[str | None, pl.Series]:
     kind is None if no model can use the column's type.
     """
     if values.dtype != pl.String:
-        return _kind_of_type(values), values
+        return kind_of_type(values), values
     sample = values.drop_nulls().head(_SAMPLE)
     for kind in ("number", "date", "time", "boolean"):
         if _unread(sample, _CONVERT[kind](sample)).any():
@@ -116,16 +116,16 @@ def begin_with_zero(values: pl.Series) -> bool:
     return bool((zero & values.str.contains(_CODE)).any()) if zero.any() else False
 
 
-def _kind_of_type(values: pl.Series) -> str | None:
+def kind_of_type(values: pl.Series) -> str | None:
+    """Return the kind of cells that the column's type tells; None if no model can use the type."""
     kind = values.dtype
     if kind.is_numeric():
         return "number"
     if _is(values, pl.Date, pl.Datetime):
         return "date"
-    for found, word in [(pl.Time, "time"), (pl.Boolean, "boolean"), (pl.Null, "text")]:
-        if kind == found:
-            return word
-    return None
+    if _is(values, pl.String, pl.Null):
+        return "text"
+    return "time" if kind == pl.Time else "boolean" if kind == pl.Boolean else None
 
 
 def _is(values: pl.Series, *types: type[pl.DataType]) -> bool:

@@ -45,6 +45,8 @@ def numbers_of(
     values: pl.Series, kind: str, numbered: Sequence[int], ways_out: str = ""
 ) -> pl.Series:
     """Return a column as Float64; TableError, with advice, for the first cell not of `kind`."""
+    if cells.kind_of_type(values) is None:
+        raise TableError(f"column {values.name!r} holds {values.dtype}, which no model can use")
     try:
         return cells.numbers(values, kind)
     except cells.CellError as error:

@@ -42,6 +42,9 @@ def split_rows(
     `classes` [rows] has the rows' classes, whose proportions a random split keeps in each part.
     `numbered` has the rows' numbers in the file, for messages.
     """
+    for name in split.own_columns:
+        if cells.kind_of_type(frame[name]) is None:
+            raise _unusable(frame[name], f"holds {frame[name].dtype}, which can't split the rows")
     if split.column is not None:
         return _by_column(frame[split.column])
     if split.time is not None:

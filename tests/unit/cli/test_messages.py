@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -199,3 +200,15 @@ def test_a_resume_of_what_runs_resumed_nothing() -> None:
         "the run is already running as job 519.0: nothing was resumed"
     )
     assert _resumed("519.0", "520.0") == _resumed(None, "520.0") == "resumed as job 520.0"
+
+
+@pytest.mark.slow
+def test_a_path_that_is_not_utf8_is_printed_with_escapes(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path) + b"/a\xff"
+    os.mkdir(folder)  # noqa: PTH102 - bytes
+    program = Path(sys.executable).with_name("trialfleet")
+    command = [str(program), "pool", "status", "--folder", os.fsdecode(folder)]
+    environment = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}  # as in most locales
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout == f"down  {tmp_path}/a\\udcff\n"

@@ -242,6 +242,23 @@ def test_every_command_answers_help_and_is_part_of_a_task(name: str) -> None:
     assert any(f"trialfleet {name}" in page for page in pages)
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["run", "--date"], "option '--date' requires an argument; see: trialfleet run --help"),
+        (
+            ["daily", "run", "x.yaml", "--date"],
+            "option '--date' requires an argument; see: trialfleet daily run --help",
+        ),
+        (["status", "--json=x"], "option '--json' does not take a value; see: trialfleet status"),
+    ],
+)
+def test_every_usage_error_names_the_commands_help(words: list[str], expected: str) -> None:
+    result = CliRunner().invoke(main, words, prog_name="trialfleet")
+    assert result.exit_code == 2
+    assert f"error: {expected}" in result.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "expected"),

@@ -181,6 +181,11 @@ def test_naming_a_pool_makes_nothing(tmp_path: Path) -> None:
         named.environment()
 
 
+def test_a_pool_in_the_home_of_an_unknown_user_is_refused() -> None:
+    with pytest.raises(InputError, match=r"the pool's folder ~nobody-here/pool: .* home directory"):
+        Pool("~nobody-here/pool")
+
+
 def test_a_pool_in_a_folder_that_is_a_file_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

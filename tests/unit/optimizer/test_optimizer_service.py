@@ -530,6 +530,26 @@ def test_a_service_whose_socket_is_gone_ends_so_that_another_can_start(run: Run)
     assert is_alive(second)
 
 
+def test_a_service_that_watches_after_its_timeout_sleeps_between_checks(run: Run) -> None:
+    (run.folder / "watching").touch()
+    service = run.popen(idle_timeout=0.01)
+    wait_until((run.folder / "service.sock").exists)
+    process = psutil.Process(service.pid)
+    before = process.num_ctx_switches().voluntary
+    wait_until(lambda: process.num_ctx_switches().voluntary > before + 4)  # each sleep is one
+    service.kill()
+    service.wait()
+
+
+def test_a_service_that_watches_ends_without_its_socket_also_after_its_timeout(run: Run) -> None:
+    (run.folder / "watching").touch()
+    service = run.popen(idle_timeout=0.01)
+    wait_until((run.folder / "service.sock").exists)
+    (run.folder / "service.sock").unlink()
+    assert service.wait(timeout=20) == 0
+    assert "service.sock is gone" in run.log()
+
+
 def test_a_service_restarts_as_the_new_release_after_an_update(run: Run) -> None:
     """Otherwise the old release's code would use the new release's templates."""
     release = run.folder / "release.py"

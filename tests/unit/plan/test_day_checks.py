@@ -132,7 +132,7 @@ GARBAGE = {
     ),
     "new_categories": (
         frame(9).with_columns(plan=pl.col("plan").replace("team", "Team ")),
-        r"checks.new_categories: \S+% of column 'plan' \('Team '\), where up to \S+% is usual;",
+        r"checks.new_categories: \S+% of column 'plan' \('Team'\), where up to \S+% is usual;",
     ),
     "target": (
         frame(9).with_columns(churned=pl.col("churned").replace({"yes": "no", "no": "yes"})),

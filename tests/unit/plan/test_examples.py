@@ -38,6 +38,19 @@ def test_each_is_written_by_init_and_is_a_study(name: str, tmp_path: Path) -> No
     assert f"--example {name}" in page or name == "first"
 
 
+def test_an_empty_folder_is_filled_even_if_it_is_the_present_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = tmp_path.stat().st_ino
+    written = CliRunner().invoke(main, ["init", "."])
+    assert written.exit_code == 0, written.output
+    assert tmp_path.stat().st_ino == before, "a shell in this folder stays in it"
+    assert {path.name for path in tmp_path.iterdir()} == {"points", "study.yaml", "train.py"}
+    assert load_study(tmp_path / "study.yaml").regions
+    assert CliRunner().invoke(main, ["init", "."]).exit_code == 2
+
+
 @pytest.mark.parametrize(
     ("name", "absent", "packages"),
     [

@@ -71,6 +71,14 @@ def test_classes_are_in_order_of_their_values_not_of_their_text(tmp_path: Path) 
     assert found.target.tolist() == [2, 1, 2, 1, 0]
 
 
+def test_blanks_around_a_category_or_class_make_no_other_one(tmp_path: Path) -> None:
+    padded = {"carrier": ["a ", "b", " a", "b", "a"], "late": ["x", "y", "x ", "y", "x"]}
+    found = write(tmp_path / "t.npz", {**COLUMNS, **padded})
+    assert found.columns.categorical["carrier"] == ["a", "b"]
+    assert found.columns.classes == ["x", "y"]
+    assert found.target.tolist() == [0, 1, 0, 1, 0]
+
+
 def test_a_table_needs_no_numeric_column(tmp_path: Path) -> None:
     found = write(tmp_path / "t.npz", {k: v for k, v in COLUMNS.items() if k != "miles"})
     assert found.numeric.shape == (5, 0)

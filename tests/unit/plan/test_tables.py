@@ -72,7 +72,7 @@ def test_numbers_dates_and_times_are_numeric(values: list[Any], kind: str) -> No
         (cycle("01234", "94110"), ["01234", "94110"]),  # a code, and no quantity
         (cycle("True", "false"), ["false", "true"]),
         (cycle("TRUE ", "false", " true"), ["false", "true"]),
-        (cycle("a", " NA", "b", "  "), ["  ", "a", "b"]),
+        (cycle("a", " NA", "b", "  "), ["a", "b"]),
         ([True, False] * 20, ["false", "true"]),
         (cycle("31.12.2026", "01.02.2026"), ["01.02.2026", "31.12.2026"]),
     ],
@@ -346,6 +346,24 @@ def test_the_vocabulary_is_what_the_training_rows_have() -> None:
     assert made.categorical[:4, 0].tolist() == [1, 2, 0, 1]
 
 
+def test_blanks_around_a_category_or_class_make_no_other_one() -> None:
+    columns = {"y": cycle("no", "yes ", " no", "yes"), "k": cycle("a", "b", "a\u00a0 ", "  ")}
+    made, found = built(columns)
+    assert found.classes == {"no": 20, "yes": 20}
+    assert made.columns.categorical == {"k": ["a", "b"]}
+    assert made.categorical[:4, 0].tolist() == [1, 2, 1, 0]
+    assert found.missing == {"k": 10}
+    rows = cells.without_nulls(pl.DataFrame({"k": ["b ", " a", "c"]}), [])
+    assert encode(rows, made.columns, range(3))[1].tolist() == [[2], [1], [0]]
+
+
+@pytest.mark.parametrize("cell", [["2026-01-01"], dt.timedelta(1), {"a": "2026-01-01"}, b"2026"])
+def test_a_format_for_a_column_of_another_type_is_refused(cell: Any) -> None:
+    columns = {**TARGET, **FEATURE, "day": cycle(cell)}
+    for form in ("%Y-%m-%d", "decimal_comma"):
+        assert "column 'day' holds " in problem_of(columns, columns={"day": form})
+
+
 # The split
 
 
@@ -442,6 +460,9 @@ def test_a_split_by_a_column_takes_its_words() -> None:
         ({"p": cycle(1, None)}, {"time": "p"}, "table.split: column 'p' has 20 missing values"),
         ({"p": cycle(1)}, {"time": "p"}, "none is for train or validation"),
         ({}, {"column": "y"}, "table.split: 'y' is the target"),
+        ({"p": cycle(["train"])}, {"column": "p"}, "'p' holds List(String), which can't split the"),
+        ({"p": cycle(dt.timedelta(1))}, {"column": "p"}, "'p' holds Duration(time_unit='us'), wh"),
+        ({"p": cycle(["train"])}, {"time": "p"}, "'p' holds List(String), which can't split the"),
     ],
 )
 def test_a_split_that_cant_be_made_is_told(
@@ -536,5 +557,5 @@ def test_encoding_rows_of_text_gives_what_the_table_has(rows: list[tuple[float, 
     frame = pl.DataFrame({"x": [repr(x) for x, _ in rows], "k": [k for _, k in rows]})
     numeric, categorical = encode(cells.without_nulls(frame, []), columns, range(1, len(frame) + 1))
     np.testing.assert_array_equal(numeric[:, 0], np.array([x for x, _ in rows], np.float32))
-    values = np.array([k for _, k in rows])
+    values = table._without_blanks(np.array([k for _, k in rows]))
     assert categorical[:, 0].tolist() == table._encode(values, ["", "a", "b"]).tolist()

@@ -181,8 +181,15 @@ def test_a_sqlite_storage_becomes_absolute(folder: Path) -> None:
     assert ":9: storage: " in message
 
 
-def test_a_postgresql_storage_is_kept_as_it_is(folder: Path) -> None:
-    url = "postgresql+psycopg://u:p%40ss@h:5433/d?sslmode=require"
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+psycopg://u:p%40ss@h:5433/d?sslmode=require",
+        "postgresql+psycopg://u:p@h/d?application_name=a%40b",
+        "postgresql+psycopg://h/d%40e?user=u%40v",
+    ],
+)
+def test_a_postgresql_storage_is_kept_as_it_is(folder: Path, url: str) -> None:
     assert load_study(write(folder, MINIMAL + f"storage: {url}\n")).storage == url
 
 

@@ -439,6 +439,8 @@ def test_startup_trials_of_a_region_are_at_most_its_trials(folder: Path) -> None
         ('"postgresql+psycopg://u:geheim@h/d\\n"', "is not the URL"),
         ("postgresql+psycopg://u:geheim@h:port/d", "is not the URL"),
         ("postgresql+psycopg://u:geheim@h", "no database"),
+        ("postgresql+psycopg://u:a@geheim@h/d", "write %40 for '@'"),
+        ("postgresql+psycopg://h/d?password=a@geheim", "write %40 for '@'"),
         ("postgresql://u:geheim@h/d", "postgresql+psycopg://USER:PASSWORD@HOST/DATABASE"),
         ("mysql://u:geheim@h/d", "mysql:// is not supported"),
         ("sqlite+aiosqlite:///geheim.db", "sqlite:///PATH"),
