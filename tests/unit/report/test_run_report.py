@@ -153,6 +153,15 @@ DAGMAN_LOG = """\
 """
 
 
+EVICTED = """\
+\t(0) CPU times
+\t\tUsr 0 00:00:02, Sys 0 00:00:01  -  Run Remote Usage
+\t\tUsr 0 00:00:00, Sys 0 00:00:00  -  Run Local Usage
+\t279  -  Run Bytes Sent By Job
+\t978  -  Run Bytes Received By Job
+"""
+
+
 def test_the_wall_time_of_a_resumed_run_comes_from_its_dagmans_logs(make_run: MakeRun) -> None:
     folder = tuned(make_run(budget=BUDGET), DEFAULT)
     folder.dag_files.log.write_text(DAGMAN_LOG)
@@ -168,7 +177,9 @@ def test_half_a_minute_between_stop_and_resume_is_a_pause(make_run: MakeRun) -> 
     log = DAGMAN_LOG.replace("10:00:0", "02:30:3")
     folder.dag_files.log.write_text(log)
     assert write_report(folder, datetime(2026, 11, 20, 2, 40).astimezone()).paused_seconds == 31
-    crashed = log.replace("009 (007.000.000)", "004 (007.000.000)").replace("aborted", "evicted")
+    aborted, evicted = "009 (007.000.000)", "004 (007.000.000)"
+    crashed = log.replace(aborted, evicted).replace("aborted", "evicted")
+    crashed = crashed.replace("\tvia condor_rm (by user a)\n", EVICTED)
     folder.dag_files.log.write_text(crashed)
     assert write_report(folder, datetime(2026, 11, 20, 2, 40).astimezone()).paused_seconds == 0
 
