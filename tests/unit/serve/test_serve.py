@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -73,6 +74,21 @@ def test_a_told_trial_is_on_the_screen_and_an_unchanged_page_is_not_sent_again(
     changed = server.ask(f"/?seen={version}").text
     assert "16 of 36" in changed
     assert "<html" not in changed
+
+
+def test_a_run_that_was_removed_and_planned_again_is_shown_as_it_is_now(
+    make_run: MakeRun, work: Path, wait_for: Callable[..., None]
+) -> None:
+    first = make_run(regions=["before"])
+    with serving(work) as server:
+        assert "before" in server.ask("/").text
+        shutil.rmtree(first.folder)
+        make_run(regions=["after", "other"])
+        wait_for(lambda: "after" in server.ask("/").text, 30)
+        page = server.ask("/").text
+        assert "before" not in page
+        (region, *_) = re.findall(r'href="(/runs/[^"]+/regions/[^"]+)"', page)
+        assert server.ask(region).status == 200
 
 
 def test_nothing_but_reading_is_answered(server: Server) -> None:

@@ -284,14 +284,15 @@ class LiveRuns:
         self._most = most
         self._lock = threading.Lock()
         self.nodes = NodeReader()
-        self._runs: dict[Path, LiveRun] = {}
+        self._runs: dict[object, LiveRun] = {}
 
     def run_in(self, folder: RunFolder) -> LiveRun:
-        """Return the run of a folder."""
+        """Return the run that is now in a folder: a removed run may have been planned again."""
+        key = folder.root, _stamp(str(folder.study))
         with self._lock:
-            run = self._runs.pop(folder.root, None)
+            run = self._runs.pop(key, None)
             run = run or LiveRun(folder, self.nodes)
-            self._runs[folder.root] = run
+            self._runs[key] = run
             while len(self._runs) > self._most:
                 del self._runs[next(iter(self._runs))]
             return run
