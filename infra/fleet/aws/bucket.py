@@ -98,6 +98,15 @@ def objects(s3: S3Client, name: str, prefix: str) -> list[str]:
     return [entry["Key"] for page in pages for entry in page.get("Contents", [])]
 
 
+def noted_regions(aws: Aws, fleet: Fleet) -> list[str]:
+    """List the AWS regions in which `up` has made resources, also those no longer in the file."""
+    s3, account = aws.s3(fleet.home), aws.account(fleet.home)
+    name, prefix = name_of(fleet, account), names.regions_prefix(fleet.called)
+    with asking(f"the bucket {name}"):
+        found = objects(s3, name, prefix) if exists(s3, name, account) else []
+    return [key.removeprefix(prefix) for key in found]
+
+
 def left(aws: Aws, fleet: Fleet, account: str) -> list[str]:
     """List what is left to delete: the fleet's own bucket, and its objects in the user's bucket."""
     s3, own = aws.s3(fleet.home), names.bucket_name(fleet.called, account)

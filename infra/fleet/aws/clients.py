@@ -166,18 +166,18 @@ def asking(what: str) -> Iterator[None]:
         raise FleetError(
             f"{what}: AWS can't be reached: {error}; {foreign_answers.ADVICE}"
         ) from error
-    except BotoCoreError as error:
-        raise FleetError(f"{what}: AWS can't be reached: {error}") from error
+    except BotoCoreError as error:  # before a request, such as an expired login or a wrong profile
+        raise FleetError(f"{what}: {error}") from error
 
 
 def explained(error: ClientError, what: str) -> str:
     """Return one line: the request `what`, AWS's reason, and advice if a permission is missing."""
     code, reason = code_of(error), " ".join(message_of(error).split())[:LONGEST_REASON]
     if code in DENIED:
-        return (
-            f"{what}: the permission {permission(error)} is denied ({reason}); "
-            "`trialfleet fleet plan --policy` prints the policy that is needed"
-        )
+        advice = "`trialfleet fleet plan --policy` prints the policy that is needed"
+        if "explicit deny" in message_of(error):
+            advice = "an explicit deny outweighs every policy that allows: ask who made it"
+        return f"{what}: the permission {permission(error)} is denied ({reason}); {advice}"
     return f"{what}: AWS refused: {code}: {reason}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from trialfleet.errors import FleetError, TrialfleetError
 from trialfleet.infra.fleet.aws import (
@@ -39,6 +40,7 @@ def down(
     listing, to save the record of costs. If `keep` raises FleetError, the bucket is not deleted.
     FleetError if an AWS region does not list its nodes, after all other nodes are terminated.
     """
+    fleet = _with_earlier_regions(aws, fleet)
     nodes, silent = _living(aws, fleet)
     if nodes:
         ids = ", ".join(node.id for node in nodes)
@@ -71,6 +73,14 @@ def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
     call_by_region(
         aws, instances, "terminating", lambda ec2, ids: ec2.terminate_instances(InstanceIds=ids)
     )
+
+
+def _with_earlier_regions(aws: Aws, fleet: Fleet) -> Fleet:
+    """Return the fleet with the AWS regions, too, that its file no longer lists."""
+    with suppress(FleetError):  # the deletion of the bucket reports it
+        regions = dict.fromkeys([*fleet.aws_regions, *bucket.noted_regions(aws, fleet)])
+        return fleet.model_copy(update={"aws_regions": list(regions)})
+    return fleet
 
 
 def _living(aws: Aws, fleet: Fleet) -> tuple[list[Instance], list[FleetError]]:

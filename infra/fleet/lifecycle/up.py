@@ -120,6 +120,8 @@ def prepare(
     profile = identity.ensure(aws, fleet, policy.node_policy(fleet, account), trust)
 
     def make(aws_region: str) -> dict[tuple[str, str], Template]:
+        noted = names.regions_prefix(fleet.called) + aws_region
+        bucket.put(aws, fleet, bucket_name, noted, b"")
         progress(f"the security group in {aws_region}")
         types = [one.type for one in candidates if one.aws_region == aws_region]
         vpc, templates = places[aws_region].vpc, {}

@@ -31,6 +31,11 @@ def prefix(fleet: str) -> str:
     return f"fleet/{fleet}/"
 
 
+def regions_prefix(fleet: str) -> str:
+    """Return the prefix of the S3 keys that end with the AWS regions in which the fleet was."""
+    return f"{prefix(fleet)}aws-regions/"
+
+
 def log_prefix(fleet: str) -> str:
     """Return the prefix of the S3 keys of the nodes' logs."""
     return f"{prefix(fleet)}log/"

@@ -7,7 +7,12 @@ from urllib.parse import urlsplit
 
 import pytest
 from boto3 import Session
-from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
+from botocore.exceptions import (
+    ClientError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    TokenRetrievalError,
+)
 
 from tests.fleet.mock_aws.moto_account import ACCOUNT, AWAY, HOME, Account, fleet
 from trialfleet.errors import FleetError
@@ -35,6 +40,21 @@ def test_a_permission_that_is_missing_is_named_and_where_to_find_it() -> None:
 
 def test_a_denial_that_names_no_permission_names_the_call() -> None:
     assert "to call RunInstances is denied" in message_of(refused("UnauthorizedOperation", "No."))
+
+
+def test_a_login_that_has_expired_is_not_an_aws_that_cannot_be_reached() -> None:
+    text = message_of(TokenRetrievalError(provider="sso", error_msg="Token has expired"))
+    assert text == "two nodes: Error when retrieving token from sso: Token has expired"
+
+
+def test_a_permission_that_the_organisation_denies_is_in_no_policy_of_ours() -> None:
+    reason = "User: x is not authorized to perform: ec2:CreateFleet on resource: y with an "
+    text = message_of(
+        refused("UnauthorizedOperation", f"{reason}explicit deny in a service control policy")
+    )
+    assert "the permission ec2:CreateFleet is denied" in text
+    assert "fleet plan --policy" not in text
+    assert text.endswith("an explicit deny outweighs every policy that allows: ask who made it")
 
 
 def test_a_refusal_is_one_line_however_long_it_is() -> None:

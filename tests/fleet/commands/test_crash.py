@@ -78,6 +78,8 @@ def test_up_makes_the_resources_that_these_tests_expect() -> None:
         "instance eu-west-1 g5.xlarge ['trialfleet-f']",
         f"{manager} ['default', 'trialfleet-f']",
         *["instance us-east-1 g5.xlarge ['trialfleet-f']"] * 2,
+        "object fleet/f/aws-regions/eu-west-1",
+        "object fleet/f/aws-regions/us-east-1",
         "object fleet/f/bundle-ab12.tar.gz",
         "parameter /trialfleet/f/node-token",
         "profile trialfleet-f 1",

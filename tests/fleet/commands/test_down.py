@@ -182,6 +182,13 @@ def test_an_aws_region_that_does_not_answer_keeps_no_node_of_another_alive(
     assert cloud.holdings() == bare
 
 
+def test_an_aws_region_that_the_file_no_longer_lists_is_emptied_too(
+    cloud: Account, bare: list[str]
+) -> None:
+    assert down(cloud.aws, fleet(), nobody) == []
+    assert cloud.holdings() == bare
+
+
 def test_the_costs_are_kept_before_the_bucket_goes_and_without_that_it_stays(
     cloud: Account, bare: list[str]
 ) -> None:
