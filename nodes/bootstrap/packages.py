@@ -69,13 +69,13 @@ def installs(host: Host, *packages: str) -> bool:
 
 def _apt(host: Host, *arguments: str) -> None:
     """Run apt-get; wait for another apt-get, and complete an installation that was interrupted."""
-    end, mended = time.monotonic() + PATIENCE, False
+    end, repaired = time.monotonic() + PATIENCE, False
     while True:
         try:
             host.run(*_APT, *arguments)
         except StepError as error:
-            if INTERRUPTED in str(error) and not mended:
-                mended = True
+            if INTERRUPTED in str(error) and not repaired:
+                repaired = True
                 host.succeeds("dpkg", "--force-confold", "--force-confdef", "--configure", "-a")
                 continue
             if BUSY not in str(error) or time.monotonic() >= end:

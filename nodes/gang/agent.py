@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 EXIT_NO_GANG = 86
 TICK = 0.2  # seconds between polls of the roster
-BEAT = 3.0  # seconds between heartbeats
+HEARTBEAT_SECONDS = 3.0  # seconds between heartbeats
 PATIENCE, LONGEST_PATIENCE = 8.0, 120.0  # for a gang that lacks slots, at first and at last
 LEAVE_SECONDS = 25.0  # after SIGTERM: less than a machine gives a job
 ANSWER_SECONDS = 4.0  # time for the keeper to react to a rank that leaves
@@ -276,11 +276,11 @@ class Agent:
         self._alone_since = None if phase == member.RUNNING else self._alone_since
 
     def _report_state(self) -> None:
-        """Write this agent's state if changed, else every BEAT seconds; also during transfers."""
+        """Write this agent's state if changed, else as a heartbeat; also during transfers."""
         self._peers.update()
         self._me = replace(self._me, busy=int(self._is_busy()), lost=",".join(self._peers.lost))
         now = time.monotonic()
-        if self._me == self._said and now - self._said_at < BEAT:
+        if self._me == self._said and now - self._said_at < HEARTBEAT_SECONDS:
             return
         self._beat += 1
         said = replace(self._me, beat=self._beat)

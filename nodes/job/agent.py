@@ -54,7 +54,7 @@ class Agent:
                     self._words.say_last(**report)
                     until_done(self._words.deliver, self._events, self._events.has_time)
                     return ended.status
-                order = self._words.ask("told", self._events.has_time, **report)
+                order = self._words.ask("ended", self._events.has_time, **report)
                 if order.trial is not None and not wants:
                     break
         except WantedBackError:

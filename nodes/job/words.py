@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from trialfleet.nodes.job.events import Events
 
 SCHEMA = 1
+EARLIER_SAY = {"told": "ended"}  # words of agents that an earlier release started
 ORDER, AGENT = f"{WORDS}/order.json", f"{WORDS}/agent.json"
 FIRST_LOOK, LAST_LOOK, SLOW_LOOK = 0.002, 0.5, 2.0  # seconds between polls for an answer
 SLOW_AFTER = 60.0  # seconds of waiting after which polls are slow
@@ -107,7 +108,7 @@ class Words:
         """Return the trial's exit code if an earlier agent of this job has ended it, else None."""
         with suppress(ValueError, LookupError, TypeError):
             said = json.loads(self._chirp.read(AGENT) or b"{}")
-            if (said["say"], said["trial"]) == ("told", order.name):
+            if (EARLIER_SAY.get(said["say"], said["say"]), said["trial"]) == ("ended", order.name):
                 return int(said["code"])
         with suppress(ValueError, LookupError, TypeError):
             return int(json.loads(self._head(order.package))["code"])
@@ -142,10 +143,10 @@ class Words:
     def say_last(self, **more: object) -> None:
         """Report the end of the job's last trial; if that fails, `deliver` can send it later."""
         self._turn += 1
-        self.say("told", **more)
+        self.say("ended", **more)
 
     def ask(self, what: str, may_wait: Callable[[], bool], **more: object) -> Order:
-        """Write the message `what`, "ask" or "told", and return the order that answers it.
+        """Write the message `what`, "ask" or "ended", and return the order that answers it.
 
         UnansweredError after PATIENCE seconds. WantedBackError once `may_wait` returns False.
         """

@@ -131,7 +131,7 @@ def test_a_trial_whose_files_never_come_is_reported_and_started(
     wait_for(lambda: runs(trial), 60)
     print(f"it runs {time.monotonic() - began:.0f} s after it was told")
     assert (SECOND in job_of(trial)["RemoteHost"]) is not was_second
-    [repair] = trial.status().mends
+    [repair] = trial.status().repairs
     assert (repair["region"], repair["what"], repair["remedy"]) == (
         "A",
         f"{NODE}: {REPAIR}",

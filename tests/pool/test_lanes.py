@@ -93,7 +93,7 @@ def test_a_service_without_a_graph_is_restarted_when_jobs_ask(
     service.kill()
     wait_for((run.folder / "regions/A/published.json").exists)
     assert_exactly_once(run, 3)
-    assert [repair["remedy"] for repair in run.status().mends] == ["serve"]
+    assert [repair["remedy"] for repair in run.status().repairs] == ["serve"]
     log = trial_of(run, "A.l1").log.read_text()
     assert log.count("Job submitted from host") == 1, "the job waited for its answer"
 

@@ -82,7 +82,7 @@ def models(region: str | None, study: str | None, card_of: str | None, as_json: 
 
 def _chosen(region: RegionModels, run: str) -> PublishedModel:
     for model in region.models:
-        if model.run == run or (run == _CURRENT and model.in_force):
+        if model.run == run or (run == _CURRENT and model.is_current):
             return model
     there = ", ".join(model.run for model in region.models) or "none"
     wanted = f"model of the run {run!r}" if run else "current model"

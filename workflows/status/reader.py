@@ -251,13 +251,13 @@ class StatusReader:
             failing=tuple(errors),
             job_troubles=tuple(troubled),
             work=Work.from_parts((each.work.seconds, each.work.lost_seconds) for each in decided),
-            mends=tuple(self._mends()),
+            repairs=tuple(self._repairs()),
             seconds_left=seconds_left_of_run(regions, begun(trials), pauses)
             if is_running
             else None,
             money=read_spending(self._folder, self._frozen.run, self._frozen.study.fleet),
             again=self._frozen.again_for(_blamed(regions)),
-            mending=_mending(regions, self._frozen.study),
+            fix=_installation_advice(regions, self._frozen.study),
         )
         return RunSnapshot(
             status=status,
@@ -304,9 +304,9 @@ class StatusReader:
                 found.append(f"{region.name}: {script}")
         return errors, awaited
 
-    def _mends(self) -> Iterator[dict[str, Any]]:
-        for mend in read_repairs(self._folder):
-            yield mend | {"region": mend["region"] and self._names[mend["region"]]}
+    def _repairs(self) -> Iterator[dict[str, Any]]:
+        for repair in read_repairs(self._folder):
+            yield repair | {"region": repair["region"] and self._names[repair["region"]]}
 
     def _of(self, slug: str | None, what: str) -> str:
         return f"{self._names[slug]}: {what}" if slug else what
@@ -572,6 +572,6 @@ def _blamed(regions: Iterable[RegionStatus]) -> str | None:
     return next((r.name for r in regions if r.cause and r.stage is Stage.FAILED), None)
 
 
-def _mending(regions: Iterable[RegionStatus], study: Study) -> str:
+def _installation_advice(regions: Iterable[RegionStatus], study: Study) -> str:
     causes = [region.cause.error for region in regions if region.cause]
     return next(filter(None, (how_to_install(error, study) for error in causes)), "")

@@ -264,7 +264,7 @@ class _Order:
         with asking(f"{count} x {label(paid[:1])}"):
             name, answer = self._patiently(paid, count, least)
             if not answer.made:
-                self._check_mendable(answer)
+                self._raise_lasting_failure(answer)
         instances = [self._instance(id_, pool, name) for id_, pool in answer.made.items()]
         self.known += instances
         self.refused |= {one.pool.pool for one in answer.failures if one.pool}
@@ -340,10 +340,10 @@ class _Order:
             f"{self.prepared.template(self.fleet, one)} {one.pool} {one.price:.6f}" for one in pools
         ]
         parts = [self.fleet.called, f"{self._window}", self.run, *kinds, *before]
-        vain = refused.known(self.fleet.called, self._window)
+        used = refused.known(self.fleet.called, self._window)
         numbered = ("\n".join([*parts, f"{number}"]) for number in count_from(0))
         names = (hashlib.sha256(text.encode()).hexdigest() for text in numbered)
-        return next(name for name in names if name not in vain)
+        return next(name for name in names if name not in used)
 
     def _listed(self, request: FleetRequest) -> list[Instance]:
         """Wait some seconds until AWS lists the instances of an earlier request of this name."""
@@ -373,7 +373,7 @@ class _Order:
             launch=name,
         )
 
-    def _check_mendable(self, answer: Answer) -> None:
+    def _raise_lasting_failure(self, answer: Answer) -> None:
         """Raise the first failure, unless requests for other capacity pools may succeed."""
         if answer.failures and not any(map(_word, answer.failures)):
             one = answer.failures[0]

@@ -22,7 +22,9 @@ from trialfleet.infra.pool.machines import Machine
 LEAST = timedelta(minutes=1)  # EC2 bills seconds, and a minute at least
 NOTICES = ("rebalance recommendation", "spot interruption")  # prefixes of a node's note
 BY_AWS = "Server.SpotInstanceTermination"  # prefix of AWS's reason if it reclaimed a node
-TOLD = timedelta(days=30)  # period for which an ended instance counts in its pool's history
+HISTORY_PERIOD = timedelta(
+    days=30
+)  # period for which an ended instance counts in its pool's history
 KEPT = timedelta(days=90)  # period for which ended instances and their runs stay in the record
 
 
@@ -138,7 +140,7 @@ class Ledger:
     def history(self, now: datetime) -> History:
         """Return the history of capacity pools: their nodes' hours and interruptions."""
         lives = self.lifetimes.values()
-        recent = (one for one in lives if one.ended is None or now - one.ended < TOLD)
+        recent = (one for one in lives if one.ended is None or now - one.ended < HISTORY_PERIOD)
         return learned((_record(one, now) for one in recent if one.zone), now)
 
     def explained(self, whys: Mapping[str, str]) -> Ledger:

@@ -128,7 +128,7 @@ def tell(place: TrialFolder, turn: int) -> None:
         packages.pack(("result.json", "progress.jsonl", "out", "err"), beside, file.write)
     package.with_suffix(".part").replace(package)
     ended = {"trial": order["name"], "code": 0, "wants": True, "over": None}
-    _say(place, turn, say="told", seconds=1.0, cpu_seconds=1.0, memory_mb=10.0, **ended)
+    _say(place, turn, say="ended", seconds=1.0, cpu_seconds=1.0, memory_mb=10.0, **ended)
 
 
 def _say(place: TrialFolder, turn: int, **words: object) -> None:

@@ -71,7 +71,7 @@ def test_each_view_says_that_it_waits(waiting: Day, list_models: Callable[..., s
     assert re.search(r"r2 .* waits for approval since", list_models("A"))
     assert "gate      passed: loss 0.3, champion 0.4" in list_models("A", "--card", "r2")
     (region,) = json.loads(list_models("--json"))
-    assert [model["standing"] for model in region["models"]] == [Standing.IN_FORCE, Standing.AWAITS]
+    assert [model["standing"] for model in region["models"]] == [Standing.CURRENT, Standing.AWAITS]
     status = waiting.status
     assert f"A: {waits}; to change that: trialfleet promote r2/A" in " ".join(
         printed(run_view(status)).split()
@@ -106,7 +106,7 @@ def test_the_next_model_is_compared_with_the_current_one_and_waits_instead(
     assert third.not_latest.startswith("waits for approval since")
     assert waiting.not_latest.startswith("it passed the gate and was not approved: loss 0.3")
     assert [model.standing for model in models_on(third.models)] == [
-        Standing.IN_FORCE,
+        Standing.CURRENT,
         Standing.NEVER,
         Standing.AWAITS,
     ]

@@ -79,7 +79,7 @@ def test_models_shows_the_current_model_and_why_the_others_are_not_current(
     assert "r1 " in card  # measured again by r2's gate
     assert f"{KEPT_R1}: loss 0.5" in list_models("A", "--card", "r2")
     (region,) = json.loads(list_models("--json"))
-    assert [model["in_force"] for model in region["models"]] == [True, False]
+    assert [model["current"] for model in region["models"]] == [True, False]
     assert region["models"][0]["evaluations"] == [{"run": "r2", "value": 0.4}]
     wrong = CliRunner().invoke(main, ["models", "A", "--card", "r9"])
     assert wrong.exit_code == 2

@@ -315,7 +315,7 @@ def test_ranks_join_leave_and_end(gang: Gang) -> None:
     gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
     assert (gang.agents[1].returncode, gang.agents[2].returncode) == (0, 0)
     assert (gang.recorded.say, gang.recorded.ended.code, gang.recorded.trial) == (
-        "told",
+        "ended",
         0,
         gang.place.root.name,
     )
@@ -442,7 +442,7 @@ def test_a_gang_trains_one_trial_after_another(gang: Gang, is_killed: bool) -> N
     gang.gate.with_name(first).touch()
     recorded = gang.answers("train", name=second)
     assert (recorded.say, recorded.trial, recorded.ended.code, recorded.wants) == (
-        "told",
+        "ended",
         first,
         0,
         True,

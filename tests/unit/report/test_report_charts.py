@@ -133,7 +133,7 @@ def test_the_overview_has_a_row_per_region_that_has_a_value() -> None:
     assert [(row["region"], row["name"]) for row in rows] == [(0, "small"), (2, "no default")]
     assert [(row["default"], row["tuned"]) for row in rows] == [(0.5, 0.6), (None, 0.7)]
     assert [row["gain"] for row in rows] == [pytest.approx(0.1), None]
-    assert [row["told"] for row in rows] == ["+0.1000", ""]
+    assert [row["gain_text"] for row in rows] == ["+0.1000", ""]
 
 
 def test_without_any_result_there_is_no_overview() -> None:

@@ -21,7 +21,7 @@ from trialfleet.workflows.rules.gate_decision import Measured, decide, rule_of
 from trialfleet.workflows.status.earlier_model import better_before
 
 PUBLISHED = "/models/s/A/r2"
-IN_FORCE = Path(PUBLISHED)
+CURRENT = Path(PUBLISHED)
 STUDY: dict[str, Any] = {
     "name": "s",
     "regions": ["A"],
@@ -39,22 +39,22 @@ STUDY: dict[str, Any] = {
         ({}, None, None),
         ({"published": PUBLISHED}, None, None),  # moved away since
         (
-            {"published": PUBLISHED, "in_force": IN_FORCE, "previous": Path("/models/s/A/r1")},
+            {"published": PUBLISHED, "current": CURRENT, "previous": Path("/models/s/A/r1")},
             "Its model is the region's latest. To go back to run r1's, which measured better:",
             "trialfleet promote /models/s/A/r1",
         ),
         (
-            {"published": PUBLISHED, "in_force": IN_FORCE},
+            {"published": PUBLISHED, "current": CURRENT},
             'run a copy of the study with regions: ["A"] and budget: {trials: 1}: the first',
             None,
         ),
         (  # any name of the study's regions, perhaps a glob
-            {"published": PUBLISHED, "in_force": IN_FORCE, "data": ["/d/Île.csv"]},
+            {"published": PUBLISHED, "current": CURRENT, "data": ["/d/Île.csv"]},
             'a copy of the study with regions: {"A": {"data": ["/d/Île.csv"]}} and budget',
             None,
         ),
         (
-            {"published": PUBLISHED, "in_force": Path("/models/s/A/r3")},
+            {"published": PUBLISHED, "current": Path("/models/s/A/r3")},
             "The region's latest model is run r3's, not this one.",
             None,
         ),

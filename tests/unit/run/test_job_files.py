@@ -263,7 +263,7 @@ def test_a_gang_that_sends_more_than_its_disk_has_failed(place: TrialFolder, nam
     kept._keep(5, [ad])
     said = read_said(place)
     assert said is not None
-    assert (said.say, said.trial, said.ended.code, said.ended.over) == ("told", "trial", 1, "disk")
+    assert (said.say, said.trial, said.ended.code, said.ended.over) == ("ended", "trial", 1, "disk")
     assert not (place.gang / name).exists()
 
 
@@ -279,4 +279,6 @@ def test_jobs_of_a_gang_that_an_earlier_release_began_are_removed(
         for number in range(2)
     ]
     keeper.Keeper(RunFolder(place.root))._keep(5, ads)
-    assert acts == [("Remove", "ClusterId == 5 && (ProcId == 0 || ProcId == 1)", keeper.FORMER)]
+    assert acts == [
+        ("Remove", "ClusterId == 5 && (ProcId == 0 || ProcId == 1)", keeper.EARLIER_RELEASE)
+    ]

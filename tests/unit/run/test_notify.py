@@ -28,7 +28,12 @@ from trialfleet import Run
 from trialfleet.errors import StudyError
 from trialfleet.files import shell_quoted
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.notify.delivery import FIRST_PAUSE, GIVEN_UP, deliver, deliver_all
+from trialfleet.workflows.control.notify.delivery import (
+    ABANDON_SECONDS,
+    FIRST_PAUSE,
+    deliver,
+    deliver_all,
+)
 from trialfleet.workflows.control.notify.senders import SendError, message_of, send
 from trialfleet.workflows.control.notify.slack_message import (
     SECTION,
@@ -473,7 +478,7 @@ def test_a_channel_that_never_works_is_abandoned_and_reported(tmp_path: Path) ->
     outbox.put([event()], [broken], is_daily=False)
     while deliver(outbox, [broken], clock):
         clock.now = outbox.waiting()[0].due
-    assert clock.now - 1000.0 > GIVEN_UP
+    assert clock.now - 1000.0 > ABANDON_SECONDS
     [line] = undelivered(tmp_path)
     assert line.endswith("ended with exit code 1: without output (given up)")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trialfleet.infra.fleet.scaling.limits import NO_MONEY
-from trialfleet.optimizer.region_types import Complete, Failed, Unpaid
+from trialfleet.optimizer.region_types import Complete, Failed, OutOfMoney
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.status.attempts.outcome import last_line, outcome_of
 from trialfleet.workflows.views.why.attempt_causes import kind_of_attempt
@@ -178,7 +178,7 @@ def test_a_job_that_was_removed_for_lack_of_money_is_distinguished(
     reason = f"{NO_MONEY}the run's cap of $60.00 is reached: $60.01 is spent"
     aborted = f"009 (007.000.000) 2026-11-20 10:01:06 Job was aborted.\n\t{reason} (by user me)\n"
     folder.log.write_text(f"{held}{aborted}...\n")
-    assert outcome_of(folder, -1002, "auc", {}) == Unpaid(error=reason)
+    assert outcome_of(folder, -1002, "auc", {}) == OutOfMoney(error=reason)
 
 
 STARTED_WITHOUT_PROGRESS = """\

@@ -45,7 +45,7 @@ def test_a_recorded_end_counts_although_a_waiting_job_was_removed(place: TrialFo
         "job": "6.0",
         "token": "00000006",
         "turn": 1,
-        "say": "told",
+        "say": "ended",
         "trial": place.root.name,
     }
     place.said.write_text(json.dumps({**recorded, "code": 0}))

@@ -187,7 +187,11 @@ def cause(error: str, blame: str = "") -> Cause:
         ({}, {"waiting": QUEUED}, Kind.BUSY),
         ({}, {"waiting": replace(QUEUED, free=1)}, Kind.SOON),
         ({}, {"waiting": replace(QUEUED, draining="a new disk")}, Kind.DRAINING),
-        ({"unpaid": {"tune": "no money is left: x"}}, {"running_trials": (RUNS,)}, Kind.MONEY),
+        (
+            {"out_of_money": {"tune": "no money is left: x"}},
+            {"running_trials": (RUNS,)},
+            Kind.MONEY,
+        ),
         ({"frozen": OVER}, {"running_trials": (RUNS,)}, Kind.DEADLINE),
         ({"budget": HOURS}, {"hours_spent": 1.5, "running_trials": (RUNS,)}, Kind.BUDGET),
     ],

@@ -161,8 +161,8 @@ class Days:
     def _share_alerts(self, outbox: Outbox) -> None:
         """Skip alerts that another manager has sent, and tell that manager which were sent here."""
         if self._managers:
-            outbox.skip(self._managers.told)
-            self._managers.note_told(outbox.settled())
+            outbox.skip(self._managers.sent_events)
+            self._managers.note_sent(outbox.settled())
 
     def finish_telling(self) -> None:
         """Try to send the waiting alerts once more; a job in HTCondor retries those that fail."""

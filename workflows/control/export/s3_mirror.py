@@ -206,8 +206,8 @@ class S3Mirror:
         for run in others:
             if as_of := _plain(self._get(f"{root}{run}{_MANIFEST}")[0]).get("as_of"):
                 ages[run] = _moment(as_of)
-        in_force = _plain(self._get(root + POINTER)[0]).get("run")
-        spared = {*published.models, *indispensable(published.folder), in_force or ""}
+        current = _plain(self._get(root + POINTER)[0]).get("run")
+        spared = {*published.models, *indispensable(published.folder), current or ""}
         going = superfluous(ages, keep, datetime.now(UTC), spared)
         for run in going:
             self._remove(root, run)

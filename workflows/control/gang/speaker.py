@@ -48,7 +48,7 @@ class Speaker:
         if said is None or said.say == "begun":
             is_first = order.trial is not None and not roster.trial
             return of_next(roster, order.name, 0, now) if is_first else roster
-        if said.say == "told" and said.turn.number > roster.turn:
+        if said.say == "ended" and said.turn.number > roster.turn:
             roster = replace(roster, code=said.ended.code)
             if order.last:
                 return finished(roster, said.ended.code, now)
@@ -78,7 +78,7 @@ class Speaker:
         agents = agents_of(jobs).values()
         self._say(
             jobs,
-            "told",
+            "ended",
             roster.turn + 1,
             trial=roster.trial,
             code=roster.code,

@@ -56,14 +56,14 @@ def reason_not_newest(published: Path, as_of: datetime) -> str | None:
     link = published.parent / LATEST
     now = datetime.now(UTC)  # a model from the future: a clock was set ahead
     later = {model: time for model, time in other_models(published).items() if as_of < time <= now}
-    in_force = link.resolve()  # perhaps the choice of a person
-    if later and link.exists() and in_force != published.resolve():  # a broken link blocks nothing
-        own = (model for model in later if model.resolve() == in_force)
+    current = link.resolve()  # perhaps the choice of a person
+    if later and link.exists() and current != published.resolve():  # a broken link blocks nothing
+        own = (model for model in later if model.resolve() == current)
         newest = next(own, max(later, key=lambda model: later[model]))
         model, words = _which_is_newer(newest, published)
-        is_it = model.resolve() == in_force
+        is_it = model.resolve() == current
         return (
-            f"{LATEST} stays with {in_force.name}{', which' if is_it else f': {model.name}'} "
+            f"{LATEST} stays with {current.name}{', which' if is_it else f': {model.name}'} "
             f"{words}; to change that: trialfleet promote {shlex.quote(str(published))}"
         )
     return None

@@ -13,7 +13,7 @@ from trialfleet.workflows.facts.journal.outbox import Delivery, Outbox, key_of
 from trialfleet.workflows.study.notify import Channel
 
 FIRST_PAUSE, LONGEST_PAUSE = 15.0, 900.0  # seconds between two tries; doubled each time
-GIVEN_UP = 24 * 3600.0  # seconds after the first try
+ABANDON_SECONDS = 24 * 3600.0  # seconds after the first try
 LOOK_SECONDS = 5.0  # between two checks of waiting events
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ def _sent(channel: Channel, together: list[Delivery]) -> SendError | None:
 
 def _put_off(outbox: Outbox, together: list[Delivery], error: str, now: float) -> None:
     for one in together:
-        if one.first is not None and now - one.first > GIVEN_UP:
+        if one.first is not None and now - one.first > ABANDON_SECONDS:
             outbox.give_up([one], error)
         else:
             pause = min(FIRST_PAUSE * 2 ** min(one.tries, 10), LONGEST_PAUSE)

@@ -105,8 +105,8 @@ class TrainerFailsError(InputError):
 
     def moved(self, place: TrialFolder) -> TrainerFailsError:
         """Return the same error after the trial's folder was moved to `place`."""
-        told, mode = self._moved
-        return TrainerFailsError(*told, place, mode)
+        arguments, mode = self._moved
+        return TrainerFailsError(*arguments, place, mode)
 
 
 def check(

@@ -9,7 +9,7 @@ from trialfleet import job_files
 from trialfleet.errors import InputError
 from trialfleet.files import read_record, write_json
 from trialfleet.optimizer.may_begin import refusal
-from trialfleet.optimizer.region_types import Assignment, Complete, Unpaid
+from trialfleet.optimizer.region_types import Assignment, Complete, OutOfMoney
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.control.plan.inputs import inputs_of
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
@@ -135,7 +135,7 @@ class FinalScripts:
         if files.published.exists():  # a person ran the region's DAG before
             return Reply(EXITS["skip"], f"{node}: already published")
         if refused := refusal("full training", self._studies.facts()):
-            return self._stop_unpaid(slug, refused.reason)
+            return self._stop_out_of_money(slug, refused.reason)
         if (other := self.without_model()) and other != slug:
             return self._studies.stop(
                 slug, f"not trained in full, as {other} with the same trainer: {NO_MODEL}"
@@ -162,9 +162,9 @@ class FinalScripts:
             return self._stop_without_model(slug)
         if isinstance(outcome, Complete):
             return Reply(EXITS["done"], f"{node}: trained in full")
-        if isinstance(outcome, Unpaid):
+        if isinstance(outcome, OutOfMoney):
             spending.note(self._folder, "final", outcome.error)
-            return self._stop_unpaid(slug, outcome.error)
+            return self._stop_out_of_money(slug, outcome.error)
         if another := Attempts(place, self._study).another(node, outcome, job):
             return another
         words = f"the full training of the best settings failed: {outcome.error}"
@@ -206,5 +206,5 @@ class FinalScripts:
         write_json(self._folder.no_model, {"region": slug})
         return self._studies.stop(slug, NO_MODEL)
 
-    def _stop_unpaid(self, slug: str, reason: str) -> Reply:
+    def _stop_out_of_money(self, slug: str, reason: str) -> Reply:
         return self._studies.stop(slug, f"the best settings are not trained in full: {reason}")

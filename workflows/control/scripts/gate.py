@@ -18,7 +18,7 @@ from trialfleet.files import write_json
 from trialfleet.nodes.job.packages import TooLargeError, pack
 from trialfleet.optimizer.client import FULL
 from trialfleet.optimizer.may_begin import Facts, refusal
-from trialfleet.optimizer.region_types import Failed, Unpaid
+from trialfleet.optimizer.region_types import Failed, OutOfMoney
 from trialfleet.sections import bytes_of
 from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.control.scripts.publish import check_model
@@ -37,7 +37,7 @@ from trialfleet.workflows.facts.models.verdict import (
 from trialfleet.workflows.facts.record_shapes import Ordered
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.facts.runs.causes import log_hint, log_of
-from trialfleet.workflows.facts.runs.spending import read_unpaid
+from trialfleet.workflows.facts.runs.spending import read_out_of_money
 from trialfleet.workflows.rules.gate_decision import SEEN, Losses, Measured, decide, rule_of
 from trialfleet.workflows.status.attempts.outcome import (
     finite_metrics,
@@ -85,7 +85,7 @@ def prepare(
         if champion is None:
             why = "this study had no current model"
             return _settled(files, _unmeasured(frozen, why, promoted=True))
-        if refused := refusal("gate", Facts(unpaid=read_unpaid(folder))):
+        if refused := refusal("gate", Facts(out_of_money=read_out_of_money(folder))):
             why = f"not measured: {refused.reason}"
             return _settled(files, _unmeasured(frozen, why, champion=champion.name))
         check_model(files.best.model)
@@ -146,7 +146,7 @@ def _hand_out(
 
 def outcome_of_measurement(
     frozen: FrozenStudy, place: TrialFolder, return_code: int
-) -> Failed | Unpaid | None:
+) -> Failed | OutOfMoney | None:
     """Return the error of the gate's job; None if the job measured both models.
 
     `return_code`: see `outcome_of`.
@@ -154,7 +154,7 @@ def outcome_of_measurement(
     code = settled(place, return_code, bytes_of(frozen.study.resources.disk))
     if code != 0:
         outcome = outcome_of(place, code, frozen.study.objective.metric, frozen.places)
-        assert isinstance(outcome, Failed | Unpaid), "a job that failed isn't complete"
+        assert isinstance(outcome, Failed | OutOfMoney), "a job that failed isn't complete"
         return outcome
     try:
         _models(place, rule_of(frozen.study).metric)
@@ -163,7 +163,7 @@ def outcome_of_measurement(
     return None
 
 
-def keep(frozen: FrozenStudy, files: RegionFolder, outcome: Failed | Unpaid) -> str:
+def keep(frozen: FrozenStudy, files: RegionFolder, outcome: Failed | OutOfMoney) -> str:
     """Write the verdict that the current model stays because the gate's job failed; return why."""
     champion = _measured_champion(files)
     why = f"the gate's job failed: {outcome.error}{log_hint(log_of(files.gate))}"

@@ -6,7 +6,13 @@ from trialfleet import job_files
 from trialfleet.files import write_json
 from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.optimizer.region_study import RegionStudy
-from trialfleet.optimizer.region_types import Assignment, Complete, Failed, RegionSettings, Unpaid
+from trialfleet.optimizer.region_types import (
+    Assignment,
+    Complete,
+    Failed,
+    OutOfMoney,
+    RegionSettings,
+)
 from trialfleet.optimizer.sampling.previous import PreviousTasks, read_previous
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.storage import open_storage
@@ -108,7 +114,7 @@ class RegionStudies:
         place = best or self.folder.region(slug).trial(node)
         return TrialFiles(self.frozen.run, self.study, self.folder, place, order)
 
-    def judged(self, place: TrialFolder, code: int) -> tuple[int, Complete | Failed | Unpaid]:
+    def judged(self, place: TrialFolder, code: int) -> tuple[int, Complete | Failed | OutOfMoney]:
         """Unpack an attempt's files; return the agent's exit code, else `code`, and the outcome."""
         code = settled(place, code, bytes_of(self.study.resources.disk))
         return code, outcome_of(place, code, self.study.objective.metric, self.frozen.places)
@@ -127,7 +133,7 @@ class RegionStudies:
     def facts(self) -> Facts:
         """Return the facts that may prevent any start of a job in the run, except disk space."""
         return Facts(
-            unpaid=spending.read_unpaid(self.folder),
+            out_of_money=spending.read_out_of_money(self.folder),
             deadline=self.frozen.day.deadline if self.frozen.day else None,
             now=self._clock.now(),
         )

@@ -13,11 +13,11 @@ from trialfleet.optimizer.region_types import (
     Complete,
     Failed,
     Outcome,
+    OutOfMoney,
     Refused,
     Stopped,
     StoppedEarly,
     TrialExecution,
-    Unpaid,
 )
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.control.scripts.budgets import Budgets
@@ -191,9 +191,9 @@ class TrialScripts:
             outcome = self._told_to_stop(place) or outcome
         before = study.failures(name)
         attempt = 1 + (job_end.retry if job_end and not place.is_shared else len(before))
-        failed = isinstance(outcome, Failed | Unpaid)
+        failed = isinstance(outcome, Failed | OutOfMoney)
         execution = execution_of(place, self._study, attempt, failed=failed)
-        if isinstance(outcome, Unpaid):
+        if isinstance(outcome, OutOfMoney):
             spending.note(self._folder, "tune", outcome.error)
         is_unbegun = isinstance(outcome, Failed) and code == JOB_REMOVED and not execution["job"]
         if is_unbegun and (over := self._studies.over()):  # not begun in time

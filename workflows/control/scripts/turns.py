@@ -143,7 +143,7 @@ class Turns:
             note(trial, said.job, trial.saved.stat().st_mtime, MarkKind.SAVED)
         elif is_answered(said, order):
             return
-        elif said.say == "told":
+        elif said.say == "ended":
             self._told(slug, node, trial, said, is_last=order.last)
         else:
             self._asked(slug, node, said)

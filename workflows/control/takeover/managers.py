@@ -48,7 +48,7 @@ class Managers:
         self._rows = self._patiently(lambda: SharedRows(storage, name, own, lasts))
         self._models = ModelsInS3(study)
         self.journal = SharedJournal(folder.journal, self._rows, self._wait)
-        self.told = set(self._patiently(self.journal.pull))  # ids of events that were sent
+        self.sent_events = set(self._patiently(self.journal.pull))  # ids of events that were sent
         self._holder: Lease | None = None  # at the last check
         self.has_worked = False  # True once it held the lease; before, it sends no alerts
         self.taken_from: Lease | None = None  # the other manager's lease, if it expired
@@ -65,7 +65,7 @@ class Managers:
         self._lost.clear()
         begun, shown = time.monotonic(), ""
         while not self._take(at_once=at_once or time.monotonic() - begun >= self._seconds):
-            self.told.update(self._patiently(self.journal.pull))
+            self.sent_events.update(self._patiently(self.journal.pull))
             if gives_up():
                 yield False
                 return
@@ -78,7 +78,7 @@ class Managers:
         renewing = threading.Thread(target=self._renew, args=(ends,), daemon=True)
         renewing.start()
         try:
-            self.told.update(self._patiently(self.journal.pull))
+            self.sent_events.update(self._patiently(self.journal.pull))
             yield True
         finally:
             ends.set()
@@ -114,12 +114,12 @@ class Managers:
         """Return the outcomes of those `regions` whose models the other manager has published."""
         return self._patiently(lambda: self._models.outcomes(attempt, regions))
 
-    def note_told(self, events: list[str]) -> None:
+    def note_sent(self, events: list[str]) -> None:
         """Tell the other manager which events were sent; if that fails, the next call does it."""
-        if new := set(events) - self.told:
+        if new := set(events) - self.sent_events:
             with suppress(OptimizerError):  # the next event tries again
-                self.journal.note_told(new)
-                self.told |= new
+                self.journal.note_sent(new)
+                self.sent_events |= new
 
     def _take(self, *, at_once: bool) -> bool:
         self._holder = self._patiently(self._rows.lease)

@@ -62,16 +62,16 @@ class ModelsInS3:
 
     def _outcome(self, attempt: Attempt, region: str) -> Outcome:
         model = self._fetch(region, attempt.run)
-        in_force = self._mirror.pointer(self._root(region)).get("run")
+        current = self._mirror.pointer(self._root(region)).get("run")
         verdict, gate = verdict_of(model), self._study.gate
         if verdict and not verdict.promoted:
             ending, why = Ending.KEPT, verdict.why
-        elif in_force != attempt.run and verdict and gate and gate.approve:
+        elif current != attempt.run and verdict and gate and gate.approve:
             with models_lock(model.parent):
                 note_awaiting(model)
             ending, why = Ending.KEPT, passed_words(model, verdict.why)
-        elif in_force != attempt.run:
-            ending, why = Ending.KEPT, f"{LATEST} stays with {in_force}"
+        elif current != attempt.run:
+            ending, why = Ending.KEPT, f"{LATEST} stays with {current}"
         else:
             ending, why = Ending.PUBLISHED, ""
         return attempt.outcome(region, ending, why, run=attempt.run)

@@ -7,10 +7,10 @@ from functools import lru_cache
 from typing import Any, Literal, cast, get_args
 
 from trialfleet import job_files
-from trialfleet.nodes.job.words import Order
+from trialfleet.nodes.job.words import EARLIER_SAY, Order
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
-Say = Literal["begun", "ask", "saved", "told"]
+Say = Literal["begun", "ask", "saved", "ended"]
 Over = Literal["memory", "time", "disk"]
 _NONE = (OSError, LookupError, ValueError, TypeError, OverflowError, AttributeError)  # no message
 
@@ -52,10 +52,10 @@ class Said:
     """The last message of a job's agent.
 
     Attributes:
-        say: "begun" (a trial has begun), "saved" (a checkpoint is saved), "told" (a trial has
+        say: "begun" (a trial has begun), "saved" (a checkpoint is saved), "ended" (a trial has
             ended) or "ask" (the agent asks for a trial).
         trial: the trial's name; empty if the agent asks for one.
-        ended: how the trial ended; without meaning unless `say` is "told".
+        ended: how the trial ended; without meaning unless `say` is "ended".
         wants: whether the agent can train another trial.
         time: when the message was first sent, in Unix seconds, by the machine's clock.
     """
@@ -70,7 +70,7 @@ class Said:
 
     def tells_of(self, name: str) -> bool:
         """Return whether the message reports the end of the trial `name`."""
-        return self.say == "told" and self.trial == name
+        return self.say == "ended" and self.trial == name
 
 
 def read_said(place: TrialFolder) -> Said | None:
@@ -80,7 +80,7 @@ def read_said(place: TrialFolder) -> Said | None:
         return Said(
             job=str(plain["job"]),
             turn=Turn(str(plain["token"]), int(plain["turn"])),
-            say=_one_of(Say, plain["say"]),
+            say=_one_of(Say, EARLIER_SAY.get(plain["say"], plain["say"])),
             trial=str(plain.get("trial") or ""),
             ended=Ended.from_json(plain),
             wants=plain.get("wants") is not False,
@@ -130,7 +130,7 @@ def asked_since(place: TrialFolder) -> float | None:
     said, order = read_said(place), read_order(place)
     if said is None or order is None or is_answered(said, order) or order.last:
         return None
-    return said.time if said.say in {"ask", "told"} else None
+    return said.time if said.say in {"ask", "ended"} else None
 
 
 def _one_of(kind: Any, value: object) -> Any:

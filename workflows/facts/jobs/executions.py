@@ -52,7 +52,7 @@ class Execution(NamedTuple):
         ended: the time of the end; while the job executes, the time of its last event.
         proc: the job's number among the jobs of a gang, which train one trial together; else 0.
         saved: when a trial's last checkpoint or result arrived; None if none did.
-        told: when a trial's last result arrived; None if none did.
+        result_time: when a trial's last result arrived; None if none did.
         memory_mb: the maximum memory, from the mark of the trial's end (marks.py); None if unknown.
         ended_by: HTCondor's name of the ending event, such as JOB_EVICTED; empty if there is none.
     """
@@ -66,7 +66,7 @@ class Execution(NamedTuple):
     end: End = End.RUNNING
     properties: Mapping[str, Any] = MappingProxyType({})
     saved: float | None = None
-    told: float | None = None
+    result_time: float | None = None
     memory_mb: float | None = None
     ended_by: str = ""
     reason: str = ""
@@ -275,14 +275,14 @@ def _continued(execution: Execution, event: JobEvent) -> Execution:
 
 
 def _marked(execution: Execution, event: JobEvent) -> Execution:
-    """Return `execution` with `saved` and `told` from a mark, which may come after its end."""
+    """Return `execution` with `saved` and `result_time` from a mark, perhaps of after its end."""
     mark = mark_of(event)
     if mark is None or mark.kind is MarkKind.BEGINS:
         return execution
     until = execution.ended if execution.is_over else math.inf
     when = min(time_of(event), until)
-    told = when if mark.kind is MarkKind.ENDS else execution.told
-    return execution._replace(saved=when, told=told)
+    result_time = when if mark.kind is MarkKind.ENDS else execution.result_time
+    return execution._replace(saved=when, result_time=result_time)
 
 
 def cut_off_before(events: Iterable[JobEvent]) -> list[Execution]:

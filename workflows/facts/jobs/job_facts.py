@@ -71,7 +71,7 @@ class JobFacts:
 
     def kept(self, start: Execution) -> float:
         """Return the seconds from the begin of `start` to its last saved work; 0 if none was."""
-        saved = start.saved if self.checkpointed else start.told
+        saved = start.saved if self.checkpointed else start.result_time
         return 0.0 if saved is None else max(0.0, saved - start.began)
 
 

@@ -244,12 +244,12 @@ def _stays(
     prices = _prices((each for attempt in attempts for each in attempt), price)
     stays = []
     for attempt in attempts:
-        in_vain = failed or attempt is not attempts[-1]
+        without_result = failed or attempt is not attempts[-1]
         # The log doesn't have a gang's checkpoints.
         is_gang = len({execution.proc for execution in attempt}) > 1
         for execution in attempt:
             was_done = execution.end in {End.DONE, End.RUNNING}
-            end = End.FAILED if in_vain and was_done else execution.end
+            end = End.FAILED if without_result and was_done else execution.end
             saved = execution.ended if is_gang else execution.saved
             stays.append(_stay(execution, prices, end, saved))
     return stays

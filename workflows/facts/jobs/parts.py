@@ -120,7 +120,7 @@ class _Division:
             self._add(execution, marks)
 
     def _add(self, execution: Execution, marks: Iterable[tuple[float, Mark]]) -> None:
-        rest, trial = execution._replace(saved=None, told=None, cpu_seconds=0.0), ""
+        rest, trial = execution._replace(saved=None, result_time=None, cpu_seconds=0.0), ""
         for time, mark in marks:
             when = min(max(time, rest.began), execution.ended)
             if mark.kind is MarkKind.BEGINS:
@@ -148,7 +148,7 @@ class _Division:
 
     def _amend(self, mark: Mark, when: float) -> None:
         """Add a mark of a trial that was written after the trial's execution had ended."""
-        if (attempts := self.trials.get(mark.trial)) and not (last := attempts[-1][-1]).told:
+        if (attempts := self.trials.get(mark.trial)) and not (last := attempts[-1][-1]).result_time:
             when = min(when, last.ended)
             is_end = mark.kind is MarkKind.ENDS
             attempts[-1][-1] = _ended(last, mark) if is_end else last._replace(saved=when)
@@ -189,7 +189,7 @@ class _GangDivision:
         return found
 
     def _add(self, execution: Execution) -> None:
-        whole = execution._replace(saved=None, told=None, cpu_seconds=0.0)
+        whole = execution._replace(saved=None, result_time=None, cpu_seconds=0.0)
         rest, until = whole.began, whole.ended if whole.is_over else math.inf
         for span in self._spans:
             began, ended = max(rest, span.began), min(until, span.ended)
@@ -198,7 +198,9 @@ class _GangDivision:
             self._add_between(whole, rest, began)
             part, rest = _cut(whole, began, ended), ended
             if span.mark and ended == span.ended:
-                is_first = not any(each.told for each in span.parts)  # a mark's cpu is all ranks'
+                is_first = not any(
+                    each.result_time for each in span.parts
+                )  # a mark's cpu is all ranks'
                 part = _ended(part, span.mark)
                 part = part if is_first else part._replace(cpu_seconds=0.0)
             span.parts.append(part)
@@ -225,7 +227,7 @@ def _ended(part: Execution, mark: Mark) -> Execution:
         memory_mb=mark.memory_mb,
         is_over=True,
         end=End.FAILED if mark.code else End.DONE,
-        told=part.ended,
+        result_time=part.ended,
         ended_by="",
         reason="",
     )

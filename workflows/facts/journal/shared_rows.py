@@ -54,7 +54,7 @@ _NOW = func.clock_timestamp()  # now() is the begin of a transaction, before its
 class Row:
     """One unchanging record of the journal; `key` is unique among the rows of the same kind."""
 
-    kind: str  # attempt, ended, outcome or told
+    kind: str  # attempt, ended, outcome, or told for an event whose alerts were sent
     key: str
     content: dict[str, Any]
 

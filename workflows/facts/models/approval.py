@@ -60,8 +60,8 @@ def awaiting(models_folder: Path) -> Awaiting | None:
     if not noted:
         return None
     run, model = str(noted["run"]), models_folder / str(noted["run"])
-    in_force = current_model(model)
-    times = [time for one in (model, in_force) if one and (time := as_of_model(one))]
+    current = current_model(model)
+    times = [time for one in (model, current) if one and (time := as_of_model(one))]
     if (
         provenance_of(model).get("run") != run
         or last_move(models_folder / LATEST, run)

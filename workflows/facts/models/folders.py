@@ -42,7 +42,7 @@ def models_folder_in(publish: str, study: str, slug: str) -> Path:
 
 def previous_champions(models_folder: Path) -> list[str]:
     """Return the runs whose models a rollback can make current again; the next one is last."""
-    previous = history.in_force(models_folder / LATEST)[:-1]
+    previous = history.current_runs(models_folder / LATEST)[:-1]
     return [run for run in previous if provenance_of(models_folder / run).get("run") == run]
 
 
@@ -148,8 +148,8 @@ def display_name(models_folder: Path) -> str:
 
 
 def _noted(models_folder: Path, key: str) -> str:
-    in_force = history.target_of(models_folder / LATEST)
-    first = (models_folder / in_force,) if in_force else ()
+    current = history.target_of(models_folder / LATEST)
+    first = (models_folder / current,) if current else ()
     models = (*first, *sorted(models_folder.iterdir()))
     return next((str(found) for model in models if (found := provenance_of(model).get(key))), "")
 

@@ -78,7 +78,7 @@ def note(link: Path, run: str, by: str, *, why: str = "") -> None:
     _write(link.parent, {"schema": 1, "changes": [asdict(change) for change in kept]})
 
 
-def in_force(link: Path) -> list[str]:
+def current_runs(link: Path) -> list[str]:
     """Return the runs whose models were current in turn, oldest first, except those rolled back.
 
     The last one is the current model's. A rollback goes back to the one before it.

@@ -31,7 +31,7 @@ _ROUNDING = 1e-9  # of the median: allowed even if the values never varied
 class Standing(StrEnum):
     """Whether a model is, was or may become the current one, by `latest` and its history."""
 
-    IN_FORCE = "in force"
+    CURRENT = "current"
     BEFORE = "before"  # a rollback can make it current
     ROLLED_BACK = "rolled back"  # by a person
     AWAITS = "waits for approval"  # a person may promote it
@@ -45,7 +45,7 @@ class PublishedModel:
     Attributes:
         created: when the run was planned.
         as_of: the time from which the model's age counts.
-        in_force: whether the model is the current one.
+        is_current: whether the model is the current one.
         awaits_since: since when the model waits for approval.
         card: the content of the model's card.json or, if there is none, provenance.json.
         evaluations: gates' measurements of the model, oldest first: the run whose gate measured,
@@ -58,7 +58,7 @@ class PublishedModel:
     run: str
     created: datetime | None
     as_of: datetime | None
-    in_force: bool
+    is_current: bool
     standing: Standing
     awaits_since: datetime | None
     card: dict[str, Any]
@@ -73,7 +73,8 @@ class PublishedModel:
             "path": str(self.path),
             "run": self.run,
             "as_of": self.as_of,
-            "in_force": self.in_force,
+            "current": self.is_current,
+            "in_force": self.is_current,  # its name before 0.1.0; the next release has it no longer
             "standing": self.standing.value,
             "awaits_since": self.awaits_since,
             "metric": self.metric,
@@ -100,7 +101,7 @@ def models_on(models_folder: Path) -> list[PublishedModel]:
 def runs_with_models(models_folder: Path) -> list[str]:
     """Return the runs with a model in a region's folder, newest first, the current one marked."""
     models = models_on(models_folder)[::-1]
-    return [f"{one.run} (current)" if one.in_force else one.run for one in models]
+    return [f"{one.run} (current)" if one.is_current else one.run for one in models]
 
 
 def _standings(link: Path) -> dict[str, Standing]:
@@ -111,7 +112,7 @@ def _standings(link: Path) -> dict[str, Standing]:
         for change in changes(link)
         if change.previous
     }
-    return found | ({latest: Standing.IN_FORCE} if latest else {})
+    return found | ({latest: Standing.CURRENT} if latest else {})
 
 
 def was_rolled_back(published: Path) -> str | None:
@@ -138,7 +139,7 @@ def _model(
         run=path.name,
         created=created_of(path),
         as_of=as_of_model(path),
-        in_force=standing is Standing.IN_FORCE,
+        is_current=standing is Standing.CURRENT,
         standing=standing,
         awaits_since=waits_since if standing is Standing.AWAITS else None,
         card=card_of(path) or provenance_of(path),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from trialfleet import nodes
 from trialfleet.optimizer.client import LOG
@@ -18,12 +19,20 @@ TRIALS = "trials"
 FAILING = "failing.json"
 
 
-def file_in(name: str, *, of: str = "root") -> cached_property[Path]:
+def file_in(name: str, *, of: str = "root", before: str = "") -> cached_property[Path]:
     """Return a property with the path of the file `name` in the folder that is the attribute `of`.
 
-    In `name`, {} stands for the root folder's name.
+    In `name`, {} stands for the root folder's name. `before` is the file's name in earlier
+    releases: a run that has such a file keeps it.
     """
-    return cached_property(lambda folder: getattr(folder, of) / name.format(folder.root.name))
+
+    def path(folder: Any) -> Path:
+        place: Path = getattr(folder, of)
+        if before and (old := place / before).exists():
+            return old
+        return place / name.format(folder.root.name)
+
+    return cached_property(path)
 
 
 def note_of(log: Path) -> Path:
@@ -231,7 +240,7 @@ class RunFolder:
     failing = file_in(FAILING)  # why the report can't be written; absent until a failure
     # Held by the process that submits, stops or repairs the run; the file's old name stays.
     run_lock = file_in("hand.lock")
-    repairs = file_in("mends.json")  # the repairs of the run, with their times
+    repairs = file_in("repairs.json", before="mends.json")  # with their times
     # The checksums of the data files that were read so far, a JSON line each.
     checksums = file_in("checksums.jsonl")
     # The AWS account of the fleet that the run scales, and how to reach it; no secret.
@@ -245,9 +254,9 @@ class RunFolder:
     # The same for the gangs' keeper: exists if checkpoints of gangs are in S3.
     gang_variables = file_in("gang.variables.json")
     # Previous results that the optimiser learns from; absent if it has none.
-    previous_results = file_in("former.json")
+    previous_results = file_in("previous.json", before="former.json")
     # Why no more trials, or full trainings, start for lack of money; absent until then.
-    unpaid = file_in("unpaid.json")
+    out_of_money = file_in("out-of-money.json", before="unpaid.json")
     # The mark that a region's full training left no model; absent until then.
     no_model = file_in("no-model.json")
     # The mark that the run should be in the queue, made before its submission by `repair`.

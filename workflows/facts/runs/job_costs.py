@@ -83,9 +83,9 @@ def end_stays(files: RegionFolder, end: TrialFolder, study: Study, now: float | 
         return stays_of_own(end, study, now)
     found = read_stays(end, study.usd_per_hour, now=now)
     for node in nodes:
-        in_vain = node != lane  # the end failed in this lane, and was retried
+        without_result = node != lane  # the end failed in this lane, and was retried
         place = in_lane(files, end, node)
-        found += read_stays(place, study.usd_per_hour, failed=in_vain, now=now)
+        found += read_stays(place, study.usd_per_hour, failed=without_result, now=now)
     return sorted(found, key=lambda stay: stay.began) or stays_of(noted_job(end))
 
 

@@ -34,19 +34,19 @@ Mode = Literal["tune", "final"]
 
 def note(folder: RunFolder, mode: Mode, reason: str) -> None:
     """Note why no money is left: for a run's trials (`tune`), or even full trainings (`final`)."""
-    noted = read_unpaid(folder)
+    noted = read_out_of_money(folder)
     if mode not in noted and "final" not in noted:
-        write_json(folder.unpaid, noted | {mode: reason})
+        write_json(folder.out_of_money, noted | {mode: reason})
 
 
-def read_unpaid(folder: RunFolder) -> dict[str, str]:
+def read_out_of_money(folder: RunFolder) -> dict[str, str]:
     """Return the noted reasons why no money is left, with the keys `tune` and `final` of `note`."""
-    return read_record(folder.unpaid, shape=Reasons) if folder.unpaid.exists() else {}
+    return read_record(folder.out_of_money, shape=Reasons) if folder.out_of_money.exists() else {}
 
 
-def unpaid_trials(folder: RunFolder) -> str | None:
+def out_of_money_reason(folder: RunFolder) -> str | None:
     """Return the noted reason why no money is left for trials; None if none is noted."""
-    refused = refusal("attempt", Facts(unpaid=read_unpaid(folder)))
+    refused = refusal("attempt", Facts(out_of_money=read_out_of_money(folder)))
     return refused.reason if refused else None
 
 
@@ -98,7 +98,7 @@ def read_spending(
         cap=cap,
         left=None if cap is None else max(0.0, cap - spent),
         reserve=None if cap is None else cap * fleet.price_cap.reserve,
-        ended=unpaid_trials(folder) or step.get("stopped") or None,
+        ended=out_of_money_reason(folder) or step.get("stopped") or None,
         trouble=_trouble(report),
         nodes_left=_in_words(nodes_left(nodes, now)) if over else None,
     )

@@ -10,7 +10,7 @@ from typing import Any
 from trialfleet import job_files
 from trialfleet.infra.fleet.scaling.limits import NO_MONEY
 from trialfleet.objective import is_number
-from trialfleet.optimizer.region_types import Complete, Failed, StoppedEarly, Unpaid
+from trialfleet.optimizer.region_types import Complete, Failed, OutOfMoney, StoppedEarly
 from trialfleet.workflows.cleaning import clean, is_finite
 from trialfleet.workflows.facts.jobs.agent_messages import read_ended, read_order
 from trialfleet.workflows.facts.jobs.executions import events_of, submissions
@@ -38,7 +38,7 @@ _SHOWN = 40  # characters of a value that isn't a number
 
 def outcome_of(
     folder: TrialFolder, return_code: int, metric: str, places: Mapping[str, str]
-) -> Complete | Failed | Unpaid:
+) -> Complete | Failed | OutOfMoney:
     """Return the outcome of an ended job; a result must have the objective's `metric`.
 
     `return_code` is as DAGMan gives it to a POST script: an exit code, a negated signal number, or
@@ -242,7 +242,7 @@ def last_line(path: Path) -> str:
     return ""
 
 
-def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid:
+def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | OutOfMoney:
     hold, removal, evictions = "", "", 0
     code: int | None = None
     for event in submissions(events_of(log))[-1]:
@@ -257,7 +257,7 @@ def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid
                 evictions += 1
     if NO_MONEY in removal:
         words = removal[removal.index(NO_MONEY) :]
-        return Unpaid(error=one_line(_BY_USER.sub("", words)))
+        return OutOfMoney(error=one_line(_BY_USER.sub("", words)))
     if words := _got_nowhere(removal, 0 if hold else evictions):
         return Failed(error=one_line(words), final=False, got_nowhere=True)
     words = one_line(resource_limits.over_limit(code, hold, places) or removal)

@@ -84,15 +84,15 @@ def advice_on_worse(metric: str, report_metric: str) -> str:
 
 
 def next_step_on_worse(
-    region: str, data: Sequence[str], published: Path, in_force: Path, previous: Path | None
+    region: str, data: Sequence[str], published: Path, current: Path, previous: Path | None
 ) -> tuple[str, str | None]:
     """Return advice on a published model that is worse than the defaults, and a command or None.
 
-    `in_force` is the model that the link `latest` names. `previous` is the model of an earlier run
+    `current` is the model that the link `latest` names. `previous` is the model of an earlier run
     with a better metric.
     """
-    if in_force != published:
-        return f"The region's latest model is run {in_force.name}'s, not this one.", None
+    if current != published:
+        return f"The region's latest model is run {current.name}'s, not this one.", None
     if previous is not None:
         command = f"trialfleet promote {shlex.quote(str(previous))}"
         earlier = f"run {previous.name}'s, which measured better"

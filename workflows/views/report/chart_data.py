@@ -84,7 +84,7 @@ def overview_data(report: Report) -> dict[str, Any]:
                 "default": short(row.report.default),
                 "tuned": short(row.report.tuned),
                 "gain": short(row.report.gain),
-                "told": "" if row.report.gain is None else signed(row.report.gain, decimals),
+                "gain_text": "" if row.report.gain is None else signed(row.report.gain, decimals),
                 "final": short(row.final_metric),
             }
             for at, row in rows

@@ -65,7 +65,7 @@ class RegionFacts:
             before the first result.
         parameters: the tuned parameters of the search space.
         defaults: the default settings, without constants and inactive parameters.
-        in_force: the model that `latest` links to; None if unknown, or before publication.
+        current: the model that `latest` links to; None if unknown, or before publication.
         previous: a previous run's model whose metric was better; None likewise.
     """
 
@@ -82,7 +82,7 @@ class RegionFacts:
     final_stays: Sequence[Stay] = ()
     gate_job: Job | None = None
     between_usd: float | None = None
-    in_force: Path | None = None
+    current: Path | None = None
     previous: Path | None = None
 
 
@@ -167,8 +167,8 @@ def _days(
 
 
 def _notice(folder: RunFolder, day: RunsDay | None, regions: Iterable[RegionStatus]) -> str:
-    unpaid = spending.unpaid_trials(folder)
-    lines = [f"Trials ended early: {unpaid}."] if unpaid else []
+    reason = spending.out_of_money_reason(folder)
+    lines = [f"Trials ended early: {reason}."] if reason else []
     lines += [f"{region.name} ended early: {region.spent}." for region in regions if region.spent]
     lines += [f"{region.name}: {region.drift}." for region in regions if region.drift]
     absent = left_out(folder.root, day.date) if day else []
@@ -185,7 +185,7 @@ def _facts_of(
 ) -> RegionFacts:
     name, study, files = status.name, frozen.study, folder.region(status.slug)
     stored, space = snapshot.trials[name], study.space_of(name)
-    in_force, previous = _other_models(status.published, study)
+    current, previous = _other_models(status.published, study)
     return RegionFacts(
         status=status,
         study_name=study_name(study, frozen.run, name),
@@ -200,7 +200,7 @@ def _facts_of(
         gate_job=read_job(end_place(files, files.gate)),
         final_stays=end_stays(files, files.best, study, None if files.is_done else now),
         between_usd=total(between_stays(files, study, now)),
-        in_force=in_force,
+        current=current,
         previous=previous,
     )
 
@@ -275,9 +275,9 @@ def _region(run: Head, region: RegionFacts, root: Path, pauses: Sequence[Span]) 
     begin, end = region.span or (0.0, 0.0)
     paused = paused_within(pauses, begin, end)
     worse, next_step, next_command = analysis.worse_of(objective, report), None, None
-    if worse and status.published and region.in_force:
+    if worse and status.published and region.current:
         next_step, next_command = analysis.next_step_on_worse(
-            status.name, region.data, Path(status.published), region.in_force, region.previous
+            status.name, region.data, Path(status.published), region.current, region.previous
         )
     return RegionReport(
         name=clean(status.name),

@@ -38,7 +38,7 @@ def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> 
     now = datetime.now(UTC)
     for models_folder, models in models_folders.items():
         names = (models_folder.parent.name, region_of(models_folder))
-        champion = next((model for model in models if model.in_force), None)
+        champion = next((model for model in models if model.is_current), None)
         newest = _newest(models, champion)
         shown = ("none", "", "")
         if champion:
@@ -58,9 +58,9 @@ def history_table(models: Sequence[PublishedModel]) -> RenderableType:
     Only values that the same gate measured can be compared: each gate has its own test rows.
     """
     table = plain_table("run", "planned", "metric", "by the last gate", "state", right=("metric",))
-    champion = next((model for model in models if model.in_force), None)
+    champion = next((model for model in models if model.is_current), None)
     for model in models:
-        style = "bold" if model.in_force else ""
+        style = "bold" if model.is_current else ""
         cells = (model.run, local_time(model.created), _metric(model), _measured(model))
         state = cut_to_width(_state(model, champion), style)
         table.add_row(*(Text(cell, style) for cell in cells), state)
@@ -82,7 +82,7 @@ def card_text(model: PublishedModel) -> Text:
 
 def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
     card, verdict = model.card, model.verdict
-    yield "model", f"{model.path}{'  (current)' if model.in_force else ''}"
+    yield "model", f"{model.path}{'  (current)' if model.is_current else ''}"
     yield "study", f"{card.get('study')}, region {card.get('region')}, trial {card.get('trial')}"
     yield "planned", local_time(model.created)
     yield "settings", pairs(card.get("params") or {}, 5)
@@ -115,11 +115,11 @@ def _newest(models: Sequence[PublishedModel], champion: PublishedModel | None) -
     if not models:
         return "no models"
     last = models[-1]
-    if not last.in_force:
+    if not last.is_current:
         return f"{last.run}: {_state(last, champion)}"
     planned = [model for model in models if model.created]
-    newest = max(planned, key=lambda model: (model.created, model.in_force), default=last)
-    if newest.in_force:
+    newest = max(planned, key=lambda model: (model.created, model.is_current), default=last)
+    if newest.is_current:
         return "current"
     day = newest.card.get("date")  # planned later, but its day comes before
     how = "of an earlier day" if day and day != last.card.get("date") else "planned later"
@@ -127,7 +127,7 @@ def _newest(models: Sequence[PublishedModel], champion: PublishedModel | None) -
 
 
 def _state(model: PublishedModel, champion: PublishedModel | None) -> str:
-    if model.in_force:
+    if model.is_current:
         return "current"
     if model.standing is Standing.ROLLED_BACK:
         return f"rolled back{_by_whom(model)}"
@@ -147,7 +147,7 @@ def _by_whom(model: PublishedModel) -> str:
 
 
 def _drifts(models: Sequence[PublishedModel]) -> list[str]:
-    return [model.drift for model in models if model.in_force and model.drift]
+    return [model.drift for model in models if model.is_current and model.drift]
 
 
 def _metric(model: PublishedModel) -> str:

@@ -41,7 +41,7 @@ _COLORS: dict[str, str] = {
     Stage.TUNED: "green",
 }
 _UNWELL = {Stage.FAILED, Stage.HELD, Stage.LOST, Stage.UNKNOWN}
-_SHOWN_REGIONS, _SHOWN_MENDS, _SHOWN_STEPS, _SHOWN_NAMES = 45, 3, 4, 3
+_SHOWN_REGIONS, _SHOWN_REPAIRS, _SHOWN_STEPS, _SHOWN_NAMES = 45, 3, 4, 3
 _FIX = "next: fix the causes above"
 _LINE = 110  # characters of a reason in a line, with the region's name
 _DIGITS = 5  # significant ones, of the greatest value in a column
@@ -65,21 +65,21 @@ def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> Rendera
     ]
     said: set[str] = set()
     if status.notice:
-        parts.append(Text(_anew(status.notice, status, said), "yellow"))
+        parts.append(Text(_omit_known_cause(status.notice, status, said), "yellow"))
     parts += [Text(line, color) for line, color in money_lines(status)]
     parts += [Text(str(status.work), "yellow")] if status.work.is_much_lost else []
     parts += [
         Text.assemble((names, color), text)
         for (text, color), names in _alike(status, _words_of).items()
-        if not said or _anew(text, status, said)
+        if not said or _omit_known_cause(text, status, said)
     ]
     parts += [Text(f"held: {h.node} (job {h.job}): {h.reason}", "yellow") for h in status.held]
     parts += [Text(trouble, "yellow") for trouble in status.troubles]
-    parts += [Text(_repaired(mend), "dim") for mend in status.mends[-_SHOWN_MENDS:]]
+    parts += [Text(_repair_line(repair), "dim") for repair in status.repairs[-_SHOWN_REPAIRS:]]
     steps = next_steps(status) if status.state.can_resume else []
     if not any(step.startswith(_FIX) for step in steps):  # the cause is shown above
         parts += [Text(line) for line in _ask_why(status)]
-    parts += [Text(f"to fix it: {status.mending}")] if status.mending else []
+    parts += [Text(f"to fix it: {status.fix}")] if status.fix else []
     parts += [Text(line) for line in steps]
     return Group(*parts)
 
@@ -150,7 +150,7 @@ def next_steps(status: RunStatus) -> list[str]:
     return steps
 
 
-def _anew(line: str, status: RunStatus, said: set[str]) -> str:
+def _omit_known_cause(line: str, status: RunStatus, said: set[str]) -> str:
     """Return `line`; shorten or omit it if its cause is in `said`, else add the cause to `said`."""
     causes = {region.cause.kind for region in status.regions if region.cause}
     found = {cause for cause in causes if cause in kind_of(line)}
@@ -184,10 +184,10 @@ def as_html(view: RenderableType) -> str:
     )
 
 
-def _repaired(mend: dict[str, Any]) -> str:
-    when = datetime.fromisoformat(mend["time"]).astimezone()
-    where = f"{mend['region']}: " if mend["region"] else ""
-    return f"repaired at {when:%H:%M:%S}: {where}{mend['what']}"
+def _repair_line(repair: dict[str, Any]) -> str:
+    when = datetime.fromisoformat(repair["time"]).astimezone()
+    where = f"{repair['region']}: " if repair["region"] else ""
+    return f"repaired at {when:%H:%M:%S}: {where}{repair['what']}"
 
 
 def money_lines(status: RunStatus) -> list[tuple[str, str]]:
@@ -312,7 +312,7 @@ def _line_printer(console: Console) -> Callable[[RunStatus], None]:
         if shown.get(of) == line:
             return
         shown[of] = line
-        if line := _anew(line, status, said):
+        if line := _omit_known_cause(line, status, said):
             line = _shortened(line) if short else line
             console.print(Text(f"{time.strftime('%H:%M:%S')} {line}"), soft_wrap=True)
 
@@ -333,8 +333,8 @@ def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
         yield "notice", status.notice
     for trouble in status.run_troubles:
         yield trouble, trouble
-    for mend in status.mends:
-        yield str(mend), _repaired(mend)
+    for repair in status.repairs:
+        yield str(repair), _repair_line(repair)
     for number, (line, _) in enumerate(money_lines(status)[1:]):  # the sum changes constantly
         yield f"money {number}", line
     for region in status.regions:

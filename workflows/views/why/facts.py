@@ -74,7 +74,7 @@ class RunFacts:
         stopped_by: who stopped the run, and how.
         owner: the other manager that owns the run; empty if this one does, or if unknown.
         closed: the reasons why the access point starts no local jobs.
-        unpaid: why no more money may be spent on trials (`tune`) or full trainings (`final`).
+        out_of_money: why no more money may be spent on trials (`tune`) or full trainings (`final`).
     """
 
     frozen: FrozenStudy
@@ -85,7 +85,7 @@ class RunFacts:
     stopped_by: str = ""
     owner: str = ""
     closed: tuple[str, ...] = ()
-    unpaid: Mapping[str, str] = field(default_factory=dict)
+    out_of_money: Mapping[str, str] = field(default_factory=dict)
     scaling: Scaling = Scaling(None, wanted=False)
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 

@@ -331,7 +331,7 @@ def _continues(run: RunFacts, region: RegionFacts) -> Answer:
     trials = f"{region.finished} of {region.budget} trials have ended"
     over = ""
     deadline = run.frozen.day.deadline if run.frozen.day else None
-    facts = Facts(unpaid=run.unpaid, deadline=deadline, now=run.now)
+    facts = Facts(out_of_money=run.out_of_money, deadline=deadline, now=run.now)
     refused = refusal("attempt", facts)
     if refused and refused.kind == "money":
         return Answer(

@@ -33,7 +33,7 @@ from trialfleet.workflows.facts.models.history import Change, last_move
 from trialfleet.workflows.facts.record_shapes import StoppedRun
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph, autoscale_of
-from trialfleet.workflows.facts.runs.spending import read_unpaid
+from trialfleet.workflows.facts.runs.spending import read_out_of_money
 from trialfleet.workflows.facts.runs.storage import other_manager
 from trialfleet.workflows.rules.states import TrialState, trial_state
 from trialfleet.workflows.status.reader import RunSnapshot, StatusReader
@@ -75,7 +75,7 @@ class RunFactsReader:
             stopped_by=_stopped_by(self.files),
             owner=self._owner(),
             closed=tuple(_closed(self._queued)) if self._queued else (),
-            unpaid=read_unpaid(self.files),
+            out_of_money=read_out_of_money(self.files),
             scaling=_scaling(self.files, self.frozen),
         )
 

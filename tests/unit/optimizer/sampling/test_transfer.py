@@ -211,7 +211,7 @@ def test_only_parameters_of_both_spaces_count() -> None:
 
 
 def test_tasks_are_read_as_written_and_a_damaged_file_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "former.json"
+    file = tmp_path / "previous.json"
     assert read_previous(file) == ()
     written = task('Ærø / "b"\n')
     file.write_text(previous_as_text([written]))
@@ -220,5 +220,5 @@ def test_tasks_are_read_as_written_and_a_damaged_file_is_named(tmp_path: Path) -
     assert (found.points, found.losses) == (written.points, written.losses)
     for text in ("", "{}", '{"tasks": [{"name": 1}]}', '{"tasks": 3}', "[1]"):
         file.write_text(text)
-        with pytest.raises(TrialfleetError, match=r"former\.json"):
+        with pytest.raises(TrialfleetError, match=r"previous\.json"):
             read_previous(file)

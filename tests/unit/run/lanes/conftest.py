@@ -96,7 +96,7 @@ class Job:
     ) -> None:
         """End a trial. The service does not notice."""
         self.leave(name, loss, err)
-        self.say("told", trial=name, code=code, cpu_seconds=1.0, memory_mb=10.0, **more)
+        self.say("ended", trial=name, code=code, cpu_seconds=1.0, memory_mb=10.0, **more)
 
     def tell(self, name: str, loss: float | None = 0.5, **more: Any) -> dict[str, Any]:
         """End a trial, and return the order that follows."""

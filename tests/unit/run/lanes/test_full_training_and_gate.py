@@ -131,7 +131,14 @@ def test_a_reported_full_training_is_kept_although_its_script_was_killed(
     best, job.leaves_model = job.folder.region("A").best, has_model
     job.leave("best", 0.5)
     job.place("best").left.replace(best.left)
-    message = {"job": "9.0", "token": "t9", "turn": 1, "say": "told", "trial": "best", "code": code}
+    message = {
+        "job": "9.0",
+        "token": "t9",
+        "turn": 1,
+        "say": "ended",
+        "trial": "best",
+        "code": code,
+    }
     best.said.write_text(json.dumps(message))
     assert job.call_best("ask-best") == EXITS[answer]
     assert job_files.has_files(best.model) == (answer == "skip")

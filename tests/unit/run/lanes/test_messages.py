@@ -23,14 +23,23 @@ def test_a_message_about_a_trial_of_another_job_is_refused(job: Job, name: str) 
     job.submit()
     job.tell("A.l1.t01", 0.5)
     job.token, job.turn = "old", 3
-    job.say("told", trial=name, code=0)
+    job.say("ended", trial=name, code=0)
     job.handler.noticed()
     assert (job.order["do"], job.order["code"]) == ("leave", 1)
     assert job.states == {"A.l1.t01": "complete", "A.l1.t02": "unknown"}
 
 
+def test_the_word_of_an_earlier_releases_agent_reports_a_trials_end(job: Job) -> None:
+    job.submit()
+    job.tell("A.l1.t01", 0.5)
+    job.leave("A.l1.t02", 0.4)
+    job.say("told", trial="A.l1.t02", code=0)
+    job.handler.noticed()
+    assert job.states["A.l1.t02"] == "complete"
+
+
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{", '{"say": "told"}', '{"token": 1, "turn": "x"}', "\0" * 100]
+    "text", ["", "[]", "{", '{"say": "ended"}', '{"token": 1, "turn": "x"}', "\0" * 100]
 )
 def test_a_damaged_message_changes_nothing(job: Job, text: str) -> None:
     job.submit()
@@ -73,7 +82,7 @@ def test_without_the_kernels_watch_the_service_looks_for_messages(
 def test_the_status_names_a_message_without_an_answer(job: Job) -> None:
     job.submit()
     assert asked_since(job.place()) is None
-    job.say("told", trial="A.l1.t01", time=123.0)
+    job.say("ended", trial="A.l1.t01", time=123.0)
     os.utime(job.place().order, (1, 1))
     assert asked_since(job.place()) == 123.0
     facts = JobFacts(region="A", node="A.l1", job="12.0", status=2, since=0.0, asked=123.0)

@@ -51,7 +51,7 @@ def test_reporting_and_asking_twice_changes_nothing(job: Job) -> None:
         job.handler.idle()
         assert job.order == first
     os.utime(job.place().said)
-    job.say("told", trial="A.l1.t01", code=0)  # again, in other words
+    job.say("ended", trial="A.l1.t01", code=0)  # again, in other words
     job.handler.noticed()
     assert job.order["name"] == "A.l1.t02"
     assert len(job.run.trials()) == 2
