@@ -32,7 +32,7 @@ from trialfleet.workflows.control.daily.missed import DAY, days_to_do, next_star
 from trialfleet.workflows.control.models.latest import promote
 from trialfleet.workflows.control.run.new_run import plan
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.names import TURNING
 from trialfleet.workflows.status.attempts.outcome import outcome_of
 from trialfleet.workflows.study.daily import EARLY, Daily
@@ -79,7 +79,7 @@ def study(random: Random, folder: Path) -> None:
     (folder / "frozen.yaml").write_text(dump_frozen(frozen), encoding="utf-8")
     assert load_frozen(folder / "frozen.yaml") == frozen, "the frozen study reads otherwise"
     assert found.resolve(Path("/elsewhere")) == found, "the normal form resolves to another"
-    if graph_of(found).node_count <= MOST_NODES:
+    if build_graph(found).node_count <= MOST_NODES:
         _planned(found, folder)
 
 

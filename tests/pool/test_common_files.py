@@ -61,7 +61,7 @@ def trial(make_run: MakeRun, work: Path) -> Iterator[Run]:
 
 def job_of(run: Run) -> dict[str, Any]:
     """Return the ad of the trial's job; empty while it has none."""
-    of_trial = f'{job_queue.of_run(RunFolder(run.folder))} && TrialfleetNode == "{NODE}"'
+    of_trial = f'{job_queue.run_constraint(RunFolder(run.folder))} && TrialfleetNode == "{NODE}"'
     names = ["ClusterId", "JobStatus", "RemoteHost", "LastRemoteHost", "DiskUsage"]
     return next(iter(schedd.query(of_trial, names)), {})
 

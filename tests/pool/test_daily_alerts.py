@@ -67,7 +67,7 @@ def test_an_unreachable_channel_gets_its_alerts_when_it_is_back(
     wait_for(lambda: senders() not in ([], [first]))
     works.touch()
     wait_for(heard.exists, 90)
-    wait_for(lambda: not Outbox(folder.alerts).waiting(), 60)
+    wait_for(lambda: not Outbox(folder.alerts).waiting_deliveries(), 60)
     assert heard.read_text().count('"event"') == 3
     wait_for(lambda: not schedd.query(ours, ["ClusterId"]), 60)
 

@@ -103,26 +103,29 @@ def _models_of_runs(_: click.Context, incomplete: str) -> Iterable[str]:
 
 
 def _runs_of_region(ctx: click.Context, _: str) -> Iterable[str]:
-    from trialfleet.workflows.facts.models.listing import models_on
+    from trialfleet.workflows.facts.models.listing import list_published_models
     from trialfleet.workflows.facts.runs.lookup import find_models_folder
 
     # arguments before an option without its value are still in ctx.args
     region = ctx.params.get("region") or next(iter(ctx.args), None)
     if region is None:
         return []
-    return [model.run for model in models_on(find_models_folder(region, ctx.params.get("study")))]
+    return [
+        model.run
+        for model in list_published_models(find_models_folder(region, ctx.params.get("study")))
+    ]
 
 
 def _subjects(ctx: click.Context, incomplete: str) -> list[str]:
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
-    from trialfleet.workflows.facts.run_folder.graph import graph_of
+    from trialfleet.workflows.facts.run_folder.graph import build_graph
 
     before, slash, _region = incomplete.partition("/")
     if slash and not ctx.params.get("run"):
         return [f"{before}/{region}" for region in find_named_run(before).study.region_table]
     run = find_named_run(ctx.params.get("run"))
-    regions = graph_of(run.study).regions
-    nodes = (node for region in regions for node in (*region.trial_nodes, *region.ends))
+    regions = build_graph(run.study).regions
+    nodes = (node for region in regions for node in (*region.trial_nodes, *region.end_nodes))
     begun = (path.name for path in RunFolder(run.folder).regions.glob("*/trials/*"))
     return [*(region.name for region in regions), *dict.fromkeys((*nodes, *sorted(begun)))]
 

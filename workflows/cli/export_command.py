@@ -27,10 +27,10 @@ def export(run_or_study: str | None, as_json: bool) -> None:
     """
     from trialfleet.workflows.control.export.passes import export_settled
     from trialfleet.workflows.control.export.switching import enter
-    from trialfleet.workflows.facts.models.export_folder import ExportFolder, of_study
+    from trialfleet.workflows.facts.models.export_folder import ExportFolder, export_targets
 
     study, variables = _study_of(run_or_study)
-    targets = of_study(study, variables)
+    targets = export_targets(study, variables)
     if targets is None:
         raise InputError(f"the study {study.name!r} has no `export:` table; see docs/exports.md")
     folder, lines = ExportFolder.for_study(study), []

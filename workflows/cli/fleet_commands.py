@@ -272,10 +272,10 @@ def fleet_down(file: Path | None, now: bool, yes: bool) -> None:
 def _confirm_with_runs(name: str, yes: bool) -> None:
     from trialfleet.errors import PoolError
     from trialfleet.files import shell_quoted
-    from trialfleet.workflows.facts.runs.fleet_use import runs_on
+    from trialfleet.workflows.facts.runs.fleet_use import find_fleet_runs
 
     try:
-        runs = [shell_quoted(run) for run in runs_on(name)]
+        runs = [shell_quoted(run) for run in find_fleet_runs(name)]
     except PoolError as error:
         say(f"runs on the fleet are unknown: {error}", err=True)
         return

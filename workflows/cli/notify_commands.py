@@ -106,10 +106,10 @@ def send_waiting(study: Path) -> None:
         say(f"no events yet in {folder}")
         return
     outbox = Outbox(folder)
-    waited = len(outbox.waiting())
+    waited = len(outbox.waiting_deliveries())
     outbox.hurry()
     deliver_all(outbox, lambda: load_whole(study).channels(study.absolute().parent))
-    left = len(outbox.waiting())
+    left = len(outbox.waiting_deliveries())
     say(f"{waited - left} sent or abandoned, {left} left")
     say(f"to see the results: trialfleet notify list {shell_quoted(study)}")
 

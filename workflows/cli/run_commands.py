@@ -170,7 +170,7 @@ def logs(trial: str, run: str | None, *, follow: bool, lines: int) -> None:
     A.gate. Output arrives every 2 seconds, and after a minute every 10 seconds; output beyond 4 MB
     arrives with the result.
     """
-    from trialfleet.workflows.facts.jobs.current import end_place, place_at
+    from trialfleet.workflows.facts.jobs.current import end_place, ordered_trial
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.views.terminal.trial_output import TrialOutput
     from trialfleet.workflows.views.why.subject import find_subject
@@ -179,7 +179,7 @@ def logs(trial: str, run: str | None, *, follow: bool, lines: int) -> None:
     if subject.folder is None or subject.region is None or not subject.node:
         raise InputError(f"{trial!r} is a {subject.what}; name a trial such as A.l1.t01")
     files, region = RunFolder(subject.folder).region(subject.region.slug), subject.region.name
-    place = place_at(files, subject.node)
+    place = ordered_trial(files, subject.node)
     if place.root in {files.best.root, files.gate.root}:
         place = end_place(files, place)
     name = place.root.name if place.root.parent == files.trials else subject.node

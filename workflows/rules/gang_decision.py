@@ -25,7 +25,7 @@ from trialfleet.workflows.facts.jobs.gang_roster import (
     Roster,
     Seat,
     Size,
-    agents_of,
+    agents_by_proc,
 )
 
 SETTLE_SECONDS = 0.5  # from the first look at a generation's agents to its roster
@@ -47,7 +47,7 @@ def decide(
     """
     if roster.state == DONE or roster.code is not None:
         return roster
-    agents = agents_of(jobs)
+    agents = agents_by_proc(jobs)
     packages = [package for name in files if (package := package_of(name))]
     if ended := _ended(roster, agents, packages):
         return ended

@@ -116,7 +116,7 @@ def _evicted(job: JobFacts, now: float) -> JobTrouble | None:
     often = f"its job {job.job} was evicted {len(alike)} times since {_clock(alike[0].ended)}"
     words = [f"{often}, the last time {where}: {reason}"]
     if lost:
-        saved = sum(map(job.kept, cuts))
+        saved = sum(map(job.saved_seconds, cuts))
         words.append(f"it lost {lost:.0f} s of work and kept {saved:.0f} s")
     if wasted and not job.is_rank:
         words.append(
@@ -147,7 +147,7 @@ def _wasted_starts(job: JobFacts, now: float) -> int:
     """
     wasted: list[Execution] = []
     for cut in reversed(job.cuts):
-        if job.kept(cut):
+        if job.saved_seconds(cut):
             break
         wasted.append(cut)
     longest = max((cut.seconds for cut in wasted), default=0.0)
@@ -157,13 +157,13 @@ def _wasted_starts(job: JobFacts, now: float) -> int:
 
 
 def _lost(job: JobFacts, cuts: Iterable[Execution]) -> float:
-    return sum(cut.seconds - min(cut.seconds, job.kept(cut)) for cut in cuts)
+    return sum(cut.seconds - min(cut.seconds, job.saved_seconds(cut)) for cut in cuts)
 
 
 def _kept(job: JobFacts, cuts: Iterable[Execution], now: float) -> float:
     """Return the seconds of saved work, plus the seconds of the present execution."""
     executing = max(0.0, now - job.executing.began) if job.executing else 0.0
-    return executing + sum(map(job.kept, cuts))
+    return executing + sum(map(job.saved_seconds, cuts))
 
 
 # --- states ---------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trialfleet.workflows.facts.dagman.pool_slots import RESOURCES, holds, number_of
+from trialfleet.workflows.facts.dagman.pool_slots import RESOURCES, is_true, number_attribute
 
 if TYPE_CHECKING:
     from classad2 import ClassAd
@@ -104,8 +104,8 @@ class _Demand:
 
 def _resources(job: ClassAd, slots: Sequence[ClassAd]) -> Iterable[_Demand]:
     for name in RESOURCES:
-        asked = number_of(job, f"Request{name}")
-        has = [number_of(slot, name) for slot in slots]
+        asked = number_attribute(job, f"Request{name}")
+        has = [number_attribute(slot, name) for slot in slots]
         if asked and slots:
             yield _Demand(
                 f"{name.lower()}: needs {_amount(name, asked)}",
@@ -127,7 +127,7 @@ def _amount(name: str, number: float) -> str:
 def _clauses(job: ClassAd, slots: Sequence[ClassAd]) -> Iterable[_Demand]:
     for clause in clauses(str(job.lookup("Requirements"))):
         if not _OF_RESOURCE.fullmatch(clause):
-            yield _Demand(_in_words(clause), tuple(holds(clause, job, slot) for slot in slots))
+            yield _Demand(_in_words(clause), tuple(is_true(clause, job, slot) for slot in slots))
 
 
 def _in_words(clause: str) -> str:
@@ -182,6 +182,8 @@ def _times(job: ClassAd, slot: ClassAd) -> int:
     """Return how many such jobs a slot runs at a time; above 1 only if it is partitionable."""
     if slot.get("PartitionableSlot") is not True:
         return 1
-    asked = {name: number_of(job, f"Request{name}") for name in RESOURCES}
+    asked = {name: number_attribute(job, f"Request{name}") for name in RESOURCES}
     asked["Memory"] = math.ceil(asked["Memory"] / _MEMORY_STEP) * _MEMORY_STEP
-    return min(int(number_of(slot, name) // asked[name]) for name in RESOURCES if asked[name])
+    return min(
+        int(number_attribute(slot, name) // asked[name]) for name in RESOURCES if asked[name]
+    )

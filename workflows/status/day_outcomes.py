@@ -13,10 +13,10 @@ from trialfleet.workflows.facts.journal.journal import (
     Journal,
     Outcome,
     ending_with_model,
-    latest_of,
+    latest_outcomes,
 )
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.table_findings import warnings_of
+from trialfleet.workflows.facts.run_folder.table_findings import read_warnings
 from trialfleet.workflows.names import region_slug
 
 
@@ -39,7 +39,7 @@ def outcomes_now(
         for (day, region), attempt in again.items()
         if (first or day) <= day <= (last or day) and (made := _made(journal, attempt, region))
     ]
-    found = latest_of([*journal.outcomes(first, last), *models])
+    found = latest_outcomes([*journal.outcomes(first, last), *models])
     return {
         key: one
         for key, one in found.items()
@@ -72,7 +72,7 @@ def left_out(run: Path, day: date) -> list[Outcome]:
 def warnings_of_day(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, str]:
     """Return the warnings of the table checks in the runs of these outcomes, by region."""
     found = {
-        one.region: warnings_of(RunFolder(folder.run(one.run)).region(region_slug(one.region)))
+        one.region: read_warnings(RunFolder(folder.run(one.run)).region(region_slug(one.region)))
         for one in outcomes
         if one.run
     }

@@ -22,14 +22,14 @@ from trialfleet.workflows.facts.dagman.files import (
     NodeStatus,
     ended_by_error,
     ended_by_node,
-    passed_over,
+    ignored_nodes,
     read_node_status,
     removal,
 )
 from trialfleet.workflows.facts.dagman.job_queue import Ad, is_dagman
 from trialfleet.workflows.facts.dagman.recovery import is_locked
-from trialfleet.workflows.facts.jobs.agent_messages import asked_since
-from trialfleet.workflows.facts.jobs.job_facts import place_of
+from trialfleet.workflows.facts.jobs.agent_messages import question_time
+from trialfleet.workflows.facts.jobs.job_facts import find_job_folder
 from trialfleet.workflows.facts.run_folder.dag_file_names import DagFiles
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.status.common_files import REPAIR, overdue
@@ -129,7 +129,9 @@ def _unanswered(folder: RunFolder, ads: list[Ad]) -> list[Fault]:
     running = (ad for ad in ads if ad["JobStatus"] == JobStatus.RUNNING and "TrialfleetNode" in ad)
     if is_served(str(folder.root)):  # first: a thousand jobs have two thousand message files
         return []
-    asks = next((ad for ad in running if asked_since(place_of(folder, ad)) is not None), None)
+    asks = next(
+        (ad for ad in running if question_time(find_job_folder(folder, ad)) is not None), None
+    )
     if asks is None:
         return []
     return [
@@ -230,7 +232,7 @@ class _Dagman:
         waited = {name for name, node in nodes.items() if node.in_post}
         if not waited:
             return None
-        ended = passed_over(self._files.nodes_log, self.ad["EnteredCurrentStatus"])
+        ended = ignored_nodes(self._files.nodes_log, self.ad["EnteredCurrentStatus"])
         if not (left := sorted(waited & ended)):
             return None
         reason = f"DAGMan missed the end of a script: {first_of(left, 3)}"

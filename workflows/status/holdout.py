@@ -33,7 +33,7 @@ from trialfleet.errors import InputError
 from trialfleet.workflows.facts.models.verdict import CHALLENGER
 from trialfleet.workflows.facts.record_shapes import Result
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.table_findings import found_in
+from trialfleet.workflows.facts.run_folder.table_findings import read_description
 from trialfleet.workflows.formatting import result_text
 from trialfleet.workflows.study.spec import Study, Trainer
 
@@ -66,7 +66,7 @@ def holdout_warning(files: RegionFolder, study: Study) -> str | None:
         found = job_files.read_record(
             files.best.result, "metrics", shape=Result, most=job_files.MOST_RESULT
         )
-        table = found_in(files)
+        table = read_description(files)
         parts = table["parts"] if table else {}
         rows = int(parts["validation"]), int(parts["test"])
     except (InputError, LookupError, TypeError, ValueError, OSError):

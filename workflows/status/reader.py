@@ -33,13 +33,13 @@ from trialfleet.workflows.facts.dagman.running_scripts import script_facts
 from trialfleet.workflows.facts.disk_space import lack_of_space
 from trialfleet.workflows.facts.jobs.job_facts import JobFacts, may_fail, read_jobs
 from trialfleet.workflows.facts.journal.folder import DailyFolder
-from trialfleet.workflows.facts.journal.outbox import undelivered
+from trialfleet.workflows.facts.journal.outbox import undelivered_lines
 from trialfleet.workflows.facts.models.approval import awaits_approval, reason_kept_out_now
-from trialfleet.workflows.facts.models.export_folder import unexported
+from trialfleet.workflows.facts.models.export_folder import export_problems
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.frozen_head import check_place
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
-from trialfleet.workflows.facts.runs.causes import cause_of, reason_all_fail
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
+from trialfleet.workflows.facts.runs.causes import find_cause, reason_all_fail
 from trialfleet.workflows.facts.runs.region_records import (
     RecordsReader,
     RegionRecords,
@@ -155,7 +155,7 @@ class StatusReader:
         self._folder = folder
         self._frozen: FrozenStudy = load_frozen(folder.study)
         self._metric = self._frozen.study.objective.metric
-        self._graph = graph_of(self._frozen.study)
+        self._graph = build_graph(self._frozen.study)
         self._trials = RunTrials(folder, self._frozen, brief=brief)
         self._waiting = Waiting(folder, self._frozen)
         self._work = WorkReader(folder, self._frozen.study)
@@ -243,8 +243,8 @@ class StatusReader:
                     for slug, own in records.items()
                     if own.restart is not None
                 ),
-                *(line for place in self._outboxes for line in undelivered(place)),
-                *unexported(self._frozen.study),
+                *(line for place in self._outboxes for line in undelivered_lines(place)),
+                *export_problems(self._frozen.study),
                 *(self._waiting.why(queued) if queued else ()),
                 *map(str, troubled),
             ),
@@ -414,7 +414,7 @@ class StatusReader:
         node, is_telling = ad["TrialfleetNode"], may_fail(ad)
         place = self._words.get(node)
         if place is None:
-            place = self._words[node] = files.of_node(node)
+            place = self._words[node] = files.node_folder(node)
         paths = (place.log, place.order, place.said, *([place.saved] if is_telling else []))
         return is_telling, [job_files.stamp_of(path) for path in paths]
 
@@ -475,7 +475,7 @@ class StatusReader:
             changed=records.changed,
             checks=records.checks,
             running_trials=self._running_trials(sources, unfinished),
-            cause=cause_of(trials, files, failed=state in {RunState.FAILED, RunState.STOPPED}),
+            cause=find_cause(trials, files, failed=state in {RunState.FAILED, RunState.STOPPED}),
             cut_off=count_cut_off(trials) if state is RunState.FAILED else 0,
             failing=records.failing,
             over=None

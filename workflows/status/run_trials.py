@@ -10,7 +10,7 @@ from typing import Any
 
 from trialfleet.errors import OptimizerError
 from trialfleet.optimizer.stored_trials import STOPPED, StoredTrial, is_own, is_stopped_early
-from trialfleet.workflows.cleaning import clean, finite, is_finite
+from trialfleet.workflows.cleaning import clean, is_finite, keep_finite
 from trialfleet.workflows.facts.jobs.job_log import Job, Stay
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.runs.causes import failed_attempts
@@ -150,9 +150,9 @@ def trial_of(
         baseline=notes.get("baseline") is True,
         value=value if state is TrialState.COMPLETE else None,
         predicted=value if is_early else None,
-        stopped=finite(clean(_mapping(notes.get(STOPPED)))),
+        stopped=keep_finite(clean(_mapping(notes.get(STOPPED)))),
         params=clean(_mapping(notes.get("params"))),
-        metrics=finite(clean(_mapping(notes.get("metrics")))),
+        metrics=keep_finite(clean(_mapping(notes.get("metrics")))),
         seconds=_amount(notes.get("seconds")),
         device=clean(str(notes.get("device") or "")),
         error=clean(_error(stored, state)),

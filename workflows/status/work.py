@@ -9,7 +9,7 @@ from typing import NamedTuple
 from trialfleet import job_files
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
-from trialfleet.workflows.facts.jobs.current import in_lane, lane_of
+from trialfleet.workflows.facts.jobs.current import find_lane, in_lane
 from trialfleet.workflows.facts.jobs.job_facts import JobFacts
 from trialfleet.workflows.facts.jobs.job_log import Stay, read_job_stays, read_stays
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
@@ -103,7 +103,7 @@ class WorkReader:
     ) -> list[_Part]:
         files = self._folder.region(region.slug)
         lanes = list(filter(is_lane, region.trial_nodes))
-        has_jobs = not running.isdisjoint((*region.trial_nodes, *region.ends))
+        has_jobs = not running.isdisjoint((*region.trial_nodes, *region.end_nodes))
         stamp = None if has_jobs else _stamp(files, lanes, trials)
         if stamp and (known := self._regions.get(region.slug)) and known[0] == stamp:
             return known[1]
@@ -137,7 +137,7 @@ class WorkReader:
             found.append(_sum(own, checkpointed=node not in useless))
             for lane, (_, ends) in logs.items():
                 if end.root.name in ends:
-                    is_lost = lane != lane_of(files, end)
+                    is_lost = lane != find_lane(files, end)
                     place = in_lane(files, end, lane)
                     stays = read_stays(place, price, failed=is_lost, now=until(lane))
                     found.append(_lost_of(_sum(stays, checkpointed=lane not in useless)))
@@ -174,7 +174,7 @@ class WorkReader:
 
 def _node_of(region: RegionGraph, trial: StoredTrial) -> str:
     name = str(trial.user_attrs.get("node"))
-    return region.node_of(name) or name
+    return region.find_node(name) or name
 
 
 def _stamp(files: RegionFolder, lanes: Iterable[str], trials: Sequence[StoredTrial]) -> object:

@@ -35,7 +35,7 @@ class Prepared:
     """The AWS resources that launches need.
 
     `make` creates the launch templates of an AWS region, and the resources that they name. A key of
-    `templates` is an AWS region and a kind from `launch_template.kind_of`.
+    `templates` is an AWS region and a kind from `launch_template.error_kind`.
     """
 
     places: dict[str, RegionNetwork]

@@ -26,7 +26,7 @@ from trialfleet.optimizer.storage import close_storage, open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.workflows.facts.jobs.parts import note_log
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
 from trialfleet.workflows.facts.runs.storage import study_name
 from trialfleet.workflows.study.frozen import load_frozen
 
@@ -76,7 +76,7 @@ def stored_run(place: Path, regions: int, trials: int, *, goes_on: bool = False)
     over = trials * 3 // 5 if goes_on else trials
     ago = timedelta(seconds=SECONDS * over / 2 + 30) if goes_on else timedelta(days=1)
     began = datetime.now(UTC) - ago
-    for at, region in enumerate(graph_of(run.study).regions):
+    for at, region in enumerate(build_graph(run.study).regions):
         _Region(rows, folder.region(region.slug), region, at).write(over, began, goes_on=goes_on)
     rows.write()
     folder.dag_files.submit.touch()

@@ -37,7 +37,7 @@ from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Outcome
 from trialfleet.workflows.facts.models.verdict import ComparedModel, Verdict
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.rules.gate_decision import Passed
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.study.frozen import load_frozen
@@ -400,7 +400,7 @@ def test_regions_are_planned_in_the_order_of_their_models_ages(here: Path) -> No
     for region, hours in (("A", 50), ("B", 26), ("C", 10)):
         publish(here, region, "r1", NOON - timedelta(hours=hours))
     planned = stalest_first(study, NOON)
-    graph = graph_of(planned)
+    graph = build_graph(planned)
     assert {region.name: region.priority for region in graph.regions} == {
         "A": 50,
         "B": 26,

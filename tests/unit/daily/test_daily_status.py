@@ -15,7 +15,7 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.daily.days import Days
 from trialfleet.workflows.control.models.latest import promote
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Outcome
-from trialfleet.workflows.facts.models.approval import awaiting, note_awaiting, passed_words
+from trialfleet.workflows.facts.models.approval import note_awaiting, passed_words, read_awaiting
 from trialfleet.workflows.formatting import local_time
 from trialfleet.workflows.views.terminal.days import hint_of
 
@@ -79,7 +79,7 @@ def test_what_waits_for_approval_is_named_until_somebody_promotes_it(
     model.mkdir(parents=True)
     write_json(model / "provenance.json", {"study": "demo", "region": "A", "run": "r2"})
     note_awaiting(model)
-    since = awaiting(model.parent)
+    since = read_awaiting(model.parent)
     assert since
     journal = Days(file, clock=lambda: NOON, say=lambda _: None).journal
     journal.begin(

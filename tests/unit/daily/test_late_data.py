@@ -23,7 +23,7 @@ from trialfleet.workflows.control.daily import day as day_module
 from trialfleet.workflows.control.daily import days as days_module
 from trialfleet.workflows.control.daily.days import Days
 from trialfleet.workflows.control.daily.late_data import not_ready
-from trialfleet.workflows.facts.journal.journal import Attempt, Ending, latest_of
+from trialfleet.workflows.facts.journal.journal import Attempt, Ending, latest_outcomes
 from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.status.day_outcomes import left_out
 from trialfleet.workflows.study.loading import load_day, load_whole
@@ -214,7 +214,7 @@ def test_who_is_late_behind_a_run_that_has_ended_fails_for_want_of_data(
     assert attempt.regions == ("A", "NO")
     found = {one.region: (one.attempt, one.ending) for one in days.journal.outcomes()}
     assert found == {"A": (1, Ending.PUBLISHED), "NO": (2, Ending.FAILED)}
-    assert "isn't there" in latest_of(days.journal.outcomes())[DAY, "NO"].why
+    assert "isn't there" in latest_outcomes(days.journal.outcomes())[DAY, "NO"].why
     assert [one.region for one in left_out(days.folder.run(str(DAY)), DAY)] == ["NO"]
 
 
@@ -243,7 +243,7 @@ def test_a_day_that_failed_for_want_of_data_is_tried_again_where_that_has_come(
     monkeypatch.setattr(day_module, "plan_day", refuse)
     days.run(DAY)
     assert [one.regions for one in days.journal.attempts()] == [("A", "NO"), ("NO",)]
-    assert latest_of(days.journal.outcomes())[DAY, "NO"].why == "not planned: refused"
+    assert latest_outcomes(days.journal.outcomes())[DAY, "NO"].why == "not planned: refused"
     days.run(DAY)
     assert len(days.journal.attempts()) == 2, "no file of it is new"
 

@@ -25,7 +25,7 @@ from trialfleet.workflows.control.export.mlflow_server import MlflowServer
 from trialfleet.workflows.control.export.published import published_in
 from trialfleet.workflows.control.export.pyfunc import CODE, pyfunc_of, schema_of, write_pyfunc
 from trialfleet.workflows.control.models.latest import switch_to_newest
-from trialfleet.workflows.facts.models.folders import created_of
+from trialfleet.workflows.facts.models.folders import planning_time
 from trialfleet.workflows.study.export import Mlflow
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables.building import build_table
@@ -88,7 +88,7 @@ def publish(tmp_path: Path, left: Path, region: str = "A") -> Path:
     models_folder = tmp_path / "models" / "demo" / region
     published = add_model(models_folder, "r1", 0)
     shutil.copytree(left, published, dirs_exist_ok=True)
-    created = created_of(published)
+    created = planning_time(published)
     assert created
     switch_to_newest(published, created)
     return models_folder

@@ -22,7 +22,7 @@ from trialfleet.workflows.control.export.passes import export_all
 from trialfleet.workflows.control.export.published import ExportError, published_in
 from trialfleet.workflows.control.export.s3_mirror import S3Mirror, goes_before
 from trialfleet.workflows.control.models.latest import promote, rollback
-from trialfleet.workflows.facts.models.export_folder import ExportFolder, Targets, unexported
+from trialfleet.workflows.facts.models.export_folder import ExportFolder, Targets, export_problems
 from trialfleet.workflows.study.export import Export, Keep
 from trialfleet.workflows.study.sections import S3Keys
 
@@ -339,14 +339,14 @@ def test_by_the_commands(s3: S3Client, tmp_path: Path, monkeypatch: pytest.Monke
     assert done.exit_code == 0  # it has taken place here
     assert "demo/A: latest is r2 (was r1)" in done.output
     assert "not exported yet" in done.output
-    assert unexported(study)[0].startswith(f"export to {URL}: ")
+    assert export_problems(study)[0].startswith(f"export to {URL}: ")
     done = CliRunner().invoke(main, ["export", "study.yaml", "--json"])
     assert done.exit_code == 1
     assert URL in json.loads(done.stdout)["problems"]
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3.meta.endpoint_url)
     assert CliRunner().invoke(main, ["export", "study.yaml"]).exit_code == 0
     assert read(s3, "latest.json")["run"] == "r2"
-    assert unexported(study) == ()
+    assert export_problems(study) == ()
 
 
 @pytest.mark.parametrize("named", ["by a profile", "by variables"])

@@ -250,7 +250,7 @@ class Gang:
 
     def wait_long(self) -> None:
         """Have this state of the roster last for long already."""
-        long_ago = {**self.roster.as_json(), "since": 0.0}
+        long_ago = {**self.roster.to_json(), "since": 0.0}
         self.place.roster.write_text(json.dumps(long_ago))
 
     def checkpoints(self) -> list[Path]:

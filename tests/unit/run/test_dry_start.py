@@ -18,7 +18,7 @@ from trialfleet.workflows.control.run.dry_start import Checked, check_metrics, f
 from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.run_folder.graph import build_graph
 
 TOLD = {"loss": 0.5, "test_loss": 0.6}
 
@@ -26,7 +26,7 @@ TOLD = {"loss": 0.5, "test_loss": 0.6}
 def test_the_check_trains_as_the_first_trial_of_the_run_does(make_run: MakeRun) -> None:
     run = make_run(regions=["Île", "B"])
     folder = RunFolder(run.folder)
-    region = graph_of(run.study).regions[0]
+    region = build_graph(run.study).regions[0]
     order = first_order(run.study, region)
     node = f"{region.slug}.l1.t01"
     NodeScripts(folder).handle(["ask", region.slug, node])
@@ -47,7 +47,7 @@ def test_a_run_that_was_submitted_is_not_removed_by_a_check(
 def test_the_checks_job_is_found_by_its_node(make_run: MakeRun) -> None:
     run = make_run()
     folder = RunFolder(run.folder)
-    order = first_order(run.study, graph_of(run.study).regions[0])
+    order = first_order(run.study, build_graph(run.study).regions[0])
     TrialFiles("r1", run.study, folder, folder.check, order).write()
     assert f'My.TrialfleetNode = "{order.node}"' in folder.check.submit.read_text()
 

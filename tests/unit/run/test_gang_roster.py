@@ -22,8 +22,8 @@ from trialfleet.workflows.facts.jobs.gang_roster import (
     Roster,
     Seat,
     Size,
-    finished,
-    of_next,
+    finished_roster,
+    next_trial_roster,
 )
 from trialfleet.workflows.rules.gang_decision import (
     APART_SECONDS,
@@ -97,9 +97,9 @@ def test_a_line_holds_all_of_a_member() -> None:
 def test_plain_data_holds_all_of_a_roster() -> None:
     apart = (Apart("t1", "h", "g", NOW, 60.0),)
     own = training(0, 2, start=FIRST, code=3, result=RESULT, over="time", apart=apart)
-    assert Roster.of_json(json.dumps(own.as_json()).encode()) == own
+    assert Roster.from_json(json.dumps(own.to_json()).encode()) == own
     with pytest.raises(ValueError, match="cluster"):
-        Roster.of_json(b"{}")
+        Roster.from_json(b"{}")
 
 
 def parted(*pairs: tuple[int, int], generation: int = 1) -> list[Job]:
@@ -302,7 +302,7 @@ def test_a_rank_over_a_limit_puts_the_trial_over_it() -> None:
 
 def test_the_next_trial_begins_with_nothing_of_the_one_before() -> None:
     own = replace(training(0, 1, generation=4, start=FIRST, failures=2), code=0, result=RESULT)
-    roster = of_next(own, "A.l1.t02", 3, NOW)
+    roster = next_trial_roster(own, "A.l1.t02", 3, NOW)
     assert (roster.state, roster.generation, roster.first, roster.turn) == (FORM, 5, 5, 3)
     old = ["checkpoint.000004.000001.tar", "result.000004.000000.tar"]
     finished_before = [job(agent(0, member.FINISHED, 4)), *trains[1:]]
@@ -316,12 +316,12 @@ def test_the_next_trial_begins_with_nothing_of_the_one_before() -> None:
 def test_a_gang_that_has_no_trial_yet_gets_ready() -> None:
     waits = after(formed(trial=""), ready)
     assert (waits.state, waits.short) == (FORM, False)
-    assert after(of_next(waits, "A.l1.t01", 1, NOW), ready).state == RUN
+    assert after(next_trial_roster(waits, "A.l1.t01", 1, NOW), ready).state == RUN
 
 
 def test_agents_leave_a_gang_that_is_finished() -> None:
-    assert finished(training(0, 1), 0, NOW).state == DONE
-    assert superseded(finished(training(0, 1), 0, NOW), [FIRST, RESULT]) == {FIRST, RESULT}
+    assert finished_roster(training(0, 1), 0, NOW).state == DONE
+    assert superseded(finished_roster(training(0, 1), 0, NOW), [FIRST, RESULT]) == {FIRST, RESULT}
 
 
 def test_a_trainer_that_fails_again_and_again_is_to_blame() -> None:

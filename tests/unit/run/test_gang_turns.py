@@ -64,7 +64,7 @@ class Gang:
             keeper = Keeper(self.folder, seconds={"A": self.seconds})
             keeper._keep(self.cluster, [self._ad(proc) for proc in range(2)])
             if (now := self.roster).state == FORM and now.since > 1:  # it lasts for long already
-                self.place.roster.write_text(json.dumps({**now.as_json(), "since": 1.0}))
+                self.place.roster.write_text(json.dumps({**now.to_json(), "since": 1.0}))
             self.service.noticed()
 
     def _step(self, agent: Member) -> Member:

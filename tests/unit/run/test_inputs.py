@@ -307,8 +307,8 @@ def test_a_large_file_that_changes_while_it_is_read_has_no_checksum(
             in_place(path)
         return found
 
-    checksums_of = checksums.sha256_of
-    monkeypatch.setattr(checksums, "sha256_of", read_and_write)
+    checksums_of = checksums.compute_sha256
+    monkeypatch.setattr(checksums, "compute_sha256", read_and_write)
     assert one.publish()["data"] == [{"path": str(work / "A.txt"), "sha256": None}]
 
 
@@ -321,7 +321,7 @@ def test_a_file_is_read_once_per_change_whoever_asks(
         reads.append(path)
         return sha256(path.read_bytes())
 
-    monkeypatch.setattr(checksums, "sha256_of", read)
+    monkeypatch.setattr(checksums, "compute_sha256", read)
     file, cache = tmp_path / "file", tmp_path / "cache"
     file.write_bytes(OLD)
     ours, theirs = Checksums(cache), Checksums(cache)

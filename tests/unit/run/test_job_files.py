@@ -92,7 +92,7 @@ def test_every_reader_returns_at_once(place: TrialFolder, leave: Leave) -> None:
 def test_a_roster_that_a_job_wrote_counts_only_if_all_of_it_is_valid(
     place: TrialFolder, changes: dict[str, object]
 ) -> None:
-    own = Roster(cluster=1).as_json()
+    own = Roster(cluster=1).to_json()
     place.roster.write_text(json.dumps(own))
     assert read_roster(place) == Roster(cluster=1)
     place.roster.write_text(json.dumps({**own, **changes}))
@@ -102,7 +102,7 @@ def test_a_roster_that_a_job_wrote_counts_only_if_all_of_it_is_valid(
 def test_a_folder_that_is_a_link_is_not_followed(place: TrialFolder, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    (elsewhere / "roster.json").write_text(json.dumps(Roster(cluster=1).as_json()))
+    (elsewhere / "roster.json").write_text(json.dumps(Roster(cluster=1).to_json()))
     place.gang.rmdir()
     place.gang.symlink_to(elsewhere)
     assert read_roster(place) is None

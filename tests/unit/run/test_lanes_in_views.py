@@ -19,7 +19,7 @@ from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.workflows.control.scripts.budgets import region_spending
 from trialfleet.workflows.facts.dagman.job_queue import HeldJob, QueuedRun
-from trialfleet.workflows.facts.jobs.current import end_place, in_lane, place_at, shared_nodes
+from trialfleet.workflows.facts.jobs.current import end_place, in_lane, ordered_trial, shared_nodes
 from trialfleet.workflows.facts.jobs.job_facts import read_jobs
 from trialfleet.workflows.facts.jobs.job_log import read_executions
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
@@ -147,8 +147,8 @@ def test_a_lane_with_recorded_trials_has_made_progress(views: Views) -> None:
         views.log.marks(second + 20, "A.l1.t02 begins")
     (job, _) = read_jobs(views.folder, [AD, WAITS])
     first, *others = job.starts or ()
-    assert job.kept(first) == 12  # until the first trial's end
-    assert [job.kept(start) for start in others] == [0] * 5
+    assert job.saved_seconds(first) == 12  # until the first trial's end
+    assert [job.saved_seconds(start) for start in others] == [0] * 5
     assert not job.checkpointed
 
 
@@ -209,7 +209,7 @@ def test_the_full_training_in_a_lanes_job_is_found_and_paid_for(views: Views) ->
     views.stored.tell(2, 0.4)
     views.order("A.l1", "best")
     views.log.marks(36, "best begins")
-    assert end_place(views.files, views.files.best) == place_at(views.files, "A.l1")
+    assert end_place(views.files, views.files.best) == ordered_trial(views.files, "A.l1")
     assert end_place(views.files, views.files.best).log == views.files.trial("A.l1").log
     (found,) = running_trials(views.files, views.graph, QUEUED, "loss", ())
     assert (found.node, found.started) == ("A.best", views.log.at(36))

@@ -15,7 +15,7 @@ from trialfleet.optimizer.region_types import Failed
 from trialfleet.workflows.control.run.dry_start import failure_text, last_words, missing_module
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.rules.states import Stage
 from trialfleet.workflows.status.missing_modules import how_to_install, imports_of, missing_of
 from trialfleet.workflows.study.frozen import load_frozen
@@ -127,7 +127,7 @@ def test_status_and_why_show_the_remedy_for_a_missing_module(make_run: MakeRun) 
         study.note_failure(node, attempt=0, error=error)
         study.tell(node, Failed(error=error, final=True))
     assert "-m pip install nowhere" in printed(run_view(run.status()), 300)
-    graph, facts_reader = graph_of(run.study).regions[0], RunFactsReader(run.folder)
+    graph, facts_reader = build_graph(run.study).regions[0], RunFactsReader(run.folder)
     whole = facts_reader.run()
     region = replace(facts_reader.region(graph), stage=Stage.FAILED)
     assert "-m pip install nowhere" in explain_region(whole, region).advice

@@ -43,7 +43,7 @@ from trialfleet.workflows.control.notify.slack_message import (
 )
 from trialfleet.workflows.facts.journal.event import Event, event_id
 from trialfleet.workflows.facts.journal.folder import DailyFolder
-from trialfleet.workflows.facts.journal.outbox import Outbox, key_of, undelivered
+from trialfleet.workflows.facts.journal.outbox import Outbox, channel_key, undelivered_lines
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.formatting import local_time
 from trialfleet.workflows.study.daily import RunsDay
@@ -441,7 +441,7 @@ def test_an_event_goes_once_to_each_channel_that_wants_it(tmp_path: Path, hook: 
         assert deliver(outbox, [wants, other]) == 0
     assert [got["region"] for got in hook.got] == ["R1", "R2"]
     assert [one.state for one in outbox.deliveries()] == ["sent", "sent"]
-    assert undelivered(tmp_path) == ()
+    assert undelivered_lines(tmp_path) == ()
 
 
 def test_an_event_that_another_manager_sent_is_not_sent_here(tmp_path: Path) -> None:
@@ -449,7 +449,7 @@ def test_an_event_that_another_manager_sent_is_not_sent_here(tmp_path: Path) -> 
     waits, sent = event(), event(2)
     outbox.put([waits, sent], [failing], is_daily=False)
     outbox.skip([sent.id])
-    assert [one.event.id for one in outbox.waiting()] == [waits.id]
+    assert [one.event.id for one in outbox.waiting_deliveries()] == [waits.id]
 
 
 def test_an_undelivered_event_is_retried_less_and_less_often(tmp_path: Path, hook: Hook) -> None:
@@ -458,9 +458,9 @@ def test_an_undelivered_event_is_retried_less_and_less_often(tmp_path: Path, hoo
     outbox.put([event()], [to_hook], is_daily=False)
     tries = []
     while deliver(outbox, [to_hook], clock):
-        [one] = outbox.waiting()
+        [one] = outbox.waiting_deliveries()
         tries.append(one.due - clock.now)
-        [line] = undelivered(tmp_path)
+        [line] = undelivered_lines(tmp_path)
         again = f"retried at {local_time(datetime.fromtimestamp(one.due, UTC))}"
         failed = "alerts by webhook 127.0.0.1: answered 503 Service Unavailable"
         assert line == f"{failed} (1 waiting, {again})"
@@ -477,9 +477,9 @@ def test_a_channel_that_never_works_is_abandoned_and_reported(tmp_path: Path) ->
     broken, clock, outbox = channel(command=["false"]), Time(), Outbox(tmp_path)
     outbox.put([event()], [broken], is_daily=False)
     while deliver(outbox, [broken], clock):
-        clock.now = outbox.waiting()[0].due
+        clock.now = outbox.waiting_deliveries()[0].due
     assert clock.now - 1000.0 > ABANDON_SECONDS
-    [line] = undelivered(tmp_path)
+    [line] = undelivered_lines(tmp_path)
     assert line.endswith("ended with exit code 1: without output (given up)")
 
 
@@ -492,7 +492,9 @@ def test_an_event_is_left_to_the_process_that_has_the_secret(
     outbox = Outbox(tmp_path)
     outbox.put([event()], [secret, heard], is_daily=False)
     deliver_all(outbox, lambda: [secret, heard])
-    assert [(one.channel, one.error) for one in outbox.waiting()] == [(key_of(secret), None)]
+    assert [(one.channel, one.error) for one in outbox.waiting_deliveries()] == [
+        (channel_key(secret), None)
+    ]
     assert (tmp_path / "heard").exists()
     monkeypatch.setenv("HOOK", hook.url)
     deliver_all(outbox, lambda: [secret, heard])

@@ -30,7 +30,7 @@ def place(tmp_path: Path) -> TrialFolder:
 def says(place: TrialFolder, **more: object) -> Roster:
     own = Roster(cluster=6, generation=3, members=SEATS, trial=place.root.name)
     roster = replace(own, **more)  # type: ignore[arg-type]
-    place.roster.write_text(json.dumps(roster.as_json()))
+    place.roster.write_text(json.dumps(roster.to_json()))
     return roster
 
 

@@ -14,7 +14,7 @@ from tests.conftest import MakeRun
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.facts.runs.region_records import (
     RegionRecords,
     read_end_files,
@@ -95,7 +95,7 @@ def test_status_fails_if_the_runs_state_is_unknown(make_run: MakeRun, options: l
 def test_a_region_is_gating_only_where_its_gate_measures(make_run: MakeRun, work: Path) -> None:
     """A first model is promoted without a job, and a training may leave no model to measure."""
     run = make_run(publish="models", gate={})
-    region, files = graph_of(run.study).regions[0], RunFolder(run.folder).region("A")
+    region, files = build_graph(run.study).regions[0], RunFolder(run.folder).region("A")
 
     def phase(queued: QueuedRun | None = None) -> str:
         ends = read_end_files(files)
@@ -124,7 +124,7 @@ def test_a_region_whose_dagman_goes_later_than_the_runs_is_stopped_with_it(
     make_run: MakeRun,
 ) -> None:
     run = make_run()
-    region = graph_of(run.study).regions[0]
+    region = build_graph(run.study).regions[0]
     nothing: dict[str, Any] = dict.fromkeys(("running", "idle"), frozenset())
     leaves = QueuedRun(
         root=None, root_held=None, held=(), ads=(), regions=frozenset({region.slug}), **nothing

@@ -28,7 +28,7 @@ from trialfleet.optimizer.stored_trials import StoredTrial, TrialState
 from trialfleet.workflows.control.notify.run_events import RunEvents
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status import reader as status_module
 from trialfleet.workflows.status.run_status import RunStatus
@@ -170,7 +170,7 @@ class Views:
 def seen(folder: RunFolder, scene: Scene, live: LiveRun) -> Views:
     """Return all views of a run whose sources say so; `live` has looked at it before."""
     write_records(folder, scene)
-    graph = graph_of(load_frozen(folder.study).study)
+    graph = build_graph(load_frozen(folder.study).study)
     trials = {
         name: trials_of(name, states) for name, states in zip(NAMES, scene.trials, strict=True)
     }

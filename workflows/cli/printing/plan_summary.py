@@ -24,8 +24,8 @@ from trialfleet.workflows.control.plan.table_summary import (
 from trialfleet.workflows.control.run.plan_estimate import estimate, estimate_cost
 from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import graph_of
-from trialfleet.workflows.formatting import counted, duration, rough_duration, usd
+from trialfleet.workflows.facts.run_folder.graph import build_graph
+from trialfleet.workflows.formatting import count_text, duration, rough_duration, usd
 from trialfleet.workflows.rules.gate_decision import rule_of
 from trialfleet.workflows.study.sections import Resources
 from trialfleet.workflows.study.spec import Study, Trainer
@@ -67,7 +67,7 @@ _SHARED_ROWS = (
 
 def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any]:
     """Return the summary of a planned run, and of the pool's check if given, as plain data."""
-    graph = graph_of(run.study)
+    graph = build_graph(run.study)
     previous = read_previous(RunFolder(run.folder).previous_results)
     found = pool_check.prospects if pool_check else None
     most = _at_a_time(run.study, found.concurrency) if found else 0
@@ -276,12 +276,12 @@ def _time(expected: dict[str, Any], trials: int, regions: int) -> str:
     return (
         f"about {rough_duration(whole)}: {', '.join(parts)}, {expected['concurrency']} in "
         f"parallel, take {rough_duration(jobs)}{rest}; "
-        f"based on {counted(known, 'trial')} of {counted(runs, 'previous run')}"
+        f"based on {count_text(known, 'trial')} of {count_text(runs, 'previous run')}"
     )
 
 
 def _of_time(many: int, what: str, seconds: float) -> str:
-    return f"{counted(many, what)} of {duration(seconds)}"
+    return f"{count_text(many, what)} of {duration(seconds)}"
 
 
 def _cost(study: Study) -> dict[str, Any] | None:

@@ -138,8 +138,8 @@ def submit(folder: RunFolder, region: str | None = None) -> str:
     own = dag_files(folder, region)
     _note_submission(folder, Submission(region, handed_over=False))
     folder.stopped.unlink(missing_ok=True)
-    if schedd.query(job_queue.of_run(folder), ["ClusterId"]):  # no DAGMan knows these jobs
-        schedd.act("Remove", job_queue.of_run(folder), "trialfleet submits the run again")
+    if schedd.query(job_queue.run_constraint(folder), ["ClusterId"]):  # no DAGMan knows these jobs
+        schedd.act("Remove", job_queue.run_constraint(folder), "trialfleet submits the run again")
         _wait_until_gone(folder)
     _clear(folder.all_dags() if region is None else [own])
     job = job_queue.submit(own)
@@ -170,7 +170,7 @@ def stop(folder: RunFolder) -> None:
     folder.submission.unlink(missing_ok=True)
     if ended_by_error(folder.dag_files) or ended_by_node(folder.dag_files):
         folder.dag_files.metrics.unlink()  # else it would be submitted again
-    own = f"{job_queue.of_run(folder)} && DAGManJobId =?= undefined"
+    own = f"{job_queue.run_constraint(folder)} && DAGManJobId =?= undefined"
     schedd.act("Remove", own, STOP_REASON)
     _wait_until_gone(folder)
     write_json(folder.stopped, {"by": _user(), "time": datetime.now(UTC).isoformat()})
@@ -186,7 +186,7 @@ def _user() -> str:
 
 def _wait_until_gone(folder: RunFolder) -> None:
     deadline = time.monotonic() + REMOVAL_SECONDS
-    while left := schedd.query(job_queue.of_run(folder), ["ClusterId"]):
+    while left := schedd.query(job_queue.run_constraint(folder), ["ClusterId"]):
         if time.monotonic() > deadline:
             jobs = ", ".join(str(ad["ClusterId"]) for ad in left[:5])
             raise PoolError(f"jobs are still in the queue after {REMOVAL_SECONDS:.0f} s: {jobs}")

@@ -140,7 +140,7 @@ def repair_locked(run: RunFolder, fault: Fault) -> None:
     PoolError if HTCondor is unreachable or refuses.
     """
     with run_locked(run, wait=False):
-        ads = schedd.query(job_queue.of_run(run), PROJECTION)
+        ads = schedd.query(job_queue.run_constraint(run), PROJECTION)
         found = faults(run, ads, time.time())
         if not any(
             (f.region, f.job, f.what) == (fault.region, fault.job, fault.what) for f in found

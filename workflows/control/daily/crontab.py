@@ -42,7 +42,7 @@ def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str
         minutes=minutes,
         text=identity,
     )
-    job = job_queue.hand_over(description)  # briefly two jobs; a day starts only once
+    job = job_queue.submit_job(description)  # briefly two jobs; a day starts only once
     schedd.act("Remove", f"{_of(folder)} && ClusterId != {int(float(job))}", "another took over")
     return job
 

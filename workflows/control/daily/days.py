@@ -28,7 +28,7 @@ from trialfleet.workflows.facts.journal.journal import (
     Ending,
     Journal,
     Outcome,
-    latest_of,
+    latest_outcomes,
 )
 from trialfleet.workflows.facts.journal.lease import Lease, LeaseLostError
 from trialfleet.workflows.facts.journal.outbox import Outbox
@@ -162,7 +162,7 @@ class Days:
         """Skip alerts that another manager has sent, and tell that manager which were sent here."""
         if self._managers:
             outbox.skip(self._managers.sent_events)
-            self._managers.note_sent(outbox.settled())
+            self._managers.note_sent(outbox.settled_events())
 
     def finish_telling(self) -> None:
         """Try to send the waiting alerts once more; a job in HTCondor retries those that fail."""
@@ -192,7 +192,7 @@ class Days:
             raise InputError(f"{day} is in the future: today is {today}")
 
     def _check_nothing_ended_well(self, first: date, last: date) -> None:
-        counted = latest_of(self.journal.outcomes(first, last)).values()
+        counted = latest_outcomes(self.journal.outcomes(first, last)).values()
         good = [one for one in counted if one.ending is not Ending.FAILED]
         if good:
             raise InputError(
@@ -333,7 +333,7 @@ class Days:
         """Return the regions that failed because of their data and now have other data."""
         found = load_day(self._file, day)
         late = not_ready(found, day, self._daily)
-        ended = latest_of(self.journal.outcomes(day, day))
+        ended = latest_outcomes(self.journal.outcomes(day, day))
         there = found.study.region_table if found.study else {}
         return [
             name
@@ -344,7 +344,7 @@ class Days:
         ]
 
     def _missing(self, day: date) -> list[str]:
-        endings = latest_of(self.journal.outcomes(day, day))
+        endings = latest_outcomes(self.journal.outcomes(day, day))
         ended = {o.region for o in endings.values() if o.ending is not Ending.FAILED}
         return [region for region in self._regions(day) if region not in ended]
 
@@ -352,7 +352,7 @@ class Days:
         """Return why all `regions` failed, if their data was missing and still is; else []."""
         absent = load_day(self._file, day).absent
         whys = [data_not_there(day, absent[name]) for name in regions if name in absent]
-        ended = latest_of(self.journal.outcomes(day, day))
+        ended = latest_outcomes(self.journal.outcomes(day, day))
         noted = [ended[day, name].why for name in regions if (day, name) in ended]
         return whys if whys == noted and len(whys) == len(regions) else []
 

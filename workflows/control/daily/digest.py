@@ -17,19 +17,19 @@ from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.facts.journal.lease import Lease
 from trialfleet.workflows.facts.journal.outbox import Outbox
-from trialfleet.workflows.facts.models.approval import awaiting, promote_command
-from trialfleet.workflows.facts.models.folders import LATEST, models_folder_of
+from trialfleet.workflows.facts.models.approval import promote_command, read_awaiting
+from trialfleet.workflows.facts.models.folders import LATEST, region_models_folder
 from trialfleet.workflows.facts.models.history import Change, changes
 from trialfleet.workflows.facts.record_shapes import Published
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.formatting import (
-    decimals_of,
     duration,
     in_one_line,
     local_time,
     number,
     result_text,
     usd,
+    usd_decimals,
 )
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.rules.cost_sums import CostSum, add, sums
@@ -181,7 +181,7 @@ def _moves(study: Study, journal: Journal, attempt: Attempt) -> list[tuple[str, 
     return [
         (region, change)
         for region in attempt.regions
-        for change in changes(models_folder_of(study, region_slug(region)) / LATEST)
+        for change in changes(region_models_folder(study, region_slug(region)) / LATEST)
         if change.by in _BY_PEOPLE
         and change.time
         and since < datetime.fromisoformat(change.time) <= attempt.ended
@@ -190,7 +190,9 @@ def _moves(study: Study, journal: Journal, attempt: Attempt) -> list[tuple[str, 
 
 def _moved(region: str, change: Change) -> str:
     instead = f" instead of {change.previous}'s" if change.previous else ""
-    return in_one_line(f"{region}: {change.run}'s model is the current one{instead}: {change.how}")
+    return in_one_line(
+        f"{region}: {change.run}'s model is the current one{instead}: {change.description}"
+    )
 
 
 def _digest(
@@ -255,13 +257,13 @@ def _digest(
 def _waits(study: Study, one: Outcome) -> bool:
     if one.ending is not Ending.KEPT or not study.publishes:
         return False
-    found = awaiting(models_folder_of(study, region_slug(one.region)))
+    found = read_awaiting(region_models_folder(study, region_slug(one.region)))
     return found is not None and found.run == one.run
 
 
 def _to_approve(study: Study, waiting: Iterable[Outcome]) -> Iterator[str]:
     for one in waiting:
-        model = models_folder_of(study, region_slug(one.region)) / str(one.run)
+        model = region_models_folder(study, region_slug(one.region)) / str(one.run)
         yield f"{one.region}: its new model waits for approval: {promote_command(model)}"
 
 
@@ -312,7 +314,7 @@ def _usd(costs: DaysCosts | None, region: str) -> str:
 
 
 def _money(amount: float | None, total: CostSum) -> str:
-    return usd(amount or 0.0, decimals_of(total.usd or 0.0))
+    return usd(amount or 0.0, usd_decimals(total.usd or 0.0))
 
 
 def _spent(total: CostSum) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trialfleet.workflows.control.daily.region_outcomes import ABSENT, data_not_there
 from trialfleet.workflows.control.export.s3_data import DataInS3
-from trialfleet.workflows.facts.journal.journal import Journal, latest_of
+from trialfleet.workflows.facts.journal.journal import Journal, latest_outcomes
 from trialfleet.workflows.study.checks import URL_PREFIXES
 from trialfleet.workflows.study.daily import Daily
 from trialfleet.workflows.study.loading import DaysStudy, load_day
@@ -48,7 +48,7 @@ def awaited_now(file: Path, journal: Journal, now: datetime) -> dict[str, str]:
     found = load_day(file, day)
     if not is_awaited(found.whole.daily, day, now):
         return {}
-    ended = latest_of(journal.outcomes(day, day))
+    ended = latest_outcomes(journal.outcomes(day, day))
     late = not_ready(found, day, found.whole.daily)
     return {name: why for name, why in late.items() if (day, name) not in ended}
 

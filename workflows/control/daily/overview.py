@@ -14,7 +14,7 @@ from trialfleet.workflows.control.daily.late_data import awaited_now
 from trialfleet.workflows.control.daily.missed import next_start
 from trialfleet.workflows.control.takeover.lease_reading import read_lease
 from trialfleet.workflows.facts.journal.folder import DailyFolder
-from trialfleet.workflows.facts.models.approval import Awaiting, awaiting_of
+from trialfleet.workflows.facts.models.approval import Awaiting, awaiting_by_region
 from trialfleet.workflows.study.loading import load_published
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.terminal.days import DaysOverview, overview
@@ -45,6 +45,6 @@ def read_overview(file: Path, most: int) -> tuple[Study, DailyFolder, DaysOvervi
 
 def _awaiting(file: Path) -> dict[str, Awaiting]:
     try:
-        return awaiting_of(load_published(file))
+        return awaiting_by_region(load_published(file))
     except (TrialfleetError, OSError):
         return {}

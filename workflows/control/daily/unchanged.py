@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trialfleet.workflows.checksums import Checksums, files_of, sha256_of
+from trialfleet.workflows.checksums import Checksums, compute_sha256, list_files
 from trialfleet.workflows.facts.journal.journal import Outcome
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 
@@ -44,7 +44,7 @@ def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | N
     places = study.data_of(region)
     if any(place.startswith(URL_PREFIXES) for place in places):
         return None
-    files = [file for place in places for file in files_of(Path(place))]
+    files = [file for place in places for file in list_files(Path(place))]
     return fingerprint_of(places, [checksums.entry(file) for file in files])
 
 
@@ -76,8 +76,8 @@ def settings_fingerprint(study: Study, region: str) -> str:
 
 
 def _content(path: Path) -> list[tuple[str, str]]:
-    kept = [file for file in files_of(path) if "__pycache__" not in file.parts]
-    return [(str(file.relative_to(path.parent)), sha256_of(file)) for file in kept]
+    kept = [file for file in list_files(path) if "__pycache__" not in file.parts]
+    return [(str(file.relative_to(path.parent)), compute_sha256(file)) for file in kept]
 
 
 def _digest(value: Any) -> str:

@@ -32,7 +32,7 @@ from trialfleet.workflows.control.export.mlflow_trials import (
 from trialfleet.workflows.control.export.published import ExportError, LocalModel, Published
 from trialfleet.workflows.control.export.pyfunc import pyfunc_of, schema_of, write_pyfunc
 from trialfleet.workflows.control.export.s3_client import secret_of
-from trialfleet.workflows.facts.models.card import card_of, identity_of
+from trialfleet.workflows.facts.models.card import data_identity, read_card
 from trialfleet.workflows.study.export import Keep, Mlflow
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class MlflowServer:
         identity = f"{study}/{region}/{model.run}"
         experiment = self._experiment_of(study)
         found = self._client.search_runs([experiment], f"tags.`{TAG}` = '{identity}'")
-        card = card_of(model.path) or model.provenance
+        card = read_card(model.path) or model.provenance
         begun = _milliseconds(model.provenance.get("created")) or 0
         run = found[0] if found else self._create_run(experiment, identity, region, model, card)
         run_id = run.info.run_id
@@ -154,7 +154,7 @@ class MlflowServer:
             "trialfleet.git.dirty": source.get("dirty"),
             **{f"version.{key}": value for key, value in (card.get("versions") or {}).items()},
             **{
-                f"data.{number}": f"{entry.get('path') or entry.get('url')} {identity_of(entry)}"
+                f"data.{number}": f"{entry.get('path') or entry.get('url')} {data_identity(entry)}"
                 for number, entry in enumerate(card.get("data") or [])
             },
         }
@@ -188,7 +188,7 @@ class MlflowServer:
                 DatasetInput(
                     Dataset(
                         name=place.rpartition("/")[2][-_LONGEST:] or place[-_LONGEST:],
-                        digest=identity_of(entry)[:_DIGEST],
+                        digest=data_identity(entry)[:_DIGEST],
                         source_type=kind,
                         source=json.dumps({"url" if kind == "http" else "uri": place}),
                         schema=schema and json.dumps(schema),

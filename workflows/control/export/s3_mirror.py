@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from trialfleet.files import object_or_empty, sync
 from trialfleet.infra.fleet.aws.clients import DENIED, code_of, permission
-from trialfleet.workflows.checksums import sha256_of
+from trialfleet.workflows.checksums import compute_sha256
 from trialfleet.workflows.control.export.published import OLDEST, ExportError, LocalModel, Published
 from trialfleet.workflows.control.models.retention import indispensable, superfluous
 from trialfleet.workflows.facts.models.folders import PROVENANCE
@@ -108,7 +108,7 @@ class S3Mirror:
             path.parent.mkdir(parents=True, exist_ok=True)
             with self._asking(f"reading {root}/{entry['name']}"):
                 self._client.download_file(self._bucket, f"{root}/{entry['name']}", str(path))
-            if sha256_of(path) != entry["sha256"]:
+            if compute_sha256(path) != entry["sha256"]:
                 raise ExportError(
                     f"{self.title}: {root}/{entry['name']} differs from what was copied"
                 )
@@ -137,7 +137,7 @@ class S3Mirror:
                 size = path.stat().st_size
                 if there.get(folder + name) != size:
                     self._send(path, folder + name)
-                manifest.append({"name": name, "bytes": size, "sha256": sha256_of(path)})
+                manifest.append({"name": name, "bytes": size, "sha256": compute_sha256(path)})
         except FileNotFoundError:
             if model.path.exists():
                 raise

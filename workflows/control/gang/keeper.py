@@ -86,7 +86,7 @@ class Keeper:
 
     def step(self) -> bool:
         """Query the job queue once and update all gangs' rosters; return whether gangs exist."""
-        constraint = f"{job_queue.of_run(self._folder)} && TrialfleetGangMin =!= undefined"
+        constraint = f"{job_queue.run_constraint(self._folder)} && TrialfleetGangMin =!= undefined"
         try:
             ads = schedd.query(constraint, _PROJECTION)
         except PoolError:
@@ -178,7 +178,7 @@ def _delivered(place: TrialFolder, most: int) -> Collection[str] | None:
 
 
 def _write(place: TrialFolder, node: str, roster: Roster) -> None:
-    job_files.write_json(place.roster, roster.as_json(), within=place.node_root)
+    job_files.write_json(place.roster, roster.to_json(), within=place.node_root)
     ranks = ", ".join(f"{seat.proc}@{seat.host}" for seat in roster.members)
     log.info(
         "%s: %s %d of %s: ranks %s, from %s, code %s",

@@ -21,9 +21,9 @@ from trialfleet.workflows.facts.jobs.gang_roster import (
     RUN,
     Job,
     Roster,
-    agents_of,
-    finished,
-    of_next,
+    agents_by_proc,
+    finished_roster,
+    next_trial_roster,
 )
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
@@ -47,17 +47,25 @@ class Speaker:
             return roster
         if said is None or said.say == "begun":
             is_first = order.trial is not None and not roster.trial
-            return of_next(roster, order.name, 0, now) if is_first else roster
+            return next_trial_roster(roster, order.name, 0, now) if is_first else roster
         if said.say == "ended" and said.turn.number > roster.turn:
             roster = replace(roster, code=said.ended.code)
             if order.last:
-                return finished(roster, said.ended.code, now)
+                return finished_roster(roster, said.ended.code, now)
         if not is_answered(said, order):
             self._repeat()
-            return finished(roster, EXIT_UNANSWERED, now) if now > said.time + PATIENCE else roster
+            return (
+                finished_roster(roster, EXIT_UNANSWERED, now)
+                if now > said.time + PATIENCE
+                else roster
+            )
         if order.trial is None:
-            return finished(roster, order.code, now)
-        return of_next(roster, order.name, order.turn, now) if order.turn > roster.turn else roster
+            return finished_roster(roster, order.code, now)
+        return (
+            next_trial_roster(roster, order.name, order.turn, now)
+            if order.turn > roster.turn
+            else roster
+        )
 
     def say(self, before: Roster, after: Roster, jobs: Collection[Job], *, wants: bool) -> None:
         """Report a trial's start or end, or ask for one; `wants`: there is time for a trial."""
@@ -75,7 +83,7 @@ class Speaker:
             job_files.remove(left)
             with suppress(FileNotFoundError):
                 job_files.share(self._place.gang / roster.result, left)
-        agents = agents_of(jobs).values()
+        agents = agents_by_proc(jobs).values()
         self._say(
             jobs,
             "ended",
@@ -89,7 +97,7 @@ class Speaker:
         )
 
     def _say(self, jobs: Collection[Job], what: str, turn: int, **more: object) -> None:
-        proc = min(agents_of(jobs), default=0)
+        proc = min(agents_by_proc(jobs), default=0)
         who = {"job": f"{self._cluster}.{proc}", "starts": 1, "token": f"{self._cluster:08x}"}
         words = spoken(**who, turn=turn, say=what, **more)
         job_files.write(self._place.said, words, within=self._place.node_root)

@@ -20,12 +20,12 @@ from trialfleet.workflows.facts.models import history
 from trialfleet.workflows.facts.models.folders import (
     LATEST,
     check_published,
-    created_of,
     display_name,
-    models_in,
+    list_models,
     other_models,
+    planning_time,
     previous_champions,
-    provenance_of,
+    read_provenance,
 )
 
 LOCK = ".lock"
@@ -71,8 +71,8 @@ def reason_not_newest(published: Path, as_of: datetime) -> str | None:
 
 def _which_is_newer(newer: Path, older: Path) -> tuple[Path, str]:
     """Return one of the two models, and why it is newer or older, such as `is of a later day`."""
-    day, before = (provenance_of(model).get("date") for model in (newer, older))
-    planned, planned_before = created_of(newer), created_of(older)
+    day, before = (read_provenance(model).get("date") for model in (newer, older))
+    planned, planned_before = planning_time(newer), planning_time(older)
     if day and before and day != before:
         model, which, its_day = newer, "a later", day
     elif before and planned and planned_before and planned < planned_before:
@@ -92,7 +92,7 @@ def promote(model: Path, why: str = "") -> str | None:
     place = check_published(model)
     with models_lock(place.parent):
         link = place.parent / LATEST
-        previous = history.target_of(link)
+        previous = history.current_run(link)
         _switch(link, place.name, "promote", why)
     return previous
 
@@ -115,7 +115,7 @@ def rollback(models_folder: Path, to: str | None = None, why: str = "") -> tuple
     """
     with models_lock(models_folder):
         link = models_folder / LATEST
-        current = history.target_of(link)
+        current = history.current_run(link)
         if current is None:
             raise InputError(
                 f"{str(models_folder)!r} has no link {LATEST}: there is no model to roll back"
@@ -126,8 +126,8 @@ def rollback(models_folder: Path, to: str | None = None, why: str = "") -> tuple
 
 
 def _named(models_folder: Path, run: str) -> str:
-    if provenance_of(models_folder / run).get("run") != run:
-        there = ", ".join(model.name for model in models_in(models_folder)) or "none"
+    if read_provenance(models_folder / run).get("run") != run:
+        there = ", ".join(model.name for model in list_models(models_folder)) or "none"
         raise InputError(
             f"{display_name(models_folder)} has no model of the run {run!r}; there are: {there}"
         )
@@ -137,7 +137,7 @@ def _named(models_folder: Path, run: str) -> str:
 def _previous(models_folder: Path, current: str) -> str:
     there = previous_champions(models_folder)
     if not there:
-        others = [model.name for model in models_in(models_folder) if model.name != current]
+        others = [model.name for model in list_models(models_folder) if model.name != current]
         more = f"; name another with --to: {', '.join(others)}" if others else ""
         raise InputError(
             f"{display_name(models_folder)}: there is no previous model before {current}{more}"
@@ -148,7 +148,7 @@ def _previous(models_folder: Path, current: str) -> str:
 def _switch(link: Path, run: str, by: str, why: str = "") -> None:
     if link.is_dir() and not link.is_symlink():
         raise InputError(f"{str(link)!r} is a folder and must be a link: move the folder away")
-    if history.target_of(link) != run:
+    if history.current_run(link) != run:
         history.note(link, run, by, why=why)
         point(link, run)
 

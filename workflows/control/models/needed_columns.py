@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from trialfleet.errors import InputError
 from trialfleet.files import object_or_empty, read_json
-from trialfleet.workflows.facts.models.folders import champion_of, models_folder_of
+from trialfleet.workflows.facts.models.folders import find_champion, region_models_folder
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.spec import Study
 
@@ -27,7 +27,7 @@ def lacking(study: Study, used: Mapping[str, Collection[str]]) -> Iterator[Lacki
         return
     for region, columns in used.items():
         try:
-            champion = champion_of(models_folder_of(study, region_slug(region)), study.name)
+            champion = find_champion(region_models_folder(study, region_slug(region)), study.name)
         except InputError:  # the publication reports this
             continue
         missing = [name for name in _needed(champion) if name not in columns]

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from trialfleet.files import sync
 from trialfleet.workflows.facts.models import history
-from trialfleet.workflows.facts.models.approval import awaiting
+from trialfleet.workflows.facts.models.approval import read_awaiting
 from trialfleet.workflows.facts.models.folders import (
     LATEST,
-    as_of_model,
-    models_in,
+    list_models,
+    model_time,
     previous_champions,
 )
 from trialfleet.workflows.study.export import Keep
@@ -38,7 +38,7 @@ def superfluous(
 
 def indispensable(models_folder: Path) -> set[str]:
     """Return the runs of the current and the previous model, and of one that waits for approval."""
-    current, waits = history.target_of(models_folder / LATEST), awaiting(models_folder)
+    current, waits = history.current_run(models_folder / LATEST), read_awaiting(models_folder)
     others = [waits.run] if waits else []
     return {run for run in (current, *previous_champions(models_folder)[-1:], *others) if run}
 
@@ -65,6 +65,6 @@ def remove_superfluous(
 def _ages(models_folder: Path) -> dict[str, datetime]:
     return {
         model.name: as_of
-        for model in models_in(models_folder)
-        if not model.is_symlink() and (as_of := as_of_model(model)) is not None
+        for model in list_models(models_folder)
+        if not model.is_symlink() and (as_of := model_time(model)) is not None
     }

@@ -18,7 +18,7 @@ from trialfleet.files import shell_quoted_anywhere
 from trialfleet.workflows.facts.journal.event import Event, event_id
 from trialfleet.workflows.facts.models.approval import promote_command
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.runs.causes import kind_of
+from trialfleet.workflows.facts.runs.causes import error_kind
 from trialfleet.workflows.facts.runs.spending import scaling_notes
 from trialfleet.workflows.formatting import in_one_line, result_text, usd
 from trialfleet.workflows.rules.states import RunState, Stage
@@ -97,13 +97,15 @@ class RunEvents:
             f"To resume: trialfleet resume {shell_quoted_anywhere(self._folder.root)}",
         ]
         text = "\n".join(filter(None, lines))
-        what, same = f"failed: {why}", kind_of(why)
+        what, same = f"failed: {why}", error_kind(why)
         return self._event("region-failed", what, text, same=same, region=region)
 
     def _of_jobs(self, status: RunStatus) -> Iterator[Event]:
         """Yield an event for each kind of hopeless trial, and one if much work was lost."""
         text = f"More: trialfleet why --run {shell_quoted_anywhere(self._folder.root)}"
-        for cause, trouble in {kind_of(each.cause): each for each in status.job_troubles}.items():
+        for cause, trouble in {
+            error_kind(each.cause): each for each in status.job_troubles
+        }.items():
             data = {"node": trouble.node, "machine": trouble.machine, "log": trouble.log}
             yield self._event("attention", str(trouble), text, same=cause, data=data)
         if status.work.is_much_lost:
@@ -186,7 +188,7 @@ class RunEvents:
 
     def _lasting(self, kind: EventKind, troubles: Iterable[str]) -> Iterator[Event]:
         now = time.monotonic()
-        kinds = {kind_of(trouble): trouble for trouble in troubles}
+        kinds = {error_kind(trouble): trouble for trouble in troubles}
         keys = {(kind, each) for each in kinds}
         self._since = {
             key: since for key, since in self._since.items() if key[0] != kind or key in keys
@@ -198,7 +200,7 @@ class RunEvents:
 
     def _attention(self, trouble: str, kind: EventKind = "attention") -> Event:
         text = f"More: trialfleet status {shell_quoted_anywhere(self._folder.root)}"
-        return self._event(kind, trouble, text, same=kind_of(trouble))
+        return self._event(kind, trouble, text, same=error_kind(trouble))
 
     def _end(self, status: RunStatus) -> Event:
         good = sum(region.stage.is_good for region in status.regions)

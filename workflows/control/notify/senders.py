@@ -25,7 +25,7 @@ from trialfleet.workflows.facts.journal.event import (
     MOST_SHOWN,
     Event,
     cut_at_a_line,
-    unshown,
+    omitted_events,
 )
 from trialfleet.workflows.formatting import in_one_line
 from trialfleet.workflows.study.notify import Channel, Mail, Webhook, address_problem
@@ -182,7 +182,7 @@ def message_of(mail: Mail, events: Sequence[Event]) -> EmailMessage:
         "\n".join(filter(None, [event.title, "", cut_at_a_line(event.text, _MOST_TEXT)]))
         for event in events[:MOST_SHOWN]
     ]
-    message.set_content("\n\n".join([*parts, *unshown(events)]) + "\n")
+    message.set_content("\n\n".join([*parts, *omitted_events(events)]) + "\n")
     return message
 
 

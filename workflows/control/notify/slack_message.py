@@ -13,7 +13,7 @@ from trialfleet.workflows.facts.journal.event import (
     MOST_SHOWN,
     Event,
     more_lines,
-    unshown,
+    omitted_events,
 )
 from trialfleet.workflows.formatting import in_one_line
 
@@ -38,14 +38,14 @@ def slack_text(events: Sequence[Event]) -> str:
     shown = events[:MOST_SHOWN]
     size = min(SECTION, _TEXT // len(shown))
     parts = [text for event in shown for text in _of_event(event, 1, size)]
-    return "\n".join([*parts, *unshown(events)])
+    return "\n".join([*parts, *omitted_events(events)])
 
 
 def _sections(events: Sequence[Event]) -> Iterator[str]:
     shown = events[:MOST_SHOWN]
     for event in shown:
         yield from _of_event(event, (SECTIONS - 1) // len(shown), SECTION)
-    yield from unshown(events)
+    yield from omitted_events(events)
 
 
 def _of_event(event: Event, most: int, size: int) -> Iterator[str]:

@@ -109,7 +109,7 @@ def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> 
         gate={"name": region.gate, "folder": files.gate.root} if region.gated else None,
         publish=region.publish,
         publish_retries=PUBLISH_RETRIES,
-        tuned=region.tuned,
+        tuned=region.tuned_node,
         publishes=region.publishes,
         gang=region.gangs,
     )

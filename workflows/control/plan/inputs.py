@@ -15,11 +15,11 @@ from typing import Any
 
 from trialfleet.errors import InputError, first_of
 from trialfleet.files import read_record, write_json
-from trialfleet.workflows.checksums import Checksums, Entries, FileState, files_of
+from trialfleet.workflows.checksums import Checksums, Entries, FileState, list_files
 from trialfleet.workflows.control.plan.fetching import UnreachableError, identity_of
 from trialfleet.workflows.facts.record_shapes import Inputs, InputsChanged
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
-from trialfleet.workflows.facts.run_folder.table_findings import source_of_table, warnings_of
+from trialfleet.workflows.facts.run_folder.table_findings import read_warnings, source_of_table
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.image import is_sif
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study
@@ -44,7 +44,7 @@ def sif_of(study: Study) -> list[Path]:
 def freeze_code(folder: RunFolder, source: Mapping[str, Any], image: Iterable[Path]) -> None:
     """Record sizes, times and checksums of a run's code and image, and the study's `source`."""
     checksums = Checksums(folder.checksums, AT_ONCE)
-    files = [folder.agent, *files_of(folder.code), *image]
+    files = [folder.agent, *list_files(folder.code), *image]
     entries = [checksums.entry(file) for file in files]
     _write(folder, folder.inputs, entries, [str(folder.code)], source=source)
 
@@ -58,7 +58,7 @@ def freeze_data(folder: RunFolder, study: Study) -> None:
         urls = [place for place in own if place.startswith(URL_PREFIXES)]
         entries: Entries = [{"url": url, **objects.get(url, {})} for url in urls]
         try:
-            files = [file for place in own if place not in urls for file in files_of(Path(place))]
+            files = [file for place in own if place not in urls for file in list_files(Path(place))]
             entries += [checksums.entry(file) for file in files]
         except OSError as error:
             raise InputError(f"region {region!r}: its data can't be read: {error}") from error
@@ -92,7 +92,7 @@ def trained_on(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
         "code": [_described(entry, names) for entry in code],
         **({"source": of_run["source"]} if of_run.get("source") else {}),
         **({"changed": noted["reason"]} if names else {}),
-        **({"checks": warned} if (warned := warnings_of(files)) else {}),
+        **({"checks": warned} if (warned := read_warnings(files)) else {}),
     }
 
 
@@ -120,7 +120,7 @@ def _name(folder: RunFolder, path: Path) -> str:
 def _changed(folder: RunFolder, frozen: Mapping[str, Any]) -> list[str]:
     then = {e["path"]: _state_in(e) for e in frozen["files"] if "path" in e}
     places = [folder.root / place for place in frozen["folders"]]
-    new = (_name(folder, file) for place in places for file in files_of(place))
+    new = (_name(folder, file) for place in places for file in list_files(place))
     return [
         name
         for name in dict.fromkeys([*then, *new])
@@ -134,7 +134,7 @@ def _state_in(entry: Mapping[str, Any]) -> FileState:
 
 def _is_in_state(path: Path, then: FileState | None) -> bool:
     try:
-        return FileState.of_file(path) == then
+        return FileState.from_file(path) == then
     except OSError:
         return False
 

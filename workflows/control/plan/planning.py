@@ -31,7 +31,7 @@ from trialfleet.workflows.control.plan.source import source_of
 from trialfleet.workflows.facts.disk_space import lack_of_space
 from trialfleet.workflows.facts.models.folders import LATEST
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import StudyGraph, graph_of
+from trialfleet.workflows.facts.run_folder.graph import StudyGraph, build_graph
 from trialfleet.workflows.run_place import usable_place
 from trialfleet.workflows.study.checks import transferable
 from trialfleet.workflows.study.daily import RunsDay
@@ -97,7 +97,7 @@ def write_plan(
     for region in study.region_table:
         _check_sandbox(region, [*code, *sif_of(study), *map(Path, study.data_of(region))], own)
     _check_settings(study)
-    graph = graph_of(study)
+    graph = build_graph(study)
     if published := published_already(study, run):
         raise InputError(
             f"run id {run!r}: {str(published)!r} was published by another run of that id; "

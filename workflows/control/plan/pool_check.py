@@ -16,7 +16,7 @@ from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.facts.dagman import access_point
 from trialfleet.workflows.facts.dagman.pool_slots import pool_slots
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import autoscale_of, graph_of
+from trialfleet.workflows.facts.run_folder.graph import autoscale_mode, build_graph
 from trialfleet.workflows.rules.slot_matching import Prospects, prospects
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.regions import gangs_of
@@ -91,7 +91,7 @@ def check_pool(folder: RunFolder) -> PoolCheck:
         trouble = f"not compared with the pool: {error}"
         return PoolCheck(prospects=None, has_fleet=study.fleet is not None, troubles=(trouble,))
     held = None
-    if not found.fit and autoscale_of(study) != "off":
+    if not found.fit and autoscale_mode(study) != "off":
         try:
             held = _held(study, job)
         except (FleetError, InputError) as error:
@@ -117,7 +117,7 @@ def _held(study: Study, job: ClassAd) -> SuitableTypes | None:
 
 def trial_ad(folder: RunFolder, run: str, study: Study) -> ClassAd:
     """Return the ClassAd of a trial's job; PoolError if condor_submit refuses or can't be run."""
-    region = graph_of(study).regions[0]
+    region = build_graph(study).regions[0]
     node = region.trial_nodes[0]
     place = folder.region(region.slug).trial(node)
     order = TrialOrder(region=region.name, node=node, trial=0, mode="tune", seed=0, params={})

@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 
 from trialfleet.files import unless_damaged
-from trialfleet.workflows.facts.models.folders import LATEST, models_folder_of
+from trialfleet.workflows.facts.models.folders import LATEST, region_models_folder
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.spec import Study
@@ -49,7 +49,9 @@ def published_already(study: Study, run: str) -> Path | None:
     """Return the folder of a model that a run with this id has published; None if there is none."""
     if not study.publishes:
         return None
-    places = (models_folder_of(study, region_slug(region)) / run for region in study.region_table)
+    places = (
+        region_models_folder(study, region_slug(region)) / run for region in study.region_table
+    )
     return next((place for place in places if place.exists()), None)
 
 

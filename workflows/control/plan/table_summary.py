@@ -11,7 +11,7 @@ from typing import Any
 from trialfleet.errors import first_of
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.table_findings import checks_in, found_in
+from trialfleet.workflows.facts.run_folder.table_findings import read_checks, read_description
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.rules.day_checks import FEWEST_DAYS
 
@@ -31,13 +31,13 @@ Checked = dict[str, Any]
 
 def tables_of(folder: RunFolder, regions: Sequence[str]) -> dict[str, Table]:
     """Return the descriptions of the regions' tables, by region, where there is a table."""
-    found = {name: found_in(folder.region(region_slug(name))) for name in regions}
+    found = {name: read_description(folder.region(region_slug(name))) for name in regions}
     return {name: table for name, table in found.items() if table is not None}
 
 
 def checks_of(folder: RunFolder, regions: Sequence[str]) -> dict[str, Checked]:
     """Return the results of the regions' table checks, by region, where there were checks."""
-    found = {name: checks_in(folder.region(region_slug(name))) for name in regions}
+    found = {name: read_checks(folder.region(region_slug(name))) for name in regions}
     return {name: checked for name, checked in found.items() if checked is not None}
 
 

@@ -21,11 +21,11 @@ from trialfleet.files import shell_quoted, write_json
 from trialfleet.nodes.tabular.settings import GAINS, METRICS, metrics_of
 from trialfleet.nodes.tabular.table import Table, read_table, save_table
 from trialfleet.spelling import nearest
-from trialfleet.workflows.checksums import FileState, sha256_of
+from trialfleet.workflows.checksums import FileState, compute_sha256
 from trialfleet.workflows.control.plan.day_checks import DayChecks
 from trialfleet.workflows.control.plan.fetching import UnreachableError, fetched
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
-from trialfleet.workflows.facts.run_folder.table_findings import found_in
+from trialfleet.workflows.facts.run_folder.table_findings import read_description
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.paths import Problem, UnusableStudyError
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study
@@ -165,10 +165,10 @@ def _examine(
     study: Study, path: Path, form: str, files: RegionFolder
 ) -> tuple[dict[str, Any], Table, Description]:
     """Return a file's checksum and size, its table, and a description; save a new table.npz."""
-    before = FileState.of_file(path) if path.is_file() else None
+    before = FileState.from_file(path) if path.is_file() else None
     if before is None:
         raise TableError("is not a file; trainer: tabular reads one file per region")
-    checksum = sha256_of(path)
+    checksum = compute_sha256(path)
     if form == "npz":
         table = _examine_npz(study, path)
         found = describe(table)
@@ -176,7 +176,7 @@ def _examine(
         options = study.table or TableOptions()
         table, found = build_table(read_rows(path, form), study.target, options, study.seed)
         save_table(files.table, table, compressed=False)
-    if FileState.of_file(path) != before:
+    if FileState.from_file(path) != before:
         raise TableError("changed while it was read; plan again once it is complete")
     return {"sha256": checksum, "bytes": before.bytes}, table, found
 
@@ -249,7 +249,7 @@ def _target(found: Description) -> str:
 def _disagreements(folder: RunFolder, regions: list[str]) -> Iterator[Problem]:
     tasks: dict[str, list[str]] = {}
     for region in regions:
-        found = found_in(folder.region(region_slug(region)))
+        found = read_description(folder.region(region_slug(region)))
         if found:
             tasks.setdefault(found["task"], []).append(region)
     if len(tasks) > 1:

@@ -14,7 +14,7 @@ from trialfleet.errors import PoolError
 from trialfleet.infra.pool import schedd
 from trialfleet.workflows.control.run.check_progress import waits_for
 from trialfleet.workflows.facts.dagman import job_queue
-from trialfleet.workflows.facts.jobs.executions import events_of
+from trialfleet.workflows.facts.jobs.executions import read_events
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
 _POLL = 0.2  # seconds
@@ -55,7 +55,7 @@ def run_job(
 
 @contextmanager
 def _submitted(folder: RunFolder, place: TrialFolder, node: str) -> Iterator[None]:
-    own = f'{job_queue.of_run(folder)} && TrialfleetNode == "{node}"'
+    own = f'{job_queue.run_constraint(folder)} && TrialfleetNode == "{node}"'
     over = "trialfleet's check is over"
     schedd.act("Remove", own, over)  # left by a killed check
     try:
@@ -88,7 +88,7 @@ def _watch(
     waited, slot, seen = True, "", 0
     while time.monotonic() < deadline:
         with postponed():
-            events = events_of(place.log)
+            events = read_events(place.log)
         for event in events[seen:]:
             kind = event.type.name
             if kind == "EXECUTE":

@@ -23,7 +23,7 @@ from trialfleet.workflows.control.plan.trial_files import Mode, TrialFiles, Tria
 from trialfleet.workflows.control.run.check_job import Watched, run_job
 from trialfleet.workflows.facts.models.verdict import CHALLENGER, CHAMPION
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, StudyGraph, graph_of
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph, StudyGraph, build_graph
 from trialfleet.workflows.formatting import result_text
 from trialfleet.workflows.rules.gate_decision import rule_of
 from trialfleet.workflows.rules.region_state import NO_MODEL
@@ -130,7 +130,7 @@ def check(
         PoolError: HTCondor is unreachable or refuses a job.
     """
     frozen = load_frozen(folder.study)
-    graph = _region_of(graph_of(frozen.study), region)
+    graph = _region_of(build_graph(frozen.study), region)
     use(connect())
     shutil.rmtree(folder.check.root, ignore_errors=True)  # files of a previous check
     order = first_order(frozen.study, graph)

@@ -19,9 +19,9 @@ from trialfleet.workflows.control.run.plan_estimate import costs_before
 from trialfleet.workflows.control.run.previous_runs import previous_tasks
 from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import autoscale_of
+from trialfleet.workflows.facts.run_folder.graph import autoscale_mode
 from trialfleet.workflows.rules import resource_limits
-from trialfleet.workflows.run_place import warning_about
+from trialfleet.workflows.run_place import place_warning
 from trialfleet.workflows.study.daily import DATE, RunsDay
 from trialfleet.workflows.study.error_lines import errors_with_lines, places_of
 from trialfleet.workflows.study.loading import load_dated, load_whole
@@ -102,7 +102,7 @@ def _plan(
         folder = write(study, run=run, out=place or default_folder(study, run))
     else:
         folder = _write_claimed(study, place, write)
-    if notice and (warning := warning_about(folder.root)):
+    if notice and (warning := place_warning(folder.root)):
         notice(warning)
     return Run(folder.root)
 
@@ -136,7 +136,7 @@ def _check_export(study: Study) -> None:
 
 
 def _aws_environment(study: Study) -> AwsEnvironment | None:
-    if study.fleet is None or autoscale_of(study) == "off":
+    if study.fleet is None or autoscale_mode(study) == "off":
         return None
     from trialfleet.infra.fleet.aws import account
 

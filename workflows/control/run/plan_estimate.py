@@ -15,7 +15,7 @@ from trialfleet.infra.fleet.scaling.last_report import read_report
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.facts.jobs.job_log import read_executions
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.facts.runs.job_costs import noted_job
 from trialfleet.workflows.facts.runs.lookup import FoundRun, runs_here
 from trialfleet.workflows.status.reader import StatusReader, open_run
@@ -59,7 +59,7 @@ def estimate(study: Study, concurrency: int) -> Estimate | None:
     known = [seconds for run in runs for seconds in _seconds(run.complete)]
     if not known:
         return None
-    regions = graph_of(study).regions
+    regions = build_graph(study).regions
     each = median(known)
     fulls = [seconds for run in runs for seconds in _walls(run.fulls)]
     gates = [seconds for run in runs for seconds in _walls(run.gates)]
@@ -111,7 +111,7 @@ def estimate_cost(study: Study) -> CostEstimate | None:
     overheads = [run.overhead for run in runs if run.overhead is not None]
     trial, full = fmean(trials), fmean(fulls) if fulls else None
     overhead = median(overheads) if overheads and study.fleet else None
-    regions = graph_of(study).regions
+    regions = build_graph(study).regions
     jobs = sum(region.trials for region in regions) * trial
     jobs += len(regions) * (trial if full is None else full) if study.publishes else 0.0
     return CostEstimate(
@@ -199,7 +199,7 @@ def _read(found: FoundRun, study: str) -> _RunBefore | None:
     complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
     if not complete:
         return None
-    files = [folder.region(region.slug) for region in graph_of(its_study).regions]
+    files = [folder.region(region.slug) for region in build_graph(its_study).regions]
     return _RunBefore(
         folder=folder,
         complete=complete,

@@ -14,7 +14,13 @@ from pathlib import Path
 
 from trialfleet.errors import InputError, OptimizerError, TrialfleetError
 from trialfleet.workflows.facts.journal.folder import DailyFolder
-from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome, latest_of
+from trialfleet.workflows.facts.journal.journal import (
+    Attempt,
+    Ending,
+    Journal,
+    Outcome,
+    latest_outcomes,
+)
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.states import RunState
 from trialfleet.workflows.status.reader import StatusReader, open_run
@@ -55,7 +61,7 @@ def _failed_with_runs(journal: Journal) -> dict[tuple[date, str], list[Outcome]]
     """Return the failed outcomes by day and run, except of regions that have an open attempt."""
     outcomes = journal.outcomes()
     open_now = {(a.date, r) for a in journal.attempts() if a.ended is None for r in a.regions}
-    failed = {key for key, one in latest_of(outcomes).items() if one.ending is Ending.FAILED}
+    failed = {key for key, one in latest_outcomes(outcomes).items() if one.ending is Ending.FAILED}
     found: dict[tuple[date, str], dict[str, Outcome]] = defaultdict(dict)
     for one in outcomes:  # if a region failed twice in a run, the last counts
         if one.run is not None and (one.date, one.region) in failed - open_now:

@@ -22,7 +22,7 @@ from trialfleet.workflows.control.plan.pool_check import PoolCheck, check_pool
 from trialfleet.workflows.control.run.reopening import reopen_day_of
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.facts.runs.storage import check_ours
 from trialfleet.workflows.rules.states import RunState, TrialState
 from trialfleet.workflows.status.best_settings import BestSettings, best_of
@@ -285,7 +285,7 @@ class Run:
             near = did_you_mean(region, names)
             raise InputError(f"no region {region!r} in this run{near}; regions: {', '.join(names)}")
         study = self.study
-        chosen = [each for each in graph_of(study).regions if region in {None, each.name}]
+        chosen = [each for each in build_graph(study).regions if region in {None, each.name}]
         stored = {each.name: self._reader.trials(each.name) for each in chosen}
         unfinished: Mapping[str, Mapping[str, TrialState]] = {}
         if not all(trial.state.is_finished() for trials in stored.values() for trial in trials):

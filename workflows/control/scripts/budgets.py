@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from trialfleet.errors import TrialfleetError
 from trialfleet.optimizer.may_begin import UsdBudget
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
-from trialfleet.workflows.facts.jobs.job_log import total
+from trialfleet.workflows.facts.jobs.job_log import total_cost
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.frozen_head import read_head
-from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.facts.runs.job_costs import between_stays, end_stays, trial_stays
 from trialfleet.workflows.rules.budget import Expected, Spending, expected_of, usd_budget
 from trialfleet.workflows.status.run_trials import RunTrials
@@ -118,7 +118,7 @@ class _OtherRun:
         now = time.time() if is_under_way else None
         known = [
             region_spending(self._folder.region(r.slug), found[r.name], study, now)
-            for r in graph_of(study).regions
+            for r in build_graph(study).regions
         ]
         return known if is_under_way else [each.ended() for each in known]
 
@@ -138,12 +138,14 @@ def region_spending(
         trials=tuple(
             usd
             for trial, stays in costs.values()
-            if trial.state.is_finished() and (usd := total(stays)) is not None
+            if trial.state.is_finished() and (usd := total_cost(stays)) is not None
         ),
         under_way=tuple(
-            total(stays) or 0.0 for trial, stays in costs.values() if not trial.state.is_finished()
+            total_cost(stays) or 0.0
+            for trial, stays in costs.values()
+            if not trial.state.is_finished()
         ),
-        full=total(full) if full else None,
+        full=total_cost(full) if full else None,
         full_is_over=files.is_done or files.stopped.exists() or not study.publishes,
-        others=(total(gate) or 0.0) + (total(between) or 0.0),
+        others=(total_cost(gate) or 0.0) + (total_cost(between) or 0.0),
     )

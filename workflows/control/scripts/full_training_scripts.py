@@ -13,14 +13,14 @@ from trialfleet.optimizer.region_types import Assignment, Complete, OutOfMoney
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.control.plan.inputs import inputs_of
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
-from trialfleet.workflows.facts.dagman.failing import DATA_UNREADABLE, words_of
+from trialfleet.workflows.facts.dagman.failing import DATA_UNREADABLE, one_line_message
 from trialfleet.workflows.facts.jobs.agent_messages import Turn
 from trialfleet.workflows.facts.jobs.current import end_place, in_lane
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.runs import spending
-from trialfleet.workflows.facts.runs.causes import log_hint, log_of, noted_failures
-from trialfleet.workflows.facts.runs.region_records import noted
+from trialfleet.workflows.facts.runs.causes import find_log, log_hint, noted_failures
+from trialfleet.workflows.facts.runs.region_records import read_note
 from trialfleet.workflows.rules.region_state import NO_MODEL
 from trialfleet.workflows.status.attempts import node_faults
 from trialfleet.workflows.status.attempts.job_record import note_job
@@ -145,7 +145,7 @@ class FinalScripts:
                 if not place.startswith(URL_PREFIXES):
                     Path(place).stat()
         except OSError as error:
-            raise InputError(f"{DATA_UNREADABLE}: {words_of(error)}") from error
+            raise InputError(f"{DATA_UNREADABLE}: {one_line_message(error)}") from error
         self._studies.go_on(slug)
         return best
 
@@ -168,7 +168,7 @@ class FinalScripts:
         if another := Attempts(place, self._study).another(node, outcome, job):
             return another
         words = f"the full training of the best settings failed: {outcome.error}"
-        return self._studies.stop(slug, f"{words}{log_hint(log_of(place))}")
+        return self._studies.stop(slug, f"{words}{log_hint(find_log(place))}")
 
     def conclude(self, slug: str, node: str) -> Reply:
         """Record the best settings as the result of a region whose study publishes no models."""
@@ -185,7 +185,7 @@ class FinalScripts:
             return self._studies.stop(slug, stopped.reason)
         if best := study.best():
             return best
-        over = self._studies.over() or noted(self._folder.region(slug).spent, "reason") or ""
+        over = self._studies.over() or read_note(self._folder.region(slug).spent, "reason") or ""
         why = f"no trial completed, so there are no best settings: {over}"
         return self._studies.stop(slug, why.removesuffix(": "))
 

@@ -24,8 +24,12 @@ from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.control.scripts.publish import check_model
 from trialfleet.workflows.facts.jobs.agent_messages import Turn
 from trialfleet.workflows.facts.jobs.current import end_place, in_lane
-from trialfleet.workflows.facts.models.card import verdict_of
-from trialfleet.workflows.facts.models.folders import champion_of, models_folder_of, provenance_of
+from trialfleet.workflows.facts.models.card import read_model_verdict
+from trialfleet.workflows.facts.models.folders import (
+    find_champion,
+    read_provenance,
+    region_models_folder,
+)
 from trialfleet.workflows.facts.models.verdict import (
     BASELINE,
     CHALLENGER,
@@ -36,7 +40,7 @@ from trialfleet.workflows.facts.models.verdict import (
 )
 from trialfleet.workflows.facts.record_shapes import Ordered
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder, TrialFolder
-from trialfleet.workflows.facts.runs.causes import log_hint, log_of
+from trialfleet.workflows.facts.runs.causes import find_log, log_hint
 from trialfleet.workflows.facts.runs.spending import read_out_of_money
 from trialfleet.workflows.rules.gate_decision import SEEN, Losses, Measured, decide, rule_of
 from trialfleet.workflows.status.attempts.outcome import (
@@ -78,10 +82,10 @@ def prepare(
     if files.published.exists() or files.verdict.exists():
         return "already decided"
     try:
-        models_folder = models_folder_of(study, slug)
-        if provenance_of(models_folder / frozen.run).get("run") == frozen.run:
+        models_folder = region_models_folder(study, slug)
+        if read_provenance(models_folder / frozen.run).get("run") == frozen.run:
             return "already published"
-        champion = champion_of(models_folder, study.name)
+        champion = find_champion(models_folder, study.name)
         if champion is None:
             why = "this study had no current model"
             return _settled(files, _unmeasured(frozen, why, promoted=True))
@@ -166,7 +170,7 @@ def outcome_of_measurement(
 def keep(frozen: FrozenStudy, files: RegionFolder, outcome: Failed | OutOfMoney) -> str:
     """Write the verdict that the current model stays because the gate's job failed; return why."""
     champion = _measured_champion(files)
-    why = f"the gate's job failed: {outcome.error}{log_hint(log_of(files.gate))}"
+    why = f"the gate's job failed: {outcome.error}{log_hint(find_log(files.gate))}"
     return _settled(files, _unmeasured(frozen, why, champion=champion))
 
 
@@ -180,7 +184,7 @@ def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | No
     if files.verdict.exists():
         return read_verdict(files.verdict)
     # a killed publication may have left the verdict in the published model
-    published = verdict_of(models_folder_of(frozen.study, slug) / frozen.run)
+    published = read_model_verdict(region_models_folder(frozen.study, slug) / frozen.run)
     found = published or _decide(frozen, files)
     _settled(files, found)
     return found
@@ -199,7 +203,7 @@ def _decide(frozen: FrozenStudy, files: RegionFolder) -> Verdict:
 
 
 def _measured_champion(files: RegionFolder) -> str | None:
-    run = provenance_of(files.gate.champion).get("run")
+    run = read_provenance(files.gate.champion).get("run")
     return None if run is None else str(run)
 
 

@@ -43,7 +43,7 @@ from trialfleet.workflows.facts.dagman.failing import (
     failing_scripts,
     note_failure,
     note_success,
-    words_of,
+    one_line_message,
 )
 from trialfleet.workflows.facts.dagman.files import read_node_status, removal
 from trialfleet.workflows.facts.dagman.recovery import is_locked, set_aside
@@ -53,7 +53,7 @@ from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane
 from trialfleet.workflows.facts.runs.causes import log_hint
-from trialfleet.workflows.facts.runs.storage import not_ours, ownership_of
+from trialfleet.workflows.facts.runs.storage import get_ownership, other_owner_error
 from trialfleet.workflows.rules.states import RunState, stage_of
 from trialfleet.workflows.status.attempts.outcome import JOB_REMOVED, JOB_UNSUBMITTED
 from trialfleet.workflows.status.attempts.retries import JobEnd
@@ -94,13 +94,13 @@ class _Script:
     def failed(self, error: Exception) -> Reply:
         """Reply to an error: repeat the script or, after `TRIES` errors, fail the region."""
         log.error("%s of %s", self._operation, self._node, exc_info=error)
-        words = words_of(error)
+        words = one_line_message(error)
         if self._note(words) < TRIES:
             return Reply(EXITS["defer"], f"{self._node}: {words}; it will be retried")
         try:
             write_json(self._files.stopped, {"reason": words, "script": self._operation})
         except OSError as full:
-            return Reply(EXITS["defer"], f"{self._node}: {words}; {words_of(full)}")
+            return Reply(EXITS["defer"], f"{self._node}: {words}; {one_line_message(full)}")
         code = EXITS["done" if self._operation == "end" else "stop"]
         return Reply(code, f"{self._node}: failed: {words}")
 
@@ -122,7 +122,7 @@ class NodeScripts:
         self._folder = folder
         self._frozen = frozen
         self._studies = RegionStudies(folder, frozen)
-        self._ownership = ownership_of(frozen, folder, self._studies.storage)
+        self._ownership = get_ownership(frozen, folder, self._studies.storage)
         self._owner: Owner | None = None  # at the last check
         self._stopping = EarlyStopping(self._studies)
         self._warm = not self._model_leads()  # the model's code is only loaded if a trial needs it
@@ -170,7 +170,9 @@ class NodeScripts:
         if operation in _BEGINNINGS and (space := self._studies.no_space()):
             return Reply(EXITS["defer"], f"{' '.join(arguments)}: {space}")
         if owner := self._other_owner():
-            return self._studies.stop(arguments[0], not_ours(self._frozen, self._folder, owner))
+            return self._studies.stop(
+                arguments[0], other_owner_error(self._frozen, self._folder, owner)
+            )
         if operation in _ENDS_OF_JOBS:
             slug, node, *numbers = arguments
             note_changes(self._folder, slug)

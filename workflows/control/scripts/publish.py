@@ -31,8 +31,8 @@ from trialfleet.workflows.facts.models.folders import (
     BESIDE,
     LATEST,
     PROVENANCE,
-    champion_of,
-    models_folder_of,
+    find_champion,
+    region_models_folder,
 )
 from trialfleet.workflows.facts.models.verdict import Verdict
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
@@ -83,7 +83,7 @@ def publish(
         OSError: the publish folder can't be written.
     """
     check_model(best.model)
-    models_folder = models_folder_of(frozen.study, slug)
+    models_folder = region_models_folder(frozen.study, slug)
     models_folder.mkdir(parents=True, exist_ok=True)
     published = models_folder / frozen.run
     with models_lock(models_folder):
@@ -126,7 +126,7 @@ def _removed(published: Path, keep: Keep | None) -> str | None:
 
 def _why_kept(published: Path, study: Study, verdict: Verdict) -> str | None:
     """Return the reason why the gate keeps the current model; None if the new model passes."""
-    champion = champion_of(published.parent, study.name)
+    champion = find_champion(published.parent, study.name)
     if champion == published:  # a person made it the latest
         return None
     if not verdict.promoted:

@@ -25,7 +25,7 @@ from trialfleet.workflows.facts.jobs.delivery import take_left
 from trialfleet.workflows.facts.jobs.job_log import last_job
 from trialfleet.workflows.facts.jobs.marks import MarkKind, note
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import EXITS, RegionGraph, graph_of
+from trialfleet.workflows.facts.run_folder.graph import EXITS, RegionGraph, build_graph
 from trialfleet.workflows.facts.runs import spending
 from trialfleet.workflows.facts.runs.storage import check_not_emptied, storage_url, study_name
 from trialfleet.workflows.status.attempts.outcome import JOB_UNSUBMITTED, NO_JOB, outcome_of
@@ -44,7 +44,7 @@ class RegionStudies:
         if not frozen.study.storage:
             check_not_emptied(folder)
         self.storage = open_storage(storage_url(folder, frozen.study))
-        self.regions = {region.slug: region for region in graph_of(frozen.study).regions}
+        self.regions = {region.slug: region for region in build_graph(frozen.study).regions}
         self.previous = read_previous(folder.previous_results)
         self._opened: dict[str, RegionStudy] = {}
         self._clock = WallClock()

@@ -26,9 +26,9 @@ from trialfleet.workflows.facts.jobs.agent_messages import is_answered, read_ord
 from trialfleet.workflows.facts.jobs.job_log import first_failure, last_job
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
-from trialfleet.workflows.facts.run_folder.trial_names import is_lane, is_trial, range_of
+from trialfleet.workflows.facts.run_folder.trial_names import is_lane, is_trial, parse_trial_range
 from trialfleet.workflows.facts.runs import spending
-from trialfleet.workflows.facts.runs.region_records import noted
+from trialfleet.workflows.facts.runs.region_records import read_note
 from trialfleet.workflows.rules.region_state import GAVE_UP
 from trialfleet.workflows.status.attempts import node_faults
 from trialfleet.workflows.status.attempts.giving_up import reason_to_abandon
@@ -146,7 +146,13 @@ class TrialScripts:
             return self._after(slug, node)
         place = self._folder.region(slug).trial(name)
         said, order = read_said(place), read_order(place)
-        if order and order.code and said and said.tells_of(name) and is_answered(said, order):
+        if (
+            order
+            and order.code
+            and said
+            and said.reports_end_of_trial(name)
+            and is_answered(said, order)
+        ):
             if job.retry < job.most:  # the agent exited because the trial had failed
                 return Reply(EXITS["retry"], order.why)
             return self._tell(slug, name, Failed(error=order.why, final=True), {})
@@ -232,14 +238,14 @@ class TrialScripts:
         if stopped := study.stopped():
             return self._studies.stop(slug, stopped.reason)
         if files.stopped.exists():
-            return self._studies.stop(slug, noted(files.stopped, "reason") or "")
+            return self._studies.stop(slug, read_note(files.stopped, "reason") or "")
         if isinstance(self._next(slug, node), Refused):
             return Reply(EXITS["done"], f"{node}: its trials are recorded")
         return Reply(EXITS["retry"], f"{node}: continues in another job")
 
     def unfinished(self, slug: str, node: str, beside: str | None = None) -> str | None:
         """Return a DAG node's first trial, except `beside`, that has parameters but no result."""
-        running, own = self._studies.of_region(slug).running(), range_of(node)
+        running, own = self._studies.of_region(slug).running(), parse_trial_range(node)
         return next((name for name in running if own.has(name) and name != beside), None)
 
     def _told_to_stop(self, place: TrialFolder) -> StoppedEarly | None:

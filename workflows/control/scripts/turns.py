@@ -22,7 +22,7 @@ from trialfleet.workflows.control.scripts.gate_scripts import GateScripts
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies, note_ended
 from trialfleet.workflows.control.scripts.trial_scripts import TrialScripts
 from trialfleet.workflows.facts.jobs.agent_messages import Said, is_answered, read_order, read_said
-from trialfleet.workflows.facts.jobs.current import in_lane, trained_by
+from trialfleet.workflows.facts.jobs.current import find_trained_trial, in_lane
 from trialfleet.workflows.facts.jobs.marks import MarkKind, note
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
@@ -65,7 +65,7 @@ class Turns:
         for slug, region in self._studies.regions.items():
             if self._studies.folder.region(slug).is_done:
                 continue
-            for node in (*region.trial_nodes, *region.ends):
+            for node in (*region.trial_nodes, *region.end_nodes):
                 if not is_trial(node) or self._trials.unfinished(slug, node):
                     self.watch(slug, node)
         self._later = dict.fromkeys((*self._watched.values(), *self._unwatched), 0.0)
@@ -245,7 +245,11 @@ class Turns:
         own = self._place(slug, node)
         if name in {"", own.root.name}:
             return own
-        return trained_by(self._studies.folder.region(slug), node, name) if is_lane(node) else None
+        return (
+            find_trained_trial(self._studies.folder.region(slug), node, name)
+            if is_lane(node)
+            else None
+        )
 
     def _place(self, slug: str, name: str) -> TrialFolder:
-        return self._studies.folder.region(slug).of_node(name)
+        return self._studies.folder.region(slug).node_folder(name)

@@ -108,7 +108,7 @@ class QueuedRun:
 
 def look_up(folder: RunFolder) -> QueuedRun:
     """Return a run's jobs that are in the queue."""
-    ads = schedd.query(of_run(folder), [*PROJECTION, *SLOT_OF_JOB.values(), "ProcId"])
+    ads = schedd.query(run_constraint(folder), [*PROJECTION, *SLOT_OF_JOB.values(), "ProcId"])
     dags = [ad for ad in ads if is_dagman(ad)]
     roots = [ad for ad in dags if "DAGManJobId" not in ad]
     trials = [ad for ad in ads if "TrialfleetNode" in ad]
@@ -130,7 +130,7 @@ def look_up(folder: RunFolder) -> QueuedRun:
     )
 
 
-def of_run(folder: RunFolder) -> str:
+def run_constraint(folder: RunFolder) -> str:
     """Return the ClassAd constraint that selects a run's jobs."""
     return f"TrialfleetFolder =?= {classad_string(folder.root)}"
 
@@ -140,7 +140,7 @@ def one_idle(folder: RunFolder, node: str | None = None) -> Any:
 
     If `node` is given, only the jobs of this DAG node count.
     """
-    waits = f"{of_run(folder)} && {WAITS} && TrialfleetMode =!= undefined"
+    waits = f"{run_constraint(folder)} && {WAITS} && TrialfleetMode =!= undefined"
     return one_job(waits + (f" && TrialfleetNode == {classad_string(node)}" if node else ""))
 
 
@@ -171,13 +171,13 @@ def submit(files: DagFiles) -> str:
     with schedd.reach(f"HTCondor refused {str(files.dag)!r}") as reached:
         import htcondor2
 
-        with _quiet():
+        with _discard_output():
             description = htcondor2.Submit.from_dag(str(files.dag), options)
         description["initialdir"] = str(files.dag.parent)  # as if submitted in it by hand
         return f"{reached.submit(description).cluster()}.0"
 
 
-def hand_over(description: str) -> str:
+def submit_job(description: str) -> str:
     """Submit the job that `description`, the text of a submit file, describes; return its id."""
     with schedd.reach("HTCondor refused a job") as reached:
         import htcondor2
@@ -186,7 +186,7 @@ def hand_over(description: str) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _discard_output() -> Iterator[None]:
     """Discard what HTCondor's Python bindings print, because only the caller may use stdout."""
     sys.stdout.flush()
     kept = os.dup(1)

@@ -43,7 +43,7 @@ class Ended:
             code=int(plain.get("code") or 0),
             cpu_seconds=_number(plain.get("cpu_seconds")),
             memory_mb=_number(plain.get("memory_mb")),
-            over=_one_of(Over, plain["over"]) if plain.get("over") else None,
+            over=_check_choice(Over, plain["over"]) if plain.get("over") else None,
         )
 
 
@@ -68,7 +68,7 @@ class Said:
     wants: bool
     time: float
 
-    def tells_of(self, name: str) -> bool:
+    def reports_end_of_trial(self, name: str) -> bool:
         """Return whether the message reports the end of the trial `name`."""
         return self.say == "ended" and self.trial == name
 
@@ -80,7 +80,7 @@ def read_said(place: TrialFolder) -> Said | None:
         return Said(
             job=str(plain["job"]),
             turn=Turn(str(plain["token"]), int(plain["turn"])),
-            say=_one_of(Say, EARLIER_SAY.get(plain["say"], plain["say"])),
+            say=_check_choice(Say, EARLIER_SAY.get(plain["say"], plain["say"])),
             trial=str(plain.get("trial") or ""),
             ended=Ended.from_json(plain),
             wants=plain.get("wants") is not False,
@@ -99,7 +99,7 @@ def read_ended(place: TrialFolder) -> Ended | None:
         return Ended.from_json(job_files.read_json(place.ended, job_files.MOST_AGENT, place.root))
     except _NONE:
         said = read_said(place)
-        return said.ended if said and said.tells_of(place.root.name) else None
+        return said.ended if said and said.reports_end_of_trial(place.root.name) else None
 
 
 def read_order(place: TrialFolder) -> Order | None:
@@ -123,7 +123,7 @@ def is_answered(said: Said, order: Order) -> bool:
     return said.turn == Turn(order.token, order.turn)
 
 
-def asked_since(place: TrialFolder) -> float | None:
+def question_time(place: TrialFolder) -> float | None:
     """Return since when a job's agent waits for an answer, in Unix seconds; None if it doesn't."""
     if job_files.stamp_of(place.said)[1] <= job_files.stamp_of(place.order)[1]:
         return None
@@ -133,7 +133,7 @@ def asked_since(place: TrialFolder) -> float | None:
     return said.time if said.say in {"ask", "ended"} else None
 
 
-def _one_of(kind: Any, value: object) -> Any:
+def _check_choice(kind: Any, value: object) -> Any:
     if value not in get_args(kind):
         raise ValueError(value)
     return cast("Any", value)

@@ -24,14 +24,14 @@ _SENT = "told"  # the kind of the rows of sent events; both managers must know i
 Wait = Callable[[OptimizerError], None]
 
 
-def _no_patience(error: OptimizerError) -> None:
+def _raise(error: OptimizerError) -> None:
     raise error
 
 
 class SharedJournal(Journal):
     """A journal of two managers; a write raises LeaseLostError if the other one has the lease."""
 
-    def __init__(self, file: Path, rows: SharedRows, wait: Wait = _no_patience) -> None:
+    def __init__(self, file: Path, rows: SharedRows, wait: Wait = _raise) -> None:
         """Open or create `file`, the local copy of the shared journal; `pull` updates it.
 
         `wait` is called before each retry of a failed write; it raises an error to end the retries.

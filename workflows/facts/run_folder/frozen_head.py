@@ -46,7 +46,7 @@ def check_place(found: Path, planned: Path) -> None:
         )
 
 
-def head_of(folder: RunFolder) -> FrozenHead:
+def parse_head(folder: RunFolder) -> FrozenHead:
     """Return the main facts in a study.yaml; InputError if the run is missing, damaged or moved."""
     head = read_head(folder.study)
     check_place(folder.root, Path(head.folder))

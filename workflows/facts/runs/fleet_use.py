@@ -18,7 +18,7 @@ _DAGMANS = (
 )
 
 
-def runs_on(fleet: str) -> list[Path]:
+def find_fleet_runs(fleet: str) -> list[Path]:
     """Return the folders of queued runs that use `fleet`; PoolError if HTCondor is unreachable."""
     ads = schedd.query(_DAGMANS, ["TrialfleetFolder", "TrialfleetRun"])
     there: set[str] = set()

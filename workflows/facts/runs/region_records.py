@@ -117,7 +117,7 @@ def read_end_files(files: RegionFolder) -> EndFiles:
     )
 
 
-def noted(path: Path, key: str) -> str | None:
+def read_note(path: Path, key: str) -> str | None:
     """Return the value of `key` in a JSON file as text; None if missing, InputError if damaged."""
     found = read_record(path).get(key) if path.exists() else None
     return None if found is None else str(found)

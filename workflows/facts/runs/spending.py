@@ -91,7 +91,7 @@ def read_spending(
     step: dict[str, Any] = report.get("step") or {}
     now, kept = now or datetime.now(UTC), kept_lifetimes(fleet.called)
     nodes = {k: kept.get(k, life) for k, life in lines_in(step.get("instances")).items()}
-    spent, cap = _spent(step, nodes.values(), now), fleet.price_cap.run
+    spent, cap = _fleet_cost(step, nodes.values(), now), fleet.price_cap.run
     over = report.get("state") == "ended"
     return Spending(
         spent=spent,
@@ -99,12 +99,12 @@ def read_spending(
         left=None if cap is None else max(0.0, cap - spent),
         reserve=None if cap is None else cap * fleet.price_cap.reserve,
         ended=out_of_money_reason(folder) or step.get("stopped") or None,
-        trouble=_trouble(report),
+        trouble=_autoscaler_trouble(report),
         nodes_left=_in_words(nodes_left(nodes, now)) if over else None,
     )
 
 
-def _spent(step: Mapping[str, Any], nodes: Collection[Lifetime], now: datetime) -> float:
+def _fleet_cost(step: Mapping[str, Any], nodes: Collection[Lifetime], now: datetime) -> float:
     if not nodes:
         return float(step.get("spent", 0.0))
     since = datetime.fromisoformat(step["since"])
@@ -139,7 +139,7 @@ def scaling_notes(folder: RunFolder, run: str, fleet: Fleet) -> tuple[str, ...]:
     return tuple(map(str, (report.get("step") or {}).get("notes") or ()))
 
 
-def _trouble(report: dict[str, Any]) -> str | None:
+def _autoscaler_trouble(report: dict[str, Any]) -> str | None:
     if report.get("state") == "waiting":
         return "waits for the end of another autoscaler of this fleet"
     return str(report.get("error")) if report.get("state") == "failing" else None

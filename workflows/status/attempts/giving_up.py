@@ -13,7 +13,7 @@ from trialfleet import job_files
 from trialfleet.errors import PoolError
 from trialfleet.workflows.facts.dagman.pool_slots import machines
 from trialfleet.workflows.facts.jobs.job_log import Job, is_executing, read_job
-from trialfleet.workflows.facts.runs.causes import all_alike, failed_attempts, log_hint, log_of
+from trialfleet.workflows.facts.runs.causes import all_alike, failed_attempts, find_log, log_hint
 
 if TYPE_CHECKING:
     from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
@@ -56,7 +56,7 @@ def reason_to_abandon(regions: Regions) -> str | None:
     if not _on_several({job.machine for job in jobs.values() if job.machine}):
         return None
     last = attempts[-1]
-    return f"{last.error}{log_hint(log_of(places[last.node]))}"
+    return f"{last.error}{log_hint(find_log(places[last.node]))}"
 
 
 def _fares_better(place: TrialFolder, job: Job, seconds: float) -> bool:

@@ -13,7 +13,7 @@ from trialfleet.objective import is_number
 from trialfleet.optimizer.region_types import Complete, Failed, OutOfMoney, StoppedEarly
 from trialfleet.workflows.cleaning import clean, is_finite
 from trialfleet.workflows.facts.jobs.agent_messages import read_ended, read_order
-from trialfleet.workflows.facts.jobs.executions import events_of, submissions
+from trialfleet.workflows.facts.jobs.executions import read_events, submissions
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.rules import resource_limits
 from trialfleet.workflows.rules.hopeless_attempts import EVICTED, STUCK
@@ -245,7 +245,7 @@ def last_line(path: Path) -> str:
 def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | OutOfMoney:
     hold, removal, evictions = "", "", 0
     code: int | None = None
-    for event in submissions(events_of(log))[-1]:
+    for event in submissions(read_events(log))[-1]:
         match event.type.name:
             case "JOB_RELEASED":  # earlier events no longer count
                 hold, code, removal = "", None, ""

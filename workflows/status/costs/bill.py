@@ -16,7 +16,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.workflows.facts.jobs.cost import End
 from trialfleet.workflows.facts.jobs.job_log import Stay
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.facts.runs.job_costs import between_stays, end_stays, trial_stays
 from trialfleet.workflows.rules.cost_sums import CostSum, Item, Kind, add
 from trialfleet.workflows.rules.node_costs import settled
@@ -108,7 +108,7 @@ def run_items(run: BilledRun) -> list[Item]:
         usd=None,
     )
     items = []
-    for region in graph_of(frozen.study).regions:
+    for region in build_graph(frozen.study).regions:
         files = folder.region(region.slug)
         jobs = [
             (Kind.TRIAL, stay)

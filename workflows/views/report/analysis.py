@@ -13,7 +13,7 @@ from trialfleet.objective import Direction
 from trialfleet.optimizer.parameters import CategoricalParameter
 from trialfleet.optimizer.space import Tunable
 from trialfleet.spelling import did_you_mean
-from trialfleet.workflows.formatting import column_decimals, fixed, signed
+from trialfleet.workflows.formatting import column_decimals, fixed_point, signed_number
 from trialfleet.workflows.status.run_trials import Trial
 from trialfleet.workflows.views.report.model import (
     Comparison,
@@ -53,9 +53,10 @@ def worse_of(objective: Comparison, report: Comparison) -> str | None:
         return None
     decimals = column_decimals([report.tuned, report.default])
     return (
-        f"By {report.metric}, tuned settings reach {fixed(report.tuned, decimals)} and default "
-        f"ones {fixed(report.default, decimals)} ({signed(report.gain, decimals)}), although tuned "
-        f"ones gained {signed(objective.gain, None)} by {objective.metric}, which chose them."
+        f"By {report.metric}, tuned settings reach {fixed_point(report.tuned, decimals)} and "
+        f"default ones {fixed_point(report.default, decimals)} "
+        f"({signed_number(report.gain, decimals)}), although tuned ones gained "
+        f"{signed_number(objective.gain, None)} by {objective.metric}, which chose them."
     )
 
 

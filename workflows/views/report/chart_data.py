@@ -18,12 +18,12 @@ from trialfleet.optimizer.downsampling import thinned
 from trialfleet.workflows.cleaning import is_finite
 from trialfleet.workflows.formatting import (
     BETTER,
-    alike,
     alike_form,
     column_decimals,
     setting,
-    shortened,
-    signed,
+    shorten,
+    signed_number,
+    uniform_format,
     usd,
 )
 from trialfleet.workflows.status.run_trials import Trial
@@ -84,7 +84,9 @@ def overview_data(report: Report) -> dict[str, Any]:
                 "default": short(row.report.default),
                 "tuned": short(row.report.tuned),
                 "gain": short(row.report.gain),
-                "gain_text": "" if row.report.gain is None else signed(row.report.gain, decimals),
+                "gain_text": ""
+                if row.report.gain is None
+                else signed_number(row.report.gain, decimals),
                 "final": short(row.final_metric),
             }
             for at, row in rows
@@ -264,7 +266,7 @@ def region_data(report: Report, pictures: Pictures, points: int) -> dict[str, An
         "jobs": _jobs(trials),
         "attempts": [trial.attempts or None for trial in trials],
         "node": [trial.node for trial in trials],
-        "errors": {t.trial: shortened(t.error, ERROR_LENGTH) for t in trials if t.error},
+        "errors": {t.trial: shorten(t.error, ERROR_LENGTH) for t in trials if t.error},
         "curves": _curves(pictures.curves, points),
     }
 
@@ -278,7 +280,7 @@ def decimals_of(values: Sequence[float | None], comparison: Comparison) -> int |
 
 
 def _texts(values: Sequence[Any]) -> list[str]:
-    text = alike([value for value in values if value != ""])
+    text = uniform_format([value for value in values if value != ""])
     return [text(value) if value != "" else "" for value in values]
 
 
@@ -327,7 +329,7 @@ def _parameter(item: Setting, trials: Sequence[Trial]) -> dict[str, Any]:
     range_ = item.range
     assert range_ is not None, item
     if range_.choices is not None:
-        choices = [shortened(setting(choice), CHOICE_LENGTH) for choice in range_.choices]
+        choices = [shorten(setting(choice), CHOICE_LENGTH) for choice in range_.choices]
         return {"name": item.name, "choices": choices}
     whole = isinstance(range_.low, int)
     given = [trial.params.get(item.name) for trial in trials]

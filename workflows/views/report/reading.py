@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trialfleet.errors import OptimizerError
 from trialfleet.optimizer.space import Tunable
 from trialfleet.optimizer.stored_trials import StoredTrial
-from trialfleet.workflows.cleaning import clean, finite
+from trialfleet.workflows.cleaning import clean, keep_finite
 from trialfleet.workflows.facts.jobs.current import end_place
 from trialfleet.workflows.facts.jobs.job_log import (
     Job,
@@ -20,7 +20,7 @@ from trialfleet.workflows.facts.jobs.job_log import (
     read_executions,
     read_job,
     read_removals,
-    total,
+    total_cost,
 )
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.models.folders import current_model
@@ -199,7 +199,7 @@ def _facts_of(
         final_job=read_job(end_place(files, files.best)),
         gate_job=read_job(end_place(files, files.gate)),
         final_stays=end_stays(files, files.best, study, None if files.is_done else now),
-        between_usd=total(between_stays(files, study, now)),
+        between_usd=total_cost(between_stays(files, study, now)),
         current=current,
         previous=previous,
     )
@@ -306,7 +306,7 @@ def _region(run: Head, region: RegionFacts, root: Path, pauses: Sequence[Span]) 
         next_step=clean(next_step),
         next_command=clean(next_command),
         why_command=clean(analysis.why_command(status.name, root)),
-        final=None if region.final is None else finite(clean(region.final)),
+        final=None if region.final is None else keep_finite(clean(region.final)),
         published=clean(status.published),
         best_trial=status.best_trial,
         baseline_trial=None if baseline is None else baseline.trial,
@@ -344,5 +344,5 @@ def span_of(trials: Sequence[StoredTrial]) -> Span | None:
 def taught_of(trials: Sequence[StoredTrial]) -> dict[str, float]:
     """Return how much the optimiser last used each region of a previous run, greatest first."""
     noted = (clean(trial.user_attrs.get("taught")) for trial in reversed(trials))
-    found = next((kept for each in noted if each and (kept := finite(each))), {})
+    found = next((kept for each in noted if each and (kept := keep_finite(each))), {})
     return dict(sorted(found.items(), key=lambda item: -item[1]))

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 from trialfleet.errors import first_of
 from trialfleet.workflows.facts.runs.causes import in_short
-from trialfleet.workflows.formatting import BETTER, column_decimals, duration, fixed, signed
+from trialfleet.workflows.formatting import (
+    BETTER,
+    column_decimals,
+    duration,
+    fixed_point,
+    signed_number,
+)
 from trialfleet.workflows.rules.states import Stage
 from trialfleet.workflows.views.output import Fitting, keep_numbers_whole
 from trialfleet.workflows.views.report.analysis import unreported
@@ -64,9 +70,9 @@ def summary_table(report: Report, *, with_best: bool = True, with_time: bool = T
             Text(row.name),
             f"{row.finished}/{row.budget_trials}",
             *([Text(str(row.failed) if row.failed else "", style="red")] if failed else []),
-            *([Text(fixed(row.objective.tuned, best_decimals))] if with_best else []),
-            Text(fixed(row.report.tuned, decimals)),
-            Text(fixed(row.report.default, decimals)),
+            *([Text(fixed_point(row.objective.tuned, best_decimals))] if with_best else []),
+            Text(fixed_point(row.report.tuned, decimals)),
+            Text(fixed_point(row.report.default, decimals)),
             _gain(row, decimals),
             *([Text(duration(row.wall_seconds), no_wrap=True)] if with_time else []),
             Text(_state(row), style=_STYLES.get(group_of(row), "")),
@@ -137,4 +143,4 @@ def _gain(row: RegionReport, decimals: int | None) -> Text:
 
     gain = row.report.gain
     style = "" if not gain else "green" if gain > 0 else "red"
-    return Text(signed(gain, decimals), style=style)
+    return Text(signed_number(gain, decimals), style=style)

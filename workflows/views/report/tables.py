@@ -68,10 +68,10 @@ def _compared_columns(report: Report) -> list[Column]:
     decimals = report_decimals(report)
 
     def value(number: float | None, tone: str = "") -> Cell:
-        return Cell(f.fixed(number, decimals), number, tone)
+        return Cell(f.fixed_point(number, decimals), number, tone)
 
     def gain(row: RegionReport) -> Cell:
-        text = f.signed(row.report.gain, decimals)
+        text = f.signed_number(row.report.gain, decimals)
         return Cell(text, row.report.gain, gain_tone(row.report))
 
     return [
@@ -87,7 +87,7 @@ def _course_columns(report: Report) -> list[Column]:
     decimals = f.column_decimals([row.objective.tuned for row in report.regions])
 
     def best(row: RegionReport) -> Cell:
-        return Cell(f.fixed(row.objective.tuned, decimals), row.objective.tuned)
+        return Cell(f.fixed_point(row.objective.tuned, decimals), row.objective.tuned)
 
     return [
         *([Column(f"Best {report.metric}", "number", best)] if report.is_apart else []),
@@ -166,7 +166,7 @@ def _setting_row(item: Setting, has_best: bool) -> SettingRow:
 
 def _text_of(item: Setting, values: Sequence[Any]) -> Callable[[Any], str]:
     is_choice = item.range is not None and item.range.choices is not None
-    return f.setting if is_choice else f.alike(values)
+    return f.setting if is_choice else f.uniform_format(values)
 
 
 def _percent(item: Setting, value: Any) -> float | None:

@@ -12,7 +12,7 @@ from typing import Any
 from trialfleet import job_files
 from trialfleet.files import object_or_empty
 from trialfleet.workflows.facts.journal.folder import DailyFolder
-from trialfleet.workflows.facts.models.listing import PublishedModel, models_on
+from trialfleet.workflows.facts.models.listing import PublishedModel, list_published_models
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.formatting import (
     NOTHING,
@@ -131,7 +131,7 @@ def _parts_of_progress(trial: RunningTrial) -> Iterable[str]:
 
 def _models(folder: Path) -> tuple[PublishedModel, ...]:
     try:
-        return tuple(reversed(models_on(folder)[-_SHOWN_MODELS:]))
+        return tuple(reversed(list_published_models(folder)[-_SHOWN_MODELS:]))
     except OSError:  # nothing is published yet
         return ()
 
@@ -162,7 +162,7 @@ def trial_page(snapshot: Snapshot, slug: str, node: str) -> TrialPage | None:
     trial = _trial_of(snapshot, region.name, node)
     if trial is None and node not in {*graph.trial_nodes, graph.best, graph.gate}:
         return None  # no other text of a URL becomes a path
-    place = files.of_node(node)
+    place = files.node_folder(node)
     params = trial.params if trial else _params_in(place)
     metrics = trial.metrics if trial else reported_metrics(place)
     running = _progress(region).get(node)

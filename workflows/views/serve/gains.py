@@ -8,7 +8,7 @@ from trialfleet import job_files
 from trialfleet.files import read_json, unless_damaged
 from trialfleet.objective import Direction
 from trialfleet.workflows.facts.models.verdict import Verdict
-from trialfleet.workflows.formatting import NOTHING, column_decimals, signed
+from trialfleet.workflows.formatting import NOTHING, column_decimals, signed_number
 from trialfleet.workflows.rules.gate_decision import rule_of
 from trialfleet.workflows.status.attempts.outcome import reported_metrics
 from trialfleet.workflows.status.run_status import RegionStatus
@@ -51,7 +51,7 @@ class Gain:
         if not self.value:
             return "no better"
         decimals = column_decimals([self.compared.tuned, self.compared.default])
-        size = signed(abs(self.value), decimals).removeprefix("+")
+        size = signed_number(abs(self.value), decimals).removeprefix("+")
         return f"{size} {'better' if self.value > 0 else 'worse'}"
 
     @property

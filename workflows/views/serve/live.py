@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 from trialfleet.classads import value
 from trialfleet.errors import PoolError, TrialfleetError
 from trialfleet.infra.pool.connection import connect, local_schedd, use
-from trialfleet.workflows.facts.dagman.job_queue import of_run
+from trialfleet.workflows.facts.dagman.job_queue import run_constraint
 from trialfleet.workflows.facts.jobs.current import end_place
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
 from trialfleet.workflows.status.reader import RunSnapshot, StatusReader
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.views.serve.champions import Champion, ChampionsReader, models_folder
@@ -134,7 +134,7 @@ class _Queue:
         wanted = ["ClusterId", "JobStatus"]
         try:
             self.schedd = self.schedd or local_schedd()
-            ads = self.schedd.query(constraint=of_run(self.folder), projection=wanted)
+            ads = self.schedd.query(constraint=run_constraint(self.folder), projection=wanted)
         except htcondor2.HTCondorException as error:
             raise PoolError(str(error)) from error
         return [tuple(value(ad, name) for name in wanted) for ad in ads]
@@ -147,7 +147,7 @@ class LiveRun:
         """Open a run; InputError if its study can't be read."""
         self.folder, self._nodes = folder, nodes
         self._frozen = load_frozen(folder.study)
-        self._graph = {region.slug: region for region in graph_of(self._frozen.study).regions}
+        self._graph = {region.slug: region for region in build_graph(self._frozen.study).regions}
         self._places = tuple(map(str, self._watched_places()))  # needed twice a second
         self._reports: tuple[str, ...] = ()  # of the running trials
         self._reader: StatusReader | None = None

@@ -8,7 +8,7 @@ from typing import Any
 
 from trialfleet import job_files
 from trialfleet.optimizer.stored_trials import StoredTrial, is_stopped_early
-from trialfleet.workflows.facts.jobs.job_log import Job, job_fields, stays_of
+from trialfleet.workflows.facts.jobs.job_log import Job, job_fields, parse_stays
 from trialfleet.workflows.facts.runs.job_costs import noted_job
 from trialfleet.workflows.rules.states import TrialState, trial_state
 from trialfleet.workflows.status.run_status import RegionStatus
@@ -35,7 +35,7 @@ def _of_trial(at: int, trial: StoredTrial) -> tuple[Bar, ...]:
 
 
 def _noted(at: int, number: int | None, state: str, job: dict[str, Any]) -> Iterator[Bar]:
-    yield from bars_of(at, number, state, Job(**job_fields(job)), stays_of(job), 0.0)
+    yield from bars_of(at, number, state, Job(**job_fields(job)), parse_stays(job), 0.0)
 
 
 def _under_way(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterator[Bar]:

@@ -12,7 +12,7 @@ from trialfleet import job_files
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Outcome
 from trialfleet.workflows.facts.models.listing import Standing, was_rolled_back
-from trialfleet.workflows.formatting import NOTHING, rough_duration, shortened, usd
+from trialfleet.workflows.formatting import NOTHING, rough_duration, shorten, usd
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status.day_outcomes import left_out
 from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
@@ -167,7 +167,7 @@ def tile_of(snapshot: Snapshot, region: RegionStatus) -> Tile:
         age=_age(snapshot, region),
         trials=" · ".join([f"{region.finished} of {region.budget}", *under_way]),
         shares=tuple(round(100 * part / region.budget, 1) for part in parts),
-        why=f"{current}'s model is current" if current else shortened(_why(region), _REASON),
+        why=f"{current}'s model is current" if current else shorten(_why(region), _REASON),
     )
 
 

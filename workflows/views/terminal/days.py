@@ -17,7 +17,7 @@ from trialfleet.workflows.facts.journal.journal import (
     Outcome,
 )
 from trialfleet.workflows.facts.journal.lease import Lease
-from trialfleet.workflows.facts.journal.outbox import undelivered
+from trialfleet.workflows.facts.journal.outbox import undelivered_lines
 from trialfleet.workflows.facts.models.approval import Awaiting, promote_command
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.causes import SEE
@@ -114,7 +114,7 @@ def overview(
         clock=clock,
         awaiting=dict(awaiting or {}),
         awaited=dict(awaited or {}),
-        undelivered=undelivered(folder.alerts),
+        undelivered=undelivered_lines(folder.alerts),
     )
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from trialfleet.workflows.facts.models.card import identity_of
-from trialfleet.workflows.facts.models.folders import LATEST, region_of
+from trialfleet.workflows.facts.models.card import data_identity
+from trialfleet.workflows.facts.models.folders import LATEST, read_region_name
 from trialfleet.workflows.facts.models.history import changes, last_move
 from trialfleet.workflows.facts.models.listing import PublishedModel, Standing
 from trialfleet.workflows.formatting import local_time, result_text, rough_duration
@@ -37,7 +37,7 @@ def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> 
     table = plain_table(*columns, right=("age", "metric"))
     now = datetime.now(UTC)
     for models_folder, models in models_folders.items():
-        names = (models_folder.parent.name, region_of(models_folder))
+        names = (models_folder.parent.name, read_region_name(models_folder))
         champion = next((model for model in models if model.is_current), None)
         newest = _newest(models, champion)
         shown = ("none", "", "")
@@ -90,7 +90,7 @@ def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
     yield "metrics", pairs(card.get("metrics") or {}, 5)
     for entry in card.get("data") or []:
         place = entry.get("path") or entry.get("url")
-        yield "data", f"{place}  {identity_of(entry)[:_CHECKSUM]}"
+        yield "data", f"{place}  {data_identity(entry)[:_CHECKSUM]}"
     yield "inputs", str(card.get("changed") or "")
     yield "checks", str(card.get("checks") or "")
     seconds = f"{card['seconds']:.5g} s" if card.get("seconds") is not None else ""
@@ -107,7 +107,10 @@ def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
     for change in changes(model.path.parent / LATEST):
         if change.run == model.run:
             time = datetime.fromisoformat(change.time) if change.time else None
-            yield "current", f"since {local_time(time) or 'an unknown time'}, by {change.how}"
+            yield (
+                "current",
+                f"since {local_time(time) or 'an unknown time'}, by {change.description}",
+            )
     yield "drift", model.drift or ""
 
 
@@ -143,7 +146,7 @@ def _state(model: PublishedModel, champion: PublishedModel | None) -> str:
 
 def _by_whom(model: PublishedModel) -> str:
     moved = last_move(model.path.parent / LATEST, model.run)
-    return moved.how.removeprefix("rollback") if moved and moved.by == "rollback" else ""
+    return moved.description.removeprefix("rollback") if moved and moved.by == "rollback" else ""
 
 
 def _drifts(models: Sequence[PublishedModel]) -> list[str]:

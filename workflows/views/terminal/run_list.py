@@ -13,7 +13,7 @@ from rich.text import Text
 from trialfleet.errors import InputError
 from trialfleet.workflows.facts.models.folders import reason_not_latest
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.facts.runs.lookup import FoundRun
 from trialfleet.workflows.formatting import duration, local_time
 from trialfleet.workflows.rules.states import RunState
@@ -72,7 +72,7 @@ def _listed(found: FoundRun) -> ListedRun:
 def _read(folder: RunFolder) -> ListedRun:
     frozen = load_frozen(folder.study)
     state = StatusReader(folder).state()
-    slugs = [region.slug for region in graph_of(frozen.study).regions]
+    slugs = [region.slug for region in build_graph(frozen.study).regions]
     records = [found for slug in slugs if (found := folder.region(slug).published).exists()]
     kept = sum(reason_not_latest(record) is not None for record in records)
     return ListedRun(

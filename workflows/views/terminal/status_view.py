@@ -17,8 +17,14 @@ from rich.text import Text
 
 from trialfleet.errors import first_of
 from trialfleet.files import shell_quoted
-from trialfleet.workflows.facts.runs.causes import ENOUGH, SEE, first_clauses, in_short, kind_of
-from trialfleet.workflows.formatting import column_decimals, fixed, result_text, rough_duration, usd
+from trialfleet.workflows.facts.runs.causes import ENOUGH, SEE, error_kind, first_clauses, in_short
+from trialfleet.workflows.formatting import (
+    column_decimals,
+    fixed_point,
+    result_text,
+    rough_duration,
+    usd,
+)
 from trialfleet.workflows.rules.region_state import ALIKE, BY_STOP, LEFT_NO_MODEL
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
@@ -111,7 +117,7 @@ def _alike(
     regions: dict[str, list[str]] = {}
     for region in status.regions:
         for text, color in words_of(region):
-            kind = kind_of(text.partition(SEE)[0])
+            kind = error_kind(text.partition(SEE)[0])
             first.setdefault(kind, (text, color))
             regions.setdefault(kind, []).append(region.name)
     return {first[kind]: _named(names, len(status.regions)) for kind, names in regions.items()}
@@ -153,7 +159,7 @@ def next_steps(status: RunStatus) -> list[str]:
 def _omit_known_cause(line: str, status: RunStatus, said: set[str]) -> str:
     """Return `line`; shorten or omit it if its cause is in `said`, else add the cause to `said`."""
     causes = {region.cause.kind for region in status.regions if region.cause}
-    found = {cause for cause in causes if cause in kind_of(line)}
+    found = {cause for cause in causes if cause in error_kind(line)}
     if found and found <= said:
         words, alike, error = line.partition(ALIKE)
         return f"{words}: {in_short(error)}" if alike else ""
@@ -261,12 +267,12 @@ def _region_row(region: RegionStatus, decimals: int | None) -> list[RenderableTy
 def _why_broken(region: RegionStatus) -> str:
     if region.stage is not Stage.FAILED:
         return ""
-    return region.cause.short if region.cause else in_short(region.reason or "")
+    return region.cause.short_text if region.cause else in_short(region.reason or "")
 
 
 def value_text(value: float | None, decimals: int | None) -> str:
     """Return a metric's value as text for a column of values; empty for None."""
-    return "" if value is None else fixed(value, decimals)
+    return "" if value is None else fixed_point(value, decimals)
 
 
 def _steps(region: RegionStatus) -> str:
@@ -351,10 +357,10 @@ def _shortened(line: str) -> str:
 def _once(status: RunStatus) -> Iterator[tuple[str, str]]:
     """Yield (kind of problem, line) pairs; only the first line of each kind is printed."""
     for trouble in status.job_troubles:
-        yield kind_of(trouble.cause), str(trouble)
+        yield error_kind(trouble.cause), str(trouble)
     for region in status.regions:
         for text, _ in _words_of(region):
-            yield kind_of(text.partition(SEE)[0]), f"{region.name}{text}"
+            yield error_kind(text.partition(SEE)[0]), f"{region.name}{text}"
 
 
 def _region_line(region: RegionStatus, metric: str) -> str:

@@ -10,8 +10,8 @@ from trialfleet.classads import JobStatus, value
 from trialfleet.errors import InputError
 from trialfleet.files import shell_quoted
 from trialfleet.workflows.facts.journal.folder import DailyFolder
-from trialfleet.workflows.facts.journal.journal import Journal, Outcome, latest_of
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
+from trialfleet.workflows.facts.journal.journal import Journal, Outcome, latest_outcomes
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
 from trialfleet.workflows.rules.states import RunState
 from trialfleet.workflows.status.day_outcomes import left_out
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
@@ -65,7 +65,7 @@ def _why_run(reader: RunFactsReader) -> Answer:
         answer := blocked(run, run.snapshot.faults)
     ):
         return answer
-    regions = [reader.region(graph) for graph in graph_of(reader.frozen.study).regions]
+    regions = [reader.region(graph) for graph in build_graph(reader.frozen.study).regions]
     answers = [explain_region(run, region) for region in regions]
     well = [answer for answer in answers if answer.blame is Blame.NOBODY]
     unwell = [answer for answer in answers if answer.blame is not Blame.NOBODY]
@@ -120,7 +120,7 @@ def _with_day(region: RegionFacts, reader: RunFactsReader) -> RegionFacts:
 
 
 def _newest(folder: DailyFolder, region: str) -> Outcome | None:
-    found = latest_of(Journal(folder.journal).outcomes())
+    found = latest_outcomes(Journal(folder.journal).outcomes())
     own = [outcome for (_, name), outcome in found.items() if name == region]
     return max(own, key=lambda one: one.date, default=None)
 

@@ -148,7 +148,7 @@ def _no_longer_current(run: RunFacts, region: RegionFacts, moved: Change) -> Ans
 def _since(moved: Change) -> str:
     time = datetime.fromisoformat(moved.time).astimezone() if moved.time else None
     since = f"since {time:%Y-%m-%d %H:%M}" if time else "since an unknown time"
-    how = {"publish": "", "hand": ", by hand"}.get(moved.by, f", by hand ({moved.how})")
+    how = {"publish": "", "hand": ", by hand"}.get(moved.by, f", by hand ({moved.description})")
     return since + how
 
 

@@ -32,7 +32,7 @@ from trialfleet.workflows.facts.models.folders import LATEST
 from trialfleet.workflows.facts.models.history import Change, last_move
 from trialfleet.workflows.facts.record_shapes import StoppedRun
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, autoscale_of
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph, autoscale_mode
 from trialfleet.workflows.facts.runs.spending import read_out_of_money
 from trialfleet.workflows.facts.runs.storage import other_manager
 from trialfleet.workflows.rules.states import TrialState, trial_state
@@ -101,13 +101,13 @@ class RunFactsReader:
         )
 
     def _held(self, graph: RegionGraph) -> tuple[HeldJob, ...]:
-        own = {graph.slug, *graph.trial_nodes, *graph.ends}
+        own = {graph.slug, *graph.trial_nodes, *graph.end_nodes}
         return tuple(job for job in self.snapshot.status.held if job.node in own)
 
     def _waiting(self, graph: RegionGraph, status: RegionStatus) -> Queued | None:
         if self._queued is None or status.running_trials:
             return None
-        nodes = {*graph.trial_nodes, *graph.ends} & self._queued.idle
+        nodes = {*graph.trial_nodes, *graph.end_nodes} & self._queued.idle
         return queued_job(self.files, sorted(nodes)[0]) if nodes else None
 
     # -- a node ----------------------------------------------------------------------------------
@@ -118,11 +118,11 @@ class RunFactsReader:
         end = {graph.best: files.best, graph.gate: files.gate}.get(name)
         at_end = end_place(files, end) if end else None
         is_in_lane = at_end is not None and at_end.is_shared
-        node = at_end.node_root.name if at_end and is_in_lane else graph.node_of(name) or name
+        node = at_end.node_root.name if at_end and is_in_lane else graph.find_node(name) or name
         unfinished = self.snapshot.unfinished[graph.name]
-        current = name if name in graph.ends else current_trial(files, node, unfinished)
+        current = name if name in graph.end_nodes else current_trial(files, node, unfinished)
         own = current if name == node and current else name
-        place = at_end or files.of_node(own)
+        place = at_end or files.node_folder(own)
         trial = next((t for t in self._trials[graph.name] if _node_of(t) == own), None)
         failures = self._failures(trial, place)
         last: Mapping[str, str] = failures[max(failures, key=int)] if failures else {}
@@ -133,7 +133,7 @@ class RunFactsReader:
             node=name,
             of_job=node,
             region=graph.name,
-            is_end=name in graph.ends,
+            is_end=name in graph.end_nodes,
             state=self._state(graph, own, trial, ad, place),
             error=str((trial and trial.user_attrs.get("error")) or last.get("error", "")),
             stopped=trial.user_attrs.get(STOPPED, {}) if trial else {},
@@ -188,7 +188,7 @@ class RunFactsReader:
             is_running = bool(self._queued and ad["TrialfleetNode"] in self._queued.running)
             return TrialState.RUNNING if is_running else TrialState.QUEUED
         has_result = job_files.size_of(place.result) > 0
-        return TrialState.COMPLETE if has_result and node in graph.ends else None
+        return TrialState.COMPLETE if has_result and node in graph.end_nodes else None
 
     def _ad(self, node: str) -> Mapping[str, Any] | None:
         ads = self._queued.ads if self._queued else ()
@@ -206,7 +206,7 @@ class RunFactsReader:
         """
         ended: dict[str | None, bool] = {}  # by node: whether all of its asked trials have ended
         for trial in self._trials[graph.name]:
-            at = graph.node_of(_node_of(trial))
+            at = graph.find_node(_node_of(trial))
             ended[at] = ended.get(at, True) and trial.state.is_finished()
         queued = self._queued.running | self._queued.idle if self._queued else frozenset()
         over = {at for at, is_ended in ended.items() if is_ended and at not in queued}
@@ -276,7 +276,7 @@ def _scaling(files: RunFolder, frozen: FrozenStudy) -> Scaling:
     if fleet is None:
         return Scaling(None, wanted=False)
     own = run_report(files.fleet_state, fleet.called, frozen.run)
-    return Scaling(own, wanted=autoscale_of(frozen.study) != "off" or own is not None)
+    return Scaling(own, wanted=autoscale_mode(frozen.study) != "off" or own is not None)
 
 
 # -- files -------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from trialfleet.infra.pool.connection import where_tools_work
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
-from trialfleet.workflows.facts.run_folder.trial_names import range_of
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
+from trialfleet.workflows.facts.run_folder.trial_names import parse_trial_range
 from trialfleet.workflows.facts.runs.lookup import RUNS, FoundRun, find_run, runs_here
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.status.reader import open_run
@@ -144,7 +144,7 @@ def _in_run(name: str, folder: Path, planned: float) -> tuple[float, Subject] | 
     if not ((regions / slug).is_dir() or (_is_plain(head) and (regions / head).is_dir())):
         return None
     opened = _opened(folder)
-    for region in graph_of(load_frozen(RunFolder(opened).study).study).regions:
+    for region in build_graph(load_frozen(RunFolder(opened).study).study).regions:
         if name in {region.name, region.slug}:
             return planned, Subject(word=name, what="region", folder=opened, region=region)
         if _is_node_or_trial(region, name):
@@ -153,7 +153,7 @@ def _in_run(name: str, folder: Path, planned: float) -> tuple[float, Subject] | 
 
 
 def _is_node_or_trial(region: RegionGraph, name: str) -> bool:
-    node, own = region.node_of(name), range_of(name)
+    node, own = region.find_node(name), parse_trial_range(name)
     as_written = own.first <= region.trials and own.name(own.first, region.trials) == name
     return node is not None and (node == name or as_written)
 
@@ -187,7 +187,7 @@ def _job(word: str, run: str | None) -> Subject:
 
 def _of_job(word: str, folder: str, ad: dict[str, str]) -> Subject:
     root = Path(folder)
-    graph = graph_of(load_frozen(RunFolder(root).study).study)
+    graph = build_graph(load_frozen(RunFolder(root).study).study)
     slug = ad.get("TrialfleetRegion")
     region = next((region for region in graph.regions if region.slug == slug), None)
     node = ad.get("TrialfleetNode", "")
@@ -274,7 +274,7 @@ def _unknown(word: str, run: str | None) -> str:
             "folder with --run"
         )
     folder = _opened(find_run(run))
-    graph = graph_of(load_frozen(folder / "study.yaml").study).regions
+    graph = build_graph(load_frozen(folder / "study.yaml").study).regions
     known = [region.name for region in graph]
     more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
     return (

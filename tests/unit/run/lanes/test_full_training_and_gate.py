@@ -11,7 +11,7 @@ from tests.conftest import MakeRun
 from tests.unit.run.lanes.conftest import BAD, GOOD, Job
 from trialfleet import job_files
 from trialfleet.workflows.control.scripts.publish_node import publish_region
-from trialfleet.workflows.facts.models.folders import models_folder_of
+from trialfleet.workflows.facts.models.folders import region_models_folder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.runs.job_costs import end_stays
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 def gated(make_run: MakeRun) -> Job:
     """A lane's job of a region that has a current model."""
     run = make_run(budget={"trials": 3, "lanes": 1, "trials_per_job": "all"}, gate={})
-    models = models_folder_of(run.study, "A")
+    models = region_models_folder(run.study, "A")
     (models / "r0").mkdir(parents=True)
     (models / "r0/weights").write_text("r0")
     (models / "r0/provenance.json").write_text(json.dumps({"study": "demo", "run": "r0"}))

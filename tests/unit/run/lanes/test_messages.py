@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.run.lanes.conftest import Job
 from trialfleet import job_files
-from trialfleet.workflows.facts.jobs.agent_messages import asked_since
+from trialfleet.workflows.facts.jobs.agent_messages import question_time
 from trialfleet.workflows.facts.jobs.job_facts import JobFacts
 from trialfleet.workflows.rules.hopeless_attempts import job_troubles
 
@@ -81,14 +81,14 @@ def test_without_the_kernels_watch_the_service_looks_for_messages(
 
 def test_the_status_names_a_message_without_an_answer(job: Job) -> None:
     job.submit()
-    assert asked_since(job.place()) is None
+    assert question_time(job.place()) is None
     job.say("ended", trial="A.l1.t01", time=123.0)
     os.utime(job.place().order, (1, 1))
-    assert asked_since(job.place()) == 123.0
+    assert question_time(job.place()) == 123.0
     facts = JobFacts(region="A", node="A.l1", job="12.0", status=2, since=0.0, asked=123.0)
     assert job_troubles([facts], 150.0) == []
     (trouble,) = job_troubles([facts], 160.0)
     assert str(trouble).startswith("A.l1: its job 12.0 has waited 37 s for the optimiser's service")
     job.leave("A.l1.t01", 0.5)
     job.handler.noticed()
-    assert asked_since(job.place()) is None
+    assert question_time(job.place()) is None
