@@ -31,7 +31,7 @@ from trialfleet.workflows.examples import EXAMPLES
 from trialfleet.workflows.facts.jobs.gang_records import read_roster
 from trialfleet.workflows.facts.jobs.gang_roster import RUN, Roster
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.views.why.explain import why
+from trialfleet.workflows.views.why.explain import explain
 
 pytestmark = pytest.mark.usefixtures("pool")
 
@@ -346,7 +346,7 @@ def test_a_gang_that_lacks_slots_says_so_and_ends_when_it_is_removed(
     own.run.submit()
 
     def says() -> bool:
-        answer = why(NODE, str(own.run.folder))
+        answer = explain(NODE, str(own.run.folder))
         return "its gang has " in answer.why and "trains with 5 or more" in answer.why
 
     wait_for(says)

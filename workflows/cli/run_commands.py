@@ -135,7 +135,7 @@ def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> N
     such as i-0123456789abcdef0. Default: the whole run.
     """
     from trialfleet.infra.pool.connection import where_tools_work
-    from trialfleet.workflows.views.why.explain import why as explain
+    from trialfleet.workflows.views.why.explain import explain
 
     answer = explain(subject, run)
     if as_json:

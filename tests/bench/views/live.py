@@ -56,7 +56,7 @@ def main(place: Path, regions: int, trials: int) -> None:
 
 async def _measure(run: _GoingRun) -> None:
     pages = Pages(Runs(run.folder.root))
-    live = pages.live.run_in(run.folder)
+    live = pages.live.get_run(run.folder)
     app = application(pages, hosts=frozenset(), token=None, cookie="")
     costs: dict[str, list[float]] = defaultdict(list)
     for _ in range(LOOKS + 1):

@@ -22,7 +22,7 @@ from trialfleet.workflows.facts.models.listing import Standing, list_published_m
 from trialfleet.workflows.views.report.reading import read_report
 from trialfleet.workflows.views.report.views import attention
 from trialfleet.workflows.views.terminal.status_view import run_view
-from trialfleet.workflows.views.why.explain import why
+from trialfleet.workflows.views.why.explain import explain
 
 pytestmark = pytest.mark.slow
 ASKS = {"gate": {"approve": True}}
@@ -79,7 +79,7 @@ def test_each_view_says_that_it_waits(waiting: Day, list_models: Callable[..., s
     assert status.to_json()["regions"][0]["awaits_approval"]
     ((reason, _),) = attention(read_report(waiting.folder))
     assert reason == f"its new model is not the current one: {waits}"
-    answer = why("A", str(waiting.run.folder))
+    answer = explain("A", str(waiting.run.folder))
     assert (answer.kind.value, answer.why) == ("awaits-approval", waits)
     assert answer.command == "trialfleet promote r2/A"
 

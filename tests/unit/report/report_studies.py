@@ -27,8 +27,8 @@ from trialfleet.workflows.views.report.page import render_page
 from trialfleet.workflows.views.report.reading import (
     RegionFacts,
     build_report,
-    span_of,
-    taught_of,
+    teacher_weights,
+    trial_span,
 )
 
 START = datetime(2026, 11, 20, 2, 0)  # Optuna's times have no zone
@@ -160,8 +160,8 @@ def region_facts(
         "study_name": f"s/r/{name}",
         "parameters": dict(SPACE),
         "defaults": DEFAULTS,
-        "taught": taught_of(trials),
-        "span": span_of(trials),
+        "taught": teacher_weights(trials),
+        "span": trial_span(trials),
     }
     status = _status(name, [each.state for each in made], facts)
     return RegionFacts(status=status, trials=made, **(default | own))

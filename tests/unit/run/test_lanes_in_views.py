@@ -251,7 +251,7 @@ def test_the_page_changes_with_the_reports_of_running_trials(views: Views) -> No
     run = live.read().run
     region = replace(run.status.regions[0], running_trials=(views.running(),))
     run = replace(run, status=replace(run.status, regions=(region,)))
-    assert views.files.trial("A.l1").reports in live._reports_in(run)
+    assert views.files.trial("A.l1").reports in live._report_files(run)
 
 
 def test_a_decision_on_a_region_holds_until_the_region_changes(

@@ -42,7 +42,7 @@ from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.loading import load_day, load_whole
 from trialfleet.workflows.study.spec import Study
-from trialfleet.workflows.views.terminal.short_commands import shortened
+from trialfleet.workflows.views.terminal.short_commands import shorten_promote
 
 if TYPE_CHECKING:
     from trialfleet.workflows.control.takeover.managers import Managers
@@ -281,7 +281,7 @@ class _OutcomeReporter:
                 value = region.best if region else None
                 reached = "" if value is None else f", best {result_text(status.metric, value)}"
                 gate = f"; {region.gate}" if region and region.gate else ""
-                why = f"; {shortened(one.why)}" if one.ending is Ending.KEPT else gate
+                why = f"; {shorten_promote(one.why)}" if one.ending is Ending.KEPT else gate
                 self._say(f"{one.region}: {_ended(one, status)}{reached}{why}")
 
 

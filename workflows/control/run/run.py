@@ -51,9 +51,9 @@ class Run:
         return f"Run({str(self.folder)!r})"
 
     def _repr_html_(self) -> str:
-        from trialfleet.workflows.views.terminal.status_view import as_html, run_view
+        from trialfleet.workflows.views.terminal.status_view import run_view, to_html
 
-        return as_html(run_view(self.status()))
+        return to_html(run_view(self.status()))
 
     @property
     def folder(self) -> Path:

@@ -42,7 +42,7 @@ def compare(
     )
 
 
-def worse_of(objective: Comparison, report: Comparison) -> str | None:
+def worse_sentence(objective: Comparison, report: Comparison) -> str | None:
     """Return a sentence if tuned settings are clearly worse than default ones by `report`, or None.
 
     By the objective, which chose the tuned settings, they can't be worse.
@@ -60,7 +60,7 @@ def worse_of(objective: Comparison, report: Comparison) -> str | None:
     )
 
 
-def unreported(metric: str, regions: Sequence[RegionReport]) -> str:
+def unreported_note(metric: str, regions: Sequence[RegionReport]) -> str:
     """Return a note if there are complete trials, but none reported `metric`; otherwise ""."""
     complete = [trial for region in regions for trial in region.trials if trial.state == "complete"]
     reported = sorted({name for trial in complete for name in trial.metrics})
@@ -112,7 +112,7 @@ def why_command(region: str, run: Path) -> str:
     return f"trialfleet why {shlex.quote(region)} --run {shell_quoted_anywhere(run)}"
 
 
-def failures_of(trials: Sequence[Trial]) -> tuple[Failure, ...]:
+def group_failures(trials: Sequence[Trial]) -> tuple[Failure, ...]:
     """Return the failed trials, grouped by error, the most frequent error first."""
     groups: dict[str, list[int]] = {}
     for trial in trials:
@@ -122,7 +122,7 @@ def failures_of(trials: Sequence[Trial]) -> tuple[Failure, ...]:
     return tuple(sorted(failures, key=lambda failure: (-len(failure.trials), failure.trials)))
 
 
-def settings_of(
+def compare_settings(
     defaults: Mapping[str, Any],
     best: Trial | None,
     trials: Sequence[Trial],
@@ -133,7 +133,7 @@ def settings_of(
     A parameter that no trial had gets no range.
     """
     had = {name for trial in trials for name in trial.params}
-    ranges = {name: _range(item) for name, item in parameters.items() if name in had}
+    ranges = {name: _parameter_range(item) for name, item in parameters.items() if name in had}
     found = {} if best is None else best.params
     names = [*defaults, *sorted({*ranges, *found} - set(defaults))]
     return tuple(_setting(name, defaults, found, ranges.get(name)) for name in names)
@@ -157,7 +157,7 @@ def _setting(
     )
 
 
-def _range(parameter: Tunable) -> ParameterRange:
+def _parameter_range(parameter: Tunable) -> ParameterRange:
     if isinstance(parameter, CategoricalParameter):
         return ParameterRange(low=None, high=None, log=False, choices=tuple(parameter.choices))
     return ParameterRange(low=parameter.low, high=parameter.high, log=parameter.log, choices=None)

@@ -17,7 +17,7 @@ IMPORTANCE_TOP = 5
 IMPORTANCE_BEST = 1 / 3  # of the trials
 
 
-def importance_of(
+def parameter_importances(
     trials: Sequence[Trial], parameters: Mapping[str, Tunable], direction: Direction
 ) -> tuple[tuple[Importance, ...], str | None]:
     """Return parameters' importances, greatest first, and a note on why some or all have none.
@@ -30,7 +30,7 @@ def importance_of(
     """
     complete = ranked(trials, direction, lambda trial: trial.value)
     had = Counter(name for trial in complete for name in trial.params if name in parameters)
-    if note := _why_no_importance(complete, list(had)):
+    if note := _missing_importance_reason(complete, list(had)):
         return (), note
     top = max(IMPORTANCE_TOP, math.ceil(len(complete) * IMPORTANCE_BEST))
     best = complete[:top]
@@ -60,7 +60,7 @@ def importance_of(
     return tuple(found), left_out
 
 
-def _why_no_importance(trials: Sequence[Trial], names: Sequence[str]) -> str | None:
+def _missing_importance_reason(trials: Sequence[Trial], names: Sequence[str]) -> str | None:
     if len(trials) < IMPORTANCE_TRIALS:
         return f"too few completed trials: {len(trials)} of at least {IMPORTANCE_TRIALS}"
     if len({trial.value for trial in trials}) == 1:

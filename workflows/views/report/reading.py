@@ -40,8 +40,8 @@ from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.report import analysis
 from trialfleet.workflows.views.report.days import days_of_run
-from trialfleet.workflows.views.report.edges import edges_of
-from trialfleet.workflows.views.report.importance import importance_of
+from trialfleet.workflows.views.report.edges import edge_advice
+from trialfleet.workflows.views.report.importance import parameter_importances
 from trialfleet.workflows.views.report.model import Head, RegionReport, Report
 from trialfleet.workflows.views.terminal.days import DayView
 
@@ -137,7 +137,7 @@ def _report(
     now = None if finished or snapshot.status.ended else datetime.now(UTC).timestamp()
     made = []
     for each in regions:
-        made.append(_facts_of(folder, frozen, each, snapshot, now))
+        made.append(_read_region_facts(folder, frozen, each, snapshot, now))
         if is_last:
             snapshot.trials[each.name].clear()
     return build_report(
@@ -176,7 +176,7 @@ def _notice(folder: RunFolder, day: RunsDay | None, regions: Iterable[RegionStat
     return " ".join(lines)
 
 
-def _facts_of(
+def _read_region_facts(
     folder: RunFolder,
     frozen: FrozenStudy,
     status: RegionStatus,
@@ -190,8 +190,8 @@ def _facts_of(
         status=status,
         study_name=study_name(study, frozen.run, name),
         trials=trials_of(name, stored, snapshot.unfinished[name], files, study, now),
-        taught=taught_of(stored),
-        span=span_of(stored),
+        taught=teacher_weights(stored),
+        span=trial_span(stored),
         parameters=space.parameters,
         defaults=space.active(space.defaults()),
         data=study.data_of(name),
@@ -227,9 +227,9 @@ def build_report(
     `active` has the start and end of each execution of the run's DAGMan jobs, as in
     `read_executions`. `stops` has the times when the run's own DAGMan was removed, in Unix seconds.
     """
-    pauses = pauses_of(active, set(_signs(regions)), stops)
+    pauses = pauses_of(active, set(_job_times(regions)), stops)
     made = tuple(_region(run, region, root, pauses) for region in regions)
-    notices = [run.notice, analysis.unreported(run.report_metric, made)]
+    notices = [run.notice, analysis.unreported_note(run.report_metric, made)]
     begun = min((begin for begin, _ in active), default=run.created.timestamp())
     ended = run.finished.timestamp() if run.finished else math.inf
     paused = paused_within(pauses, begun, ended)
@@ -241,7 +241,7 @@ def build_report(
             for name, value in values.items()
         },
         advice=clean(analysis.advice_on_worse(run.metric, run.report_metric)) if is_worse else "",
-        edges=clean(edges_of(made)),
+        edges=clean(edge_advice(made)),
         wall_seconds=ended - begun - paused if run.finished else None,
         paused_seconds=paused,
         pauses=pauses,
@@ -254,7 +254,7 @@ def build_report(
     )
 
 
-def _signs(regions: Iterable[RegionFacts]) -> Iterator[float]:
+def _job_times(regions: Iterable[RegionFacts]) -> Iterator[float]:
     """Yield when the run's jobs started and ended, in Unix seconds."""
     for region in regions:
         for job in (*region.trials, region.final_job):
@@ -269,12 +269,12 @@ def _region(run: Head, region: RegionFacts, root: Path, pauses: Sequence[Span]) 
     pair = (baseline, best, run.metric)
     objective = analysis.compare(run.metric, run.direction, *pair)
     report = analysis.compare(run.report_metric, run.report_direction, *pair)
-    importance, note = importance_of(trials, region.parameters, run.direction)
+    importance, note = parameter_importances(trials, region.parameters, run.direction)
     jobs = [trial.compute_seconds for trial in trials]
     jobs += [region.final_job.wall_seconds if region.final_job else None]
     begin, end = region.span or (0.0, 0.0)
     paused = paused_within(pauses, begin, end)
-    worse, next_step, next_command = analysis.worse_of(objective, report), None, None
+    worse, next_step, next_command = analysis.worse_sentence(objective, report), None, None
     if worse and status.published and region.current:
         next_step, next_command = analysis.next_step_on_worse(
             status.name, region.data, Path(status.published), region.current, region.previous
@@ -285,8 +285,8 @@ def _region(run: Head, region: RegionFacts, root: Path, pauses: Sequence[Span]) 
         study_name=clean(region.study_name),
         stopped=clean(status.reason),
         budget_trials=status.budget,
-        final_job=region.final_job and _cleaned(region.final_job),
-        gate_job=region.gate_job and _cleaned(region.gate_job),
+        final_job=region.final_job and _clean_job(region.final_job),
+        gate_job=region.gate_job and _clean_job(region.gate_job),
         not_latest=clean(status.not_latest),
         gate=clean(str(status.gate)) if status.gate else None,
         gate_worse=status.gate is not None and status.gate.is_worse,
@@ -316,16 +316,16 @@ def _region(run: Head, region: RegionFacts, root: Path, pauses: Sequence[Span]) 
         paused_seconds=paused,
         importance=importance,
         importance_note=note,
-        settings=analysis.settings_of(clean(region.defaults), best, trials, region.parameters),
+        settings=analysis.compare_settings(clean(region.defaults), best, trials, region.parameters),
         cause=clean(str(status.cause)) if status.cause else None,
-        failures=analysis.failures_of(trials),
+        failures=analysis.group_failures(trials),
         taught=dict(region.taught),
         trials=trials,
         final_stays=tuple(region.final_stays),
     )
 
 
-def _cleaned(job: Job) -> Job:
+def _clean_job(job: Job) -> Job:
     return replace(job, machine=clean(job.machine), slot=clean(job.slot))
 
 
@@ -334,14 +334,14 @@ def _sum(known: Sequence[float | None]) -> float | None:
     return sum(found) if found else None
 
 
-def span_of(trials: Sequence[StoredTrial]) -> Span | None:
+def trial_span(trials: Sequence[StoredTrial]) -> Span | None:
     """Return when a region's first trial was asked for, and when its last result was recorded."""
     starts = [trial.datetime_start for trial in trials if trial.datetime_start]
     ends = [trial.datetime_complete for trial in trials if trial.datetime_complete]
     return (min(starts).timestamp(), max(ends).timestamp()) if starts and ends else None
 
 
-def taught_of(trials: Sequence[StoredTrial]) -> dict[str, float]:
+def teacher_weights(trials: Sequence[StoredTrial]) -> dict[str, float]:
     """Return how much the optimiser last used each region of a previous run, greatest first."""
     noted = (clean(trial.user_attrs.get("taught")) for trial in reversed(trials))
     found = next((kept for each in noted if each and (kept := keep_finite(each))), {})

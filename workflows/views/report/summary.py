@@ -16,8 +16,8 @@ from trialfleet.workflows.formatting import (
 )
 from trialfleet.workflows.rules.states import Stage
 from trialfleet.workflows.views.output import Fitting, keep_numbers_whole
-from trialfleet.workflows.views.report.analysis import unreported
-from trialfleet.workflows.views.report.groups import group_of, outcome
+from trialfleet.workflows.views.report.analysis import unreported_note
+from trialfleet.workflows.views.report.groups import find_group, outcome
 from trialfleet.workflows.views.report.model import RegionReport, Report
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def summary_table(report: Report, *, with_best: bool = True, with_time: bool = T
             Text(fixed_point(row.report.default, decimals)),
             _gain(row, decimals),
             *([Text(duration(row.wall_seconds), no_wrap=True)] if with_time else []),
-            Text(_state(row), style=_STYLES.get(group_of(row), "")),
+            Text(_state(row), style=_STYLES.get(find_group(row), "")),
         )
     keep_numbers_whole(table)
     for column in (table.columns[0], table.columns[-1]):
@@ -99,9 +99,9 @@ def _title(report: Report, with_best: bool) -> str:
 def _caption(report: Report) -> Text | None:
     from rich.text import Text
 
-    worse = _worse([row for row in report.regions if row.worse is not None])
+    worse = _worse_lines([row for row in report.regions if row.worse is not None])
     lines = [*worse, report.advice] if worse else []
-    if warning := unreported(report.report_metric, report.regions):
+    if warning := unreported_note(report.report_metric, report.regions):
         lines.append(warning)
     warnings = [f"{row.name}: {row.holdout}" for row in report.regions if row.holdout]
     warnings += [f"{row.name}: {row.changed}" for row in report.regions if row.changed]
@@ -115,7 +115,7 @@ def _caption(report: Report) -> Text | None:
     return caption if caption else None
 
 
-def _worse(rows: list[RegionReport]) -> list[str]:
+def _worse_lines(rows: list[RegionReport]) -> list[str]:
     if len(rows) > _IN_FULL:
         named = first_of([row.name for row in rows], _NAMED)
         where = f"Tuned is worse than default in {len(rows)} regions: {named}"

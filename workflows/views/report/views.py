@@ -19,7 +19,7 @@ from trialfleet.workflows.views.report.chart_data import (
     Pair,
     Pictures,
 )
-from trialfleet.workflows.views.report.groups import group_of
+from trialfleet.workflows.views.report.groups import find_group
 from trialfleet.workflows.views.report.model import Comparison, Importance, RegionReport, Report
 from trialfleet.workflows.views.report.scales import Scale
 from trialfleet.workflows.views.report.summary import report_decimals
@@ -136,7 +136,7 @@ def _trouble(row: RegionReport) -> tuple[str, str | None]:
 def _problem(row: RegionReport) -> str:
     if row.stopped:
         return f"{row.status}: {row.stopped.partition(SEE)[0]}"
-    if group_of(row) == "failed":
+    if find_group(row) == "failed":
         return f"{row.status}: {row.finished} of {row.budget_trials} trials have ended"
     if row.failed > row.complete:
         return f"{row.failed} of {row.complete + row.failed} trials failed"
@@ -158,7 +158,7 @@ def lesson(row: RegionReport) -> str:
     )
 
 
-def log_of(row: RegionReport) -> str:
+def region_log(row: RegionReport) -> str:
     """Return the log to read first if trials of a region failed, otherwise ""."""
     if not row.failed and row.status != Stage.FAILED:
         return ""
@@ -363,7 +363,7 @@ def pair_note(pair: Pair) -> str:
 def slices_note(pictures: Pictures) -> str:
     """Return the note below the charts that each show one parameter."""
     best = "The filled dot is the best trial."
-    if not (left_out := len(pictures.searched) - len(pictures.drawn)):
+    if not (left_out := len(pictures.searched_parameters) - len(pictures.charted_parameters)):
         return best
     return f"{best} {f.count_text(left_out, 'less important parameter')} only in the table."
 

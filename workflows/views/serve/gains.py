@@ -66,7 +66,7 @@ class Gain:
         return "" if self.is_rejected else gain_tone(self.compared)
 
 
-def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
+def read_gain(snapshot: Snapshot, region: RegionStatus) -> Gain:
     """Return the gain of a region's best settings, by the first comparison for which it has values.
 
     - The new and the previous (or still current) model by the gate's metric, as the gate measured
@@ -77,11 +77,11 @@ def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
     files, champion = snapshot.folder.region(region.slug), snapshot.champions.get(region.slug)
     words = job_files.stamp_of(files.verdict), job_files.stamp_of(files.best.result)
     source = region.finished, region.best_trial, champion, words
-    return snapshot.kept.get(("gain", region.slug), source, lambda: _found(snapshot, region))
+    return snapshot.kept.get(("gain", region.slug), source, lambda: _find_gain(snapshot, region))
 
 
-def _found(snapshot: Snapshot, region: RegionStatus) -> Gain:
-    verdict = verdict_of(snapshot, region.slug)
+def _find_gain(snapshot: Snapshot, region: RegionStatus) -> Gain:
+    verdict = read_new_verdict(snapshot, region.slug)
     if verdict and verdict.champion:
         sides = [
             side.metrics.get(verdict.metric) for side in (verdict.challenger, verdict.champion)
@@ -122,7 +122,7 @@ def _gain(
     return Gain(compared=compared, over=over)
 
 
-def verdict_of(snapshot: Snapshot, slug: str) -> Verdict | None:
+def read_new_verdict(snapshot: Snapshot, slug: str) -> Verdict | None:
     """Return the gate's verdict on this run's new model; None if there is no readable one."""
     file = snapshot.folder.region(slug).verdict
     return unless_damaged(lambda: Verdict.from_json(read_json(file)), None)

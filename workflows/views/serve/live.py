@@ -62,7 +62,7 @@ class Kept:
         known = self._made.get(name)
         return known is not None and known[0] == source
 
-    def lately(self, name: str, make: Callable[[], T]) -> T:
+    def get_throttled(self, name: str, make: Callable[[], T]) -> T:
         """Return the last result `name`; making it takes `_SHARE_OF_LATELY` of a core at most."""
         known = self._lately.get(name)
         if known is None or time.monotonic() >= known[0]:
@@ -208,12 +208,12 @@ class LiveRun:
                 cost = time.thread_time() - cpu
                 is_old = now - looked > _AGAIN
                 if stamp != self._stamp or self._snapshot is None or is_old:
-                    cost = self._look(stamp)
+                    cost = self._read(stamp)
                     looked = time.monotonic()
                 earliest = time.monotonic() + min(_LONGEST, cost / _SHARE)
             time.sleep(_CHECK)
 
-    def _look(self, stamp: object) -> float:
+    def _read(self, stamp: object) -> float:
         """Read the run, and return how many processor seconds that took."""
         cpu = time.thread_time()
         snapshot, error = None, None
@@ -232,7 +232,7 @@ class LiveRun:
         began = time.monotonic()
         self._reader = self._reader or StatusReader(self.folder)
         run = self._reader.snapshot()
-        self._reports = tuple(str(path) for path in self._reports_in(run))
+        self._reports = tuple(str(path) for path in self._report_files(run))
         return Snapshot(
             number=next(_NUMBERS),
             folder=self.folder,
@@ -245,7 +245,7 @@ class LiveRun:
             kept=self._kept,
         )
 
-    def _reports_in(self, run: RunSnapshot) -> Iterator[Path]:
+    def _report_files(self, run: RunSnapshot) -> Iterator[Path]:
         """Yield the files of running trials' reports, to which trainers append lines."""
         for region in run.status.regions:
             files = self.folder.region(region.slug)
@@ -286,7 +286,7 @@ class LiveRuns:
         self.nodes = NodeReader()
         self._runs: dict[Path, LiveRun] = {}
 
-    def run_in(self, folder: RunFolder) -> LiveRun:
+    def get_run(self, folder: RunFolder) -> LiveRun:
         """Return the run of a folder."""
         with self._lock:
             run = self._runs.pop(folder.root, None)

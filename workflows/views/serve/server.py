@@ -60,7 +60,7 @@ def serve(
         shown = runs.newest().folder.root if dashboard else None
         if shown:
             routes = held.enter_context(optuna_routes(shown))
-        socket = held.enter_context(listening(host, port))
+        socket = held.enter_context(open_socket(host, port))
         port = socket.getsockname()[1]
         pages = Pages(runs, shown)
         app = application(
@@ -99,7 +99,7 @@ def answer_requests(app: ASGIApp, socket: Socket, begin: Callable[[], None]) -> 
         server.run(sockets=[socket])
 
 
-def listening(host: str, port: int) -> Socket:
+def open_socket(host: str, port: int) -> Socket:
     """Return a listening socket; port 0 takes a free port. InputError if that is impossible."""
     try:
         return create_server((host, port), family=AF_INET6 if ":" in host else AF_INET)

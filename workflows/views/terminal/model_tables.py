@@ -20,7 +20,7 @@ from trialfleet.workflows.views.output import (
     keep_numbers_whole,
     pairs,
     plain_table,
-    with_hint_where_cut,
+    with_hint_if_cut,
 )
 
 _BY_DAYS = (
@@ -46,10 +46,10 @@ def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> 
             shown = (champion.run, rough_duration(age), _metric(champion))
         table.add_row(*map(Text, (*names, *shown)), cut_to_width(newest))
     drifted = [
-        Text(line, "yellow") for models in models_folders.values() for line in _drifts(models)
+        Text(line, "yellow") for models in models_folders.values() for line in _drift_texts(models)
     ]
     keep_numbers_whole(table)
-    return Group(with_hint_where_cut(table, _WHOLE), *drifted)
+    return Group(with_hint_if_cut(table, _WHOLE), *drifted)
 
 
 def history_table(models: Sequence[PublishedModel]) -> RenderableType:
@@ -61,16 +61,16 @@ def history_table(models: Sequence[PublishedModel]) -> RenderableType:
     champion = next((model for model in models if model.is_current), None)
     for model in models:
         style = "bold" if model.is_current else ""
-        cells = (model.run, local_time(model.created), _metric(model), _measured(model))
+        cells = (model.run, local_time(model.created), _metric(model), _last_evaluation(model))
         state = cut_to_width(_state(model, champion), style)
         table.add_row(*(Text(cell, style) for cell in cells), state)
     keep_numbers_whole(table)
     planned = [model.created for model in models if model.created]
     order = [] if planned == sorted(planned) else [Text(_BY_DAYS, "dim")]
     return Group(
-        with_hint_where_cut(table, _WHOLE),
+        with_hint_if_cut(table, _WHOLE),
         *order,
-        *(Text(line, "yellow") for line in _drifts(models)),
+        *(Text(line, "yellow") for line in _drift_texts(models)),
     )
 
 
@@ -133,7 +133,7 @@ def _state(model: PublishedModel, champion: PublishedModel | None) -> str:
     if model.is_current:
         return "current"
     if model.standing is Standing.ROLLED_BACK:
-        return f"rolled back{_by_whom(model)}"
+        return f"rolled back{_rollback_text(model)}"
     if model.awaits_since:
         return f"{model.standing} since {local_time(model.awaits_since)}"
     if model.verdict and not model.verdict.promoted and model.standing is Standing.NEVER:
@@ -144,12 +144,12 @@ def _state(model: PublishedModel, champion: PublishedModel | None) -> str:
     return "not current"
 
 
-def _by_whom(model: PublishedModel) -> str:
+def _rollback_text(model: PublishedModel) -> str:
     moved = last_move(model.path.parent / LATEST, model.run)
     return moved.description.removeprefix("rollback") if moved and moved.by == "rollback" else ""
 
 
-def _drifts(models: Sequence[PublishedModel]) -> list[str]:
+def _drift_texts(models: Sequence[PublishedModel]) -> list[str]:
     return [model.drift for model in models if model.is_current and model.drift]
 
 
@@ -159,7 +159,7 @@ def _metric(model: PublishedModel) -> str:
     return result_text(name, value) if isinstance(value, int | float) else ""
 
 
-def _measured(model: PublishedModel) -> str:
+def _last_evaluation(model: PublishedModel) -> str:
     if not model.evaluations or not model.metric:
         return ""
     run, value = model.evaluations[-1]

@@ -55,10 +55,10 @@ class ListedRun:
 
 def list_runs(found: Iterable[FoundRun]) -> list[ListedRun]:
     """Return each run with its state, or with the reason why it can't be read."""
-    return [_listed(run) for run in found]
+    return [_read_listed(run) for run in found]
 
 
-def _listed(found: FoundRun) -> ListedRun:
+def _read_listed(found: FoundRun) -> ListedRun:
     try:
         folder = open_run(found.folder)
         return _read(folder)
@@ -104,13 +104,13 @@ def runs_table(runs: Iterable[ListedRun]) -> Table:
             Text(run.study),
             Text(run.run),
             state_text(run.state) if run.state else Text("can't be read", "red"),
-            _published(run) if run.state else "",
+            _published_text(run) if run.state else "",
             local_time(run.began),
             duration(run.seconds),
         )
     return table
 
 
-def _published(run: ListedRun) -> str:
+def _published_text(run: ListedRun) -> str:
     kept = f", {run.kept} rejected" if run.kept else ""
     return f"{run.published} of {run.regions}{kept}"

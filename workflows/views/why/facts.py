@@ -50,12 +50,12 @@ class Scaling:
         return tuple(filter(None, (failing, *notes)))
 
     @property
-    def coming(self) -> int:
+    def booting_nodes(self) -> int:
         """The number of nodes that were started, but haven't joined the pool yet."""
         step = (self.report or {}).get("step") or {}
         return int((step.get("nodes") or {}).get("coming", 0))
 
-    def silent_since(self, now: datetime) -> datetime | None:
+    def silence_start(self, now: datetime) -> datetime | None:
         """Return when the autoscaler reported last, if that is too long before `now`; else None."""
         try:
             at = datetime.fromisoformat(str((self.report or {})["at"]))
@@ -95,7 +95,7 @@ class RunFacts:
         return self.snapshot.status.state
 
     @property
-    def called(self) -> str:
+    def full_name(self) -> str:
         """The run's unique name: STUDY/RUN-ID."""
         return f"{self.frozen.study.name}/{self.frozen.run}"
 
@@ -105,7 +105,7 @@ class RunFacts:
         return shell_quoted(Path(self.snapshot.status.folder))
 
     @property
-    def again(self) -> str:
+    def rerun_command(self) -> str:
         """The command for a new run, for use after the study is fixed."""
         return self.frozen.again_for(None)
 
@@ -119,7 +119,7 @@ class RunFacts:
         """The command that resumes the run."""
         return f"trialfleet resume {self.name}"
 
-    def how_to_install(self, error: str) -> str:
+    def installation_advice(self, error: str) -> str:
         """Return how to install the modules that, by an attempt's `error`, the trainer lacks."""
         return how_to_install(error, self.frozen.study)
 
@@ -246,7 +246,7 @@ class InstanceFacts:
         return "joined" if state == "well" else state
 
     @property
-    def why(self) -> str:
+    def stage_reason(self) -> str:
         """What `fleet status` says about the instance's stage."""
         return self.node.why if self.node else ""
 
