@@ -34,7 +34,7 @@ from trialfleet.workflows.control.run.new_run import plan
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.names import TURNING
-from trialfleet.workflows.status.attempts.outcome import outcome_of
+from trialfleet.workflows.status.attempts.outcome import read_outcome
 from trialfleet.workflows.study.daily import EARLY, Daily
 from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen, load_frozen
 from trialfleet.workflows.study.loading import load_day, load_fleet
@@ -97,8 +97,8 @@ def _read_for_a_day(path: Path, day: date, expected: Study | None) -> None:
 
 
 def _days_follow_each_other(daily: Daily, now: datetime) -> None:
-    due = daily.due(now)
-    assert daily.begins(due) <= now + EARLY < daily.begins(due + 2 * DAY)
+    due = daily.due_day(now)
+    assert daily.start_time(due) <= now + EARLY < daily.start_time(due + 2 * DAY)
     assert next_start(daily, now) > now
     assert days_to_do(daily, {due - 3 * DAY}, now)[-1] == due
     assert days_to_do(daily, {due}, now) == [due]
@@ -147,7 +147,7 @@ def result(random: Random, folder: Path) -> None:
     files.result.write_bytes(generate.result(random))
     files.err.write_bytes(generate.result(random))
     files.log.write_bytes(generate.result(random))
-    outcome = outcome_of(files, random.choice(RETURN_CODES), "auc", {})
+    outcome = read_outcome(files, random.choice(RETURN_CODES), "auc", {})
     if isinstance(outcome, Complete):
         assert "auc" in outcome.metrics
         assert all(math.isfinite(value) for value in outcome.metrics.values())

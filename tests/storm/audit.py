@@ -98,7 +98,7 @@ class Audit:
 
     def _add_region(self, run: Run, region: str) -> None:
         records = run.trials(region)
-        where, budget = f"{run.folder} {region}", run.study.budget_of(region).trials
+        where, budget = f"{run.folder} {region}", run.study.region_budget(region).trials
         self.trials += sum(record.state in {"complete", "stopped early"} for record in records)
         self.stopped += sum(record.state == "stopped early" for record in records)
         for record in records:

@@ -27,7 +27,7 @@ class Transfer(NamedTuple):
     time: float
 
 
-def overdue(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
+def overdue_jobs(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
     """Return the ClassAds of a run's jobs whose common files won't arrive, or whose repair stopped.
 
     `ads`, the ClassAds of the run's jobs, have the attributes of `job_queue.PROJECTION`.

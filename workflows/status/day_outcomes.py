@@ -37,7 +37,8 @@ def outcomes_now(
     models = [
         made
         for (day, region), attempt in again.items()
-        if (first or day) <= day <= (last or day) and (made := _made(journal, attempt, region))
+        if (first or day) <= day <= (last or day)
+        and (made := _read_outcome(journal, attempt, region))
     ]
     found = latest_outcomes([*journal.outcomes(first, last), *models])
     return {
@@ -79,7 +80,7 @@ def warnings_of_day(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[st
     return {region: words for region, words in found.items() if words}
 
 
-def _made(journal: Journal, attempt: Attempt, region: str) -> Outcome | None:
+def _read_outcome(journal: Journal, attempt: Attempt, region: str) -> Outcome | None:
     run = RunFolder(DailyFolder(journal.file.parent).run(attempt.run))
     files = run.region(region_slug(region))
     if not files.published.exists():

@@ -83,7 +83,7 @@ def _warning(
     factor = max(validation / test, test / validation)
     if factor <= noise_factor(task, *rows):
         return None
-    name = _shown(study.objective.metric, metrics)
+    name = _short_objective(study.objective.metric, metrics)
     own, other = (result_text(each, metrics[each]) for each in (_VALIDATION + name, _TEST + name))
     text = (
         f"{own} and {other} differ by more than chance explains with {rows[0]} and {rows[1]} rows "
@@ -98,7 +98,7 @@ def _warning(
     return f"{text}; the usual cause: {cause}"
 
 
-def _shown(objective: str, metrics: dict[str, Any]) -> str:
+def _short_objective(objective: str, metrics: dict[str, Any]) -> str:
     name = objective.removeprefix(_VALIDATION).removeprefix(_TEST)
     known = {f"{_VALIDATION}{name}", f"{_TEST}{name}"} <= metrics.keys()
     return name if known else "loss"

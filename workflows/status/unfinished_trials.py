@@ -92,7 +92,7 @@ def _last_report(place: TrialFolder, metric: str) -> tuple[int, float | None] | 
     return last_report(place.reports, metric)
 
 
-def unfinished_of(
+def unfinished_states(
     files: RegionFolder,
     region: RegionGraph,
     trials: list[StoredTrial],

@@ -31,7 +31,7 @@ GPUS = (
 S3_OBJECT = re.compile(r"s3://[^/]+/(.*[^/])")
 
 
-def transferable(value: str) -> str:
+def check_transferable(value: str) -> str:
     """Return the path `value`; ValueError if HTCondor's file transfer can't handle a character."""
     if not is_transferable(value):
         raise ValueError(
@@ -41,7 +41,7 @@ def transferable(value: str) -> str:
     return one_line(value)
 
 
-def _expression(value: str) -> str:
+def _check_expression(value: str) -> str:
     import classad2
 
     one_line(value)
@@ -54,7 +54,7 @@ def _expression(value: str) -> str:
     return value
 
 
-def _local(value: str) -> str:
+def _check_local(value: str) -> str:
     if SCHEME.match(value):
         raise ValueError(f"{value!r} is a URL; name a file or folder on this machine")
     return value
@@ -75,12 +75,12 @@ def _in_quotes(value: Any) -> Any:
     return value
 
 
-def as_list(value: Any) -> Any:
+def wrap_in_list(value: Any) -> Any:
     """Return `value` in a list if it is a string, otherwise unchanged."""
     return [value] if isinstance(value, str) else value
 
 
-def _as_words(value: Any) -> Any:
+def _split_words(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
@@ -89,7 +89,7 @@ def _as_words(value: Any) -> Any:
         raise ValueError(f"{value!r} can't be split into words: {error}") from error
 
 
-def _nonempty(value: list[str]) -> list[str]:
+def _check_program(value: list[str]) -> list[str]:
     if not value or not value[0]:
         raise refusal("must be a program and its arguments, such as [python3, train.py]")
     return value
@@ -129,15 +129,19 @@ _METRIC = r"[A-Za-z_][A-Za-z0-9_.@/-]{0,63}"
 _OR_LIST = str | list[str]
 
 Accelerator = Literal["auto", "gpu", "cpu"]
-FileName = Annotated[str, AfterValidator(not_empty), AfterValidator(transferable)]
-LocalFile = Annotated[FileName, AfterValidator(_local)]
+FileName = Annotated[str, AfterValidator(not_empty), AfterValidator(check_transferable)]
+LocalFile = Annotated[FileName, AfterValidator(_check_local)]
 DataPlace = Annotated[FileName, AfterValidator(_data_place)]
-LocalFiles = Annotated[list[LocalFile], BeforeValidator(as_list, json_schema_input_type=_OR_LIST)]
-DataPlaces = Annotated[list[DataPlace], BeforeValidator(as_list, json_schema_input_type=_OR_LIST)]
+LocalFiles = Annotated[
+    list[LocalFile], BeforeValidator(wrap_in_list, json_schema_input_type=_OR_LIST)
+]
+DataPlaces = Annotated[
+    list[DataPlace], BeforeValidator(wrap_in_list, json_schema_input_type=_OR_LIST)
+]
 Command = Annotated[
     list[Annotated[str, AfterValidator(one_line)]],
-    AfterValidator(_nonempty),
-    BeforeValidator(_as_words, json_schema_input_type=_OR_LIST),
+    AfterValidator(_check_program),
+    BeforeValidator(_split_words, json_schema_input_type=_OR_LIST),
 ]
 
 
@@ -166,7 +170,7 @@ Gpus = Annotated[
         }
     ),
 ]
-Expression = Annotated[str, AfterValidator(not_empty), AfterValidator(_expression)]
+Expression = Annotated[str, AfterValidator(not_empty), AfterValidator(_check_expression)]
 RegionName = Annotated[str, BeforeValidator(_in_quotes), AfterValidator(check_region_name)]
 StudyName = Annotated[
     str,

@@ -21,17 +21,17 @@ def reason_unused(values: pl.Series, kind: str, role: Role, trained: pl.Series) 
     if role == "categorical":
         texts = cells.texts(values, kind)
         learned = texts.filter(trained)
-        return _why_constant(texts, learned, learned.n_unique() == 1)
+        return _constant_reason(texts, learned, learned.n_unique() == 1)
     try:
         numbers = cells.numbers(values, cells.kind_now(values, kind))
     except cells.CellError:
         return ""  # another check reports the cell
     learned, others = numbers.filter(trained), numbers.filter(~trained)
     is_constant = not spread_of(learned.drop_nulls().to_numpy())
-    return _why_constant(numbers, learned, is_constant) or _why_unlike(learned, others)
+    return _constant_reason(numbers, learned, is_constant) or _low_variation_reason(learned, others)
 
 
-def _why_constant(values: pl.Series, learned: pl.Series, is_constant: bool) -> str:
+def _constant_reason(values: pl.Series, learned: pl.Series, is_constant: bool) -> str:
     if learned.null_count() == len(learned):
         return "it has no values in the training rows"
     if not is_constant:
@@ -41,7 +41,7 @@ def _why_constant(values: pl.Series, learned: pl.Series, is_constant: bool) -> s
     return f"it is the same in every {row}{some}"
 
 
-def _why_unlike(learned: pl.Series, others: pl.Series) -> str:
+def _low_variation_reason(learned: pl.Series, others: pl.Series) -> str:
     """Return why training rows vary too little compared with `others`, or ""."""
     present, rest = (each.drop_nulls().to_numpy() for each in (learned, others))
     spread = spread_of(present)

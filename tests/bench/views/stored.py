@@ -98,7 +98,7 @@ class _Rows:
 
     def __init__(self, run: Run) -> None:
         self.run, self.found = run, {name: list[tuple[Any, ...]]() for name in _TABLES}
-        space = run.study.space_of(next(iter(run.study.region_table)))
+        space = run.study.region_space(next(iter(run.study.region_table)))
         self.distributions = space.distributions()
         self.written = {
             name: distribution_to_json(each) for name, each in self.distributions.items()
@@ -208,7 +208,7 @@ class _Region:
         place.result.write_text(json.dumps({"metrics": notes.get("metrics", {})}))
 
     def _params(self, rng: random.Random, number: int) -> dict[str, Any]:
-        space = self.rows.run.study.space_of(self.region.name)
+        space = self.rows.run.study.region_space(self.region.name)
         drawn: dict[str, Any] = {
             "learning_rate": 10 ** rng.uniform(-4, -1),
             "batch_size": rng.randint(128, 1024),

@@ -18,7 +18,7 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.run_commands import _resumed
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.names import check_region_name
-from trialfleet.workflows.status.attempts.outcome import outcome_of
+from trialfleet.workflows.status.attempts.outcome import read_outcome
 
 
 def result_of(*arguments: object) -> Result:
@@ -123,7 +123,7 @@ def test_a_result_of_another_shape_is_told_the_right_one(
 ) -> None:
     folder = TrialFolder(tmp_path)
     folder.result.write_text(json.dumps(result))
-    outcome = outcome_of(folder, 0, "auc", {})
+    outcome = read_outcome(folder, 0, "auc", {})
     assert isinstance(outcome, Failed)
     for word in words:
         assert word in outcome.error

@@ -150,11 +150,11 @@ def oldest(study: Study, hours: dict[str, float], order: Order) -> float:
     """Return the greatest age in days of a current model in two weeks."""
     assert study.daily
     worst, free = timedelta(), datetime.min.replace(tzinfo=UTC)
-    begun = study.daily.begins(DAYS[0])
+    begun = study.daily.start_time(DAYS[0])
     latest = dict.fromkeys(REGIONS, begun)  # and from when on a region waits for its first model
     for each in DAYS:
-        begins = study.daily.begins(each)
-        day = RunsDay(date=each, deadline=study.daily.ends(begins))
+        begins = study.daily.start_time(each)
+        day = RunsDay(date=each, deadline=study.daily.deadline_after(begins))
         planned = max(begins, free)
         if is_over(day, planned):  # the day before it took too long
             continue
@@ -164,7 +164,7 @@ def oldest(study: Study, hours: dict[str, float], order: Order) -> float:
         for moment, region in run.published:
             worst = max(worst, moment - latest[region])
             latest[region] = publish(study, region, day, planned)
-    end = study.daily.begins(DAYS[-1]) + timedelta(days=1)
+    end = study.daily.start_time(DAYS[-1]) + timedelta(days=1)
     return max(worst, *(end - as_of for as_of in latest.values())) / timedelta(days=1)
 
 

@@ -86,7 +86,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def study(place: Path, day: date, **changes: Any) -> Study:
-    return Study.model_validate({**TEXT, **changes}).dated(day)[0].resolve(place)
+    return Study.model_validate({**TEXT, **changes}).fill_date(day)[0].resolve(place)
 
 
 def planned(place: Path, number: int, rows: pl.DataFrame, **changes: Any) -> RegionFolder:

@@ -27,7 +27,7 @@ def test_it_is_what_the_study_says(
     frozen = load_frozen(folder.study)
     monkeypatch.setattr("trialfleet.workflows.study.frozen.load_frozen", None)
     assert parse_head(folder) == FrozenHead(
-        frozen.run, frozen.folder, frozen.of_day, frozen.study.name, frozen.study.publish
+        frozen.run, frozen.folder, frozen.cost_day, frozen.study.name, frozen.study.publish
     )
     assert parse_head(folder).publishes == frozen.study.publishes
 

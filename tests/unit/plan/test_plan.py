@@ -306,7 +306,7 @@ def test_failures_allowed_and_startup_follow_the_budget() -> None:
     assert Budget(trials=100).failures_allowed == 25
     assert Budget(trials=4).failures_allowed == 3
     assert Budget(failures=0).failures_allowed == 0
-    assert Budget(trials=5).startup == 5
+    assert Budget(trials=5).startup_count == 5
 
 
 def test_a_url_has_its_last_part_as_its_name_in_the_sandbox() -> None:

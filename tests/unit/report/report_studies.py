@@ -21,7 +21,7 @@ from trialfleet.optimizer.stored_trials import StoredTrial, TrialState
 from trialfleet.workflows.rules import states
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status.run_status import RegionStatus
-from trialfleet.workflows.status.run_trials import Trial, trial_of
+from trialfleet.workflows.status.run_trials import Trial, build_trial
 from trialfleet.workflows.views.report.model import Head, RegionReport, Report
 from trialfleet.workflows.views.report.page import render_page
 from trialfleet.workflows.views.report.reading import (
@@ -151,7 +151,7 @@ def region_facts(
 ) -> RegionFacts:
     """Return a region of which nothing is known but its name, its trials and `facts`."""
     made = tuple(
-        trial_of(name, each, unfinished or {}, (stays or {}).get(each.number, ()))
+        build_trial(name, each, unfinished or {}, (stays or {}).get(each.number, ()))
         for each in trials
     )
     known = {field.name for field in fields(RegionFacts)}

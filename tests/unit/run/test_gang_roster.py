@@ -31,8 +31,8 @@ from trialfleet.workflows.rules.gang_decision import (
     MOST_FAILURES,
     SAVE_SECONDS,
     decide,
-    superseded,
-    to_remove,
+    jobs_to_remove,
+    unneeded_packages,
 )
 
 SIZE = Size(2, 3)
@@ -265,9 +265,9 @@ def test_packages_are_removed_when_nothing_starts_from_them() -> None:
     names = [f"checkpoint.{g:06}.{n:06}.tar" for g in (1, 2) for n in (1, 2)]
     others = ["agent.0", "roster.json", "checkpoint.000001.000003.tar.part"]
     own = training(0, 1, generation=2, start=names[1])
-    assert superseded(own, [*names, *others]) == {names[0], names[2], others[2]}
-    assert superseded(replace(own, state=FORM), names) == set()
-    assert superseded(replace(own, state=DONE), [*names, *others]) == {*names, others[2]}
+    assert unneeded_packages(own, [*names, *others]) == {names[0], names[2], others[2]}
+    assert unneeded_packages(replace(own, state=FORM), names) == set()
+    assert unneeded_packages(replace(own, state=DONE), [*names, *others]) == {*names, others[2]}
 
 
 @pytest.mark.parametrize("state", [RUN, FORM])
@@ -310,7 +310,7 @@ def test_the_next_trial_begins_with_nothing_of_the_one_before() -> None:
     everyone = [job(agent(proc, member.READY, 5)) for proc in range(3)]
     roster = after(replace(roster, since=NOW - 1), everyone, *old)
     assert (roster.state, roster.start, roster.members) == (RUN, None, seats(0, 1, 2))
-    assert superseded(roster, old) == {*old}
+    assert unneeded_packages(roster, old) == {*old}
 
 
 def test_a_gang_that_has_no_trial_yet_gets_ready() -> None:
@@ -321,7 +321,10 @@ def test_a_gang_that_has_no_trial_yet_gets_ready() -> None:
 
 def test_agents_leave_a_gang_that_is_finished() -> None:
     assert finished_roster(training(0, 1), 0, NOW).state == DONE
-    assert superseded(finished_roster(training(0, 1), 0, NOW), [FIRST, RESULT]) == {FIRST, RESULT}
+    assert unneeded_packages(finished_roster(training(0, 1), 0, NOW), [FIRST, RESULT]) == {
+        FIRST,
+        RESULT,
+    }
 
 
 def test_a_trainer_that_fails_again_and_again_is_to_blame() -> None:
@@ -351,17 +354,17 @@ def test_a_trainer_that_fails_again_and_again_is_to_blame() -> None:
 def test_jobs_that_are_no_longer_needed_are_removed() -> None:
     over = training(0, 1, state=DONE, code=0, since=NOW)
     jobs = [*trains[:1], job(1), replace(trains[2], silent=True)]
-    assert to_remove(over, SIZE, jobs, NOW + 1) == {1, 2}
-    assert to_remove(over, SIZE, jobs, NOW + SAVE_SECONDS + 1) == {0, 1, 2}
+    assert jobs_to_remove(over, SIZE, jobs, NOW + 1) == {1, 2}
+    assert jobs_to_remove(over, SIZE, jobs, NOW + SAVE_SECONDS + 1) == {0, 1, 2}
 
 
 def test_a_job_held_at_a_limit_removes_all_jobs_of_the_trial() -> None:
     own = training(0, 1, 2)
     held = Job(proc=2, status=JobStatus.HELD, hold_code=34)
-    assert to_remove(own, SIZE, [*trains[:2], held], NOW) == {0, 1, 2}
+    assert jobs_to_remove(own, SIZE, [*trains[:2], held], NOW) == {0, 1, 2}
     by_person = replace(held, hold_code=1)
-    assert to_remove(own, SIZE, [*trains[:2], by_person], NOW) == set()
-    assert to_remove(own, SIZE, trains[:1], NOW) == {0}, "fewer than it needs are left"
+    assert jobs_to_remove(own, SIZE, [*trains[:2], by_person], NOW) == set()
+    assert jobs_to_remove(own, SIZE, trains[:1], NOW) == {0}, "fewer than it needs are left"
 
 
 # Random events: agents that act as agents do, and an environment that kills them.

@@ -26,7 +26,7 @@ from trialfleet.workflows.facts.jobs.gang_roster import Roster
 from trialfleet.workflows.facts.jobs.job_log import read_job
 from trialfleet.workflows.facts.jobs.progress import last_report, read_reports
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.status.attempts.outcome import outcome_of, read_stop
+from trialfleet.workflows.status.attempts.outcome import read_outcome, read_stop
 
 Leave = Callable[[Path], object]
 
@@ -71,7 +71,7 @@ def test_every_reader_returns_at_once(place: TrialFolder, leave: Leave) -> None:
     files = (place.result, place.stop, place.progress, place.log, place.err, place.roster)
     for file in (*files, place.order, place.said, place.gang / "agent.0", place.job):
         leave(file)
-    outcome = outcome_of(place, 0, "auc", {})
+    outcome = read_outcome(place, 0, "auc", {})
     assert isinstance(outcome, Failed)
     assert outcome.error.startswith("result.json ")
     assert read_stop(place) is None
@@ -82,7 +82,7 @@ def test_every_reader_returns_at_once(place: TrialFolder, leave: Leave) -> None:
     assert read_roster(place) is None
     with pytest.raises(OSError, match=r"agent\.0"):
         job_files.read_bytes(place.gang / "agent.0", job_files.MOST_AGENT, place.root)
-    assert isinstance(outcome_of(place, 1, "auc", {}), Failed)
+    assert isinstance(read_outcome(place, 1, "auc", {}), Failed)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_our_files_replace_those_that_a_job_left(
 def test_too_many_metrics_fail_the_attempt(place: TrialFolder) -> None:
     metrics = {"auc": 0.5, **{f"m{i}": i for i in range(1000)}}
     place.result.write_text(json.dumps({"status": "complete", "metrics": metrics}))
-    outcome = outcome_of(place, 0, "auc", {})
+    outcome = read_outcome(place, 0, "auc", {})
     assert isinstance(outcome, Failed)
     assert outcome.error == "result.json has 1,001 metrics; the maximum is 1,000"
 

@@ -13,7 +13,12 @@ from trialfleet.infra.pool import collector
 from trialfleet.infra.pool.machines import Machine, machines_of
 from trialfleet.workflows.facts.run_folder.graph import EXITS, NODE_FAULTS
 from trialfleet.workflows.status.attempts import node_faults
-from trialfleet.workflows.status.attempts.node_faults import in_hold, in_words, own_errors, to_avoid
+from trialfleet.workflows.status.attempts.node_faults import (
+    in_hold,
+    in_words,
+    machines_to_avoid,
+    own_errors,
+)
 
 RAN = """\
 000 ({job:03d}.000.000) 2026-11-20 10:00:00 Job submitted from host: <127.0.0.1:1>
@@ -78,9 +83,9 @@ def test_a_machine_that_is_found_faulty_late_is_blamed_for_earlier_failures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     noted = {str(n): {"error": "exit code 1", "machine": "eater"} for n in (1, 2, 3)}
-    monkeypatch.setattr(node_faults, "word_of", lambda _: False)
+    monkeypatch.setattr(node_faults, "is_reported_broken", lambda _: False)
     assert own_errors(noted) == 3
-    monkeypatch.setattr(node_faults, "word_of", lambda machine: machine == "eater")
+    monkeypatch.setattr(node_faults, "is_reported_broken", lambda machine: machine == "eater")
     assert own_errors(noted) == 0
     noted |= {"4": {"error": "exit code 1", "machine": "other"}, "5": {"blame": "node"}}
     assert own_errors(noted) == 1
@@ -94,8 +99,8 @@ def test_a_silent_pool_blames_no_machine(
 
     monkeypatch.setattr(collector, "slot_ads", silent)
     monkeypatch.setattr(node_faults, "machines", silent)
-    assert not node_faults.word_of("eater")
-    assert to_avoid(make_run().study, {"1": {"machine": "eater"}}) == ()
+    assert not node_faults.is_reported_broken("eater")
+    assert machines_to_avoid(make_run().study, {"1": {"machine": "eater"}}) == ()
 
 
 def test_a_machine_without_a_gpu_is_not_to_blame_for_having_none(
@@ -105,7 +110,11 @@ def test_a_machine_without_a_gpu_is_not_to_blame_for_having_none(
     (cpus,) = machines_of([{"Name": "slot1@vm", **says}])
     (gpus,) = machines_of([{"Name": "slot1@vm", "TotalSlotGPUs": 1, **says}])
     monkeypatch.setattr(node_faults, "machine_named", {"cpus": cpus, "gpus": gpus}.get)
-    assert [node_faults.word_of(name) for name in ("cpus", "gpus", "gone")] == [False, True, False]
+    assert [node_faults.is_reported_broken(name) for name in ("cpus", "gpus", "gone")] == [
+        False,
+        True,
+        False,
+    ]
 
 
 @pytest.fixture

@@ -183,13 +183,13 @@ def test_a_study_names_its_channels_with_absolute_paths(tmp_path: Path) -> None:
     )
     command, webhook, mail = study.notify
     assert command.command == [str(tmp_path / "page.sh"), "--now"]
-    assert command.wanted(is_daily=False) == ("region-failed",)
+    assert command.wanted_kinds(is_daily=False) == ("region-failed",)
     assert webhook.webhook
     assert webhook.webhook.url_file == str(tmp_path / "url")
     assert mail.mail
     assert (mail.mail.host, mail.mail.port) == ("localhost", 2525)
-    assert mail.wanted(is_daily=False) == KINDS
-    assert set(KINDS) - set(mail.wanted(is_daily=True)) == {"run-done"}
+    assert mail.wanted_kinds(is_daily=False) == KINDS
+    assert set(KINDS) - set(mail.wanted_kinds(is_daily=True)) == {"run-done"}
     assert study.resolve(Path("/elsewhere")) == study
 
 

@@ -20,12 +20,12 @@ from trialfleet.workflows.facts.runs.region_records import (
     read_end_files,
     read_records,
 )
-from trialfleet.workflows.rules.region_state import phase_of, state_of
+from trialfleet.workflows.rules.region_state import region_phase, region_state
 from trialfleet.workflows.rules.states import (
     RunState,
     Stage,
     TrialState,
-    stage_of,
+    region_stage,
     trial_state,
     unfinished_state,
 )
@@ -43,13 +43,13 @@ def test_the_page_has_every_word_and_no_other(words: type[StrEnum]) -> None:
 
 @pytest.mark.parametrize("state", RunState)
 def test_every_state_of_a_region_has_a_word(state: RunState) -> None:
-    stages = {stage_of(state, phase, published=True) for phase in ("trials", "best", "publish")}
+    stages = {region_stage(state, phase, published=True) for phase in ("trials", "best", "publish")}
     if state is RunState.RUNNING:
         assert stages == {Stage.TUNING, Stage.TRAINING, Stage.PUBLISHING}
     elif state is RunState.DONE:
         assert stages == {Stage.PUBLISHED}
-        assert stage_of(state, "done", published=False) is Stage.TUNED
-        assert stage_of(state, "done", published=True, kept=True) is Stage.KEPT
+        assert region_stage(state, "done", published=False) is Stage.TUNED
+        assert region_stage(state, "done", published=True, kept=True) is Stage.KEPT
     else:
         assert stages == {Stage(state.value)}
 
@@ -99,7 +99,7 @@ def test_a_region_is_gating_only_where_its_gate_measures(make_run: MakeRun, work
 
     def phase(queued: QueuedRun | None = None) -> str:
         ends = read_end_files(files)
-        return phase_of(read_records(files), region, queued, region.trials, lambda: ends)
+        return region_phase(read_records(files), region, queued, region.trials, lambda: ends)
 
     assert phase() == "best"
     files.best.result.parent.mkdir(parents=True, exist_ok=True)
@@ -130,5 +130,5 @@ def test_a_region_whose_dagman_goes_later_than_the_runs_is_stopped_with_it(
         root=None, root_held=None, held=(), ads=(), regions=frozenset({region.slug}), **nothing
     )
     for state in (RunState.STOPPED, RunState.FAILED):
-        assert state_of(RegionRecords(), region, leaves, None, state) is state
-    assert state_of(RegionRecords(), region, leaves, None, RunState.RUNNING) is RunState.RUNNING
+        assert region_state(RegionRecords(), region, leaves, None, state) is state
+    assert region_state(RegionRecords(), region, leaves, None, RunState.RUNNING) is RunState.RUNNING

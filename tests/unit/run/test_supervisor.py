@@ -115,7 +115,7 @@ def test_only_a_hold_of_a_persons_is_left_alone(
     held = {"JobStatus": JobStatus.HELD, "HoldReasonCode": code, "HoldReason": "no space"}
     fault = only(faults(folder, [dagman(folder, **held)], NOW))
     assert (fault.remedy, "no space" in fault.what) == (remedy, True)
-    assert fault.by_person().remedy is Remedy.RELEASE
+    assert fault.for_person().remedy is Remedy.RELEASE
 
 
 def test_a_silent_dagman_is_restarted(folder: RunFolder) -> None:

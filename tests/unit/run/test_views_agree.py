@@ -183,7 +183,7 @@ def seen(folder: RunFolder, scene: Scene, live: LiveRun) -> Views:
 
     with ExitStack() as stack:
         for place, name, value in (
-            (RunTrials, "all", lambda _: found),
+            (RunTrials, "read_all", lambda _: found),
             (status_module, "look_up", look_up),
             (NodeReader, "read", lambda _: PoolNodes()),
             (RunFactsReader, "_waiting_job", lambda *_: None),

@@ -23,7 +23,7 @@ from trialfleet.workflows.facts.runs.region_records import RegionRecords
 from trialfleet.workflows.rules.gate_decision import Passed
 from trialfleet.workflows.rules.slot_matching import Prospects
 from trialfleet.workflows.rules.states import RunState, Stage, TrialState
-from trialfleet.workflows.status.attempts.outcome import outcome_of
+from trialfleet.workflows.status.attempts.outcome import read_outcome
 from trialfleet.workflows.status.health import Fault, Remedy
 from trialfleet.workflows.status.reader import RunSnapshot
 from trialfleet.workflows.status.run_status import RunStatus
@@ -549,7 +549,7 @@ def test_each_outcome_of_an_attempt_is_read_as_what_it_was(
 ) -> None:
     place = TrialFolder(tmp_path)
     place.result.write_text(result)
-    outcome = outcome_of(place, code, "loss", {})
+    outcome = read_outcome(place, code, "loss", {})
     assert isinstance(outcome, Failed)
     assert kind_of_attempt(outcome.error) is kind
     assert not isinstance(outcome, Complete)

@@ -40,7 +40,7 @@ def train(folder: Path, study: Study, region: str = "north", **changes: Any) -> 
     order = {
         "params": space.complete(space.defaults()) | changes.pop("params", {}),
         "objective": study.objective.model_dump(),
-        "data": study.data_of(region),
+        "data": study.data_paths(region),
         **changes,
     }
     (folder / "trial.json").write_text(json.dumps(order))

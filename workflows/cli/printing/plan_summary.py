@@ -26,7 +26,7 @@ from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.formatting import count_text, duration, rough_duration, usd
-from trialfleet.workflows.rules.gate_decision import rule_of
+from trialfleet.workflows.rules.gate_decision import gate_rule
 from trialfleet.workflows.study.sections import Resources
 from trialfleet.workflows.study.spec import Study, Trainer
 
@@ -86,7 +86,7 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
                 "trials": r.trials,
                 "lanes": len(r.lanes),
                 "model_leads_from": first_model_trial(
-                    run.study.budget_of(r.name).startup,
+                    run.study.region_budget(r.name).startup_count,
                     r.trials,
                     len(r.lanes),
                     has_previous=bool(previous),
@@ -152,7 +152,7 @@ def _below(folder: Path) -> str:
 
 
 def _gate(study: Study) -> str:
-    rule = rule_of(study)
+    rule = gate_rule(study)
     allowed = f", at most {rule.tolerance:g} worse" if rule.tolerance else ""
     is_manual = study.gate is not None and study.gate.approve
     asks = "; models that pass wait for trialfleet promote" if is_manual else ""
@@ -175,7 +175,7 @@ def _gate_on_columns(study: Study, tables: dict[str, Any]) -> list[str]:
 def _early_stopping(study: Study) -> str:
     if (rule := study.early_stopping) is None:
         return ""
-    trials = max(study.budget_of(region).trials for region in study.region_table)
+    trials = max(study.region_budget(region).trials for region in study.region_table)
     if trials <= rule.startup_trials:
         which = f"all {trials} trials" if trials > 1 else "the only trial"
         return (
@@ -212,7 +212,7 @@ def shares_rows_with_champion(study: Study) -> bool:
         return False
     if study.table and study.table.split.own_columns:
         return False
-    files = [file for region in study.region_table for file in study.data_of(region)]
+    files = [file for region in study.region_table for file in study.data_paths(region)]
     return any(not file.lower().endswith(".npz") for file in files)
 
 
@@ -245,7 +245,7 @@ def _learns_from(previous: Iterable[PreviousTask]) -> list[dict[str, Any]]:
 def _concurrency(study: Study, lanes: int, pool_check: PoolCheck | None) -> str:
     gpus = f"{_gpus(study.resources)}, " if study.accelerator == "gpu" else ""
     size = f"{gpus}{study.resources.cpus} cpu(s), {study.resources.memory}"
-    if gangs := [nodes for name in study.region_table if (nodes := study.nodes_of(name))]:
+    if gangs := [nodes for name in study.region_table if (nodes := study.region_gang(name))]:
         least = min(nodes.min for nodes in gangs) if len(gangs) == len(study.region_table) else 1
         size = f"{least} to {max(nodes.max for nodes in gangs)} slots of {size}"
     text = f"up to {lanes} trial(s), each on {size}"
@@ -259,7 +259,7 @@ def _concurrency(study: Study, lanes: int, pool_check: PoolCheck | None) -> str:
 
 
 def _at_a_time(study: Study, jobs: int) -> int:
-    nodes = (study.nodes_of(name) for name in study.region_table)
+    nodes = (study.region_gang(name) for name in study.region_table)
     return jobs // max(each.min if each else 1 for each in nodes)
 
 
@@ -294,7 +294,7 @@ def _cost(study: Study) -> dict[str, Any] | None:
 
 
 def _bound(study: Study) -> tuple[float, str] | None:
-    budgets = [study.budget_of(name) for name in study.region_table]
+    budgets = [study.region_budget(name) for name in study.region_table]
     of_regions = [budget.usd for budget in budgets if budget.usd is not None]
     bounds = [
         (study.budget.usd_per_run, "budget.usd_per_run"),

@@ -60,7 +60,7 @@ def job_there(folder: DailyFolder) -> str | None:
 
 def cron_keys(daily: Daily, now: datetime) -> tuple[str, str]:
     """Return the hours and the minutes at which the job starts, in this machine's time zone."""
-    starts = [daily.begins(day).astimezone() for day in coming_days(daily, now)]
+    starts = [daily.start_time(day).astimezone() for day in coming_days(daily, now)]
     hours = {start.hour for start in starts}
     return (
         ",".join(map(str, sorted(hours))) if daily.missed == "none" else "*",

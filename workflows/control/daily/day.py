@@ -180,9 +180,11 @@ class Work:
         others = [name for name in there if name not in left or name in gone]
         if found.study is None or len(others) == len(there):
             return None
-        study = found.study.without(others)
+        study = found.study.without_regions(others)
         unchanged = self._unchanged(attempt, study)
-        return study.without(unchanged) if len(unchanged) < len(study.region_table) else None
+        return (
+            study.without_regions(unchanged) if len(unchanged) < len(study.region_table) else None
+        )
 
     def _unchanged(self, attempt: Attempt, study: Study) -> list[str]:
         """Record and return the regions whose data and settings equal their last model's."""

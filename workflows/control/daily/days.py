@@ -95,7 +95,7 @@ class Days:
             self._finish_day(day)
             return [day]
         done: list[date] = []
-        while not done or self._daily.due(self._clock()) > done[-1]:
+        while not done or self._daily.due_day(self._clock()) > done[-1]:
             begun = {attempt.date for attempt in self.journal.attempts()}
             for each in days_to_do(self._daily, begun, self._clock()):
                 self._finish_day(each)
@@ -148,7 +148,7 @@ class Days:
                 if self._managers is None or self._managers.has_worked:
                     tell_days(study, channels, outbox, self.folder, self.journal, self._clock())
             if outbox and planned and awaited:
-                until = self._daily.waits_until(planned.date)
+                until = self._daily.data_deadline(planned.date)
                 event = awaited_event(study.name, self.journal, planned, awaited, until)
                 outbox.put([event], channels, is_daily=True)
         except (TrialfleetError, OSError) as error:
@@ -377,7 +377,7 @@ class Days:
                 run=self._free_run(day, number),
                 regions=tuple(regions),
                 started=now,
-                deadline=going_on[0] if going_on else self._daily.ends(now),
+                deadline=going_on[0] if going_on else self._daily.deadline_after(now),
             )
         )
 
@@ -411,7 +411,7 @@ def _has_other_data(one: Outcome, study: Study) -> bool:
     if one.why.startswith(f"data of {one.date} "):
         return True
     recorded = one.recorded.timestamp() if one.recorded else 0.0
-    data = study.data_of(one.region)
+    data = study.data_paths(one.region)
     spellings = {each: {each, shell_quoted(Path(each))} for each in data}
     blamed = [Path(each) for each in data if any(name in one.why for name in spellings[each])]
     return any(moment > recorded for place in blamed for moment in written(place))

@@ -27,7 +27,7 @@ def not_ready(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str
         return late
     in_s3 = DataInS3(found.study.s3)
     for name in found.study.region_table:
-        whys = (_why_not_whole(each, daily, in_s3) for each in found.study.data_of(name))
+        whys = (_why_not_whole(each, daily, in_s3) for each in found.study.data_paths(name))
         if why := next(filter(None, whys), None):
             late[name] = f"data of {day} {why}"
     return late
@@ -55,7 +55,7 @@ def awaited_now(file: Path, journal: Journal, now: datetime) -> dict[str, str]:
 
 def is_awaited(daily: Daily | None, day: date, now: datetime) -> bool:
     """Return whether a day's wait for data lasts beyond `now`; False if the study never waits."""
-    end = daily.waits_until(day) if daily else None
+    end = daily.data_deadline(day) if daily else None
     return end is not None and now < end
 
 

@@ -64,7 +64,7 @@ class RunsEndings:
         data = job_files.read_record(files.best.trained_on, "data")["data"]
         return replace(
             outcome,
-            fingerprint=fingerprint_of(self._study.data_of(region.name), data),
+            fingerprint=fingerprint_of(self._study.data_paths(region.name), data),
             settings=self._day.settings.get(region.name),
         )
 

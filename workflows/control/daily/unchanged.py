@@ -41,7 +41,7 @@ def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | N
     None if the data is at a URL or empty, or if a file keeps changing. `checksums` caches
     checksums, so only changed files are read again.
     """
-    places = study.data_of(region)
+    places = study.data_paths(region)
     if any(place.startswith(URL_PREFIXES) for place in places):
         return None
     files = [file for place in places for file in list_files(Path(place))]

@@ -132,7 +132,7 @@ def calendar(daily: Daily, now: datetime) -> list[str]:
     no_hour = {day for day in days if _is_skipped(daily, day, hour)}
     return [
         *(f"{usual} {at}" for usual in _all_days_but(no_time - no_hour, days[0].year)),
-        *(f"{daily.begins(day):%Y-%m-%d %H:%M}:00 UTC" for day in sorted(no_time | no_hour)),
+        *(f"{daily.start_time(day):%Y-%m-%d %H:%M}:00 UTC" for day in sorted(no_time | no_hour)),
     ]
 
 

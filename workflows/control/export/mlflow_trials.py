@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trialfleet.workflows.control.export.published import ExportError
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.states import TrialState
-from trialfleet.workflows.status.run_trials import RunTrials, Trial, trial_of
+from trialfleet.workflows.status.run_trials import RunTrials, Trial, build_trial
 from trialfleet.workflows.study.frozen import load_frozen
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ def trials_of_model(provenance: Mapping[str, Any]) -> RegionTrials:
     named = (frozen.study.name, frozen.run)
     if named != (provenance.get("study"), provenance.get("run")):
         raise ExportError(f"{place} now belongs to another run")
-    trials = [trial_of(region, each, {}) for each in RunTrials(folder, frozen).of_region(region)]
+    trials = [
+        build_trial(region, each, {}) for each in RunTrials(folder, frozen).read_region(region)
+    ]
     finished = [trial for trial in trials if trial.state.is_finished]
     return RegionTrials(frozen.study.objective.metric, finished)
 

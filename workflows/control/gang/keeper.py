@@ -37,7 +37,7 @@ from trialfleet.workflows.facts.jobs.gang_roster import DONE, Job, Roster, Size
 from trialfleet.workflows.facts.models.export_folder import read_variables
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.names import region_slug
-from trialfleet.workflows.rules.gang_decision import decide, superseded, to_remove
+from trialfleet.workflows.rules.gang_decision import decide, jobs_to_remove, unneeded_packages
 from trialfleet.workflows.study.frozen import load_frozen
 
 TICK = 0.25  # seconds between two checks of the queue
@@ -132,13 +132,13 @@ class Keeper:
             _write(place, str(ads[0]["TrialfleetNode"]), after)
         if self._store and after.state == DONE:
             self._store.remove_all(place)
-        unneeded = superseded(after, names or ())
+        unneeded = unneeded_packages(after, names or ())
         if self._store and unneeded:
             self._store.remove(place, unneeded)
         for name in unneeded:
             with suppress(OSError):
                 (place.gang / name).unlink()
-        if procs := to_remove(after, size, jobs, now):
+        if procs := jobs_to_remove(after, size, jobs, now):
             is_over = after.state == DONE
             _remove(cluster, procs, "the gang's training is over" if is_over else LOST)
 
@@ -203,7 +203,7 @@ def _keeper_of(folder: RunFolder) -> Keeper:
     if folder.gang_variables.exists():  # the run's gangs store checkpoints in S3
         os.environ.update(read_variables(folder.gang_variables))
         store = GangStore(study.s3)
-    budgets = {region_slug(name): study.budget_of(name) for name in study.region_table}
+    budgets = {region_slug(name): study.region_budget(name) for name in study.region_table}
     seconds = {slug: 60.0 * budget.job_minutes for slug, budget in budgets.items()}
     return Keeper(folder, store, seconds)
 

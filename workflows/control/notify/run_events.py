@@ -119,7 +119,7 @@ class RunEvents:
         """
         budget = self._frozen.study.budget
         for region in status.regions:
-            own = self._frozen.study.budget_of(region.name).usd
+            own = self._frozen.study.region_budget(region.name).usd
             if region.spent:
                 yield self._spent(region)
             elif own and (region.usd or 0.0) >= _SHARE * own:

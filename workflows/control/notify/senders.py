@@ -143,7 +143,7 @@ def _mail(mail: Mail, events: Sequence[Event]) -> None:
     password = _secret(mail.password_file, mail.password_env) if mail.user else ""
     try:
         with _connected(mail) as server:
-            if mail.secured == "starttls":
+            if mail.encryption == "starttls":
                 server.starttls(context=ssl.create_default_context())
             if mail.user:
                 server.login(mail.user, password)
@@ -160,7 +160,7 @@ def _mail(mail: Mail, events: Sequence[Event]) -> None:
 
 
 def _connected(mail: Mail) -> smtplib.SMTP:
-    if mail.secured == "tls":
+    if mail.encryption == "tls":
         context = ssl.create_default_context()
         return smtplib.SMTP_SSL(mail.host, mail.port, timeout=SECONDS, context=context)
     return smtplib.SMTP(mail.host, mail.port, timeout=SECONDS)

@@ -33,7 +33,7 @@ _IDENTITY = ("path", "url", "sha256", "bytes", "etag", "version", "modified")
 def inputs_of(study: Study, folder: RunFolder, region: str) -> list[str]:
     """Return the paths and URLs that a region's jobs read: its data, or the table made of it."""
     table = folder.region(region_slug(region)).table
-    return [str(table)] if table.exists() else study.data_of(region)
+    return [str(table)] if table.exists() else study.data_paths(region)
 
 
 def sif_of(study: Study) -> list[Path]:

@@ -33,7 +33,7 @@ from trialfleet.workflows.facts.models.folders import LATEST
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import StudyGraph, build_graph
 from trialfleet.workflows.run_place import usable_place
-from trialfleet.workflows.study.checks import transferable
+from trialfleet.workflows.study.checks import check_transferable
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import CostsBefore, FrozenStudy, remember_frozen
 from trialfleet.workflows.study.paths import Problem, UnusableStudyError
@@ -95,7 +95,7 @@ def write_plan(
     code = _trainer_files(study)
     own = (*_SANDBOX, *(_GATE_SANDBOX if study.gate else ()))
     for region in study.region_table:
-        _check_sandbox(region, [*code, *sif_of(study), *map(Path, study.data_of(region))], own)
+        _check_sandbox(region, [*code, *sif_of(study), *map(Path, study.data_paths(region))], own)
     _check_settings(study)
     graph = build_graph(study)
     if published := published_already(study, run):
@@ -150,7 +150,7 @@ def _check_settings(study: Study) -> None:
     for region, own in regions.items():
         if not own.search_space and region != shared:  # once for all with the study's
             continue
-        for tried, settings in _outermost(study.space_of(region)):
+        for tried, settings in _outermost(study.region_space(region)):
             try:
                 Settings.from_params(settings)
             except SettingError as error:
@@ -264,7 +264,7 @@ def _write_tables(study: Study, folder: RunFolder, beside: RunFolder, day: RunsD
     from trialfleet.workflows.control.plan.tables import write_tables
 
     try:
-        transferable(str(folder.root))
+        check_transferable(str(folder.root))
     except ValueError as error:
         raise InputError(f"the run's folder: {error}; choose another with --out") from error
     checks = DayChecks(study, day.date) if day and study.daily else None

@@ -19,7 +19,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import autoscale_mode, build_graph
 from trialfleet.workflows.rules.slot_matching import Prospects, prospects
 from trialfleet.workflows.study.frozen import load_frozen
-from trialfleet.workflows.study.regions import gangs_of
+from trialfleet.workflows.study.regions import list_gangs
 from trialfleet.workflows.study.spec import Study
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _held(study: Study, job: ClassAd) -> SuitableTypes | None:
 
     assert study.fleet is not None, "who scales has a fleet"
     need = room(plain(job), "Request{}")
-    gangs = [size.min for size in gangs_of(study.resources, study.regions)]
+    gangs = [size.min for size in list_gangs(study.resources, study.regions)]
     return suitable_types(Aws(), study.fleet, need, max(gangs, default=1))
 
 

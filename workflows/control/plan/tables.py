@@ -32,7 +32,7 @@ from trialfleet.workflows.study.spec import URL_PREFIXES, Study
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables.building import Description, build_table, describe
 from trialfleet.workflows.tables.csv_rows import TableError
-from trialfleet.workflows.tables.reading import format_of, read_rows
+from trialfleet.workflows.tables.reading import file_format, read_rows
 
 Progress = Callable[[int, int], None]
 TABLE_SCHEMA = 1
@@ -126,7 +126,7 @@ def _problems_of(
     study: Study, folder: RunFolder, region: str, checks: DayChecks | None
 ) -> list[_Fault]:
     """Write a region's table; return the problems of the region's data, [] if it can be used."""
-    places = study.data_of(region)
+    places = study.data_paths(region)
     if len(places) != 1:
         count = len(places) or "none"
         text = f"trainer: tabular reads one file per region, but `data` names {count}"
@@ -137,7 +137,7 @@ def _problems_of(
     is_url = place.startswith(URL_PREFIXES)
     name = place if is_url else shell_quoted(Path(place))
     try:
-        form = format_of(place)
+        form = file_format(place)
         with fetched(place, study.s3, files.root) as path:
             source, table, found = _examine(study, path, form, files)
             identity = {"url": place} if is_url else {"path": place}

@@ -136,7 +136,7 @@ class TrialFiles:
             node=place.node_root.name if place.is_shared else order.node,
             trial=order.trial,
             mode=order.mode,
-            job_seconds=round(study.budget_of(order.region).job_minutes * 60),
+            job_seconds=round(study.region_budget(order.region).job_minutes * 60),
             reach=self._reach(files),
             models=list(order.models.values()),
             accelerator=study.accelerator,
@@ -170,7 +170,7 @@ class TrialFiles:
     @cached_property
     def _gang(self) -> Gang | None:
         alone = self.order.alone or self.order.mode == "evaluate"
-        return None if alone else self.study.nodes_of(self.order.region)
+        return None if alone else self.study.region_gang(self.order.region)
 
     @contextmanager
     def _job(self) -> Iterator[None]:

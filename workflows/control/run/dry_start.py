@@ -25,11 +25,11 @@ from trialfleet.workflows.facts.models.verdict import CHALLENGER, CHAMPION
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph, StudyGraph, build_graph
 from trialfleet.workflows.formatting import result_text
-from trialfleet.workflows.rules.gate_decision import rule_of
+from trialfleet.workflows.rules.gate_decision import gate_rule
 from trialfleet.workflows.rules.region_state import NO_MODEL
-from trialfleet.workflows.status.attempts.outcome import outcome_of
-from trialfleet.workflows.status.attempts.settling import settled
-from trialfleet.workflows.status.missing_modules import how_to_install
+from trialfleet.workflows.status.attempts.outcome import read_outcome
+from trialfleet.workflows.status.attempts.settling import settle_attempt
+from trialfleet.workflows.status.missing_modules import installation_advice
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
 
@@ -207,7 +207,7 @@ class _Check:
             found = measured(place)[CHALLENGER].metrics
         except ValueError as error:  # from the losses per row
             raise self._failed(str(error), "evaluate") from error
-        deciding = rule_of(self.frozen.study).metric
+        deciding = gate_rule(self.frozen.study).metric
         if deciding not in found:
             known = f"{did_you_mean(deciding, found)}; it reports: {', '.join(sorted(found))}"
             raise self._failed(
@@ -227,11 +227,11 @@ class _Check:
         if ended.code is None:
             return ended
         most = bytes_of(self.frozen.study.resources.disk)
-        return replace(ended, code=settled(self.folder.check, ended.code, most))
+        return replace(ended, code=settle_attempt(self.folder.check, ended.code, most))
 
     def _metrics(self, code: int, mode: Mode) -> dict[str, float]:
         metric = self.frozen.study.objective.metric
-        outcome = outcome_of(self.folder.check, code, metric, self.frozen.places)
+        outcome = read_outcome(self.folder.check, code, metric, self.frozen.places)
         if isinstance(outcome, Failed):
             raise self._failed(outcome.error, mode)
         return outcome.metrics if isinstance(outcome, Complete) else {}
@@ -244,7 +244,7 @@ class _Check:
 
 def first_order(study: Study, region: RegionGraph) -> TrialOrder:
     """Return the order for a region's first trial, with the name of the check's job."""
-    space = study.space_of(region.name)
+    space = study.region_space(region.name)
     return TrialOrder(
         region=region.name,
         node=f"{region.slug}.check",
@@ -310,7 +310,7 @@ def last_words(error_file: Path) -> str:
 
 def missing_module(error_file: Path, study: Study) -> str:
     """Return how to install a module that the trainer's Python lacks; "" if none is missing."""
-    return how_to_install("\n".join(_lines(error_file)[-_LINES:]), study)
+    return installation_advice("\n".join(_lines(error_file)[-_LINES:]), study)
 
 
 def _lines(file: Path) -> list[str]:

@@ -23,7 +23,7 @@ from trialfleet.workflows.facts.run_folder.graph import autoscale_mode
 from trialfleet.workflows.rules import resource_limits
 from trialfleet.workflows.run_place import place_warning
 from trialfleet.workflows.study.daily import DATE, RunsDay
-from trialfleet.workflows.study.error_lines import errors_with_lines, places_of
+from trialfleet.workflows.study.error_lines import errors_with_lines, find_lines
 from trialfleet.workflows.study.loading import load_dated, load_whole
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.study.trainer_command import check_program
@@ -60,7 +60,7 @@ def plan(
         loaded, today = load_dated(study, day.date if isinstance(day, RunsDay) else day)
         if isinstance(day, date) and notice and not load_whole(Path(study)).is_dated:
             notice(f"no data of the study contains {DATE}: the date {day} has no effect")
-        places = places_of(study, resource_limits.KEYS)
+        places = find_lines(study, resource_limits.KEYS)
         return _plan(loaded, run, out, notice, places, _runs_day(day or today))
 
 
@@ -68,7 +68,7 @@ def plan_day(
     study: Study, run: str, out: Path, day: RunsDay, file: Path, notice: Callable[[str], None]
 ) -> Run:
     """Write the folder of a day's run, as `plan` does, for a study read from `file`."""
-    return _plan(study, run, out, notice, places_of(file, resource_limits.KEYS), day)
+    return _plan(study, run, out, notice, find_lines(file, resource_limits.KEYS), day)
 
 
 def _runs_day(day: date | RunsDay | None) -> RunsDay | None:

@@ -25,12 +25,12 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.facts.runs.storage import check_ours
 from trialfleet.workflows.rules.states import RunState, TrialState
-from trialfleet.workflows.status.best_settings import BestSettings, best_of
+from trialfleet.workflows.status.best_settings import BestSettings, read_best_settings
 from trialfleet.workflows.status.costs.named import Costs, cost
 from trialfleet.workflows.status.health import faults
 from trialfleet.workflows.status.reader import StatusReader, open_run
 from trialfleet.workflows.status.run_status import RunStatus
-from trialfleet.workflows.status.run_trials import Trial, trial_of, trials_of
+from trialfleet.workflows.status.run_trials import Trial, build_trial, build_trials
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
 
@@ -194,7 +194,7 @@ class Run:
             return repair.submit(self._files)
         for fault in faults(self._files, queued.ads, time.time()):
             if fault.is_sure:
-                repair.repair(self._files, fault.by_person())
+                repair.repair(self._files, fault.for_person())
                 if not fault.has_parent:
                     break  # the whole run is submitted again
         return job_queue.look_up(self._files).root or queued.root
@@ -292,7 +292,7 @@ class Run:
             unfinished = self._reader.snapshot().unfinished
         now = time.time() if unfinished else None
         found = (
-            trials_of(
+            build_trials(
                 each.name,
                 stored[each.name],
                 unfinished.get(each.name, {}),
@@ -319,7 +319,9 @@ class Run:
             raise OptimizerError(snapshot.storage_away)
         found = reader.best_trials(snapshot.status)
         return [
-            best_of(self._files, region, trial_of(region.name, found[region.name], {}))
+            read_best_settings(
+                self._files, region, build_trial(region.name, found[region.name], {})
+            )
             for region in snapshot.status.regions
             if region.name in found
         ]

@@ -21,7 +21,7 @@ from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.frozen_head import read_head
 from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.facts.runs.job_costs import between_stays, end_stays, trial_stays
-from trialfleet.workflows.rules.budget import Expected, Spending, expected_of, usd_budget
+from trialfleet.workflows.rules.budget import Expected, Spending, expected_costs, usd_budget
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
@@ -45,7 +45,7 @@ class Budgets:
 
     def gather(self, slug: str) -> Iterator[UsdBudget]:
         """Yield the budgets in USD that limit the trials of the region `slug`, if there are any."""
-        budget = self._study.budget_of(self._studies.regions[slug].name)
+        budget = self._study.region_budget(self._studies.regions[slug].name)
         if not budget.in_usd:
             return
         own = self._of(slug)
@@ -58,7 +58,7 @@ class Budgets:
         )
         for name, usd, spendings, alike in scopes:
             if usd:
-                yield usd_budget(name, usd, spendings, expected_of(alike, self._before))
+                yield usd_budget(name, usd, spendings, expected_costs(alike, self._before))
 
     def _of(self, slug: str) -> Spending:
         trials = self._studies.of_region(slug).trials()
@@ -94,7 +94,7 @@ class Budgets:
                 yield run
 
     def _opened(self, place: Path) -> _OtherRun | None:
-        folder, own = RunFolder(place), (self._study.name, self._frozen.of_day)
+        folder, own = RunFolder(place), (self._study.name, self._frozen.cost_day)
         try:
             head = read_head(folder.study)
             is_of_day = place != self._folder.root and (head.study, head.of_day) == own
@@ -112,7 +112,7 @@ class _OtherRun:
         """Return each region's spending; a run that is not under way has no costs to come."""
         if not self._folder.study.exists():  # it was removed
             return []
-        found, _ = self._trials.all()
+        found, _ = self._trials.read_all()
         study = self._frozen.study
         is_under_way = any(files.lock.exists() for files in self._folder.all_dags())
         now = time.time() if is_under_way else None
@@ -120,7 +120,7 @@ class _OtherRun:
             region_spending(self._folder.region(r.slug), found[r.name], study, now)
             for r in build_graph(study).regions
         ]
-        return known if is_under_way else [each.ended() for each in known]
+        return known if is_under_way else [each.as_if_ended() for each in known]
 
 
 def region_spending(

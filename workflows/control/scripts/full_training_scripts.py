@@ -46,7 +46,7 @@ class FinalScripts:
         self._reset(files)
         place = files.best
         place.by_lane.unlink(missing_ok=True)
-        avoid = node_faults.to_avoid(self._study, noted_failures(place))
+        avoid = node_faults.machines_to_avoid(self._study, noted_failures(place))
         self._studies.files(slug, node, best, place, avoid).write()
         return Reply(EXITS["done"], f"{node}: the settings of trial {best.number}: {best.params}")
 
@@ -165,7 +165,7 @@ class FinalScripts:
         if isinstance(outcome, OutOfMoney):
             spending.note(self._folder, "final", outcome.error)
             return self._stop_out_of_money(slug, outcome.error)
-        if another := Attempts(place, self._study).another(node, outcome, job):
+        if another := Attempts(place, self._study).retry(node, outcome, job):
             return another
         words = f"the full training of the best settings failed: {outcome.error}"
         return self._studies.stop(slug, f"{words}{log_hint(find_log(place))}")

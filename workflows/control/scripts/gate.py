@@ -42,15 +42,15 @@ from trialfleet.workflows.facts.record_shapes import Ordered
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.facts.runs.causes import find_log, log_hint
 from trialfleet.workflows.facts.runs.spending import read_out_of_money
-from trialfleet.workflows.rules.gate_decision import SEEN, Losses, Measured, decide, rule_of
+from trialfleet.workflows.rules.gate_decision import SEEN, Losses, Measured, decide, gate_rule
 from trialfleet.workflows.status.attempts.outcome import (
     finite_metrics,
     load_result,
     one_line,
-    outcome_of,
+    read_outcome,
     wrong_type,
 )
-from trialfleet.workflows.status.attempts.settling import settled
+from trialfleet.workflows.status.attempts.settling import settle_attempt
 from trialfleet.workflows.study.frozen import FrozenStudy
 
 MEASURED = "already measured, before its script was interrupted"
@@ -153,15 +153,15 @@ def outcome_of_measurement(
 ) -> Failed | OutOfMoney | None:
     """Return the error of the gate's job; None if the job measured both models.
 
-    `return_code`: see `outcome_of`.
+    `return_code`: see `read_outcome`.
     """
-    code = settled(place, return_code, bytes_of(frozen.study.resources.disk))
+    code = settle_attempt(place, return_code, bytes_of(frozen.study.resources.disk))
     if code != 0:
-        outcome = outcome_of(place, code, frozen.study.objective.metric, frozen.places)
+        outcome = read_outcome(place, code, frozen.study.objective.metric, frozen.places)
         assert isinstance(outcome, Failed | OutOfMoney), "a job that failed isn't complete"
         return outcome
     try:
-        _models(place, rule_of(frozen.study).metric)
+        _models(place, gate_rule(frozen.study).metric)
     except ValueError as error:
         return Failed(error=one_line(error), final=isinstance(error, _NotMeasuredError))
     return None
@@ -198,7 +198,7 @@ def _decide(frozen: FrozenStudy, files: RegionFolder) -> Verdict:
         why = f"what the gate's job left can't be used: {error}"
         return _unmeasured(frozen, why, champion=champion)
     assert champion is not None, "a job that measured two models was given two"
-    rule = rule_of(frozen.study)
+    rule = gate_rule(frozen.study)
     return decide(rule, found, champion=champion, challenger=frozen.run)
 
 
@@ -219,7 +219,7 @@ def _unmeasured(
     return Verdict(
         verdict="promoted" if promoted else "kept",
         why=one_line(why),
-        metric=rule_of(frozen.study).metric,
+        metric=gate_rule(frozen.study).metric,
         champion=ComparedModel(run=champion) if champion else None,
         challenger=ComparedModel(run=frozen.run),
         baseline=None,

@@ -72,7 +72,7 @@ class GateScripts:
         if outcome is None:
             return Reply(EXITS["done"], f"{node}: measured")
         attempts = Attempts(files.gate, study)
-        if isinstance(outcome, Failed) and (another := attempts.another(node, outcome, job)):
+        if isinstance(outcome, Failed) and (another := attempts.retry(node, outcome, job)):
             return another
         why = gate.keep(self._studies.frozen, files, outcome)
         return Reply(EXITS["done"], f"{node}: the current model is kept: {why}")

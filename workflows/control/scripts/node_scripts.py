@@ -54,7 +54,7 @@ from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane
 from trialfleet.workflows.facts.runs.causes import log_hint
 from trialfleet.workflows.facts.runs.storage import get_ownership, other_owner_error
-from trialfleet.workflows.rules.states import RunState, stage_of
+from trialfleet.workflows.rules.states import RunState, region_stage
 from trialfleet.workflows.status.attempts.outcome import JOB_REMOVED, JOB_UNSUBMITTED
 from trialfleet.workflows.status.attempts.retries import JobEnd
 from trialfleet.workflows.status.reader import open_run
@@ -222,10 +222,10 @@ class NodeScripts:
 
     def _model_leads(self) -> bool:
         study = self._frozen.study
-        budgets = map(study.budget_of, study.region_table)
+        budgets = map(study.region_budget, study.region_table)
         has_previous = bool(self._studies.previous)
         return any(
-            first_model_trial(one.startup, one.trials, one.lanes, has_previous=has_previous)
+            first_model_trial(one.startup_count, one.trials, one.lanes, has_previous=has_previous)
             for one in budgets
         )
 
@@ -252,7 +252,7 @@ class NodeScripts:
         """Reply that a region whose DAGMan ended is over, or that another DAGMan is to start."""
         files, how = self._folder.region(slug), f"its DAGMan ended ({return_code})"
         if files.is_done:
-            word = stage_of(
+            word = region_stage(
                 RunState.DONE,
                 "done",
                 published=files.published.exists(),

@@ -37,7 +37,7 @@ from trialfleet.workflows.facts.models.folders import (
 from trialfleet.workflows.facts.models.verdict import Verdict
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.rules.gate_decision import kept_words
-from trialfleet.workflows.status.attempts.outcome import load_result, one_line, outcome_of
+from trialfleet.workflows.status.attempts.outcome import load_result, one_line, read_outcome
 from trialfleet.workflows.study.export import Keep
 from trialfleet.workflows.study.frozen import FrozenStudy
 from trialfleet.workflows.study.spec import Study
@@ -210,7 +210,7 @@ def _origin(published: Path) -> dict[str, Any] | None:
 
 
 def _result(study: Study, best: TrialFolder) -> Complete:
-    outcome = outcome_of(best, 0, study.objective.metric, {})
+    outcome = read_outcome(best, 0, study.objective.metric, {})
     if not isinstance(outcome, Complete):
         raise InputError(f"{best.result} can't be published: {outcome.error}")
     return outcome

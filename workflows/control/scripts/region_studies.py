@@ -28,9 +28,9 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS, RegionGraph, build_graph
 from trialfleet.workflows.facts.runs import spending
 from trialfleet.workflows.facts.runs.storage import check_not_emptied, storage_url, study_name
-from trialfleet.workflows.status.attempts.outcome import JOB_UNSUBMITTED, NO_JOB, outcome_of
+from trialfleet.workflows.status.attempts.outcome import JOB_UNSUBMITTED, NO_JOB, read_outcome
 from trialfleet.workflows.status.attempts.retries import JobEnd
-from trialfleet.workflows.status.attempts.settling import settled
+from trialfleet.workflows.status.attempts.settling import settle_attempt
 from trialfleet.workflows.study.frozen import FrozenStudy
 
 
@@ -64,7 +64,7 @@ class RegionStudies:
             self._opened[slug] = RegionStudy(
                 self.storage,
                 study_name(self.study, self.frozen.run, region.name),
-                self.study.space_of(region.name),
+                self.study.region_space(region.name),
                 self._settings(region),
                 previous=PreviousTasks(self.previous, region.name) if self.previous else None,
                 now=lambda: self._clock.now().timestamp(),
@@ -72,14 +72,14 @@ class RegionStudies:
         return self._opened[slug]
 
     def _settings(self, region: RegionGraph) -> RegionSettings:
-        budget = self.study.budget_of(region.name)
+        budget = self.study.region_budget(region.name)
         return RegionSettings(
             metric=self.study.objective.metric,
             direction=self.study.objective.direction,
             region=region.name,
             seed=self.study.seed,
             trials=budget.trials,
-            startup_trials=budget.startup,
+            startup_trials=budget.startup_count,
             max_failures=budget.failures_allowed,
             hours=budget.hours,
             sampler=self.study.sampler,
@@ -116,8 +116,8 @@ class RegionStudies:
 
     def judged(self, place: TrialFolder, code: int) -> tuple[int, Complete | Failed | OutOfMoney]:
         """Unpack an attempt's files; return the agent's exit code, else `code`, and the outcome."""
-        code = settled(place, code, bytes_of(self.study.resources.disk))
-        return code, outcome_of(place, code, self.study.objective.metric, self.frozen.places)
+        code = settle_attempt(place, code, bytes_of(self.study.resources.disk))
+        return code, read_outcome(place, code, self.study.objective.metric, self.frozen.places)
 
     def ended(self, place: TrialFolder) -> Ended | None:
         """Unpack a trial's files and return how the trial ended; None if it has not ended.

@@ -32,7 +32,7 @@ from trialfleet.workflows.facts.runs.region_records import read_note
 from trialfleet.workflows.rules.region_state import GAVE_UP
 from trialfleet.workflows.status.attempts import node_faults
 from trialfleet.workflows.status.attempts.giving_up import reason_to_abandon
-from trialfleet.workflows.status.attempts.job_record import execution_of
+from trialfleet.workflows.status.attempts.job_record import read_execution
 from trialfleet.workflows.status.attempts.outcome import (
     EXIT_UNANSWERED,
     EXIT_UNTRAINABLE,
@@ -72,7 +72,7 @@ class TrialScripts:
         chosen = self.choose(slug, node)
         if isinstance(chosen, Reply):
             return chosen
-        avoid = node_faults.to_avoid(
+        avoid = node_faults.machines_to_avoid(
             self._study, self._studies.of_region(slug).failures(chosen.name)
         )
         self._studies.files(slug, chosen.name, chosen.answer, avoid=avoid).write()
@@ -86,7 +86,7 @@ class TrialScripts:
         if isinstance(found, Refused):
             return self._refused(slug, node, found)
         self._studies.go_on(slug)
-        avoid = node_faults.to_avoid(self._study, study.failures(name)) if name else ()
+        avoid = node_faults.machines_to_avoid(self._study, study.failures(name)) if name else ()
         self._studies.files(slug, node, None, avoid=avoid).write_job()
         return Reply(EXITS["done"], f"{node}: a job for {name or 'its trials'}")
 
@@ -198,7 +198,7 @@ class TrialScripts:
         before = study.failures(name)
         attempt = 1 + (job_end.retry if job_end and not place.is_shared else len(before))
         failed = isinstance(outcome, Failed | OutOfMoney)
-        execution = execution_of(place, self._study, attempt, failed=failed)
+        execution = read_execution(place, self._study, attempt, failed=failed)
         if isinstance(outcome, OutOfMoney):
             spending.note(self._folder, "tune", outcome.error)
         is_unbegun = isinstance(outcome, Failed) and code == JOB_REMOVED and not execution["job"]
@@ -207,11 +207,11 @@ class TrialScripts:
         if not isinstance(outcome, Failed):
             return self._tell(slug, name, outcome, execution)
         attempts = Attempts(place, self._study)
-        outcome = attempts.with_machine(outcome, before)
+        outcome = attempts.blame_machine(outcome, before)
         first = f"{job.partition('.')[0]}.0"  # the jobs of a gang are one attempt
-        more = attempts.kept(outcome) | ({"job": first} if job else {})
+        more = attempts.blame_record(outcome) | ({"job": first} if job else {})
         noted = study.note_failure(name, attempt=attempt, error=outcome.error, **more)
-        is_over = attempts.over(outcome, noted, job_end)
+        is_over = attempts.is_last(outcome, noted, job_end)
         reply = self._tell(slug, name, outcome, execution) if is_over else None
         stopped = study.stopped()
         if why := stopped.reason if stopped else self._why_give_up(slug, outcome):
@@ -259,7 +259,7 @@ class TrialScripts:
         outcome = self._told_to_stop(place)
         if outcome is None:
             return False
-        self._tell(slug, name, outcome, execution_of(place, self._study, 1, failed=False))
+        self._tell(slug, name, outcome, read_execution(place, self._study, 1, failed=False))
         return True
 
     def _why_give_up(self, slug: str, outcome: Failed) -> str | None:
@@ -274,7 +274,7 @@ class TrialScripts:
         if outcome.never_began:
             why = reason_to_abandon([(own, self._folder.region(slug))])
             return why and f"the trainer can't be started: {why}"
-        found, notice = self._trials.all()
+        found, notice = self._trials.read_all()
         if notice:
             return None
         regions = self._studies.regions.values()

@@ -7,7 +7,7 @@ from pathlib import Path
 from trialfleet.errors import OptimizerError
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.lease import Lease
-from trialfleet.workflows.study.daily import lasting
+from trialfleet.workflows.study.daily import parse_duration
 from trialfleet.workflows.study.loading import load_whole
 
 
@@ -24,7 +24,7 @@ def read_lease(file: Path, folder: DailyFolder) -> tuple[Lease | None, str]:
     from trialfleet.workflows.facts.journal.shared_journal import SharedJournal
     from trialfleet.workflows.facts.journal.shared_rows import SharedRows
 
-    lasts = lasting(study.daily.takeover_after)
+    lasts = parse_duration(study.daily.takeover_after)
     try:
         rows = SharedRows(study.storage, study.name, here(folder.root), lasts)
         try:

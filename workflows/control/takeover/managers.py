@@ -20,7 +20,7 @@ from trialfleet.workflows.facts.journal.shared_journal import SharedJournal
 from trialfleet.workflows.facts.journal.shared_rows import SharedRows
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.storage import take_over
-from trialfleet.workflows.study.daily import lasting
+from trialfleet.workflows.study.daily import parse_duration
 from trialfleet.workflows.study.spec import Study
 
 AWAY_SECONDS = 15.0  # between two tries while the database or S3 is unreachable
@@ -41,7 +41,7 @@ class Managers:
         assert study.daily.takeover_after
         assert study.storage
         self._say, self._study = say, study
-        own, lasts = here(folder.root), lasting(study.daily.takeover_after)
+        own, lasts = here(folder.root), parse_duration(study.daily.takeover_after)
         storage, name = study.storage, study.name
         self._seconds = lasts.total_seconds()
         self._lost = threading.Event()

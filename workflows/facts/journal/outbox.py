@@ -95,7 +95,7 @@ class Outbox:
                         [
                             (event.id, channel_key(channel), channel.title, now)
                             for channel in channels
-                            if event.kind in channel.wanted(is_daily=is_daily)
+                            if event.kind in channel.wanted_kinds(is_daily=is_daily)
                         ],
                     )
 

@@ -69,4 +69,4 @@ def read_head(path: Path) -> FrozenHead:
 
         found = load_frozen(path)
         study = found.study
-        return FrozenHead(found.run, found.folder, found.of_day, study.name, study.publish)
+        return FrozenHead(found.run, found.folder, found.cost_day, study.name, study.publish)

@@ -150,7 +150,7 @@ def autoscale_mode(study: Study) -> str:
 
 
 def _region_graph(study: Study, name: str) -> RegionGraph:
-    budget = study.budget_of(name)
+    budget = study.region_budget(name)
     slug = region_slug(name)
     lanes = min(budget.lanes, budget.trials)
     length = _lane_length(budget.trials, lanes, budget.per_job)
@@ -164,7 +164,7 @@ def _region_graph(study: Study, name: str) -> RegionGraph:
         priority=study.region_table[name].priority,
         publishes=study.publishes,
         gated=study.gate is not None,
-        gangs=study.nodes_of(name) is not None,
+        gangs=study.region_gang(name) is not None,
     )
 
 

@@ -53,7 +53,7 @@ def reason_to_abandon(regions: Regions) -> str | None:
     first_attempts = (untold - failed) & jobs.keys()
     if any(_fares_better(places[node], jobs[node], longest) for node in first_attempts):
         return None
-    if not _on_several({job.machine for job in jobs.values() if job.machine}):
+    if not _has_used_all_machines({job.machine for job in jobs.values() if job.machine}):
         return None
     last = attempts[-1]
     return f"{last.error}{log_hint(find_log(places[last.node]))}"
@@ -65,7 +65,7 @@ def _fares_better(place: TrialFolder, job: Job, seconds: float) -> bool:
     return is_executing(place) and time.time() - (job.started or 0.0) > seconds
 
 
-def _on_several(used: Set[str]) -> bool:
+def _has_used_all_machines(used: Set[str]) -> bool:
     if len(used) != 1:  # none: they failed before a machine had them
         return True
     try:

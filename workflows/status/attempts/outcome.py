@@ -36,7 +36,7 @@ _LONGEST_NAME = 100  # characters of a metric's name
 _SHOWN = 40  # characters of a value that isn't a number
 
 
-def outcome_of(
+def read_outcome(
     folder: TrialFolder, return_code: int, metric: str, places: Mapping[str, str]
 ) -> Complete | Failed | OutOfMoney:
     """Return the outcome of an ended job; a result must have the objective's `metric`.
@@ -72,7 +72,7 @@ def early_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
         result = load_result(folder.result)
     except ValueError:
         result = {"metrics": {}}
-    return StoppedEarly(order=order, **_figures(result, metric))
+    return StoppedEarly(order=order, **_result_numbers(result, metric))
 
 
 def read_stop(folder: TrialFolder) -> dict[str, Any] | None:
@@ -93,19 +93,19 @@ def _outcome_of_result(path: Path, metric: str) -> Complete | Failed:
     try:
         result = load_result(path)
     except _NoResultError as error:
-        return Failed(error=one_line(f"{error}; {_shape(metric)}"), final=False)
+        return Failed(error=one_line(f"{error}; {_expected_shape(metric)}"), final=False)
     except ValueError as error:
         return Failed(error=one_line(error), final=False)
     if result.get("status") != "complete":
-        reason = one_line(result.get("error") or "") or one_line(_why_not_complete(result, metric))
+        reason = one_line(result.get("error") or "") or one_line(_incomplete_reason(result, metric))
         return Failed(error=reason, final=True)
     given = result["metrics"]
     if not is_finite(given.get(metric)):
-        return Failed(error=one_line(_why_no_objective(result, metric)), final=True)
-    return Complete(**_figures(result, metric))
+        return Failed(error=one_line(_missing_objective_reason(result, metric)), final=True)
+    return Complete(**_result_numbers(result, metric))
 
 
-def _figures(result: dict[str, Any], metric: str) -> dict[str, Any]:
+def _result_numbers(result: dict[str, Any], metric: str) -> dict[str, Any]:
     seconds = result.get("seconds")
     return {
         "metrics": finite_metrics(result["metrics"], metric),
@@ -150,33 +150,33 @@ def _check_count(result: dict[str, Any]) -> None:
             )
 
 
-def _shape(metric: str) -> str:
+def _expected_shape(metric: str) -> str:
     return f'result.json must be like {{"status": "complete", "metrics": {{"{metric}": 0.5}}}}'
 
 
-def _beside(result: dict[str, Any], metric: str) -> str:
+def _misplaced_metric_text(result: dict[str, Any], metric: str) -> str:
     found = is_finite(result.get(metric)) and metric not in result["metrics"]
     return f', and {metric!r} is beside "metrics" instead of in it' if found else ""
 
 
-def _why_not_complete(result: dict[str, Any], metric: str) -> str:
+def _incomplete_reason(result: dict[str, Any], metric: str) -> str:
     status = result.get("status")
     shown = repr(status) if isinstance(status, str) else one_line(status)
     has = f"has status {shown}" if "status" in result else "has no status"
-    return f"result.json {has}{_beside(result, metric)}; {_shape(metric)}"
+    return f"result.json {has}{_misplaced_metric_text(result, metric)}; {_expected_shape(metric)}"
 
 
-def _why_no_objective(result: dict[str, Any], metric: str) -> str:
+def _missing_objective_reason(result: dict[str, Any], metric: str) -> str:
     given = result["metrics"]
     value = given.get(metric)
     if is_number(value):
         return f"{metric} is {one_line(value)}"
     if wrong := wrong_type(given, metric) or wrong_type(result, metric):
-        return f"{wrong}; {_shape(metric)}"
+        return f"{wrong}; {_expected_shape(metric)}"
     there = ", ".join(sorted(finite_metrics(given))) or "none"
     others = next((wrong for name in given if (wrong := wrong_type(given, name))), "")
-    beside = _beside(result, metric)
-    hint = f"{beside}; {_shape(metric)}" if beside else f"; {others}" if others else ""
+    beside = _misplaced_metric_text(result, metric)
+    hint = f"{beside}; {_expected_shape(metric)}" if beside else f"; {others}" if others else ""
     return f"the result has no number {metric!r}; it has: {there}{hint}"
 
 

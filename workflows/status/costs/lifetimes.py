@@ -16,7 +16,7 @@ from trialfleet.infra.fleet.scaling.lifetimes import Lifetime
 from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
-def reported(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifetime]:
+def reported_lifetimes(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifetime]:
     """Return the lifetimes of a fleet's nodes that this machine knows.
 
     They come from the autoscalers' `reports`, the fleet's default report and the records of `fleet
@@ -29,7 +29,7 @@ def reported(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifetime]:
     return found | kept_lifetimes(fleet.called)
 
 
-def recorded(fleet: Fleet, now: datetime | None) -> dict[str, Lifetime]:
+def recorded_lifetimes(fleet: Fleet, now: datetime | None) -> dict[str, Lifetime]:
     """Return EC2 nodes' lifetimes, from the fleet's record and AWS; FleetError if AWS fails."""
     from trialfleet.infra.fleet.aws.clients import Aws
     from trialfleet.infra.fleet.commands.status import current_record

@@ -20,7 +20,7 @@ from trialfleet.workflows.facts.runs.spending import read_spending
 from trialfleet.workflows.formatting import usd
 from trialfleet.workflows.rules.cost_sums import BY, CostSum, Item, add, sums
 from trialfleet.workflows.status.costs.bill import Bill, BilledRun, bill
-from trialfleet.workflows.status.costs.lifetimes import recorded, reported
+from trialfleet.workflows.status.costs.lifetimes import recorded_lifetimes, reported_lifetimes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,9 +145,9 @@ def _lifetimes(
     found: dict[str, Lifetime] = {}
     notices = []
     for fleet in fleets:
-        found |= reported(fleet, reports)
+        found |= reported_lifetimes(fleet, reports)
         try:
-            found |= recorded(fleet, now)
+            found |= recorded_lifetimes(fleet, now)
         except TrialfleetError as error:
             notices.append(
                 f"the nodes of the fleet {fleet.called} come only from its autoscaler's reports "

@@ -30,11 +30,11 @@ from trialfleet.workflows.facts.runs.job_costs import between_stays, end_stays
 from trialfleet.workflows.facts.runs.region_records import final_metrics
 from trialfleet.workflows.facts.runs.storage import study_name
 from trialfleet.workflows.status.day_outcomes import left_out
-from trialfleet.workflows.status.earlier_model import better_before
-from trialfleet.workflows.status.pauses import Span, paused_within, pauses_of
+from trialfleet.workflows.status.earlier_model import find_better_previous
+from trialfleet.workflows.status.pauses import Span, find_pauses, pause_overlap
 from trialfleet.workflows.status.reader import RunSnapshot, StatusReader
 from trialfleet.workflows.status.run_status import RegionStatus
-from trialfleet.workflows.status.run_trials import Trial, trials_of
+from trialfleet.workflows.status.run_trials import Trial, build_trials
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
@@ -184,17 +184,17 @@ def _read_region_facts(
     now: float | None,
 ) -> RegionFacts:
     name, study, files = status.name, frozen.study, folder.region(status.slug)
-    stored, space = snapshot.trials[name], study.space_of(name)
+    stored, space = snapshot.trials[name], study.region_space(name)
     current, previous = _other_models(status.published, study)
     return RegionFacts(
         status=status,
         study_name=study_name(study, frozen.run, name),
-        trials=trials_of(name, stored, snapshot.unfinished[name], files, study, now),
+        trials=build_trials(name, stored, snapshot.unfinished[name], files, study, now),
         taught=teacher_weights(stored),
         span=trial_span(stored),
         parameters=space.parameters,
         defaults=space.active(space.defaults()),
-        data=study.data_of(name),
+        data=study.data_paths(name),
         final=final_metrics(files),
         final_job=read_job(end_place(files, files.best)),
         gate_job=read_job(end_place(files, files.gate)),
@@ -209,7 +209,7 @@ def _other_models(published: str | None, study: Study) -> tuple[Path | None, Pat
     if published is None:
         return None, None
     try:
-        return current_model(Path(published)), better_before(Path(published), study)
+        return current_model(Path(published)), find_better_previous(Path(published), study)
     except OSError:  # moved or unreadable: the report is written without them
         return None, None
 
@@ -227,12 +227,12 @@ def build_report(
     `active` has the start and end of each execution of the run's DAGMan jobs, as in
     `read_executions`. `stops` has the times when the run's own DAGMan was removed, in Unix seconds.
     """
-    pauses = pauses_of(active, set(_job_times(regions)), stops)
+    pauses = find_pauses(active, set(_job_times(regions)), stops)
     made = tuple(_region(run, region, root, pauses) for region in regions)
     notices = [run.notice, analysis.unreported_note(run.report_metric, made)]
     begun = min((begin for begin, _ in active), default=run.created.timestamp())
     ended = run.finished.timestamp() if run.finished else math.inf
-    paused = paused_within(pauses, begun, ended)
+    paused = pause_overlap(pauses, begun, ended)
     is_worse = any(region.worse is not None for region in made)
     values = vars(run) | {"notice": " ".join(filter(None, notices))}
     return Report(
@@ -273,7 +273,7 @@ def _region(run: Head, region: RegionFacts, root: Path, pauses: Sequence[Span]) 
     jobs = [trial.compute_seconds for trial in trials]
     jobs += [region.final_job.wall_seconds if region.final_job else None]
     begin, end = region.span or (0.0, 0.0)
-    paused = paused_within(pauses, begin, end)
+    paused = pause_overlap(pauses, begin, end)
     worse, next_step, next_command = analysis.worse_sentence(objective, report), None, None
     if worse and status.published and region.current:
         next_step, next_command = analysis.next_step_on_worse(

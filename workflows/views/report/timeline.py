@@ -17,7 +17,7 @@ from typing import NamedTuple
 from trialfleet.workflows.facts.jobs.cost import End
 from trialfleet.workflows.facts.jobs.job_log import Job, Stay
 from trialfleet.workflows.rules.states import TrialState
-from trialfleet.workflows.status.pauses import Span, paused_within
+from trialfleet.workflows.status.pauses import Span, pause_overlap
 from trialfleet.workflows.views.report.model import RegionReport, Report
 
 TO_COME = 0.04  # of the run's time: bars of running jobs end this far after the latest event
@@ -84,7 +84,7 @@ class Timeline:
     @property
     def paused_seconds(self) -> float:
         """How long the run was paused between `start` and `end`."""
-        return paused_within(self.pauses, self.start, self.end)
+        return pause_overlap(self.pauses, self.start, self.end)
 
     @property
     def active_seconds(self) -> float:

@@ -24,7 +24,7 @@ from trialfleet.workflows.formatting import (
 )
 from trialfleet.workflows.status.attempts.outcome import reported_metrics
 from trialfleet.workflows.status.run_status import RegionStatus
-from trialfleet.workflows.status.run_trials import Trial, trial_of
+from trialfleet.workflows.status.run_trials import Trial, build_trial
 from trialfleet.workflows.status.unfinished_trials import RunningTrial
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.report import days
@@ -187,7 +187,7 @@ def _parameter_facts(values: Mapping[str, Any]) -> tuple[tuple[str, str, str], .
 def _find_trial(snapshot: Snapshot, region: str, node: str) -> Trial | None:
     run = snapshot.run
     found = [each for each in run.trials[region] if each.user_attrs.get("node") == node]
-    return trial_of(region, found[-1], run.unfinished[region]) if found else None
+    return build_trial(region, found[-1], run.unfinished[region]) if found else None
 
 
 def _trial_facts(

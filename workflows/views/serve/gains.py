@@ -9,10 +9,10 @@ from trialfleet.files import read_json, unless_damaged
 from trialfleet.objective import Direction
 from trialfleet.workflows.facts.models.verdict import Verdict
 from trialfleet.workflows.formatting import NOTHING, column_decimals, signed_number
-from trialfleet.workflows.rules.gate_decision import rule_of
+from trialfleet.workflows.rules.gate_decision import gate_rule
 from trialfleet.workflows.status.attempts.outcome import reported_metrics
 from trialfleet.workflows.status.run_status import RegionStatus
-from trialfleet.workflows.status.run_trials import trial_of
+from trialfleet.workflows.status.run_trials import build_trial
 from trialfleet.workflows.views.report.analysis import compare
 from trialfleet.workflows.views.report.model import Comparison
 from trialfleet.workflows.views.report.tables import gain_tone
@@ -90,7 +90,7 @@ def _find_gain(snapshot: Snapshot, region: RegionStatus) -> Gain:
         over = "the previous model" if is_previous else "the current model"
         if sides[0] is not None and sides[1] is not None:
             study = snapshot.frozen.study
-            direction = rule_of(study).direction if study.gate else study.objective.direction
+            direction = gate_rule(study).direction if study.gate else study.objective.direction
             found = _gain(sides[0], sides[1], direction, over, verdict.metric)
             return replace(found, is_rejected=not verdict.promoted)
     champion = snapshot.champions.get(region.slug)
@@ -110,7 +110,7 @@ def _gain_of_trials(snapshot: Snapshot, region: RegionStatus) -> Gain:
     stored = snapshot.run.trials.get(region.name, ())
     best = next((each for each in stored if each.number == region.best_trial), None)
     default = next((each for each in stored if each.user_attrs.get("baseline") is True), None)
-    before, now = (trial_of(region.name, each, {}) if each else None for each in (default, best))
+    before, now = (build_trial(region.name, each, {}) if each else None for each in (default, best))
     compared = compare(metric, study.compared_direction, before, now, study.objective.metric)
     return Gain(compared=compared, over="default settings")
 

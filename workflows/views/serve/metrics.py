@@ -129,7 +129,7 @@ class _Metrics(Collector):
                     ended.add_metric(own, last.ending is each)
                 failed.add_metric([days.study, region], last.failed)
             if days.daily:
-                missed.add_metric([days.study], max(0, (days.daily.due(now) - days.begun).days))
+                missed.add_metric([days.study], max(0, (days.daily.due_day(now) - days.begun).days))
             if days.ended:
                 end.add_metric([days.study], days.ended.timestamp())
         yield from (ended, failed, missed, end)

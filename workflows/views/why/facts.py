@@ -21,7 +21,7 @@ from trialfleet.workflows.facts.models.history import Change
 from trialfleet.workflows.facts.runs.region_records import RegionRecords
 from trialfleet.workflows.rules.slot_matching import Prospects
 from trialfleet.workflows.rules.states import RunState, TrialState
-from trialfleet.workflows.status.missing_modules import how_to_install
+from trialfleet.workflows.status.missing_modules import installation_advice
 from trialfleet.workflows.status.reader import RunSnapshot
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.study.frozen import FrozenStudy
@@ -107,7 +107,7 @@ class RunFacts:
     @property
     def rerun_command(self) -> str:
         """The command for a new run, for use after the study is fixed."""
-        return self.frozen.again_for(None)
+        return self.frozen.rerun_command(None)
 
     @property
     def watch(self) -> str:
@@ -121,7 +121,7 @@ class RunFacts:
 
     def installation_advice(self, error: str) -> str:
         """Return how to install the modules that, by an attempt's `error`, the trainer lacks."""
-        return how_to_install(error, self.frozen.study)
+        return installation_advice(error, self.frozen.study)
 
 
 @dataclass(frozen=True, kw_only=True)

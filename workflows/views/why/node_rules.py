@@ -83,7 +83,7 @@ def _explain_error(run: RunFacts, node: NodeFacts, why: str) -> Answer:
         sentence = f"{why} (caused by {machine}, so it costs no retry)"
         return _answer(node, Kind.NODE, Blame.NODE, sentence, command="trialfleet pool status")
     advice = run.installation_advice(node.error) or find_advice(kind, run.frozen.places)
-    return _answer(node, kind, find_blame(kind), why, advice, run.frozen.again_for(node.region))
+    return _answer(node, kind, find_blame(kind), why, advice, run.frozen.rerun_command(node.region))
 
 
 def _explain_held(node: NodeFacts) -> Answer | None:

@@ -212,7 +212,7 @@ def _promote(run: RunFacts, region: RegionFacts) -> str:
 def _explain_failed(run: RunFacts, region: RegionFacts) -> Answer | None:
     if region.stage is not Stage.FAILED:
         return None
-    reason, cause, again = region.reason or "", region.cause, run.frozen.again_for(region.name)
+    reason, cause, again = region.reason or "", region.cause, run.frozen.rerun_command(region.name)
     if _NO_MONEY.search(reason):
         advice = "raise fleet.price_cap.run"
         return Answer(region.name, Kind.MONEY, Blame.MONEY, reason, advice, run.rerun_command)
@@ -253,7 +253,7 @@ def _explain_cause(run: RunFacts, region: RegionFacts, reason: str) -> Answer:
         find_blame(kind) if is_one else Blame.USER,
         sentence,
         _advice(run, kind, cause.error) if is_one else "fix these errors",
-        run.frozen.again_for(region.name),
+        run.frozen.rerun_command(region.name),
     )
     return answer.with_evidence(f"see {shlex.quote(cause.log)}", reason)
 
@@ -345,7 +345,7 @@ def _explain_continuing(run: RunFacts, region: RegionFacts) -> Answer:
     if refused:
         why = f"{refused.reason}: it trains the best settings so far"
         return Answer(region.name, Kind.DEADLINE, Blame.PERSON, f"{why} ({trials})")
-    hours = run.frozen.study.budget_of(region.name).hours
+    hours = run.frozen.study.region_budget(region.name).hours
     if hours is not None and region.hours_spent >= hours:
         why = f"its budget of {hours:g} h is spent: it starts no more trials ({trials})"
         return Answer(region.name, Kind.BUDGET, Blame.PERSON, why, advice="raise budget.hours")

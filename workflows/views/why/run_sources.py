@@ -160,7 +160,7 @@ class RunFactsReader:
         )
 
     def _gang(self, graph: RegionGraph, node: str, place: TrialFolder) -> tuple[str, bool]:
-        size = self.frozen.study.nodes_of(graph.name)
+        size = self.frozen.study.region_gang(graph.name)
         if size is None or self._queued is None or node not in self._queued.running:
             return "", False
         slots = sum(ad["TrialfleetNode"] == node for ad in self._queued.running_ads)

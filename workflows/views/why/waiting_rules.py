@@ -119,7 +119,7 @@ def _in_pool(subject: str, run: RunFacts | None, queued: Queued) -> Answer:
         why = f"the slots that can run it are draining: {queued.draining}"
         advice = "another node runs it once there is one; if the draining was a mistake"
         return answer(Kind.DRAINING, Blame.NODE, why, advice, "condor_drain -cancel MACHINE")
-    if found.unwilling:
+    if found.has_only_unwilling_slots:
         command = "condor_status -af:h Name Start"
         advice = "make their START expression accept it"
         return answer(Kind.UNWILLING, Blame.POOL, str(found), advice, command)
