@@ -73,7 +73,7 @@ def fleet_plan(
     if policy:
         _print_policies(policy, file, account)
         return
-    aws, spec = _opened(file)
+    aws, spec = _open_fleet(file)
     if refresh_prices:
         say(f"on-demand prices are in {refresh(aws, spec)}", err=as_json)
     result = planned(aws, spec, load_gang_needs(file or _file_here()))
@@ -129,7 +129,7 @@ def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) 
     from trialfleet.infra.fleet.commands.scale import bring_up
     from trialfleet.workflows.cli.printing.fleet_tables import status_view
 
-    aws, spec = _opened(file)
+    aws, spec = _open_fleet(file)
     launched = bring_up(aws, spec, nodes, run or "", say)
     say(f"{len(launched.instances)} node(s)")
     if spec.autoscale == "off" and launched.instances:
@@ -138,7 +138,7 @@ def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) 
             "autoscale` runs, or `trialfleet fleet up` is repeated"
         )
     if wait:
-        show(status_view(_show_until(aws, spec, run or "", _joined)))
+        show(status_view(_watch_fleet(aws, spec, run or "", _have_all_joined)))
     say(f"next: trialfleet fleet status{_file_argument(file)}")
 
 
@@ -152,11 +152,11 @@ def fleet_status(file: Path | None, run: str | None, watch: bool, as_json: bool)
     from trialfleet.infra.fleet.commands.status import status
     from trialfleet.workflows.cli.printing.fleet_tables import status_view
 
-    aws, spec = _opened(file)
+    aws, spec = _open_fleet(file)
     if as_json:
         print_json(status(aws, spec, run=run or "").to_json())
     elif watch:
-        _show_until(aws, spec, run or "", lambda _: False)
+        _watch_fleet(aws, spec, run or "", lambda _: False)
     else:
         show(status_view(status(aws, spec, run=run or "")))
 
@@ -172,7 +172,7 @@ def fleet_ssh(node: str, file: Path | None) -> None:
     """
     from trialfleet.infra.fleet.commands.shell import session
 
-    command = session(*_opened(file), node)
+    command = session(*_open_fleet(file), node)
     os.execvp(command[0], command)  # noqa: S606 - AWS's own program
 
 
@@ -186,7 +186,7 @@ def fleet_scale(nodes: int, file: Path | None) -> None:
     """
     from trialfleet.infra.fleet.commands.scale import scale
 
-    aws, spec = _opened(file)
+    aws, spec = _open_fleet(file)
     for line in scale(aws, spec, nodes, say):
         say(line, err=True)
     say(f"next: trialfleet fleet status{_file_argument(file)}")
@@ -200,7 +200,7 @@ def fleet_autoscale(file: Path | None, run: str | None) -> None:
     from trialfleet.infra.fleet.scaling.down_note import lift
     from trialfleet.workflows.control.scripts.fleet_node import loop
 
-    aws, spec = _opened(file)
+    aws, spec = _open_fleet(file)
     lift(spec.called)
     loop(aws, spec, run=run or "", progress=say).run()
 
@@ -222,7 +222,7 @@ def fleet_bake(file: Path | None, form: str, architecture: str | None) -> None:
     from trialfleet.infra.fleet.commands import bake
     from trialfleet.infra.fleet.lifecycle.up import gather_inputs
 
-    aws, spec = _opened(file)
+    aws, spec = _open_fleet(file)
     inputs = gather_inputs(aws, spec)
     if form == "script":
         click.echo(bake.script(aws, spec, inputs), nl=False)
@@ -252,7 +252,7 @@ def fleet_down(file: Path | None, now: bool, yes: bool) -> None:
         for line in [] if now else drain_instances(instances, "the fleet goes down", say):
             say(line, err=True)
 
-    aws, spec = _opened(file)
+    aws, spec = _open_fleet(file)
     _confirm_with_runs(spec.called, yes)
     note_down(spec.called)
     costs: list[float] = []
@@ -322,7 +322,7 @@ def fleet_doctor(file: Path | None, as_json: bool) -> None:
     from trialfleet.infra.fleet.commands.doctor import examine
     from trialfleet.workflows.cli.printing.fleet_tables import doctor_view
 
-    findings = examine(*_opened(file))
+    findings = examine(*_open_fleet(file))
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -401,7 +401,7 @@ def _print_policies(wanted: str, file: Path | None, account: str | None) -> None
                 f"--policy {wanted!r}: write one of {', '.join(known)}, or a file{guess}"
             )
         file, wanted = Path(wanted), ALL_POLICIES
-    aws, spec = _opened(file)
+    aws, spec = _open_fleet(file)
     found = policies(spec, account or _own_account(aws, spec))
     print_json(found if wanted == ALL_POLICIES else found[wanted])
 
@@ -414,7 +414,7 @@ def _own_account(aws: Aws, spec: Fleet) -> str:
         raise FleetError(f"{error}; {hint}") from error
 
 
-def _opened(file: Path | None) -> tuple[Aws, Fleet]:
+def _open_fleet(file: Path | None) -> tuple[Aws, Fleet]:
     from trialfleet.infra.fleet.aws.clients import Aws
     from trialfleet.workflows.study.loading import load_fleet
 
@@ -434,7 +434,7 @@ def _file_argument(file: Path | None) -> str:
     return f" {shell_quoted(file)}" if file else ""
 
 
-def _show_until(
+def _watch_fleet(
     aws: Aws, spec: Fleet, run: str, done: Callable[[FleetStatus], bool]
 ) -> FleetStatus:
     from rich.live import Live
@@ -456,5 +456,5 @@ def _show_until(
             time.sleep(POLL)
 
 
-def _joined(status: FleetStatus) -> bool:
+def _have_all_joined(status: FleetStatus) -> bool:
     return all(node.stage not in {"asked", "booted"} for node in status.nodes)

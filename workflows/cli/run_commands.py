@@ -268,14 +268,14 @@ def resume(run: str | None, keep_watching: bool) -> None:
 
     opened = find_named_run(run)
     before = opened.status().root
-    say(_resumed(before, submit_run(opened, opened.resume)))
+    say(_resumed_text(before, submit_run(opened, opened.resume)))
     if line := record_command(opened.folder):
         say(line)
     if keep_watching:
         watch_to_the_end(opened)
 
 
-def _resumed(before: str | None, now: str) -> str:
+def _resumed_text(before: str | None, now: str) -> str:
     if before == now:
         return f"the run is already running as job {now}: nothing was resumed"
     return f"resumed as job {now}"

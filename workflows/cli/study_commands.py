@@ -128,7 +128,7 @@ def plan(
     from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 
     checks = checks or check_region is not None
-    planned = _planned(study, out, run_id, day)
+    planned = _plan_run(study, out, run_id, day)
     pool_check = planned.check_pool()
     if as_json:
         checked = None
@@ -190,11 +190,11 @@ def run(
     from trialfleet.workflows.rules.states import RunState
 
     checks = checks or check_region is not None
-    there = _there_already(study, out, run_id, day) if run_id else None
+    there = _find_planned(study, out, run_id, day) if run_id else None
     if there and there.status().state is not RunState.PLANNED:
         _show_again(there)
     connect()  # fail before planning if HTCondor is unreachable
-    planned = there or _planned(study, out, run_id, day)
+    planned = there or _plan_run(study, out, run_id, day)
     say(plan_text(planned, planned.check_pool()))
     if checks:
         _check(planned.check if there else planned.check_or_remove, check_region)
@@ -219,7 +219,7 @@ def _check(
     say(indent(str(checked), " " * 11))
 
 
-def _there_already(study: Path, out: Path | None, run_id: str, day: date | None) -> Run | None:
+def _find_planned(study: Path, out: Path | None, run_id: str, day: date | None) -> Run | None:
     from trialfleet.workflows.control.plan.pool_choices import is_settled
     from trialfleet.workflows.control.plan.run_ids import default_folder
     from trialfleet.workflows.control.run.run import Run
@@ -253,7 +253,7 @@ def _show_again(there: Run) -> NoReturn:
     show_end(there, current)
 
 
-def _planned(study: Path, out: Path | None, run_id: str | None, day: date | None) -> Run:
+def _plan_run(study: Path, out: Path | None, run_id: str | None, day: date | None) -> Run:
     from trialfleet.workflows.control.run.new_run import plan as plan_run
 
     with ctrl_c.postponed():  # so the run's folder is complete or absent

@@ -86,7 +86,7 @@ def measured(base: Path, given: argparse.Namespace) -> None:
                 cpu = time.process_time()
                 settle(scripts)
                 processor += time.process_time() - cpu
-    ends = sum(scripts._studies.of_region(slug).trials()[0].state.is_finished() for slug in slugs)
+    ends = sum(scripts._studies.get_study(slug).trials()[0].state.is_finished() for slug in slugs)
     assert ends or given.turns < len(lanes), "nothing was told"
     walls = sorted(walls)
     within = {share: 1e3 * walls[int(share * len(walls))] for share in (0.5, 0.9, 0.99)}

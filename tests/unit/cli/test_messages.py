@@ -15,7 +15,7 @@ from trialfleet.errors import InputError, PoolError, first_of
 from trialfleet.optimizer.region_types import Failed
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.cli.run_commands import _resumed
+from trialfleet.workflows.cli.run_commands import _resumed_text
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.names import check_region_name
 from trialfleet.workflows.status.attempts.outcome import read_outcome
@@ -195,7 +195,7 @@ def test_what_commands_say_of_names_in_the_file_system_is_escaped(tmp_path: Path
 
 
 def test_a_resume_of_what_runs_resumed_nothing() -> None:
-    assert _resumed("519.0", "519.0") == (
+    assert _resumed_text("519.0", "519.0") == (
         "the run is already running as job 519.0: nothing was resumed"
     )
-    assert _resumed("519.0", "520.0") == _resumed(None, "520.0") == "resumed as job 520.0"
+    assert _resumed_text("519.0", "520.0") == _resumed_text(None, "520.0") == "resumed as job 520.0"

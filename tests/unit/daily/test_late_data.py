@@ -22,7 +22,7 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.daily import day as day_module
 from trialfleet.workflows.control.daily import days as days_module
 from trialfleet.workflows.control.daily.days import Days
-from trialfleet.workflows.control.daily.late_data import not_ready
+from trialfleet.workflows.control.daily.late_data import late_regions
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, latest_outcomes
 from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.status.day_outcomes import left_out
@@ -62,7 +62,7 @@ def clock_of(*moments: timedelta) -> Iterator[datetime]:
 
 def late(here: Path, text: str = TEXT) -> dict[str, str]:
     file = write(here, text)
-    return not_ready(load_day(file, DAY), DAY, load_whole(file).daily)
+    return late_regions(load_day(file, DAY), DAY, load_whole(file).daily)
 
 
 def test_data_is_whole_once_nothing_was_written_for_a_minute(here: Path) -> None:

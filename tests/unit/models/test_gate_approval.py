@@ -14,7 +14,7 @@ from tests.unit.models.conftest import KEPT_R1, Day, MakeDay
 from tests.unit.terminal import printed
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.models.latest import promote, rollback
-from trialfleet.workflows.control.models.retention import indispensable
+from trialfleet.workflows.control.models.retention import models_to_keep
 from trialfleet.workflows.facts.journal.journal import Ending, ending_with_model
 from trialfleet.workflows.facts.models.approval import read_awaiting
 from trialfleet.workflows.facts.models.history import changes
@@ -132,7 +132,7 @@ def test_no_model_waits_once_a_newer_one_is_current_without_approval(
 
 
 def test_keep_does_not_remove_a_model_that_waits(waiting: Day) -> None:
-    assert indispensable(waiting.models) == {"r1", "r2"}
+    assert models_to_keep(waiting.models) == {"r1", "r2"}
 
 
 def test_a_rejected_model_waits_for_no_approval(champion: Day, make_day: MakeDay) -> None:

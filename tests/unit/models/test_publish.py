@@ -333,7 +333,7 @@ def test_runs_that_publish_at_once_leave_every_model_whole_and_the_newest_in_for
 def test_between_the_look_and_the_switch_no_other_run_publishes(
     study: Study, best: TrialFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    switch, has_looked, may_switch = latest_module.point, threading.Event(), threading.Event()
+    switch, has_looked, may_switch = latest_module.set_link, threading.Event(), threading.Event()
 
     def switch_late(link: Path, target: str) -> None:
         if target == "r1":
@@ -341,7 +341,7 @@ def test_between_the_look_and_the_switch_no_other_run_publishes(
             assert may_switch.wait(60)
         switch(link, target)
 
-    monkeypatch.setattr(latest_module, "point", switch_late)
+    monkeypatch.setattr(latest_module, "set_link", switch_late)
     monday, tuesday = (
         threading.Thread(target=publish_as, args=(run, study, best)) for run in ("r1", "r2")
     )

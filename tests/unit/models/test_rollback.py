@@ -210,7 +210,9 @@ def test_a_change_that_was_noted_and_not_made_never_took_place(
 ) -> None:
     promoted(models_folder, "r1", "r2", "r3")
     with monkeypatch.context() as patch:
-        patch.setattr(latest_module, "point", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+        patch.setattr(
+            latest_module, "set_link", lambda *_: (_ for _ in ()).throw(OSError("killed"))
+        )
         with pytest.raises(OSError, match="killed"):
             change(models_folder)
     assert latest(models_folder) == "r3"

@@ -13,7 +13,7 @@ from trialfleet.errors import InputError
 from trialfleet.workflows.control.plan.trial_files import Mode, TrialFiles
 from trialfleet.workflows.control.run import dry_start
 from trialfleet.workflows.control.run.check_job import Watched
-from trialfleet.workflows.control.run.check_progress import waits_for
+from trialfleet.workflows.control.run.check_progress import wait_reason
 from trialfleet.workflows.control.run.dry_start import Checked, check_metrics, first_order
 from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.facts.dagman import job_queue
@@ -140,5 +140,5 @@ def test_a_job_whose_files_are_on_their_way_is_described_in_plain_words(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_queue, "one_idle", lambda *_: {"JobStatus": JobStatus.BLOCKED})
-    state = waits_for(RunFolder(make_run().folder), "A.check")
+    state = wait_reason(RunFolder(make_run().folder), "A.check")
     assert state == "has a slot; its files are being sent to the slot's machine"

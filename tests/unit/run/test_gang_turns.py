@@ -160,7 +160,7 @@ def test_a_gang_without_an_answer_costs_no_attempt(gang: Gang) -> None:
     gang.log.removed(2)
     assert gang.post() == EXITS["retry"]
     assert gang.run.trials()[0].state == "unknown"
-    assert gang.service._studies.of_region("A").failures("A.l1.t01") == {}
+    assert gang.service._studies.get_study("A").failures("A.l1.t01") == {}
 
 
 def test_parameters_that_a_rank_rejects_end_the_trial_and_the_gang_continues(gang: Gang) -> None:

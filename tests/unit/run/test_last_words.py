@@ -127,7 +127,7 @@ def test_status_and_why_show_the_remedy_for_a_missing_module(make_run: MakeRun) 
     run = make_run()
     error = "exit code 1: ModuleNotFoundError: No module named 'nowhere'"
     folder = RunFolder(run.folder)
-    study = RegionStudies(folder, load_frozen(folder.study)).of_region("A")
+    study = RegionStudies(folder, load_frozen(folder.study)).get_study("A")
     for node in ("A.l1.t01", "A.l1.t02"):
         study.ask(node)
         study.note_failure(node, attempt=0, error=error)

@@ -34,7 +34,7 @@ from trialfleet.workflows.control.notify.delivery import (
     deliver,
     deliver_all,
 )
-from trialfleet.workflows.control.notify.senders import SendError, message_of, send
+from trialfleet.workflows.control.notify.senders import SendError, build_message, send
 from trialfleet.workflows.control.notify.slack_message import (
     SECTION,
     SECTIONS,
@@ -376,7 +376,7 @@ def test_a_mail_server_s_login(mailbox: tuple[Mailbox, str], tmp_path: Path) -> 
 def test_the_same_events_have_the_same_message_id() -> None:
     mail = Mail.model_validate({"to": "a@b.c"})
     ids = [
-        message_of(mail, events)["Message-ID"]
+        build_message(mail, events)["Message-ID"]
         for events in ([event()], [event()], [event(2)], [event(), event(2)])
     ]
     assert ids[0] == ids[1] == f"<{event().id}@trialfleet>"
@@ -386,7 +386,7 @@ def test_the_same_events_have_the_same_message_id() -> None:
 @given(st.text(max_size=300))
 def test_no_title_breaks_a_mail_s_head(title: str) -> None:
     mail = Mail.model_validate({"to": "a@b.c"})
-    message = message_of(mail, [event(title=title, text=title)])
+    message = build_message(mail, [event(title=title, text=title)])
     head = message.as_bytes().partition(b"\n\n")[0]
     names = [line.split(b":")[0] for line in head.splitlines() if line[:1] not in b" \t"]
     assert sorted(set(names)) == sorted(set(names) & {n.encode() for n in message})

@@ -173,11 +173,11 @@ def stop(folder: RunFolder) -> None:
     own = f"{job_queue.run_constraint(folder)} && DAGManJobId =?= undefined"
     schedd.act("Remove", own, STOP_REASON)
     _wait_until_gone(folder)
-    write_json(folder.stopped, {"by": _user(), "time": datetime.now(UTC).isoformat()})
+    write_json(folder.stopped, {"by": _user_name(), "time": datetime.now(UTC).isoformat()})
     _clear(folder.all_dags())
 
 
-def _user() -> str:
+def _user_name() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # the account has no name

@@ -72,7 +72,7 @@ def keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
     return job_queue.submit_job(description)
 
 
-def left_over(outbox: Outbox, study: str, file: Path, folder: DailyFolder) -> str:
+def send_remaining(outbox: Outbox, study: str, file: Path, folder: DailyFolder) -> str:
     """Let a job send the alerts that still wait; return a line about them, "" if none waits."""
     waiting = len(outbox.waiting_deliveries())
     if not waiting:

@@ -45,10 +45,10 @@ def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | N
     if any(place.startswith(URL_PREFIXES) for place in places):
         return None
     files = [file for place in places for file in list_files(Path(place))]
-    return fingerprint_of(places, [checksums.entry(file) for file in files])
+    return compute_fingerprint(places, [checksums.entry(file) for file in files])
 
 
-def fingerprint_of(places: list[str], entries: Iterable[Mapping[str, Any]]) -> str | None:
+def compute_fingerprint(places: list[str], entries: Iterable[Mapping[str, Any]]) -> str | None:
     """Return a fingerprint of files' checksums and of their paths relative to `places`.
 
     `entries` has paths and checksums in the form of a model's provenance. None if there are no
@@ -72,10 +72,10 @@ def settings_fingerprint(study: Study, region: str) -> str:
     files = study.trainer.files if isinstance(study.trainer, Trainer) else []
     whole = study.model_dump(mode="json", exclude=_ELSEWHERE)
     (whole["gate"] or {}).pop("approve", None)
-    return _digest([whole, own, [_content(Path(file)) for file in files]])
+    return _digest([whole, own, [_content_checksums(Path(file)) for file in files]])
 
 
-def _content(path: Path) -> list[tuple[str, str]]:
+def _content_checksums(path: Path) -> list[tuple[str, str]]:
     kept = [file for file in list_files(path) if "__pycache__" not in file.parts]
     return [(str(file.relative_to(path.parent)), compute_sha256(file)) for file in kept]
 

@@ -69,7 +69,7 @@ def known_trials(client: MlflowClient, experiment: str, parent: str) -> dict[str
             return found
 
 
-def tags_of(trial: Trial, parent: str) -> dict[str, object]:
+def trial_tags(trial: Trial, parent: str) -> dict[str, object]:
     """Return the tags for a trial's child run; tags with the value None are not to be set."""
     return {
         PARENT: parent,
@@ -82,12 +82,12 @@ def tags_of(trial: Trial, parent: str) -> dict[str, object]:
     }
 
 
-def status_of(trial: Trial) -> str:
+def mlflow_status(trial: Trial) -> str:
     """Return the status that MLflow shows for a trial."""
     return _STATUS.get(trial.state, _STOPPED)
 
 
-def points_of(trial: Trial, metric: str) -> Iterator[Point]:
+def trial_points(trial: Trial, metric: str) -> Iterator[Point]:
     """Yield the points of a trial's learning curve and its final metrics."""
     begun = trial.started or 0.0
     ended = max(trial.ended or 0.0, begun + _MOMENT)

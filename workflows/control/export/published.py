@@ -60,7 +60,7 @@ class Published:
         return self.models.get(self.change.run) if self.change else None
 
 
-def published_in(models_folder: Path) -> Published:
+def read_published(models_folder: Path) -> Published:
     """Return the published models in a region's folder of models."""
     changes = history.changes(models_folder / LATEST)  # before the models, to miss none
     found = [

@@ -40,7 +40,9 @@ class Switch:
 
     def __str__(self) -> str:
         """Return the choice in one line."""
-        return f"{display_name(self.folder)}: latest is {latest.switched(self.run, self.previous)}"
+        return (
+            f"{display_name(self.folder)}: latest is {latest.switch_text(self.run, self.previous)}"
+        )
 
 
 def promote(*models: str | PathLike[str], why: str = "") -> list[Switch]:

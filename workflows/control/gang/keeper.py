@@ -118,7 +118,7 @@ class Keeper:
         known = read_roster(place)
         roster = known if known and known.cluster == cluster else None
         before = speaker.advance(roster or Roster(cluster=cluster, since=now), now)
-        names = _delivered(place, _MOST_DISKS * ads[0]["RequestDisk"] * 1024)
+        names = _list_delivered(place, _MOST_DISKS * ads[0]["RequestDisk"] * 1024)
         if names is None and before.code is None:
             after = replace(before, code=1, over="disk")
         else:
@@ -127,7 +127,7 @@ class Keeper:
             self._store.share(place, after, names or ())
         age = now - min(ad.get("JobStartDate", now) for ad in ads)
         wants = age < self._seconds.get(str(ads[0].get("TrialfleetRegion")), math.inf)
-        speaker.say(before, after, jobs, wants=wants)
+        speaker.report(before, after, jobs, wants=wants)
         if after != roster:
             _write(place, str(ads[0]["TrialfleetNode"]), after)
         if self._store and after.state == DONE:
@@ -144,7 +144,7 @@ class Keeper:
 
     def _job(self, place: TrialFolder, ad: dict[str, Any]) -> Job:
         job, now = (ad["ClusterId"], ad["ProcId"]), time.monotonic()
-        said = _said(place, ad["ProcId"])
+        said = _read_member(place, ad["ProcId"])
         previous, since = self._heard.get(job, (None, now))
         since = since if said == previous else now
         self._heard[job] = said, since
@@ -161,7 +161,7 @@ class Keeper:
         )
 
 
-def _delivered(place: TrialFolder, most: int) -> Collection[str] | None:
+def _list_delivered(place: TrialFolder, most: int) -> Collection[str] | None:
     """Return a gang's file names; if above `most` bytes or unreadable, delete all, return None."""
     try:
         sizes = job_files.sizes_in(place.gang)
@@ -186,7 +186,7 @@ def _write(place: TrialFolder, node: str, roster: Roster) -> None:
     )
 
 
-def _said(place: TrialFolder, proc: int) -> Member | None:
+def _read_member(place: TrialFolder, proc: int) -> Member | None:
     file = place.gang / name_of(proc)
     return unless_damaged(
         lambda: parsed(job_files.read_bytes(file, job_files.MOST_AGENT, place.root).decode()), None
@@ -198,7 +198,7 @@ def _remove(cluster: int, procs: Iterable[int], why: str) -> None:
     schedd.act("Remove", f"ClusterId == {cluster} && ({own})", why)
 
 
-def _keeper_of(folder: RunFolder) -> Keeper:
+def _open_keeper(folder: RunFolder) -> Keeper:
     study, store = load_frozen(folder.study).study, None
     if folder.gang_variables.exists():  # the run's gangs store checkpoints in S3
         os.environ.update(read_variables(folder.gang_variables))
@@ -214,7 +214,7 @@ def keep(folder: RunFolder) -> None:
     with open_lock(folder.gang_lock) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         keep_for(POOL_SECONDS)
-        keeper = _keeper_of(folder)
+        keeper = _open_keeper(folder)
         log.info("manages the gangs of %s", folder.root)
         while True:
             updates.follow()

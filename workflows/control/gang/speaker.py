@@ -67,14 +67,14 @@ class Speaker:
             else roster
         )
 
-    def say(self, before: Roster, after: Roster, jobs: Collection[Job], *, wants: bool) -> None:
+    def report(self, before: Roster, after: Roster, jobs: Collection[Job], *, wants: bool) -> None:
         """Report a trial's start or end, or ask for one; `wants`: there is time for a trial."""
         if after.code is not None and before.code is None:
             self._tell(after, jobs, wants=wants)
         elif self._said is None and after.state == RUN and not after.turn:
-            self._say(jobs, "begun", 0, trial=after.trial)
+            self._send(jobs, "begun", 0, trial=after.trial)
         elif self._said is None and after.state == FORM and not (after.trial or after.short):
-            self._say(jobs, "ask", 1)
+            self._send(jobs, "ask", 1)
 
     def _tell(self, roster: Roster, jobs: Collection[Job], *, wants: bool) -> None:
         """Move a trial's result to where the optimiser's service finds it, then report its end."""
@@ -84,7 +84,7 @@ class Speaker:
             with suppress(FileNotFoundError):
                 job_files.share(self._place.gang / roster.result, left)
         agents = agents_by_proc(jobs).values()
-        self._say(
+        self._send(
             jobs,
             "ended",
             roster.turn + 1,
@@ -96,7 +96,7 @@ class Speaker:
             wants=wants and not any(agent.changed for agent in agents),
         )
 
-    def _say(self, jobs: Collection[Job], what: str, turn: int, **more: object) -> None:
+    def _send(self, jobs: Collection[Job], what: str, turn: int, **more: object) -> None:
         proc = min(agents_by_proc(jobs), default=0)
         who = {"job": f"{self._cluster}.{proc}", "starts": 1, "token": f"{self._cluster:08x}"}
         words = spoken(**who, turn=turn, say=what, **more)

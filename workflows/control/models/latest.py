@@ -60,7 +60,7 @@ def reason_not_newest(published: Path, as_of: datetime) -> str | None:
     if later and link.exists() and current != published.resolve():  # a broken link blocks nothing
         own = (model for model in later if model.resolve() == current)
         newest = next(own, max(later, key=lambda model: later[model]))
-        model, words = _which_is_newer(newest, published)
+        model, words = _compare_ages(newest, published)
         is_it = model.resolve() == current
         return (
             f"{LATEST} stays with {current.name}{', which' if is_it else f': {model.name}'} "
@@ -69,7 +69,7 @@ def reason_not_newest(published: Path, as_of: datetime) -> str | None:
     return None
 
 
-def _which_is_newer(newer: Path, older: Path) -> tuple[Path, str]:
+def _compare_ages(newer: Path, older: Path) -> tuple[Path, str]:
     """Return one of the two models, and why it is newer or older, such as `is of a later day`."""
     day, before = (read_provenance(model).get("date") for model in (newer, older))
     planned, planned_before = planning_time(newer), planning_time(older)
@@ -120,12 +120,12 @@ def rollback(models_folder: Path, to: str | None = None, why: str = "") -> tuple
             raise InputError(
                 f"{str(models_folder)!r} has no link {LATEST}: there is no model to roll back"
             )
-        target = _named(models_folder, to) if to else _previous(models_folder, current)
+        target = _find_named(models_folder, to) if to else _find_previous(models_folder, current)
         _switch(link, target, "rollback", why)
     return target, current
 
 
-def _named(models_folder: Path, run: str) -> str:
+def _find_named(models_folder: Path, run: str) -> str:
     if read_provenance(models_folder / run).get("run") != run:
         there = ", ".join(model.name for model in list_models(models_folder)) or "none"
         raise InputError(
@@ -134,7 +134,7 @@ def _named(models_folder: Path, run: str) -> str:
     return run
 
 
-def _previous(models_folder: Path, current: str) -> str:
+def _find_previous(models_folder: Path, current: str) -> str:
     there = previous_champions(models_folder)
     if not there:
         others = [model.name for model in list_models(models_folder) if model.name != current]
@@ -150,15 +150,15 @@ def _switch(link: Path, run: str, by: str, why: str = "") -> None:
         raise InputError(f"{str(link)!r} is a folder and must be a link: move the folder away")
     if history.current_run(link) != run:
         history.note(link, run, by, why=why)
-        point(link, run)
+        set_link(link, run)
 
 
-def switched(now: str, before: str | None) -> str:
+def switch_text(now: str, before: str | None) -> str:
     """Return a text with the run of the current model, and the run of the one before."""
     return f"{now}, as before" if now == before else f"{now} (was {before or 'none'})"
 
 
-def point(link: Path, target: str) -> None:
+def set_link(link: Path, target: str) -> None:
     """Point `link` at `target` atomically. The caller holds `models_lock`."""
     beside = link.with_name(".latest")
     beside.unlink(missing_ok=True)  # left by a killed switch; we hold the lock

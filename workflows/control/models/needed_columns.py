@@ -21,7 +21,7 @@ class Lacking(NamedTuple):
     columns: tuple[str, ...]
 
 
-def lacking(study: Study, used: Mapping[str, Collection[str]]) -> Iterator[Lacking]:
+def lacking_regions(study: Study, used: Mapping[str, Collection[str]]) -> Iterator[Lacking]:
     """Yield regions whose gate will keep the current model: it needs columns missing in `used`."""
     if study.gate is None:
         return
@@ -30,12 +30,12 @@ def lacking(study: Study, used: Mapping[str, Collection[str]]) -> Iterator[Lacki
             champion = find_champion(region_models_folder(study, region_slug(region)), study.name)
         except InputError:  # the publication reports this
             continue
-        missing = [name for name in _needed(champion) if name not in columns]
+        missing = [name for name in _needed_columns(champion) if name not in columns]
         if champion and missing:
             yield Lacking(region, champion.name, tuple(missing))
 
 
-def _needed(model: Path | None) -> list[str]:
+def _needed_columns(model: Path | None) -> list[str]:
     if model is None:
         return []
     columns = object_or_empty(lambda: read_json(model / "model.json")["columns"])

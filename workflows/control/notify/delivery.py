@@ -66,7 +66,7 @@ def deliver(
     broken: dict[str, SendError] = {}
     for key, together in groups.items():
         channel = by_key[key[0]]
-        error = broken.get(key[0]) or _sent(channel, together)
+        error = broken.get(key[0]) or _send(channel, together)
         if error is None:
             outbox.mark_sent(together)
         elif error.is_final:
@@ -77,7 +77,7 @@ def deliver(
     return len(outbox.waiting_deliveries())
 
 
-def _sent(channel: Channel, together: list[Delivery]) -> SendError | None:
+def _send(channel: Channel, together: list[Delivery]) -> SendError | None:
     try:
         send(channel, [one.event for one in together])
     except SendError as error:

@@ -48,13 +48,13 @@ def send(channel: Channel, events: Sequence[Event]) -> None:
     A program or a plain webhook takes a single event only: see `takes_many`.
     """
     if channel.mail:
-        _mail(channel.mail, events)
+        _send_mail(channel.mail, events)
     elif channel.webhook and channel.webhook.shape == "slack":
-        _post(channel.webhook, slack_message(events), events[0])
+        _post_webhook(channel.webhook, slack_message(events), events[0])
     else:
         assert len(events) == 1, "a program reads one event at a time"
         if channel.webhook:
-            _post(channel.webhook, events[0].to_json(), events[0])
+            _post_webhook(channel.webhook, events[0].to_json(), events[0])
         else:
             _run(channel.command or [], events[0])
 
@@ -107,7 +107,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _post(webhook: Webhook, content: dict[str, Any], event: Event) -> None:
+def _post_webhook(webhook: Webhook, content: dict[str, Any], event: Event) -> None:
     url = webhook.url or _secret(webhook.url_file, webhook.url_env)
     if problem := address_problem(url):
         raise SendError(f"{webhook.url_file or webhook.url_env}: {problem}")
@@ -138,11 +138,11 @@ def _post(webhook: Webhook, content: dict[str, Any], event: Event) -> None:
 # -- a mail ----------------------------------------------------------------------------------------
 
 
-def _mail(mail: Mail, events: Sequence[Event]) -> None:
-    message = message_of(mail, events)
+def _send_mail(mail: Mail, events: Sequence[Event]) -> None:
+    message = build_message(mail, events)
     password = _secret(mail.password_file, mail.password_env) if mail.user else ""
     try:
-        with _connected(mail) as server:
+        with _connect(mail) as server:
             if mail.encryption == "starttls":
                 server.starttls(context=ssl.create_default_context())
             if mail.user:
@@ -159,14 +159,14 @@ def _mail(mail: Mail, events: Sequence[Event]) -> None:
         raise SendError(f"{mail.server} can't be reached: {error}") from error
 
 
-def _connected(mail: Mail) -> smtplib.SMTP:
+def _connect(mail: Mail) -> smtplib.SMTP:
     if mail.encryption == "tls":
         context = ssl.create_default_context()
         return smtplib.SMTP_SSL(mail.host, mail.port, timeout=SECONDS, context=context)
     return smtplib.SMTP(mail.host, mail.port, timeout=SECONDS)
 
 
-def message_of(mail: Mail, events: Sequence[Event]) -> EmailMessage:
+def build_message(mail: Mail, events: Sequence[Event]) -> EmailMessage:
     """Return the mail about events of one kind; the same events get the same Message-ID."""
     first, more = events[0], len(events) - 1
     message = EmailMessage()

@@ -16,7 +16,7 @@ from typing import Any
 from trialfleet.errors import InputError, first_of
 from trialfleet.files import read_record, write_json
 from trialfleet.workflows.checksums import Checksums, Entries, FileState, list_files
-from trialfleet.workflows.control.plan.fetching import UnreachableError, identity_of
+from trialfleet.workflows.control.plan.fetching import UnreachableError, object_identity
 from trialfleet.workflows.facts.record_shapes import Inputs, InputsChanged
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.table_findings import read_warnings, source_of_table
@@ -30,13 +30,13 @@ _NAMED = 3
 _IDENTITY = ("path", "url", "sha256", "bytes", "etag", "version", "modified")
 
 
-def inputs_of(study: Study, folder: RunFolder, region: str) -> list[str]:
+def list_inputs(study: Study, folder: RunFolder, region: str) -> list[str]:
     """Return the paths and URLs that a region's jobs read: its data, or the table made of it."""
     table = folder.region(region_slug(region)).table
     return [str(table)] if table.exists() else study.data_paths(region)
 
 
-def sif_of(study: Study) -> list[Path]:
+def image_files(study: Study) -> list[Path]:
     """Return the study's .sif image, which HTCondor sends to jobs, as a list; [] if it has none."""
     return [Path(study.image)] if study.image and is_sif(study.image) else []
 
@@ -52,7 +52,7 @@ def freeze_code(folder: RunFolder, source: Mapping[str, Any], image: Iterable[Pa
 def freeze_data(folder: RunFolder, study: Study) -> None:
     """Record sizes, times and checksums of all regions' data; InputError for an unreadable file."""
     checksums = Checksums(folder.checksums, AT_ONCE)
-    places = {region: inputs_of(study, folder, region) for region in study.region_table}
+    places = {region: list_inputs(study, folder, region) for region in study.region_table}
     objects = _objects(study, places.values())
     for region, own in places.items():
         urls = [place for place in own if place.startswith(URL_PREFIXES)]
@@ -69,10 +69,10 @@ def note_changes(folder: RunFolder, slug: str) -> None:
     """Record which inputs of a region have changed since `freeze_data`; earlier records stay."""
     files = folder.region(slug)
     frozen = [read_record(file, shape=Inputs) for file in (folder.inputs, files.inputs)]
-    _note(files, [name for each in frozen for name in _changed(folder, each)])
+    _note(files, [name for each in frozen for name in _changed_files(folder, each)])
 
 
-def trained_on(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
+def training_provenance(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
     """Return the data, code and changes of a region's model, for the model's provenance.
 
     Checksums of files beyond the limit `AT_ONCE`, left out before the run, are computed now. A
@@ -81,15 +81,15 @@ def trained_on(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
     files = folder.region(slug)
     of_run, of_region = (read_record(file, shape=Inputs) for file in (folder.inputs, files.inputs))
     code, data = of_run["files"], of_region["files"]
-    _note(files, [*_read_rest(folder, [*code, *data]), *_replaced(study, data)])
-    noted = _noted(files)
+    _note(files, [*_read_rest(folder, [*code, *data]), *_replaced_objects(study, data)])
+    noted = _read_changes(files)
     names = set(noted["files"])
     source = source_of_table(files)
     if source and not names.isdisjoint(entry["path"] for entry in data):
         names.update(entry.get("path") or entry["url"] for entry in source)
     return {
-        "data": [_described(entry, names) for entry in source or data],
-        "code": [_described(entry, names) for entry in code],
+        "data": [_describe_entry(entry, names) for entry in source or data],
+        "code": [_describe_entry(entry, names) for entry in code],
         **({"source": of_run["source"]} if of_run.get("source") else {}),
         **({"changed": noted["reason"]} if names else {}),
         **({"checks": warned} if (warned := read_warnings(files)) else {}),
@@ -117,8 +117,8 @@ def _name(folder: RunFolder, path: Path) -> str:
     return str(path.relative_to(folder.root) if path.is_relative_to(folder.root) else path)
 
 
-def _changed(folder: RunFolder, frozen: Mapping[str, Any]) -> list[str]:
-    then = {e["path"]: _state_in(e) for e in frozen["files"] if "path" in e}
+def _changed_files(folder: RunFolder, frozen: Mapping[str, Any]) -> list[str]:
+    then = {e["path"]: _stored_state(e) for e in frozen["files"] if "path" in e}
     places = [folder.root / place for place in frozen["folders"]]
     new = (_name(folder, file) for place in places for file in list_files(place))
     return [
@@ -128,7 +128,7 @@ def _changed(folder: RunFolder, frozen: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _state_in(entry: Mapping[str, Any]) -> FileState:
+def _stored_state(entry: Mapping[str, Any]) -> FileState:
     return FileState(*(entry[field] for field in FileState._fields))
 
 
@@ -145,7 +145,7 @@ def _read_rest(folder: RunFolder, entries: Entries) -> list[str]:
     missing = [entry for entry in entries if "path" in entry and not entry["sha256"]]
     for entry in missing:
         with suppress(OSError):
-            entry["sha256"] = checksums.checksum(folder.root / entry["path"], _state_in(entry))
+            entry["sha256"] = checksums.checksum(folder.root / entry["path"], _stored_state(entry))
     return [entry["path"] for entry in missing if not entry["sha256"]]
 
 
@@ -164,12 +164,12 @@ def _objects(study: Study, places: Iterable[Iterable[str]]) -> dict[str, dict[st
 
 def _object(url: str, study: Study) -> dict[str, Any]:
     try:
-        return identity_of(url, study.s3)
+        return object_identity(url, study.s3)
     except (UnreachableError, OSError):
         return {}
 
 
-def _replaced(study: Study, entries: Entries) -> list[str]:
+def _replaced_objects(study: Study, entries: Entries) -> list[str]:
     """Return URLs of changed S3 objects; strip entries of changed or missing objects to URLs."""
     replaced = []
     for entry in entries:
@@ -186,14 +186,14 @@ def _replaced(study: Study, entries: Entries) -> list[str]:
 # -- words -------------------------------------------------------------------------------------
 
 
-def _noted(files: RegionFolder) -> dict[str, Any]:
+def _read_changes(files: RegionFolder) -> dict[str, Any]:
     if not files.changed.exists():
         return {"files": [], "reason": ""}
     return read_record(files.changed, shape=InputsChanged)
 
 
 def _note(files: RegionFolder, changed: list[str]) -> None:
-    before = _noted(files)["files"]
+    before = _read_changes(files)["files"]
     names = list(dict.fromkeys([*before, *changed]))
     if names == before:
         return
@@ -205,7 +205,7 @@ def _note(files: RegionFolder, changed: list[str]) -> None:
     write_json(files.changed, {"schema": 1, "reason": reason, "files": names})
 
 
-def _described(entry: Mapping[str, Any], changed: set[str]) -> dict[str, Any]:
+def _describe_entry(entry: Mapping[str, Any], changed: set[str]) -> dict[str, Any]:
     if entry.get("path") in changed:
         return {"path": entry["path"], "sha256": None}
     if entry.get("url") in changed:

@@ -93,7 +93,7 @@ def check_pool(folder: RunFolder) -> PoolCheck:
     held = None
     if not found.fit and autoscale_mode(study) != "off":
         try:
-            held = _held(study, job)
+            held = _suitable_types(study, job)
         except (FleetError, InputError) as error:
             troubles.append(f"not compared with the fleet's instance types: {error}")
     return PoolCheck(
@@ -104,7 +104,7 @@ def check_pool(folder: RunFolder) -> PoolCheck:
     )
 
 
-def _held(study: Study, job: ClassAd) -> SuitableTypes | None:
+def _suitable_types(study: Study, job: ClassAd) -> SuitableTypes | None:
     from trialfleet.infra.fleet.aws.clients import Aws
     from trialfleet.infra.fleet.scaling.suitable_types import suitable_types
     from trialfleet.infra.pool.machines import room

@@ -29,13 +29,13 @@ Table = dict[str, Any]
 Checked = dict[str, Any]
 
 
-def tables_of(folder: RunFolder, regions: Sequence[str]) -> dict[str, Table]:
+def read_tables(folder: RunFolder, regions: Sequence[str]) -> dict[str, Table]:
     """Return the descriptions of the regions' tables, by region, where there is a table."""
     found = {name: read_description(folder.region(region_slug(name))) for name in regions}
     return {name: table for name, table in found.items() if table is not None}
 
 
-def checks_of(folder: RunFolder, regions: Sequence[str]) -> dict[str, Checked]:
+def read_table_checks(folder: RunFolder, regions: Sequence[str]) -> dict[str, Checked]:
     """Return the results of the regions' table checks, by region, where there were checks."""
     found = {name: read_checks(folder.region(region_slug(name))) for name in regions}
     return {name: checked for name, checked in found.items() if checked is not None}
@@ -98,14 +98,14 @@ def _notes(tables: dict[str, Table]) -> list[str]:
     """Return all notes; notes on a column that differ only in counts and examples become one."""
     about: dict[str, dict[str, str]] = {}  # regions and their notes, by the note without counts
     for region, table in tables.items():
-        for note in _notes_of(table):
+        for note in _table_notes(table):
             about.setdefault(_without_examples(note), {})[region] = note
-    notes = [_merged(own, of=len(tables)) for own in about.values()]
-    tell = (_beginnings, _without_target, _in_no_cell, _roles, _not_everywhere)
+    notes = [_merge_notes(own, of=len(tables)) for own in about.values()]
+    tell = (_beginnings, _without_target, _in_no_cell, _mixed_role_notes, _partial_column_notes)
     return [*notes, *(note for of_all in tell for note in of_all(tables))]
 
 
-def _merged(notes: dict[str, str], of: int) -> str:
+def _merge_notes(notes: dict[str, str], of: int) -> str:
     [first, *others], note = notes, next(iter(notes.values()))
     is_of_all = len(notes) == of
     if len({*notes.values()}) == 1:
@@ -128,13 +128,13 @@ def _beginnings(tables: dict[str, Table]) -> list[str]:
             parts = ", ".join(f"{part} from {moment}" for part, moment in begins.items())
             note = f"split by time: {parts}"
             about.setdefault(note, {})[region] = note
-    notes = [_merged(own, of=len(tables)) for own in about.values()]
+    notes = [_merge_notes(own, of=len(tables)) for own in about.values()]
     if (more := len(notes) - _MOST_NAMES) <= 1:
         return notes
     return [*notes[:_MOST_NAMES], f"and {more} more such splits; trialfleet plan --json has all"]
 
 
-def _notes_of(table: Table) -> list[str]:
+def _table_notes(table: Table) -> list[str]:
     notes = []
     if table["task_inferred"]:
         notes.append(
@@ -194,7 +194,7 @@ def _in_no_cell(tables: dict[str, Table]) -> list[str]:
     return [f"table.null_values: {cells} is {first_of(idle, _MOST_NAMES)}"]
 
 
-def _roles(tables: dict[str, Table]) -> list[str]:
+def _mixed_role_notes(tables: dict[str, Table]) -> list[str]:
     numeric = {name for table in tables.values() for name in table["numeric"]}
     categorical = {name for table in tables.values() for name in table["categorical"]}
     return [
@@ -204,7 +204,7 @@ def _roles(tables: dict[str, Table]) -> list[str]:
     ]
 
 
-def _not_everywhere(tables: dict[str, Table]) -> list[str]:
+def _partial_column_notes(tables: dict[str, Table]) -> list[str]:
     in_file = {
         region: {*table["numeric"], *table["categorical"], *table["ignored"], table["target"]}
         for region, table in tables.items()

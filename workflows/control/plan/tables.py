@@ -23,7 +23,7 @@ from trialfleet.nodes.tabular.table import Table, read_table, save_table
 from trialfleet.spelling import nearest
 from trialfleet.workflows.checksums import FileState, compute_sha256
 from trialfleet.workflows.control.plan.day_checks import DayChecks
-from trialfleet.workflows.control.plan.fetching import UnreachableError, fetched
+from trialfleet.workflows.control.plan.fetching import UnreachableError, fetch
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.table_findings import read_description
 from trialfleet.workflows.names import region_slug
@@ -79,7 +79,8 @@ def write_tables(
     problems: dict[str, list[_Fault]] = {}
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as threads:
         asked = {
-            threads.submit(_problems_of, study, folder, name, checks): name for name in regions
+            threads.submit(_write_region_table, study, folder, name, checks): name
+            for name in regions
         }
         try:
             for done, future in enumerate(as_completed(asked), start=1):
@@ -90,14 +91,14 @@ def write_tables(
         except BaseException:
             threads.shutdown(cancel_futures=True)
             raise
-    if found := _by_problem(fault for name in regions for fault in problems[name]):
+    if found := _group_faults(fault for name in regions for fault in problems[name]):
         more = len(found) - _MOST_PROBLEMS
         rest = [Problem(("data",), f"… and {more} more problems")] if more > 0 else []
         by_region = {name: [f"{f.file}: {f.text}" for f in problems[name]] for name in regions}
         raise TablesError(
             *found[:_MOST_PROBLEMS], *rest, by_region={k: v for k, v in by_region.items() if v}
         )
-    if disagreements := list(_disagreements(folder, regions)):
+    if disagreements := list(_task_disagreements(folder, regions)):
         raise UnusableStudyError(*disagreements)
 
 
@@ -108,7 +109,7 @@ class _Fault(NamedTuple):
     text: str
 
 
-def _by_problem(faults: Iterable[_Fault]) -> list[Problem]:
+def _group_faults(faults: Iterable[_Fault]) -> list[Problem]:
     files: dict[str, list[str]] = {}
     for fault in faults:
         files.setdefault(fault.text, []).append(fault.file)
@@ -122,7 +123,7 @@ def _problem(text: str, files: list[str]) -> Problem:
     return Problem(("data",), f"{where}: {text}")
 
 
-def _problems_of(
+def _write_region_table(
     study: Study, folder: RunFolder, region: str, checks: DayChecks | None
 ) -> list[_Fault]:
     """Write a region's table; return the problems of the region's data, [] if it can be used."""
@@ -138,7 +139,7 @@ def _problems_of(
     name = place if is_url else shell_quoted(Path(place))
     try:
         form = file_format(place)
-        with fetched(place, study.s3, files.root) as path:
+        with fetch(place, study.s3, files.root) as path:
             source, table, found = _examine(study, path, form, files)
             identity = {"url": place} if is_url else {"path": place}
         note: dict[str, Any] = {
@@ -212,8 +213,8 @@ def _metric_problems(study: Study, found: Description) -> Iterator[str]:
         if metric in metrics_of("regression") and metric not in known and slip:
             yield f"target: column {found.target!r} {slip}"
         elif metric not in known:
-            yield f"{section}metric: {_why_not(metric, found)}"
-        elif direction not in {None, right := _direction_of(metric)}:
+            yield f"{section}metric: {_unknown_metric_reason(metric, found)}"
+        elif direction not in {None, right := _metric_direction(metric)}:
             size = "large" if right == "maximize" else "small"
             text = f"is {direction}, but a {size} {metric} is good: write {right}"
             yield f"{section}direction: {text}"
@@ -222,11 +223,11 @@ def _metric_problems(study: Study, found: Description) -> Iterator[str]:
             yield f"{section}metric: the {part} rows have only one {what.format(metric)}"
 
 
-def _direction_of(metric: str) -> str:
+def _metric_direction(metric: str) -> str:
     return "maximize" if metric.partition("_")[2] in GAINS else "minimize"
 
 
-def _why_not(metric: str, found: Description) -> str:
+def _unknown_metric_reason(metric: str, found: Description) -> str:
     known = metrics_of(found.kind)
     kinds = [kind for kind in METRICS if metric in metrics_of(kind)]
     if kinds:
@@ -246,7 +247,7 @@ def _target(found: Description) -> str:
     return f"the target {found.target!r} has {len(found.classes)} classes{names}"
 
 
-def _disagreements(folder: RunFolder, regions: list[str]) -> Iterator[Problem]:
+def _task_disagreements(folder: RunFolder, regions: list[str]) -> Iterator[Problem]:
     tasks: dict[str, list[str]] = {}
     for region in regions:
         found = read_description(folder.region(region_slug(region)))

@@ -12,7 +12,7 @@ from trialfleet import job_files
 from trialfleet.ctrl_c import postponed
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import schedd
-from trialfleet.workflows.control.run.check_progress import waits_for
+from trialfleet.workflows.control.run.check_progress import wait_reason
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.jobs.executions import read_events
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
@@ -49,12 +49,12 @@ def run_job(
     """
     for previous in (place.log, place.agent_log, place.out, place.err):
         job_files.remove(previous)
-    with _submitted(folder, place, node):
+    with _submit_job(folder, place, node):
         return _watch(folder, place, node, seconds, progress)
 
 
 @contextmanager
-def _submitted(folder: RunFolder, place: TrialFolder, node: str) -> Iterator[None]:
+def _submit_job(folder: RunFolder, place: TrialFolder, node: str) -> Iterator[None]:
     own = f'{job_queue.run_constraint(folder)} && TrialfleetNode == "{node}"'
     over = "trialfleet's check is over"
     schedd.act("Remove", own, over)  # left by a killed check
@@ -105,7 +105,7 @@ def _watch(
                 slot = ""
         seen = len(events)
         if time.monotonic() >= look:
-            if words := f"runs on {slot}" if slot else waits_for(folder, node):
+            if words := f"runs on {slot}" if slot else wait_reason(folder, node):
                 progress(words)
             look = time.monotonic() + _LOOK_EVERY
         time.sleep(_POLL)

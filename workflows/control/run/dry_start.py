@@ -69,11 +69,11 @@ class Checked:
 
     def __str__(self) -> str:
         if self.regions == 1:
-            return self._found()
+            return self._finding_text()
         alone = f"only {self.region} was tried, of {self.regions} regions"
-        return f"{self._found()}\n{alone}; with another: --check-region REGION"
+        return f"{self._finding_text()}\n{alone}; with another: --check-region REGION"
 
-    def _found(self) -> str:
+    def _finding_text(self) -> str:
         if self.metrics is None:
             if self.waited:
                 return f"no slot became free within {SECONDS:.0f} s: the trainer was not started"
@@ -103,7 +103,7 @@ class TrainerFailsError(InputError):
         self.place = place
         self._moved = (study, region, error), mode
 
-    def moved(self, place: TrialFolder) -> TrainerFailsError:
+    def after_move(self, place: TrialFolder) -> TrainerFailsError:
         """Return the same error after the trial's folder was moved to `place`."""
         arguments, mode = self._moved
         return TrainerFailsError(*arguments, place, mode)
@@ -130,7 +130,7 @@ def check(
         PoolError: HTCondor is unreachable or refuses a job.
     """
     frozen = load_frozen(folder.study)
-    graph = _region_of(build_graph(frozen.study), region)
+    graph = _find_region(build_graph(frozen.study), region)
     use(connect())
     shutil.rmtree(folder.check.root, ignore_errors=True)  # files of a previous check
     order = first_order(frozen.study, graph)
@@ -140,7 +140,7 @@ def check(
     return checked
 
 
-def _region_of(graph: StudyGraph, name: str | None) -> RegionGraph:
+def _find_region(graph: StudyGraph, name: str | None) -> RegionGraph:
     if name is None:
         return graph.regions[0]
     found = {region.name: region for region in graph.regions}
@@ -176,7 +176,7 @@ class _Check:
         found = replace(found, modes=("tune", "final"))
         if not self.frozen.study.gate:
             return found
-        if not self._evaluates():
+        if not self._evaluate():
             return replace(found, unseen="evaluate")
         # the gate's metric was reported
         return replace(found, modes=("tune", "final", "evaluate"), warning="")
@@ -187,12 +187,15 @@ class _Check:
             return False
         self._metrics(ended.code, "final")
         if not job_files.has_files(self.folder.check.model):
-            raise self._failed(NO_MODEL, "final")
+            raise self._failure(NO_MODEL, "final")
         return True
 
-    def _evaluates(self) -> bool:
+    def _evaluate(self) -> bool:
         """Try the gate's job with the new model in both roles; return whether it ended in time."""
-        from trialfleet.workflows.control.scripts.gate import measured, outcome_of_measurement
+        from trialfleet.workflows.control.scripts.gate import (
+            outcome_of_measurement,
+            read_measurements,
+        )
 
         place = self.folder.check
         job_files.copy_tree(place.model, place.champion)
@@ -202,15 +205,15 @@ class _Check:
         if ended.code is None:
             return False
         if outcome := outcome_of_measurement(self.frozen, place, ended.code):
-            raise self._failed(outcome.error, "evaluate")
+            raise self._failure(outcome.error, "evaluate")
         try:
-            found = measured(place)[CHALLENGER].metrics
+            found = read_measurements(place)[CHALLENGER].metrics
         except ValueError as error:  # from the losses per row
-            raise self._failed(str(error), "evaluate") from error
+            raise self._failure(str(error), "evaluate") from error
         deciding = gate_rule(self.frozen.study).metric
         if deciding not in found:
             known = f"{did_you_mean(deciding, found)}; it reports: {', '.join(sorted(found))}"
-            raise self._failed(
+            raise self._failure(
                 f"it doesn't report the gate's metric {deciding!r}{known}", "evaluate"
             )
         return True
@@ -233,10 +236,10 @@ class _Check:
         metric = self.frozen.study.objective.metric
         outcome = read_outcome(self.folder.check, code, metric, self.frozen.places)
         if isinstance(outcome, Failed):
-            raise self._failed(outcome.error, mode)
+            raise self._failure(outcome.error, mode)
         return outcome.metrics if isinstance(outcome, Complete) else {}
 
-    def _failed(self, error: str, mode: Mode) -> TrainerFailsError:
+    def _failure(self, error: str, mode: Mode) -> TrainerFailsError:
         return TrainerFailsError(
             self.frozen.study, self.order.region, error, self.folder.check, mode
         )

@@ -82,10 +82,10 @@ def watch(folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> Non
         if ours:
             exports = ExportFolder.for_study(study)
             exporter = Exporter(exports, targets, lambda: not is_taken_over(frozen, folder))
-            _export_until_over(folder, exporter, targets, clock)
+            _export_until_end(folder, exporter, targets, clock)
 
 
-def _export_until_over(
+def _export_until_end(
     folder: RunFolder, exporter: Exporter, targets: Targets, clock: Callable[[], float]
 ) -> None:
     os.environ.update(targets.variables)

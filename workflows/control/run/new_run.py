@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from trialfleet.errors import InputError
 from trialfleet.files import closed_to_others
 from trialfleet.workflows.control.plan import pool_choices
-from trialfleet.workflows.control.plan.dags_and_submit_files import command_of
+from trialfleet.workflows.control.plan.dags_and_submit_files import trainer_command
 from trialfleet.workflows.control.plan.planning import write_plan
 from trialfleet.workflows.control.plan.run_ids import claim_run, default_folder
-from trialfleet.workflows.control.run.plan_estimate import costs_before
+from trialfleet.workflows.control.run.plan_estimate import past_costs
 from trialfleet.workflows.control.run.previous_runs import previous_tasks
 from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
@@ -84,10 +84,10 @@ def _plan(
     places: Mapping[str, str],
     day: RunsDay | None,
 ) -> Run:
-    study, notes = _settled(study)
+    study, notes = _settle_study(study)
     aws = _aws_environment(study)
     _check_export(study)
-    costs = costs_before(study) if study.has_budget_in_usd else None
+    costs = past_costs(study) if study.has_budget_in_usd else None
     write = partial(
         write_plan,
         aws=aws,
@@ -119,12 +119,12 @@ def _write_claimed(study: Study, place: Path | None, write: Callable[..., RunFol
         raise
 
 
-def _settled(study: Study) -> tuple[Study, tuple[str, ...]]:
+def _settle_study(study: Study) -> tuple[Study, tuple[str, ...]]:
     """Return the study with the pool's choices, and notes on these; check if the trainer exists."""
     pool = pool_choices.inspect_pool()
     study, notes = pool_choices.settle(study, pool)
     if pool.on_this_machine and not study.image:
-        check_program(command_of(study)[0], pool.job_path)
+        check_program(trainer_command(study)[0], pool.job_path)
     return study, notes
 
 

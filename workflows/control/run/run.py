@@ -19,7 +19,7 @@ from trialfleet.workflows.control.dagman import repair
 from trialfleet.workflows.control.dagman.repair import run_locked
 from trialfleet.workflows.control.plan.inputs import freeze_data
 from trialfleet.workflows.control.plan.pool_check import PoolCheck, check_pool
-from trialfleet.workflows.control.run.reopening import reopen_day_of
+from trialfleet.workflows.control.run.reopening import reopen_day
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import build_graph
@@ -133,7 +133,7 @@ class Run:
             except OSError:  # another check's files are there; these stay
                 raise error from None
             self.remove()
-            raise error.moved(TrialFolder(kept)) from None
+            raise error.after_move(TrialFolder(kept)) from None
         except InputError:
             if self.status().state is RunState.PLANNED:
                 self.remove()
@@ -176,9 +176,9 @@ class Run:
             PoolError: HTCondor is unreachable or refuses.
         """
         with run_locked(self._files):
-            job = self._gone_on()
+            job = self._resume()
             self._ask_for_fleet()
-        reopen_day_of(self.folder)
+        reopen_day(self.folder)
         return job
 
     def _ask_for_fleet(self) -> None:
@@ -186,7 +186,7 @@ class Run:
         if fleet := self.study.fleet:
             down_note.lift(fleet.called)
 
-    def _gone_on(self) -> str:
+    def _resume(self) -> str:
         check_ours(load_frozen(self._files.study), self._files)
         queued = job_queue.look_up(self._files)  # the queue says whether the run is over
         if queued.root is None:

@@ -48,9 +48,13 @@ class Budgets:
         budget = self._study.region_budget(self._studies.regions[slug].name)
         if not budget.in_usd:
             return
-        own = self._of(slug)
-        run = self._of_run() if budget.usd_per_run or budget.usd_per_day or not own.trials else []
-        day = self._of_day() if budget.usd_per_day else []
+        own = self._region_spending(slug)
+        run = (
+            self._run_spendings()
+            if budget.usd_per_run or budget.usd_per_day or not own.trials
+            else []
+        )
+        day = self._day_spendings() if budget.usd_per_day else []
         scopes = (
             ("budget.usd", budget.usd, [own], [own] if own.trials else run),
             ("budget.usd_per_run", budget.usd_per_run, run, run),
@@ -60,28 +64,28 @@ class Budgets:
             if usd:
                 yield usd_budget(name, usd, spendings, expected_costs(alike, self._before))
 
-    def _of(self, slug: str) -> Spending:
-        trials = self._studies.of_region(slug).trials()
+    def _region_spending(self, slug: str) -> Spending:
+        trials = self._studies.get_study(slug).trials()
         spent = region_spending(self._folder.region(slug), trials, self._study, time.time())
         # The cost of a region's first job so far must not refuse the region's first trial.
         return spent if trials else replace(spent, others=0.0)
 
-    def _of_run(self) -> list[Spending]:
+    def _run_spendings(self) -> list[Spending]:
         """Return each region's spending.
 
         For a region that hasn't begun, the only expected cost is that of its full training.
         """
         return [
-            self._of(slug)
+            self._region_spending(slug)
             if self._folder.region(slug).dag_files.submit.exists()
             else region_spending(self._folder.region(slug), [], self._study, time.time())
             for slug in self._studies.regions
         ]
 
-    def _of_day(self) -> list[Spending]:
+    def _day_spendings(self) -> list[Spending]:
         when, known = self._others
         if time.monotonic() - when > _OTHERS_SECONDS or not when:
-            known = [each for run in self._runs_of_day() for each in run.spendings()]
+            known = [each for run in self._runs_of_day() for each in run.read_spendings()]
             self._others = time.monotonic(), known
         return known
 
@@ -89,11 +93,11 @@ class Budgets:
         for study in sorted(self._folder.root.parent.glob("*/study.yaml")):
             place = study.parent
             if place not in self._days:
-                self._days[place] = self._opened(place)
+                self._days[place] = self._open_other_run(place)
             if run := self._days[place]:
                 yield run
 
-    def _opened(self, place: Path) -> _OtherRun | None:
+    def _open_other_run(self, place: Path) -> _OtherRun | None:
         folder, own = RunFolder(place), (self._study.name, self._frozen.cost_day)
         try:
             head = read_head(folder.study)
@@ -108,7 +112,7 @@ class _OtherRun:
         self._folder, self._frozen = folder, load_frozen(folder.study)
         self._trials = RunTrials(folder, self._frozen)
 
-    def spendings(self) -> list[Spending]:
+    def read_spendings(self) -> list[Spending]:
         """Return each region's spending; a run that is not under way has no costs to come."""
         if not self._folder.study.exists():  # it was removed
             return []

@@ -88,16 +88,16 @@ def prepare(
         champion = find_champion(models_folder, study.name)
         if champion is None:
             why = "this study had no current model"
-            return _settled(files, _unmeasured(frozen, why, promoted=True))
+            return _write_verdict(files, _unmeasured_verdict(frozen, why, promoted=True))
         if refused := refusal("gate", Facts(out_of_money=read_out_of_money(folder))):
             why = f"not measured: {refused.reason}"
-            return _settled(files, _unmeasured(frozen, why, champion=champion.name))
+            return _write_verdict(files, _unmeasured_verdict(frozen, why, champion=champion.name))
         check_model(files.best.model)
         is_same = _measured_champion(files) == champion.name
         place = end_place(files, files.gate)
         if is_same and outcome_of_measurement(frozen, place, _UNKNOWN_END) is None:
             return MEASURED
-        order = _with_models(files, node, champion)
+        order = _copy_models(files, node, champion)
         if lane:
             return _hand_out(frozen, folder, files, order, *lane)
         job_files.remove(files.gate.by_lane)
@@ -105,11 +105,13 @@ def prepare(
     except (InputError, OSError) as error:
         if isinstance(error, OSError) and error.errno in FULL:
             raise
-        return _settled(files, _unmeasured(frozen, f"the models can't be measured: {error}"))
+        return _write_verdict(
+            files, _unmeasured_verdict(frozen, f"the models can't be measured: {error}")
+        )
     return None
 
 
-def _with_models(files: RegionFolder, node: str, champion: Path) -> TrialOrder:
+def _copy_models(files: RegionFolder, node: str, champion: Path) -> TrialOrder:
     """Copy the current and the new model to the gate's folder; return the order to measure both."""
     trained = job_files.read_record(files.best.trial_json, "region", "trial", shape=Ordered)
     place = files.gate
@@ -171,7 +173,7 @@ def keep(frozen: FrozenStudy, files: RegionFolder, outcome: Failed | OutOfMoney)
     """Write the verdict that the current model stays because the gate's job failed; return why."""
     champion = _measured_champion(files)
     why = f"the gate's job failed: {outcome.error}{log_hint(find_log(files.gate))}"
-    return _settled(files, _unmeasured(frozen, why, champion=champion))
+    return _write_verdict(files, _unmeasured_verdict(frozen, why, champion=champion))
 
 
 def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | None:
@@ -186,17 +188,17 @@ def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | No
     # a killed publication may have left the verdict in the published model
     published = read_model_verdict(region_models_folder(frozen.study, slug) / frozen.run)
     found = published or _decide(frozen, files)
-    _settled(files, found)
+    _write_verdict(files, found)
     return found
 
 
 def _decide(frozen: FrozenStudy, files: RegionFolder) -> Verdict:
     champion = _measured_champion(files)
     try:
-        found = measured(files.gate)
+        found = read_measurements(files.gate)
     except (ValueError, OSError) as error:
         why = f"what the gate's job left can't be used: {error}"
-        return _unmeasured(frozen, why, champion=champion)
+        return _unmeasured_verdict(frozen, why, champion=champion)
     assert champion is not None, "a job that measured two models was given two"
     rule = gate_rule(frozen.study)
     return decide(rule, found, champion=champion, challenger=frozen.run)
@@ -207,12 +209,12 @@ def _measured_champion(files: RegionFolder) -> str | None:
     return None if run is None else str(run)
 
 
-def _settled(files: RegionFolder, found: Verdict) -> str:
+def _write_verdict(files: RegionFolder, found: Verdict) -> str:
     write_json(files.verdict, found.to_json())
     return found.why
 
 
-def _unmeasured(
+def _unmeasured_verdict(
     frozen: FrozenStudy, why: str, *, champion: str | None = None, promoted: bool = False
 ) -> Verdict:
     """Return a verdict without a comparison: the current model stays, unless `promoted`."""
@@ -230,7 +232,7 @@ def _unmeasured(
 # The job's result
 
 
-def measured(place: TrialFolder) -> dict[str, Measured]:
+def read_measurements(place: TrialFolder) -> dict[str, Measured]:
     """Return each model's measurement, by role; ValueError for a bad result; may raise OSError."""
     return {
         name: Measured(

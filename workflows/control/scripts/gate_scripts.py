@@ -48,7 +48,7 @@ class GateScripts:
         files = self._folder.region(slug)
         if find_lane(files, files.gate) != node:
             return None
-        ended = self._studies.ended(in_lane(files, files.gate, node))
+        ended = self._studies.read_end(in_lane(files, files.gate, node))
         return self.tell_in_lane(slug, node, ended.code) if ended else None
 
     def tell_in_lane(self, slug: str, node: str, code: int) -> str:

@@ -80,18 +80,18 @@ class _Script:
     def __init__(self, folder: RunFolder, slug: str, node: str, operation: str) -> None:
         self._files, self._node, self._operation = folder.region(slug), node, operation
 
-    def succeeded(self, reply: Reply) -> None:
+    def note_reply(self, reply: Reply) -> None:
         if isinstance(reply, NotTaken):
             self._note(reply.message)
         elif reply.exit_code != EXITS["defer"]:
             note_success(self._files.failing, self._node)
 
-    def waits(self, error: str, cause: Cause) -> Reply:
+    def wait(self, error: str, cause: Cause) -> Reply:
         """Return the reply with which DAGMan repeats the script for as long as `cause` lasts."""
         self._note(error, cause)
         return Reply(EXITS["defer"], error)
 
-    def failed(self, error: Exception) -> Reply:
+    def reply_to_error(self, error: Exception) -> Reply:
         """Reply to an error: repeat the script or, after `TRIES` errors, fail the region."""
         log.error("%s of %s", self._operation, self._node, exc_info=error)
         words = one_line_message(error)
@@ -156,18 +156,18 @@ class NodeScripts:
         try:
             reply = self._reply(operation, arguments)
         except OptimizerError as error:  # the storage is unreachable
-            return script.waits(str(error), "storage")
+            return script.wait(str(error), "storage")
         except OSError as error:
             if error.errno in FULL:
-                return script.waits(f"waits for room on the disk: {error}", "space")
-            return script.failed(error)
+                return script.wait(f"waits for room on the disk: {error}", "space")
+            return script.reply_to_error(error)
         except Exception as error:  # noqa: BLE001 - `failed` logs it
-            return script.failed(error)
-        script.succeeded(reply)
+            return script.reply_to_error(error)
+        script.note_reply(reply)
         return reply
 
     def _reply(self, operation: str, arguments: list[str]) -> Reply:
-        if operation in _BEGINNINGS and (space := self._studies.no_space()):
+        if operation in _BEGINNINGS and (space := self._studies.space_problem()):
             return Reply(EXITS["defer"], f"{' '.join(arguments)}: {space}")
         if owner := self._other_owner():
             return self._studies.stop(
@@ -196,15 +196,15 @@ class NodeScripts:
             warm_up(self._frozen.study.sampler)
             self._warm = True
             return True
-        if self._turns.due() and not self._other_owner():
+        if self._turns.is_due() and not self._other_owner():
             self._turns.catch_up()
         if self._studies.ask_ahead():
             return True
-        return self._stopping.due() and not self._other_owner() and self._stopping.poll()
+        return self._stopping.is_due() and not self._other_owner() and self._stopping.poll()
 
     def due(self) -> bool:
         """Return whether it is time to read the trials' reports or messages of the jobs' agents."""
-        return self._stopping.due() or self._turns.due()
+        return self._stopping.is_due() or self._turns.is_due()
 
     @property
     def descriptor(self) -> int:

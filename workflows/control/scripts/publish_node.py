@@ -14,7 +14,7 @@ from trialfleet import job_files
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.optimizer.client import FULL
-from trialfleet.workflows.control.plan.inputs import trained_on
+from trialfleet.workflows.control.plan.inputs import training_provenance
 from trialfleet.workflows.control.scripts import gate
 from trialfleet.workflows.control.scripts.publish import publish
 from trialfleet.workflows.facts.dagman.failing import note_failure, note_success, one_line_message
@@ -40,7 +40,7 @@ def publish_region(folder: RunFolder, slug: str) -> int:
     try:
         frozen = load_frozen(folder.study)
         if not job_files.size_of(files.best.trained_on):  # not noted by a previous attempt
-            noted = trained_on(folder, slug, frozen.study)
+            noted = training_provenance(folder, slug, frozen.study)
             job_files.write_json(files.best.trained_on, noted)
         found = gate.verdict(frozen, files, slug)
         published = publish(frozen, slug, files.best, found)

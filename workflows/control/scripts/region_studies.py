@@ -57,7 +57,7 @@ class RegionStudies:
         """Suggest one region's next parameters in advance; return False if no region needs any."""
         return any(study.ask_ahead() for study in self._opened.values())
 
-    def of_region(self, slug: str) -> RegionStudy:
+    def get_study(self, slug: str) -> RegionStudy:
         """Return the Optuna study of a region."""
         if slug not in self._opened:
             region = self.regions[slug]
@@ -114,12 +114,14 @@ class RegionStudies:
         place = best or self.folder.region(slug).trial(node)
         return TrialFiles(self.frozen.run, self.study, self.folder, place, order)
 
-    def judged(self, place: TrialFolder, code: int) -> tuple[int, Complete | Failed | OutOfMoney]:
+    def read_outcome(
+        self, place: TrialFolder, code: int
+    ) -> tuple[int, Complete | Failed | OutOfMoney]:
         """Unpack an attempt's files; return the agent's exit code, else `code`, and the outcome."""
         code = settle_attempt(place, code, bytes_of(self.study.resources.disk))
         return code, read_outcome(place, code, self.study.objective.metric, self.frozen.places)
 
-    def ended(self, place: TrialFolder) -> Ended | None:
+    def read_end(self, place: TrialFolder) -> Ended | None:
         """Unpack a trial's files and return how the trial ended; None if it has not ended.
 
         If the trial's end is missing in the job's event log, note it there.
@@ -138,16 +140,16 @@ class RegionStudies:
             now=self._clock.now(),
         )
 
-    def over(self) -> str | None:
+    def end_reason(self) -> str | None:
         """Return the reason why no further attempt at any trial may start; None if one may."""
         refused = refusal("attempt", self.facts())
         return refused.reason if refused else None
 
-    def no_space(self) -> str:
+    def space_problem(self) -> str:
         """Return the reason why nothing may start, if the disk is nearly full; else ""."""
         return lack_of_space(self.folder.root)
 
-    def go_on(self, slug: str) -> None:
+    def clear_stop(self, slug: str) -> None:
         """Delete the record that a region has stopped, because a resume continues the region."""
         self.folder.region(slug).stopped.unlink(missing_ok=True)
 

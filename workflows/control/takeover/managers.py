@@ -45,10 +45,10 @@ class Managers:
         storage, name = study.storage, study.name
         self._seconds = lasts.total_seconds()
         self._lost = threading.Event()
-        self._rows = self._patiently(lambda: SharedRows(storage, name, own, lasts))
+        self._rows = self._retry(lambda: SharedRows(storage, name, own, lasts))
         self._models = ModelsInS3(study)
         self.journal = SharedJournal(folder.journal, self._rows, self._wait)
-        self.sent_events = set(self._patiently(self.journal.pull))  # ids of events that were sent
+        self.sent_events = set(self._retry(self.journal.pull))  # ids of events that were sent
         self._holder: Lease | None = None  # at the last check
         self.has_worked = False  # True once it held the lease; before, it sends no alerts
         self.taken_from: Lease | None = None  # the other manager's lease, if it expired
@@ -65,7 +65,7 @@ class Managers:
         self._lost.clear()
         begun, shown = time.monotonic(), ""
         while not self._take(at_once=at_once or time.monotonic() - begun >= self._seconds):
-            self.sent_events.update(self._patiently(self.journal.pull))
+            self.sent_events.update(self._retry(self.journal.pull))
             if gives_up():
                 yield False
                 return
@@ -78,7 +78,7 @@ class Managers:
         renewing = threading.Thread(target=self._renew, args=(ends,), daemon=True)
         renewing.start()
         try:
-            self.sent_events.update(self._patiently(self.journal.pull))
+            self.sent_events.update(self._retry(self.journal.pull))
             yield True
         finally:
             ends.set()
@@ -95,7 +95,7 @@ class Managers:
 
     def take_over_run(self, run: Path) -> None:
         """Make this manager the owner of a run's Optuna studies, which the other one may own."""
-        self._patiently(lambda: take_over(RunFolder(run)))
+        self._retry(lambda: take_over(RunFolder(run)))
 
     def is_safe(self, outcome: Outcome) -> bool:
         """Return whether the other manager could continue after `outcome`.
@@ -108,11 +108,11 @@ class Managers:
 
     def restore(self, regions: Iterable[str]) -> None:
         """Make the other manager's current models the current ones on this machine."""
-        self._patiently(lambda: self._models.restore(regions, self._say))
+        self._retry(lambda: self._models.restore(regions, self._say))
 
     def outcomes(self, attempt: Attempt, regions: Iterable[str]) -> list[Outcome]:
         """Return the outcomes of those `regions` whose models the other manager has published."""
-        return self._patiently(lambda: self._models.outcomes(attempt, regions))
+        return self._retry(lambda: self._models.outcomes(attempt, regions))
 
     def note_sent(self, events: list[str]) -> None:
         """Tell the other manager which events were sent; if that fails, the next call does it."""
@@ -122,9 +122,9 @@ class Managers:
                 self.sent_events |= new
 
     def _take(self, *, at_once: bool) -> bool:
-        self._holder = self._patiently(self._rows.lease)
+        self._holder = self._retry(self._rows.lease)
         other = None if self._holder is None or self._holder.is_ours else self._holder
-        if (other and not at_once) or not self._patiently(self._rows.take):
+        if (other and not at_once) or not self._retry(self._rows.take):
             return False
         self.taken_from = other if other and other.seconds else None
         return True
@@ -143,7 +143,7 @@ class Managers:
                     self._lost.set()
                     return
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
+    def _retry(self, ask: Callable[[], T]) -> T:
         while True:
             try:
                 return ask()

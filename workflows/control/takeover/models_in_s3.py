@@ -39,7 +39,7 @@ class ModelsInS3:
         """Make S3's current models current here, unless this machine switched `latest` later."""
         for region in regions:
             models = region_models_folder(self._study, region_slug(region))
-            pointer = self._mirror.pointer(self._root(region))
+            pointer = self._mirror.read_pointer(self._root(region))
             run = pointer.get("run")
             if run and _is_news(pointer, history.changes(models / LATEST)):
                 self._fetch(region, run)
@@ -62,7 +62,7 @@ class ModelsInS3:
 
     def _outcome(self, attempt: Attempt, region: str) -> Outcome:
         model = self._fetch(region, attempt.run)
-        current = self._mirror.pointer(self._root(region)).get("run")
+        current = self._mirror.read_pointer(self._root(region)).get("run")
         verdict, gate = read_model_verdict(model), self._study.gate
         if verdict and not verdict.promoted:
             ending, why = Ending.KEPT, verdict.why
