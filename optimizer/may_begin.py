@@ -60,10 +60,10 @@ class Facts:
 
 def refusal(activity: Activity, facts: Facts) -> Refused | None:
     """Return the first reason why `activity` must not begin; None if it may begin."""
-    return next((one for one in _reasons(facts) if one.kind in _KINDS[activity]), None)
+    return next((one for one in _refusal_reasons(facts) if one.kind in _KINDS[activity]), None)
 
 
-def _reasons(facts: Facts) -> Iterator[Refused]:
+def _refusal_reasons(facts: Facts) -> Iterator[Refused]:
     if facts.free < RESERVE:
         free = f"no space: {int(facts.free) >> 20} MB are free in {facts.folder!r}"
         least = f"less than {RESERVE >> 20} MB, which HTCondor's logs may take"

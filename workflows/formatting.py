@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from trialfleet.errors import printable
+from trialfleet.errors import escape_control
 from trialfleet.objective import is_number
 from trialfleet.workflows.cleaning import is_finite
 
@@ -198,7 +198,7 @@ def local_time(moment: datetime | None) -> str:
 
 def in_one_line(text: str, most: int = 200) -> str:
     """Return `text` as one line of printable characters, cut to `most` of them."""
-    line = " ".join(printable(text).split())
+    line = " ".join(escape_control(text).split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 

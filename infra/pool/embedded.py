@@ -20,7 +20,7 @@ import platformdirs
 
 from trialfleet import programs
 from trialfleet.errors import PoolError
-from trialfleet.files import locked, read_json, unless_damaged, write_atomic, write_json
+from trialfleet.files import lock_file, read_json, unless_damaged, write_atomic, write_json
 from trialfleet.infra.pool import config as pool_config
 from trialfleet.infra.pool import processes, signing
 from trialfleet.infra.pool import status as pool_status
@@ -235,7 +235,7 @@ class Pool:
         with ExitStack() as held:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                held.enter_context(locked(self.folder / "up.lock", wait=True))
+                held.enter_context(lock_file(self.folder / "up.lock", wait=True))
             except OSError as error:
                 raise _folder_error(self.folder, error) from error
             yield

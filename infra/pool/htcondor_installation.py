@@ -20,7 +20,7 @@ from pathlib import Path
 import platformdirs
 
 from trialfleet.errors import PoolError
-from trialfleet.files import locked, object_or_empty, read_json, write_json
+from trialfleet.files import lock_file, object_or_empty, read_json, write_json
 from trialfleet.infra.pool import elf, private_apt
 from trialfleet.infra.pool.processes import captured
 
@@ -190,7 +190,7 @@ def make_cache(cache: Path) -> Path:
 @contextmanager
 def alone_in(cache: Path) -> Iterator[None]:
     """Hold the lock of `cache`; the kernel releases it if this process dies."""
-    with locked(cache / "lock", wait=True):
+    with lock_file(cache / "lock", wait=True):
         for left_over in cache.glob(".unpacking-*"):  # of a process that was killed
             shutil.rmtree(left_over, ignore_errors=True)
         yield

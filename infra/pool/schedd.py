@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from trialfleet.classads import plain
-from trialfleet.ctrl_c import postponed
+from trialfleet.classads import plain_attributes
+from trialfleet.ctrl_c import delay_ctrl_c
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool.connection import connect, local_schedd, start_command, use
 
@@ -23,7 +23,7 @@ def query(
     Undefined attributes are left out. Attributes in `as_text` stay expressions, unevaluated.
     """
     with reach() as schedd:
-        return [plain(ad, as_text) for ad in schedd.query(constraint, projection)]
+        return [plain_attributes(ad, as_text) for ad in schedd.query(constraint, projection)]
 
 
 def groups(constraint: str, attributes: list[str]) -> list[dict[str, Any]]:
@@ -36,7 +36,7 @@ def groups(constraint: str, attributes: list[str]) -> list[dict[str, Any]]:
         import htcondor2
 
         how = htcondor2.QueryOpts.GroupBy
-        return [plain(ad) for ad in schedd.query(constraint, attributes, opts=how)]
+        return [plain_attributes(ad) for ad in schedd.query(constraint, attributes, opts=how)]
 
 
 def act(action: str, constraint: str, reason: str) -> int:
@@ -63,7 +63,7 @@ def reach(failed: str = "HTCondor's schedd does not answer") -> Iterator[Any]:
 
     found = None
     try:
-        with postponed():
+        with delay_ctrl_c():
             found = local_schedd()
             yield found
     except htcondor2.HTCondorException as error:

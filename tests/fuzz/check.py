@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 from tests.fuzz import generate
 from tests.unit.report.report_studies import text_of
-from trialfleet.errors import TrialfleetError, printable
+from trialfleet.errors import TrialfleetError, escape_control
 from trialfleet.files import write_json
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.optimizer.region_types import Complete
@@ -115,7 +115,7 @@ def _planned(found: Study, folder: Path) -> None:
     left = {"accelerator": "auto", "python": None}  # … to the plan, which asks the pool
     chosen = {k: getattr(run.study, k) for k, open_ in left.items() if getattr(found, k) == open_}
     assert run.study == found.model_copy(update=chosen), "the plan froze another study"
-    assert_safe(printable(plan_text(run)))
+    assert_safe(escape_control(plan_text(run)))
     if found.storage and found.storage.startswith("postgresql"):
         private = (out / "study.yaml").stat().st_mode & 0o077
         assert not private, "others may read the storage's password"

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from tests.conftest import MOODY, MakeRun
 from tests.pool.watching import WaitFor, active, assert_exactly_once, steps_run
 from trialfleet import RunState
-from trialfleet.classads import plain
+from trialfleet.classads import plain_attributes
 from trialfleet.errors import InputError
 from trialfleet.files import read_json
 from trialfleet.infra.pool.collector import slot_ads
@@ -216,7 +216,7 @@ def test_a_regions_data_goes_to_a_node_once(make_run: MakeRun, work: Path) -> No
     assert sum(received(log) for log in logs) < 12_000_000
     sent = sum(log.read_text().count("Common files event: TransferFinished") for log in logs)
     assert sent == 1
-    ads = [plain(ad) for ad in slot_ads()]
+    ads = [plain_attributes(ad) for ad in slot_ads()]
     assert any(ad.get("IsDataSlot") for ad in ads)  # it keeps the file, claimed and busy
     (machine,) = machines_of(ad for ad in ads if ad.get("IsDataSlot") or "JobId" not in ad)
     assert machine.jobs == ()

@@ -59,7 +59,7 @@ def run(study: Path, day: date | None) -> None:
     """
     from trialfleet.workflows.control.daily.days import Days
 
-    ctrl_c.say("a started run continues; to watch it again: trialfleet daily run")
+    ctrl_c.set_message("a started run continues; to watch it again: trialfleet daily run")
     days = Days(study, say=say)
     done = days.run(day)
     _show_and_leave(days, done)
@@ -80,7 +80,7 @@ def backfill(study: Path, first: date, last: date, only: str | None, yes: bool) 
     """Run missed days of STUDY, oldest first; `latest` never moves to an older day."""
     from trialfleet.workflows.control.daily.days import Days
 
-    ctrl_c.say("a started run continues; to watch it again, repeat the command")
+    ctrl_c.set_message("a started run continues; to watch it again, repeat the command")
     days = Days(study, say=say)
     done = days.backfill(first, last, only_missing=only == "missing", however_many=yes)
     if not done:

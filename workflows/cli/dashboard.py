@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 
-from trialfleet.ctrl_c import taken_by
+from trialfleet.ctrl_c import handle_signals
 from trialfleet.workflows.views.serve.optuna_routes import optuna_routes
 from trialfleet.workflows.views.serve.server import answer_requests, open_socket
 
@@ -29,7 +29,7 @@ def show(run: Run, port: int, tell: Callable[[str], None]) -> None:
     """
     pressed = Event()  # Ctrl-C during the copy, which is not interrupted
     with (
-        taken_by(lambda *_: pressed.set()),
+        handle_signals(lambda *_: pressed.set()),
         optuna_routes(run.folder) as routes,
         open_socket(HOST, port) as socket,
     ):

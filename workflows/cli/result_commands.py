@@ -15,7 +15,7 @@ from typing import TextIO
 import click
 
 from trialfleet.errors import InputError
-from trialfleet.files import replacing
+from trialfleet.files import replace_file
 from trialfleet.workflows.cli.arguments import (
     completed_by_cost_keys,
     completed_by_runs,
@@ -227,7 +227,7 @@ def predict(model: str, rows: Path, output: Path | None, study: str | None) -> N
         say(f"{display_name(folder.parent)}: the model of run {folder.resolve().name}", err=True)
     unknown = UnknownCategories()
     try:
-        with replacing(output) if output else _whole_to_stdout() as out:
+        with replace_file(output) if output else _whole_to_stdout() as out:
             predict_file(folder, rows, out, unknown)
         for line in unknown.lines():
             say(line, err=True)

@@ -256,5 +256,5 @@ def _show_again(there: Run) -> NoReturn:
 def _plan_run(study: Path, out: Path | None, run_id: str | None, day: date | None) -> Run:
     from trialfleet.workflows.control.run.new_run import plan as plan_run
 
-    with ctrl_c.postponed():  # so the run's folder is complete or absent
+    with ctrl_c.delay_ctrl_c():  # so the run's folder is complete or absent
         return plan_run(study, run=run_id, out=out, notice=partial(say, err=True), day=day)

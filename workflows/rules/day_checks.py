@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from trialfleet.errors import first_of
+from trialfleet.errors import join_names
 from trialfleet.workflows.tables.day_profile import DayProfile
 
 MOST_DAYS, FEWEST_DAYS = 14, 3  # days in a comparison
@@ -94,7 +94,7 @@ class _Column(NamedTuple):
 
 
 def _columns(found: Iterator[_Column]) -> str:
-    return first_of([each.text for each in sorted(found, key=lambda one: -one.excess)], _NAMED)
+    return join_names([each.text for each in sorted(found, key=lambda one: -one.excess)], _NAMED)
 
 
 def _missing(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_Column]:
@@ -128,7 +128,7 @@ def _new_categories(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_
         share, usual = sum(new.values()) / rows, median(own)
         _, high = band(own, _SHARE + _error(usual, rows))
         if share > high:
-            examples = first_of(
+            examples = join_names(
                 [repr(word) for word in sorted(new, key=lambda word: -new[word])], _NAMED
             )
             text = (

@@ -14,7 +14,7 @@ from typing import Any
 
 from trialfleet import job_files
 from trialfleet.classads import HELD_BY_A_PERSON, JobStatus
-from trialfleet.errors import first_of
+from trialfleet.errors import join_names
 from trialfleet.files import read_json, unless_damaged
 from trialfleet.optimizer.client import is_served
 from trialfleet.workflows.facts.dagman.failing import failing_scripts
@@ -187,7 +187,7 @@ class _Dagman:
         )
 
     def _last_update(self) -> float:
-        return job_files.stamp_of(self._files.node_status)[1] / 1e9
+        return job_files.file_stamp(self._files.node_status)[1] / 1e9
 
     def _hold_fault(self) -> Fault:
         by_person = self.ad.get("HoldReasonCode") == HELD_BY_A_PERSON
@@ -226,7 +226,7 @@ class _Dagman:
         waited = {name for name, node in nodes.items() if node.submitted}
         if not (lost := sorted(waited - self._nodes_with_jobs)):
             return None
-        reason = f"DAGMan waits for jobs that are not in the queue: {first_of(lost, 3)}"
+        reason = f"DAGMan waits for jobs that are not in the queue: {join_names(lost, 3)}"
         return replace(self._fault(reason, Remedy.REPLACE, LOST_PATIENCE), is_sure=False)
 
     def _ignored_script_fault(self, nodes: dict[str, NodeStatus]) -> Fault | None:
@@ -237,7 +237,7 @@ class _Dagman:
         ended = ignored_nodes(self._files.nodes_log, self.ad["EnteredCurrentStatus"])
         if not (left := sorted(waited & ended)):
             return None
-        reason = f"DAGMan missed the end of a script: {first_of(left, 3)}"
+        reason = f"DAGMan missed the end of a script: {join_names(left, 3)}"
         return self._fault(reason, Remedy.KICK, ABSENT_PATIENCE)
 
 
@@ -292,7 +292,7 @@ def _gave_up(folder: RunFolder) -> tuple[str | None, str] | None:
     if ended_by_error(folder.dag_files):
         return None, "its DAGMan ended with an error"
     left = _regions_with_failing_end(folder) if ended_by_node(folder.dag_files) else []
-    return (None, f"HTCondor refused the DAGMan of {first_of(left, 3)}") if left else None
+    return (None, f"HTCondor refused the DAGMan of {join_names(left, 3)}") if left else None
 
 
 def _before_report(folder: RunFolder) -> tuple[str | None, str] | None:

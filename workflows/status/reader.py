@@ -350,7 +350,9 @@ class StatusReader:
 
     def _decide_region(self, sources: _Sources) -> _Decided:
         region, stamp, now = sources.region, self._stamp(sources), time.monotonic()
-        reports = [job_files.stamp_of(self._words[node].reports) for node in _queued_nodes(sources)]
+        reports = [
+            job_files.file_stamp(self._words[node].reports) for node in _queued_nodes(sources)
+        ]
         known = self._decided.get(region.slug)
         if known and known.stamp == stamp and now < known.until:
             if known.reports != reports:
@@ -407,7 +409,7 @@ class StatusReader:
             ],
             sources.ads,
             [self._stamp_of_job(files, ad) for ad in sources.ads if "TrialfleetNode" in ad],
-            job_files.stamp_of(files.best.failures),
+            job_files.file_stamp(files.best.failures),
         )
 
     def _stamp_of_job(self, files: RegionFolder, ad: Mapping[str, Any]) -> object:
@@ -416,7 +418,7 @@ class StatusReader:
         if place is None:
             place = self._words[node] = files.node_folder(node)
         paths = (place.log, place.order, place.said, *([place.saved] if is_telling else []))
-        return is_telling, [job_files.stamp_of(path) for path in paths]
+        return is_telling, [job_files.file_stamp(path) for path in paths]
 
     def _seconds_left(self, decided: _Decided, pauses: Sequence[Span]) -> float | None:
         region = decided.status

@@ -215,12 +215,12 @@ class RunTrials:
 
     def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
         """Return the trial with the given number of each region; errors as in `read_region`."""
-        found = self._all.some({self._names[region]: n for region, n in numbers.items()})
+        found = self._all.read_numbers({self._names[region]: n for region, n in numbers.items()})
         return {region: found[self._names[region]] for region in numbers}
 
     def read(self) -> dict[str, list[StoredTrial]]:
         """Return the trials by region; errors as in `read_region`."""
-        found = self._all.all(list(self._names.values()))
+        found = self._all.read_all(list(self._names.values()))
         return {region: _without_repeats(found[name]) for region, name in self._names.items()}
 
     def read_all(self) -> tuple[dict[str, list[StoredTrial]], str | None]:

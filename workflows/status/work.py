@@ -185,7 +185,7 @@ def _stamp(files: RegionFolder, lanes: Iterable[str], trials: Sequence[StoredTri
         return None
     logs = [files.trial(node).log for node in lanes]
     ends = [path for end in (files.best, files.gate) for path in (end.log, end.job)]
-    return len(trials), *map(job_files.stamp_of, (*logs, *ends))
+    return len(trials), *map(job_files.file_stamp, (*logs, *ends))
 
 
 def _lost_part(part: _Part) -> _Part:

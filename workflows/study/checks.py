@@ -17,7 +17,13 @@ from pydantic import (
 
 from trialfleet.objective import is_number
 from trialfleet.render import has_macro, is_transferable
-from trialfleet.sections import matches, not_empty, one_line, refusal, schema_of
+from trialfleet.sections import (
+    check_not_empty,
+    one_line,
+    pattern_schema,
+    pattern_validator,
+    refusal,
+)
 from trialfleet.workflows.names import check_region_name
 
 URL_PREFIXES = ("s3://",)
@@ -129,7 +135,7 @@ _METRIC = r"[A-Za-z_][A-Za-z0-9_.@/-]{0,63}"
 _OR_LIST = str | list[str]
 
 Accelerator = Literal["auto", "gpu", "cpu"]
-FileName = Annotated[str, AfterValidator(not_empty), AfterValidator(check_transferable)]
+FileName = Annotated[str, AfterValidator(check_not_empty), AfterValidator(check_transferable)]
 LocalFile = Annotated[FileName, AfterValidator(_check_local)]
 DataPlace = Annotated[FileName, AfterValidator(_data_place)]
 LocalFiles = Annotated[
@@ -170,31 +176,33 @@ Gpus = Annotated[
         }
     ),
 ]
-Expression = Annotated[str, AfterValidator(not_empty), AfterValidator(_check_expression)]
+Expression = Annotated[str, AfterValidator(check_not_empty), AfterValidator(_check_expression)]
 RegionName = Annotated[str, BeforeValidator(_in_quotes), AfterValidator(check_region_name)]
 StudyName = Annotated[
     str,
     BeforeValidator(
-        matches(_NAME, "letters, digits, '-' and '_', 64 at most, a letter or digit first")
+        pattern_validator(
+            _NAME, "letters, digits, '-' and '_', 64 at most, a letter or digit first"
+        )
     ),
-    schema_of(_NAME),
+    pattern_schema(_NAME),
     Field(description="Letters, digits, - and _. It identifies runs, models and the fleet."),
 ]
 TeamName = Annotated[
     str,
-    BeforeValidator(matches(_NAME, "letters, digits, '-' and '_', 64 at most")),
-    schema_of(_NAME),
+    BeforeValidator(pattern_validator(_NAME, "letters, digits, '-' and '_', 64 at most")),
+    pattern_schema(_NAME),
 ]
 MetricName = Annotated[
     str,
     BeforeValidator(
-        matches(
+        pattern_validator(
             _METRIC,
             "a name such as val_auc: a letter or '_' first, then letters, digits or _ . @ / -; "
             "64 at most",
         )
     ),
-    schema_of(_METRIC),
+    pattern_schema(_METRIC),
 ]
 Minutes = Annotated[
     float,

@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from trialfleet.sections import Section, matches, refusal, refuse, schema_of
+from trialfleet.sections import Section, pattern_schema, pattern_validator, refusal, refuse
 from trialfleet.spelling import did_you_mean
 
 DATE = "{date}"  # the placeholder in patterns of data
@@ -53,21 +53,21 @@ def parse_duration(text: str) -> timedelta:
 
 TimeOfDay = Annotated[
     str,
-    BeforeValidator(matches(_TIME, "a time of day from 0:00 to 23:59, such as 02:30")),
-    schema_of(_TIME),
+    BeforeValidator(pattern_validator(_TIME, "a time of day from 0:00 to 23:59, such as 02:30")),
+    pattern_schema(_TIME),
 ]
 Lasting = Annotated[
     str,
     AfterValidator(_check_duration),
-    BeforeValidator(matches(_LASTS, "hours and minutes, such as 6h, 90m or 1h30m")),
-    schema_of(_LASTS),
+    BeforeValidator(pattern_validator(_LASTS, "hours and minutes, such as 6h, 90m or 1h30m")),
+    pattern_schema(_LASTS),
 ]
 
 
 FileName = Annotated[
     str,
-    BeforeValidator(matches(_NAME, "the name of a file, such as _SUCCESS")),
-    schema_of(_NAME),
+    BeforeValidator(pattern_validator(_NAME, "the name of a file, such as _SUCCESS")),
+    pattern_schema(_NAME),
 ]
 
 

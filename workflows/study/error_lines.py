@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from trialfleet.errors import StudyError
-from trialfleet.meanings import meaning_of
+from trialfleet.meanings import find_meaning
 from trialfleet.sections import FROM_FILE
 from trialfleet.workflows.study.paths import Problem, UnusableStudyError, join_keys
 from trialfleet.workflows.study.text import read_yaml
@@ -107,7 +107,7 @@ def _explain(path: Path, tree: Any, detail: ErrorDetails, model: type[BaseModel]
     line = _find_line(tree, [*keys, context["at"]] if "at" in context else keys)
     message = _WORDS.get(detail["type"]) or str(context.get("error", detail["msg"]))
     if detail["type"] == "missing":
-        message = " ".join(filter(None, ["is missing.", meaning_of(model, keys)]))
+        message = " ".join(filter(None, ["is missing.", find_meaning(model, keys)]))
     message = re.sub(r"^Input should ", "must ", message)
     message = message[:1].lower() + message[1:]
     given = detail["input"]

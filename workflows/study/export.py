@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from trialfleet.sections import OneLine, Section, matches, refusal, refuse, schema_of
+from trialfleet.sections import OneLine, Section, pattern_schema, pattern_validator, refusal, refuse
 from trialfleet.workflows.study.checks import SCHEME
 from trialfleet.workflows.study.notify import Variable, address_problem
 from trialfleet.workflows.study.paths import (
@@ -30,8 +30,8 @@ _INSTALL = "python3 -m pip install 'mlflow-skinny>=3.17' (or mlflow, 3.17 or new
 
 S3Folder = Annotated[
     str,
-    BeforeValidator(matches(S3_FOLDER, "s3://BUCKET or s3://BUCKET/PREFIX")),
-    schema_of(S3_FOLDER),
+    BeforeValidator(pattern_validator(S3_FOLDER, "s3://BUCKET or s3://BUCKET/PREFIX")),
+    pattern_schema(S3_FOLDER),
 ]
 
 

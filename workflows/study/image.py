@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from trialfleet.sections import refusal, schema_of
+from trialfleet.sections import pattern_schema, refusal
 from trialfleet.workflows.study.checks import SCHEME, check_transferable
 from trialfleet.workflows.study.paths import Keys, Problem, UnusableStudyError, find_path
 
@@ -61,5 +61,5 @@ def resolved_image(image: str, folder: Path) -> str:
 
 
 Image = Annotated[
-    str, BeforeValidator(_image), schema_of(rf"(?:.*\{SIF}|(?:{REGISTRY})?{_REFERENCE})")
+    str, BeforeValidator(_image), pattern_schema(rf"(?:.*\{SIF}|(?:{REGISTRY})?{_REFERENCE})")
 ]

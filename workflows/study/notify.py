@@ -11,7 +11,14 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from trialfleet.files import shell_quoted
-from trialfleet.sections import OneLine, Section, matches, not_empty, refuse, schema_of
+from trialfleet.sections import (
+    OneLine,
+    Section,
+    check_not_empty,
+    pattern_schema,
+    pattern_validator,
+    refuse,
+)
 from trialfleet.workflows.study.checks import Command, wrap_in_list
 from trialfleet.workflows.study.paths import (
     Keys,
@@ -69,20 +76,24 @@ def address_problem(value: Any) -> str:
 
 Variable = Annotated[
     str,
-    BeforeValidator(matches(_VARIABLE, "the name of an environment variable, such as SLACK_URL")),
-    schema_of(_VARIABLE),
+    BeforeValidator(
+        pattern_validator(_VARIABLE, "the name of an environment variable, such as SLACK_URL")
+    ),
+    pattern_schema(_VARIABLE),
 ]
 Address = Annotated[
     str,
-    BeforeValidator(matches(_ADDRESS, "a mail address such as team@example.org")),
-    schema_of(_ADDRESS),
+    BeforeValidator(pattern_validator(_ADDRESS, "a mail address such as team@example.org")),
+    pattern_schema(_ADDRESS),
 ]
 Addresses = Annotated[
     list[Address],
-    AfterValidator(not_empty),
+    AfterValidator(check_not_empty),
     BeforeValidator(wrap_in_list, json_schema_input_type=str | list[str]),
 ]
-EventKinds = Annotated[list[EventKind], AfterValidator(not_empty), BeforeValidator(wrap_in_list)]
+EventKinds = Annotated[
+    list[EventKind], AfterValidator(check_not_empty), BeforeValidator(wrap_in_list)
+]
 
 
 class Webhook(Section):
@@ -115,8 +126,10 @@ class Mail(Section):
     sender: Address | None = Field(None, description="Sender (default: the first of to).")
     server: Annotated[
         str,
-        BeforeValidator(matches(_SERVER, "a host and a port, such as smtp.example.org:587")),
-        schema_of(_SERVER),
+        BeforeValidator(
+            pattern_validator(_SERVER, "a host and a port, such as smtp.example.org:587")
+        ),
+        pattern_schema(_SERVER),
     ] = Field("localhost:25", description="The SMTP server, and its port (default: 25).")
     security: Literal["tls", "starttls", "none"] | None = Field(
         None, description="Default by the port: tls for 465, starttls for 587, otherwise none."

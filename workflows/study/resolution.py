@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from trialfleet.errors import first_of
+from trialfleet.errors import join_names
 from trialfleet.infra.fleet.spec.fleet import Fleet, Gangs
 from trialfleet.optimizer.sampling.startup_count import default_startup
 from trialfleet.spelling import did_you_mean
@@ -128,7 +128,7 @@ def _absent_problems(absent: list[_Absent], regions: list[str], folder: Path) ->
             others.setdefault(keys, []).append(each)
     for keys, (first, *rest) in others.items():
         more = [repr(each.region) for each in rest if each.short_message != first.short_message]
-        nor = f"; nor do those of {first_of(more, _SHOWN)}" if more else ""
+        nor = f"; nor do those of {join_names(more, _SHOWN)}" if more else ""
         yield Problem(keys, first.problem.message + nor)
 
 

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from trialfleet.objective import Direction
 from trialfleet.optimizer.space import Entry
-from trialfleet.sections import Section, Size, bytes_of, refuse
+from trialfleet.sections import Section, Size, parse_bytes, refuse
 from trialfleet.workflows.study.checks import (
     MOST_CORES,
     MOST_RANKS,
@@ -287,7 +287,7 @@ class Resources(Section):
     @property
     def memory_bytes(self) -> float:
         """The requested main memory in bytes; as in HTCondor, 1 KB is 1024 bytes."""
-        return bytes_of(self.memory)
+        return parse_bytes(self.memory)
 
     @property
     def trials_per_gpu(self) -> int:

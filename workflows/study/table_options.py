@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self, TypeGuard
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from trialfleet.objective import is_number
-from trialfleet.sections import Section, not_empty, refusal, refuse
+from trialfleet.sections import Section, check_not_empty, refusal, refuse
 
 DEFAULT_SHARES = [0.7, 0.15, 0.15]
 NULL_VALUES = ["NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None"]
@@ -20,7 +20,7 @@ _ROUNDING = 1e-6
 _PLAIN = re.compile(r"[^\W\d][\w ()/%€.-]*(?<! )")  # a YAML key without quotes
 _NO_TEXTS = {"true", "false", "null", "yes", "no", "on", "off"}
 
-ColumnName = Annotated[str, AfterValidator(not_empty)]
+ColumnName = Annotated[str, AfterValidator(check_not_empty)]
 _ROLES = ["numeric", "categorical", "ignore", "decimal_point", "decimal_comma"]
 
 

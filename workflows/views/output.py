@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trialfleet.errors import printable
+from trialfleet.errors import escape_control
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
@@ -45,7 +45,7 @@ def show(view: RenderableType) -> None:
 
 def say(text: str, *, err: bool = False) -> None:
     """Print a text for a person, with control characters escaped."""
-    click.echo(printable(text), err=err)
+    click.echo(escape_control(text), err=err)
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def progress_lines(indent: str = "", *, err: bool = False) -> Iterator[Callable[
     to = console(err=err)
 
     def line(text: str) -> str:
-        return f"{indent}{time.monotonic() - begun:.0f} s: {printable(text)}"
+        return f"{indent}{time.monotonic() - begun:.0f} s: {escape_control(text)}"
 
     def print_change(text: str) -> None:
         nonlocal last, at

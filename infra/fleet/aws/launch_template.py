@@ -19,7 +19,7 @@ from trialfleet.infra.fleet.aws.clients import Aws, asking, or_none
 from trialfleet.infra.fleet.aws.images import Image
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
-from trialfleet.sections import bytes_of
+from trialfleet.sections import parse_bytes
 
 if TYPE_CHECKING:
     from types_boto3_ec2.type_defs import LaunchTemplateTypeDef
@@ -47,7 +47,7 @@ def definition(
 
     `user_data` must not contain a secret. With `efa` the nodes get an Elastic Fabric Adapter.
     """
-    asked = math.ceil(bytes_of(fleet.disk) / 2**30)  # disks are sold by the GiB
+    asked = math.ceil(parse_bytes(fleet.disk) / 2**30)  # disks are sold by the GiB
     disk = {
         "Encrypted": True,
         "VolumeType": "gp3",

@@ -9,7 +9,7 @@ from trialfleet.errors import InputError
 from trialfleet.infra.fleet.aws.clients import Aws, asking
 from trialfleet.infra.fleet.spec.fleet import DEFAULT_AMI, Fleet, Needs
 from trialfleet.infra.fleet.spec.machines import InstanceType
-from trialfleet.sections import bytes_of
+from trialfleet.sections import parse_bytes
 from trialfleet.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _meeting(aws: Aws, needs: Needs, aws_region: str) -> list[InstanceType]:
 
 def mebibytes(size: str) -> int:
     """Return a size such as `24GB` in MiB; 1 GB is 10^9 bytes, as for makers of GPUs."""
-    return int(bytes_of(size, kilo=1000.0) / 2**20)
+    return int(parse_bytes(size, kilo=1000.0) / 2**20)
 
 
 def _infos(aws: Aws, aws_region: str, filters: Any) -> list[InstanceTypeInfoTypeDef]:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from trialfleet.gpu_memory import by_ec2_name
+from trialfleet.gpu_memory import ec2_gpu_bandwidth
 from trialfleet.infra.fleet.spec.machines import Candidate, Pool
 
 HALF_LIFE = timedelta(days=5)
@@ -137,7 +137,7 @@ def with_speeds(candidates: Sequence[Candidate], measured: Mapping[str, float]) 
     ratio among the measured types. A GPU without a data sheet counts as the slowest GPU.
     """
     types = {one.type.name: one.type for one in candidates}
-    sheets = {name: by_ec2_name(kind.gpu, kind.gpu_memory_mb) for name, kind in types.items()}
+    sheets = {name: ec2_gpu_bandwidth(kind.gpu, kind.gpu_memory_mb) for name, kind in types.items()}
     shares = [
         measured[name] / sheet for name, sheet in sheets.items() if name in measured and sheet
     ]

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from trialfleet.errors import InputError, PoolError, TrialfleetError, first_of
+from trialfleet.errors import InputError, PoolError, TrialfleetError, join_names
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.pool import demand as pool_demand
@@ -81,4 +81,4 @@ def node_called(word: str, nodes: Sequence[Instance], machines: Mapping[str, str
 
 
 def _listed(ids: Iterable[str]) -> str:
-    return first_of(list(ids), MOST_NAMED)
+    return join_names(list(ids), MOST_NAMED)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.errors import FleetError
-from trialfleet.files import as_json, write_json
+from trialfleet.files import json_text, write_json
 from trialfleet.infra.fleet.aws import bucket
 from trialfleet.infra.fleet.aws.clients import Aws, asking, or_none
 from trialfleet.infra.fleet.choice.pool_history import History
@@ -54,7 +54,7 @@ def load_or_tell(aws: Aws, fleet: Fleet) -> tuple[Ledger | None, str]:
 def save(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
     """Replace the record of costs in the fleet's bucket."""
     name, key = _place(aws, fleet)
-    text = as_json(_data(ledger)).encode()
+    text = json_text(_data(ledger)).encode()
     with asking(f"the record of costs s3://{name}/{key}"):
         aws.s3(fleet.home).put_object(Bucket=name, Key=key, Body=text)
 

@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from trialfleet.ctrl_c import taken_by
+from trialfleet.ctrl_c import handle_signals
 from trialfleet.errors import PoolError, TrialfleetError
-from trialfleet.files import locked, write_json
+from trialfleet.files import lock_file, write_json
 from trialfleet.infra.fleet.dataclass_json import plain
 from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.pool.provisioning import Graph
@@ -73,13 +73,13 @@ class Loop:
 
     def run(self) -> None:
         """Make steps, despite errors, until SIGTERM, SIGINT, `stop`, or the end of the DAG."""
-        with taken_by(lambda *_: self.stop()):
+        with handle_signals(lambda *_: self.stop()):
             last = ""
             while not self._stop.is_set():
                 try:
                     for file in (self._report, self._lock):
                         file.parent.mkdir(parents=True, exist_ok=True)
-                    with locked(self._lock, wait=False) as ours:
+                    with lock_file(self._lock, wait=False) as ours:
                         if ours:
                             self._scale()
                             return

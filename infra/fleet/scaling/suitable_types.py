@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trialfleet.errors import first_of
+from trialfleet.errors import join_names
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import instance_types
 from trialfleet.infra.fleet.scaling.packing import never_begins
@@ -36,7 +36,7 @@ class SuitableTypes:
 
     def __str__(self) -> str:
         if found := self.types:
-            return f"nodes of the study's fleet can hold one: {first_of(found, 4)}"
+            return f"nodes of the study's fleet can hold one: {join_names(found, 4)}"
         slots = max(room.holds(self.need) for room in self.rooms.values())
         if slots and (why := never_begins(self.least, self.nodes, slots)):
             return why

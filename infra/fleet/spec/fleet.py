@@ -10,7 +10,15 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from trialfleet.errors import InputError
-from trialfleet.sections import OneLine, Section, Size, matches, refusal, refuse, schema_of
+from trialfleet.sections import (
+    OneLine,
+    Section,
+    Size,
+    pattern_schema,
+    pattern_validator,
+    refusal,
+    refuse,
+)
 
 # An image of AWS's own with NVIDIA's open driver and torch; studies may name another.
 # AWS retires such series after about a year: then update this to the next one.
@@ -31,7 +39,7 @@ RESERVED_TAGS = ("trialfleet:", "aws:", "Name")
 
 
 def _text(pattern: str, words: str) -> Any:
-    return BeforeValidator(matches(pattern, words))
+    return BeforeValidator(pattern_validator(pattern, words))
 
 
 def _tags(value: Any) -> Any:
@@ -46,7 +54,7 @@ def _tags(value: Any) -> Any:
 FleetName = Annotated[
     str,
     _text(_NAME, "lower-case letters, digits and '-', 32 at most, a letter or digit at both ends"),
-    schema_of(_NAME),
+    pattern_schema(_NAME),
 ]
 AwsRegion = Annotated[str, _text(_AWS_REGION, "an AWS region such as eu-west-1")]
 Zone = Annotated[str, _text(_ZONE, "an availability zone such as eu-west-1a")]

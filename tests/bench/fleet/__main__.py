@@ -28,7 +28,7 @@ from tests.bench.printing import line, seconds
 from tests.fleet.mock_aws.nodes_at_hand import LIMITS, NOW, ONE_GPU, ROOM, ago, dynamic_ad, slot_ad
 from tests.fleet.mock_aws.small_world import World
 from tests.fleet.scaling.test_thousand_nodes import three_regions
-from trialfleet.classads import plain
+from trialfleet.classads import plain_attributes
 from trialfleet.infra.fleet.instances import lease
 from trialfleet.infra.fleet.instances.regions import Regions
 from trialfleet.infra.fleet.pool import demand as pool_demand
@@ -95,7 +95,7 @@ def bench_steps(here: World, jobs: int) -> None:
     uncut = [ad for ad in slots if ad["SlotType"] == "Partitionable"]
 
     def machines(ads: Sequence[Any]) -> tuple[Machine, ...]:
-        return machines_of(plain(ad) for ad in ads)
+        return machines_of(plain_attributes(ad) for ad in ads)
 
     line(
         f"collector: ads of {len(uncut)} nodes read",

@@ -79,7 +79,7 @@ def measured(base: Path, given: argparse.Namespace) -> None:
             slug, node = lanes[turn % len(lanes)]
             tell(folder.region(slug).trial(node), turn // len(lanes) + 1)
             began, cpu = time.perf_counter(), time.process_time()
-            scripts.noticed()
+            scripts.handle_events()
             walls.append(time.perf_counter() - began)
             processor += time.process_time() - cpu
             if given.model:

@@ -9,7 +9,7 @@ from typing import Any
 
 import classad2
 
-from trialfleet.classads import plain
+from trialfleet.classads import plain_attributes
 from trialfleet.infra.fleet.pool.demand import AS_TEXT
 from trialfleet.infra.fleet.scaling.limits import Limits
 from trialfleet.infra.fleet.scaling.scaling_decision import Node
@@ -54,7 +54,7 @@ def slot_ad(instance: str = "i-1", *, now: datetime = NOW, **changes: Any) -> di
             **changes,
         }
     )
-    return plain(ad)
+    return plain_attributes(ad)
 
 
 def dynamic_ad(instance: str = "i-1", job: str = "7.0", **changes: Any) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def job_ad(job: str = "7.0", **changes: Any) -> dict[str, Any]:
             **changes,
         }
     )
-    return plain(ad, as_text=AS_TEXT)
+    return plain_attributes(ad, as_text=AS_TEXT)
 
 
 @cache

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.unit.study.study_texts import MINIMAL, write
-from trialfleet.errors import InputError, PoolError, first_of
+from trialfleet.errors import InputError, PoolError, join_names
 from trialfleet.optimizer.region_types import Failed
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.cli.main import main
@@ -28,9 +28,9 @@ def result_of(*arguments: object) -> Result:
 
 
 def test_of_many_names_the_first_are_told() -> None:
-    assert first_of(["a", "b", "c"], 3) == "a, b, c"
-    assert first_of(["a", "b", "c", "d", "e"], 3) == "a, b, c and 2 more"
-    assert first_of([], 3) == ""
+    assert join_names(["a", "b", "c"], 3) == "a, b, c"
+    assert join_names(["a", "b", "c", "d", "e"], 3) == "a, b, c and 2 more"
+    assert join_names([], 3) == ""
 
 
 @pytest.mark.parametrize("command", ["best", "status", "trials", "report", "submit"])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fleet.mock_aws.moto_account import candidate
-from trialfleet.gpu_memory import by_ec2_name
+from trialfleet.gpu_memory import ec2_gpu_bandwidth
 from trialfleet.infra.fleet.choice import pool_history
 from trialfleet.infra.fleet.choice.pool_history import (
     HALF_LIFE,
@@ -133,7 +133,7 @@ def test_without_gpus_processors_count() -> None:
     ],
 )
 def test_ec2s_names_of_gpus_are_known(name: str, memory_mb: int, expected: float | None) -> None:
-    assert by_ec2_name(name, memory_mb) == expected
+    assert ec2_gpu_bandwidth(name, memory_mb) == expected
 
 
 @pytest.mark.parametrize("ahead", [timedelta(days=2), timedelta(days=400), timedelta(days=36_500)])

@@ -147,7 +147,7 @@ def test_only_one_of_several_managers_that_begin_at_once_owns_the_run(
 
     def begin(i: int) -> None:
         barrier.wait()
-        seen[i] = Ownership(storages[i], "demo/r1", managers[i]).other()
+        seen[i] = Ownership(storages[i], "demo/r1", managers[i]).other_owner()
 
     threads = [threading.Thread(target=begin, args=(i,)) for i in range(6)]
     for thread in threads:
@@ -158,9 +158,9 @@ def test_only_one_of_several_managers_that_begin_at_once_owns_the_run(
     assert list(seen.values()).count(owner) == 5
     heir = Ownership(opened(url), "demo/r1", managers[0])
     assert heir.take_over() == (None if owner == managers[0] else owner)
-    assert heir.other() is None
-    assert Ownership(opened(url), "demo/r1", managers[1]).other() == managers[0]
-    assert Ownership(opened(url), "demo/r2", managers[1]).other() is None
+    assert heir.other_owner() is None
+    assert Ownership(opened(url), "demo/r1", managers[1]).other_owner() == managers[0]
+    assert Ownership(opened(url), "demo/r2", managers[1]).other_owner() is None
     again = replace(managers[0], since="later")
     assert Ownership(opened(url), "demo/r1", again).take_over() is None
 

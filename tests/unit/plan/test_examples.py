@@ -104,7 +104,7 @@ def set_up(folder: Path, name: str, **changes: Any) -> tuple[list[str], dict[str
     for file in (*data, *study.trainer.files):  # type: ignore[union-attr]
         shutil.copy(folder / "example" / file, box)
     order = {
-        "params": space.complete(space.defaults()) | changes.pop("params", {}),
+        "params": space.trial_params(space.defaults()) | changes.pop("params", {}),
         "objective": study.objective.model_dump(),
         "data": [Path(file).name for file in data],
         "region": "north",

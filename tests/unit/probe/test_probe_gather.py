@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.unit.probe.recorded_gpus import AMPERE, GOOD, HEALTHY, OTHER, TURING
-from trialfleet.files import locked
+from trialfleet.files import lock_file
 from trialfleet.nodes.probe import gather, kernel_log, measure, privileged_readings
 from trialfleet.nodes.probe.__main__ import main as probe
 from trialfleet.nodes.probe.gpu_health import verdict
@@ -262,7 +262,7 @@ def test_only_the_link_to_the_host_is_measured_by_one_gpu_at_a_time(
 
     def measuring(name: str) -> Callable[..., float]:
         def measurement(*_: object) -> float:
-            with locked(link, wait=False) as another_could:
+            with lock_file(link, wait=False) as another_could:
                 if not another_could:
                     alone.append(name)
             return 1.0

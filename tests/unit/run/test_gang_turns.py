@@ -65,7 +65,7 @@ class Gang:
             keeper._keep(self.cluster, [self._ad(proc) for proc in range(2)])
             if (now := self.roster).state == FORM and now.since > 1:  # it lasts for long already
                 self.place.roster.write_text(json.dumps({**now.to_json(), "since": 1.0}))
-            self.service.noticed()
+            self.service.handle_events()
 
     def _step(self, agent: Member) -> Member:
         now = self.roster

@@ -109,7 +109,7 @@ def test_a_folder_that_is_a_link_is_not_followed(place: TrialFolder, tmp_path: P
     with pytest.raises(JobFileError, match="gang is a symbolic link"):
         job_files.write_json(place.roster, {}, within=place.root)
     with pytest.raises(JobFileError, match="gang is a symbolic link"):
-        job_files.sizes_in(place.gang)
+        job_files.folder_sizes(place.gang)
     job_files.make_empty(place.gang)
     assert job_files.is_folder(place.gang)
     assert [path.name for path in elsewhere.iterdir()] == ["roster.json"]
@@ -142,11 +142,11 @@ def test_a_folder_of_a_million_names_is_not_listed_to_its_end(
 ) -> None:
     monkeypatch.setattr(job_files, "MOST_NAMES", 10)
     (place.gang / "a").write_text("four")
-    assert job_files.sizes_in(place.gang) == {"a": 4}
+    assert job_files.folder_sizes(place.gang) == {"a": 4}
     for number in range(10):
         (place.gang / str(number)).touch()
     with pytest.raises(JobFileError, match="more than 10 files"):
-        job_files.sizes_in(place.gang)
+        job_files.folder_sizes(place.gang)
 
 
 def test_a_copy_has_no_links_and_is_writable_by_its_owner_only(

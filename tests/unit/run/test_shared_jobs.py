@@ -326,8 +326,8 @@ def test_the_note_on_a_log_equals_the_logs_contents(
                     getattr(lane.log, event)(second)
         log = lane.root / "log"
         note_log(log)
-        assert noted_whole(log, job_files.stamp_of(log)) == read_whole_job(log)
-        assert noted_parts(log, job_files.stamp_of(log)) == read_parts(log)
+        assert noted_whole(log, job_files.file_stamp(log)) == read_whole_job(log)
+        assert noted_parts(log, job_files.file_stamp(log)) == read_parts(log)
 
 
 @pytest.fixture

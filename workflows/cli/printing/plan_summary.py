@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trialfleet.errors import first_of
+from trialfleet.errors import join_names
 from trialfleet.files import shell_quoted
 from trialfleet.optimizer.sampling.previous import PreviousTask, read_previous
 from trialfleet.optimizer.sampling.startup_count import first_model_trial
@@ -166,7 +166,7 @@ def _gate_on_columns(study: Study, tables: dict[str, Any]) -> list[str]:
         for column in columns:
             found.setdefault(column, []).append(region)
     return [
-        f"    the gate will keep the current model of {first_of(regions, _MOST_NAMES)}, because "
+        f"    the gate will keep the current model of {join_names(regions, _MOST_NAMES)}, because "
         f"it needs column {column!r}, which today's rows lack"
         for column, regions in found.items()
     ]

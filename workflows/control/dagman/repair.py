@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from trialfleet.classads import JobStatus
 from trialfleet.errors import PoolError
-from trialfleet.files import closed_to_others, locked, write_json
+from trialfleet.files import closed_to_others, lock_file, write_json
 from trialfleet.infra.pool import schedd
 from trialfleet.render import classad_string
 from trialfleet.workflows.facts.dagman import job_queue
@@ -40,7 +40,7 @@ class BusyError(Exception):
 @contextmanager
 def run_locked(folder: RunFolder, *, wait: bool = True) -> Iterator[None]:
     """Hold the run lock; BusyError if another process holds it and `wait` is False."""
-    with locked(folder.run_lock, wait=wait) as ours:
+    with lock_file(folder.run_lock, wait=wait) as ours:
         if not ours:
             raise BusyError("another process is changing this run")
         with closed_to_others():

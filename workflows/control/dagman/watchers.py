@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from trialfleet import programs
 from trialfleet.errors import TrialfleetError
-from trialfleet.files import locked
+from trialfleet.files import lock_file
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 AGAIN_SECONDS = 30.0  # before a process that died is started again
@@ -91,7 +91,7 @@ def _list_watchers(run: RunFolder) -> Iterator[Watcher]:
 
 def _is_at_work(watcher: Watcher) -> bool:
     """Return whether a watcher that a previous supervisor started still runs."""
-    with locked(watcher.folder / "lock", wait=False) as ours:
+    with lock_file(watcher.folder / "lock", wait=False) as ours:
         return not ours
 
 

@@ -10,7 +10,7 @@ from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from trialfleet.errors import TrialfleetError, first_of
+from trialfleet.errors import TrialfleetError, join_names
 from trialfleet.files import read_record
 from trialfleet.workflows.facts.journal.event import Event, event_id
 from trialfleet.workflows.facts.journal.folder import DailyFolder
@@ -88,7 +88,7 @@ def awaited_event(
 ) -> Event:
     """Return the event for a day that waits for data; `awaited` has the reason for each region."""
     when = f" until {local_time(until)}" if until else ""
-    title = f"{study} {attempt.date}: waits for the data of {first_of([*awaited], _NAMED)}{when}"
+    title = f"{study} {attempt.date}: waits for the data of {join_names([*awaited], _NAMED)}{when}"
     return Event(
         id=event_id(journal.scope, "awaited", attempt.date),
         kind="attention",

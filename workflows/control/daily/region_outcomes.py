@@ -59,7 +59,7 @@ class RunsEndings:
     def _model_outcome(self, region: RegionStatus) -> Outcome:
         files = self._files.region(region.slug)
         outcome = self._outcome(region.name, *ending_with_model(files))
-        if files.changed.exists() or not job_files.size_of(files.best.trained_on):
+        if files.changed.exists() or not job_files.file_size(files.best.trained_on):
             return outcome  # the model's training data is unknown
         data = job_files.read_record(files.best.trained_on, "data")["data"]
         return replace(

@@ -164,7 +164,7 @@ class Keeper:
 def _list_delivered(place: TrialFolder, most: int) -> Collection[str] | None:
     """Return a gang's file names; if above `most` bytes or unreadable, delete all, return None."""
     try:
-        sizes = job_files.sizes_in(place.gang)
+        sizes = job_files.folder_sizes(place.gang)
         total = sum(sizes.values())
         if total <= most:
             return sizes

@@ -104,7 +104,7 @@ class Speaker:
 
     def _repeat(self) -> None:
         """Write the last message again if it has had no answer for `REPEAT_SECONDS`."""
-        size, written = job_files.stamp_of(self._place.said)
+        size, written = job_files.file_stamp(self._place.said)
         if size and time.time() - written / 1e9 > REPEAT_SECONDS:
             words = job_files.read_bytes(
                 self._place.said, job_files.MOST_ORDER, self._place.node_root

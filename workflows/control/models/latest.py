@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trialfleet.errors import InputError
-from trialfleet.files import locked, sync
+from trialfleet.files import lock_file, sync
 from trialfleet.workflows.facts.models import history
 from trialfleet.workflows.facts.models.folders import (
     LATEST,
@@ -33,7 +33,7 @@ LOCK = ".lock"
 
 def models_lock(models_folder: Path) -> AbstractContextManager[bool]:
     """Lock a region's folder of models; wait while another process holds the lock."""
-    return locked(models_folder / LOCK, wait=True)
+    return lock_file(models_folder / LOCK, wait=True)
 
 
 def switch_to_newest(published: Path, as_of: datetime) -> str | None:

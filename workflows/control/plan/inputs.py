@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trialfleet.errors import InputError, first_of
+from trialfleet.errors import InputError, join_names
 from trialfleet.files import read_record, write_json
 from trialfleet.workflows.checksums import Checksums, Entries, FileState, list_files
 from trialfleet.workflows.control.plan.fetching import UnreachableError, object_identity
@@ -199,7 +199,7 @@ def _note(files: RegionFolder, changed: list[str]) -> None:
         return
     now = datetime.now(UTC)
     reason = (
-        f"changed since the run was submitted: {first_of(names, _NAMED)} "
+        f"changed since the run was submitted: {join_names(names, _NAMED)} "
         f"(noticed {now:%Y-%m-%d %H:%M} UTC); its trainings may have read either content"
     )
     write_json(files.changed, {"schema": 1, "reason": reason, "files": names})

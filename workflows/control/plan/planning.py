@@ -168,9 +168,9 @@ def _outermost_settings(space: SearchSpace) -> Iterator[tuple[str | None, dict[s
 
     The other values are both ends of each range, and each choice.
     """
-    defaults = space.complete(space.defaults())
+    defaults = space.trial_params(space.defaults())
     for name, parameter in space.parameters.items():
-        yield from ((name, {**defaults, name: value}) for value in parameter.outermost())
+        yield from ((name, {**defaults, name: value}) for value in parameter.extreme_values())
     yield None, defaults
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.classads import plain
+from trialfleet.classads import plain_attributes
 from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.infra.pool.user_namespace import identity
@@ -110,7 +110,7 @@ def _suitable_types(study: Study, job: ClassAd) -> SuitableTypes | None:
     from trialfleet.infra.pool.machines import room
 
     assert study.fleet is not None, "who scales has a fleet"
-    need = room(plain(job), "Request{}")
+    need = room(plain_attributes(job), "Request{}")
     gangs = [size.min for size in list_gangs(study.resources, study.regions)]
     return suitable_types(Aws(), study.fleet, need, max(gangs, default=1))
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trialfleet import ctrl_c
-from trialfleet.errors import first_of
+from trialfleet.errors import join_names
 from trialfleet.files import shell_quoted, write_json
 from trialfleet.nodes.tabular.settings import GAINS, METRICS, metrics_of
 from trialfleet.nodes.tabular.table import Table, read_table, save_table
-from trialfleet.spelling import nearest
+from trialfleet.spelling import nearest_choice
 from trialfleet.workflows.checksums import FileState, compute_sha256
 from trialfleet.workflows.control.plan.day_checks import DayChecks
 from trialfleet.workflows.control.plan.fetching import UnreachableError, fetch
@@ -117,7 +117,7 @@ def _group_faults(faults: Iterable[_Fault]) -> list[Problem]:
 
 
 def _problem(text: str, files: list[str]) -> Problem:
-    where = first_of(files, _MOST_FILES)
+    where = join_names(files, _MOST_FILES)
     if key := _KEY.match(text):
         return Problem(tuple(key[1].split(".")), f"{text[key.end() :]} ({where})")
     return Problem(("data",), f"{where}: {text}")
@@ -234,7 +234,7 @@ def _unknown_metric_reason(metric: str, found: Description) -> str:
         part = metric[: metric.index("_") + 1]
         fitting = [part + name for name in (*METRICS[found.kind], "loss")]
         return f"{metric} is for {_TARGETS[kinds[-1]]}; {_target(found)}: {', '.join(fitting)}"
-    near = nearest(metric, (name for kind in METRICS for name in metrics_of(kind)))
+    near = nearest_choice(metric, (name for kind in METRICS for name in metrics_of(kind)))
     guess = f" (did you mean {near!r}?)" if near in known else ""
     return f"there is no {metric!r}{guess}; {_target(found)}: {', '.join(known)}"
 
@@ -243,7 +243,7 @@ def _target(found: Description) -> str:
     if found.task == "regression":
         return f"the target {found.target!r} is numbers"
     counted = [f"{name!r} {rows} times" for name, rows in found.classes.items()]
-    names = f" ({first_of(counted, _MOST_CLASSES)})" if found.kind == "multiclass" else ""
+    names = f" ({join_names(counted, _MOST_CLASSES)})" if found.kind == "multiclass" else ""
     return f"the target {found.target!r} has {len(found.classes)} classes{names}"
 
 
@@ -255,6 +255,6 @@ def _task_disagreements(folder: RunFolder, regions: list[str]) -> Iterator[Probl
             tasks.setdefault(found["task"], []).append(region)
     if len(tasks) > 1:
         conflicting = "; ".join(
-            f"{task} in {first_of(names, 3)}" for task, names in sorted(tasks.items())
+            f"{task} in {join_names(names, 3)}" for task, names in sorted(tasks.items())
         )
         yield Problem(("table", "task"), f"{conflicting}; say which with table: {{task: …}}")

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from trialfleet import job_files
 from trialfleet.render import render_template
-from trialfleet.sections import bytes_of
+from trialfleet.sections import parse_bytes
 from trialfleet.workflows.control.plan.inputs import image_files, list_inputs
 from trialfleet.workflows.facts.jobs.agent_messages import Turn
 from trialfleet.workflows.facts.jobs.cost import PRICED_BY
@@ -141,7 +141,7 @@ class TrialFiles:
             models=list(order.models.values()),
             accelerator=study.accelerator,
             resources=study.resources,
-            disk_kb=math.ceil(bytes_of(study.resources.disk) / 1024),
+            disk_kb=math.ceil(parse_bytes(study.resources.disk) / 1024),
             root=folder.root,
             top=os.path.relpath(folder.root, place.node_root),
             code=sorted(path.name for path in folder.code.iterdir()),
@@ -216,7 +216,7 @@ class TrialFiles:
         job_files.remove(place.left)
         job_files.write(place.reports, "", within=place.node_root, durable=False)
         # A trial's own stop order stays: it may have been written before the job was lost.
-        if not job_files.size_of(place.stop) or place.is_shared:
+        if not job_files.file_size(place.stop) or place.is_shared:
             job_files.write(place.stop, "", within=place.node_root, durable=False)
 
     def _trial_contract(self) -> dict[str, Any]:

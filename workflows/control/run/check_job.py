@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from trialfleet import job_files
-from trialfleet.ctrl_c import postponed
+from trialfleet.ctrl_c import delay_ctrl_c
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import schedd
 from trialfleet.workflows.control.run.check_progress import wait_reason
@@ -87,7 +87,7 @@ def _watch(
     deadline, look = now + seconds, now
     waited, slot, seen = True, "", 0
     while time.monotonic() < deadline:
-        with postponed():
+        with delay_ctrl_c():
             events = read_events(place.log)
         for event in events[seen:]:
             kind = event.type.name

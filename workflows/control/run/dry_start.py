@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trialfleet import job_files
-from trialfleet.errors import InputError, first_of
+from trialfleet.errors import InputError, join_names
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.optimizer.region_types import Complete, Failed
 from trialfleet.optimizer.sampling.seeds import stable_seed
-from trialfleet.sections import bytes_of
+from trialfleet.sections import parse_bytes
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.control.plan.trial_files import Mode, TrialFiles, TrialOrder
 from trialfleet.workflows.control.run.check_job import Watched, run_job
@@ -145,7 +145,7 @@ def _find_region(graph: StudyGraph, name: str | None) -> RegionGraph:
         return graph.regions[0]
     found = {region.name: region for region in graph.regions}
     if name not in found:
-        known = first_of([*map(repr, found)], _SHOWN)
+        known = join_names([*map(repr, found)], _SHOWN)
         raise InputError(f"no region {name!r}{did_you_mean(name, found)}; regions: {known}")
     return found[name]
 
@@ -229,7 +229,7 @@ class _Check:
         ended = run_job(self.folder, self.folder.check, order.node, self.seconds, progress)
         if ended.code is None:
             return ended
-        most = bytes_of(self.frozen.study.resources.disk)
+        most = parse_bytes(self.frozen.study.resources.disk)
         return replace(ended, code=settle_attempt(self.folder.check, ended.code, most))
 
     def _metrics(self, code: int, mode: Mode) -> dict[str, float]:
@@ -254,7 +254,7 @@ def first_order(study: Study, region: RegionGraph) -> TrialOrder:
         trial=0,
         mode="tune",
         seed=stable_seed(study.seed, region.name, 0),
-        params=space.complete(space.active(space.defaults())),
+        params=space.trial_params(space.active(space.defaults())),
         alone=True,
     )
 

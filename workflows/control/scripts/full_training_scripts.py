@@ -123,7 +123,7 @@ class FinalScripts:
         return "the full training is retried in a separate job"
 
     def _read_lane(self, place: TrialFolder) -> dict[str, Any] | None:
-        if not job_files.size_of(place.by_lane):
+        if not job_files.file_size(place.by_lane):
             return None
         return job_files.read_record(place.by_lane, "node", "trial", "done")
 

@@ -19,7 +19,7 @@ from trialfleet.nodes.job.packages import TooLargeError, pack
 from trialfleet.optimizer.client import FULL
 from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.optimizer.region_types import Failed, OutOfMoney
-from trialfleet.sections import bytes_of
+from trialfleet.sections import parse_bytes
 from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.control.scripts.publish import check_model
 from trialfleet.workflows.facts.jobs.agent_messages import Turn
@@ -157,7 +157,7 @@ def outcome_of_measurement(
 
     `return_code`: see `read_outcome`.
     """
-    code = settle_attempt(place, return_code, bytes_of(frozen.study.resources.disk))
+    code = settle_attempt(place, return_code, parse_bytes(frozen.study.resources.disk))
     if code != 0:
         outcome = read_outcome(place, code, frozen.study.objective.metric, frozen.places)
         assert isinstance(outcome, Failed | OutOfMoney), "a job that failed isn't complete"

@@ -202,7 +202,7 @@ class NodeScripts:
             return True
         return self._stopping.is_due() and not self._other_owner() and self._stopping.poll()
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Return whether it is time to read the trials' reports or messages of the jobs' agents."""
         return self._stopping.is_due() or self._turns.is_due()
 
@@ -211,10 +211,10 @@ class NodeScripts:
         """A file descriptor that becomes readable when a job's agent has sent a message."""
         return self._turns.descriptor
 
-    def noticed(self) -> None:
+    def handle_events(self) -> None:
         """Answer the jobs' agents that have sent messages."""
         if not self._other_owner():
-            self._turns.noticed()
+            self._turns.answer_messages()
 
     def is_watching(self) -> bool:
         """Return whether reports of trials or messages of jobs' agents may still come."""

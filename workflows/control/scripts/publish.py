@@ -176,7 +176,7 @@ def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict
 def check_model(model: Path) -> None:
     """Raise InputError if `model` has anything but plain files, or a file name of trialfleet's."""
     try:
-        for _ in job_files.tree_of(model):
+        for _ in job_files.list_tree(model):
             pass
     except OSError as error:
         raise InputError(f"{error}, so it can't be published") from error

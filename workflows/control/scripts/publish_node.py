@@ -39,7 +39,7 @@ def publish_region(folder: RunFolder, slug: str) -> int:
         return EXITS["done"]
     try:
         frozen = load_frozen(folder.study)
-        if not job_files.size_of(files.best.trained_on):  # not noted by a previous attempt
+        if not job_files.file_size(files.best.trained_on):  # not noted by a previous attempt
             noted = training_provenance(folder, slug, frozen.study)
             job_files.write_json(files.best.trained_on, noted)
         found = gate.verdict(frozen, files, slug)

@@ -16,7 +16,7 @@ from trialfleet.optimizer.region_types import (
 from trialfleet.optimizer.sampling.previous import PreviousTasks, read_previous
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.storage import open_storage
-from trialfleet.sections import bytes_of
+from trialfleet.sections import parse_bytes
 from trialfleet.wall_clock import WallClock
 from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.facts.disk_space import lack_of_space
@@ -118,7 +118,7 @@ class RegionStudies:
         self, place: TrialFolder, code: int
     ) -> tuple[int, Complete | Failed | OutOfMoney]:
         """Unpack an attempt's files; return the agent's exit code, else `code`, and the outcome."""
-        code = settle_attempt(place, code, bytes_of(self.study.resources.disk))
+        code = settle_attempt(place, code, parse_bytes(self.study.resources.disk))
         return code, read_outcome(place, code, self.study.objective.metric, self.frozen.places)
 
     def read_end(self, place: TrialFolder) -> Ended | None:
@@ -126,7 +126,7 @@ class RegionStudies:
 
         If the trial's end is missing in the job's event log, note it there.
         """
-        take_left(place, place.left, bytes_of(self.study.resources.disk))
+        take_left(place, place.left, parse_bytes(self.study.resources.disk))
         ended = read_ended(place)
         if ended and (job := last_job(place.log)):
             note_ended(place, job, ended)
@@ -161,7 +161,7 @@ class RegionStudies:
 
 def note_ended(place: TrialFolder, job: str, ended: Ended) -> None:
     """Note in a job's event log that the job `job` (such as 12.0) ended a trial, and how."""
-    when = job_files.stamp_of(place.ended)[1] or job_files.stamp_of(place.said)[1]
+    when = job_files.file_stamp(place.ended)[1] or job_files.file_stamp(place.said)[1]
     note(place, job, when / 1e9, MarkKind.ENDS, ended)
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trialfleet.errors import TrialfleetError
-from trialfleet.files import replacing, write_atomic
+from trialfleet.files import replace_file, write_atomic
 from trialfleet.workflows.facts.dagman.failing import note_result
 from trialfleet.workflows.facts.disk_space import retry_while_disk_full
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
@@ -27,7 +27,7 @@ def write_report(folder: RunFolder, finished: datetime | None) -> Report:
     OptimizerError if the trial database can't be read; then an existing report stays unchanged.
     """
     report = read_report(folder, finished)
-    with replacing(folder.report_data, mode=0o644) as file:
+    with replace_file(folder.report_data, mode=0o644) as file:
         file.writelines(report.json_parts())
     write_atomic(folder.report_page, render_page(report))
     return report

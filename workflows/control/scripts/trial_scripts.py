@@ -245,7 +245,7 @@ class TrialScripts:
 
     def find_unfinished(self, slug: str, node: str, beside: str | None = None) -> str | None:
         """Return a DAG node's first trial, except `beside`, that has parameters but no result."""
-        running, own = self._studies.get_study(slug).running(), parse_trial_range(node)
+        running, own = self._studies.get_study(slug).running_nodes(), parse_trial_range(node)
         return next((name for name in running if own.has(name) and name != beside), None)
 
     def _told_to_stop(self, place: TrialFolder) -> StoppedEarly | None:

@@ -99,7 +99,7 @@ class Turns:
         slugs = {slug for slug, _ in (*self._watched.values(), *self._unwatched)}
         return any(folder.region(slug).dag_files.lock.exists() for slug in slugs)
 
-    def noticed(self) -> None:
+    def answer_messages(self) -> None:
         """Answer new messages."""
         for event in self._inotify.read(timeout=0):
             if event.mask & flags.Q_OVERFLOW:
@@ -167,7 +167,7 @@ class Turns:
             return
         if running != said.trial:
             study = self._studies.get_study(slug)
-            if said.trial in study.nodes().difference(study.running()):
+            if said.trial in study.nodes().difference(study.running_nodes()):
                 self._next(slug, node, said)
             else:
                 dismiss(trial, said.turn, _FAILED, f"{said.trial} is none of its trials")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from trialfleet.errors import OptimizerError
-from trialfleet.optimizer.ownership import here
+from trialfleet.optimizer.ownership import this_owner
 from trialfleet.workflows.control.export.published import ExportError
 from trialfleet.workflows.control.takeover.models_in_s3 import ModelsInS3
 from trialfleet.workflows.facts.journal.folder import DailyFolder
@@ -41,7 +41,7 @@ class Managers:
         assert study.daily.takeover_after
         assert study.storage
         self._say, self._study = say, study
-        own, lasts = here(folder.root), parse_duration(study.daily.takeover_after)
+        own, lasts = this_owner(folder.root), parse_duration(study.daily.takeover_after)
         storage, name = study.storage, study.name
         self._seconds = lasts.total_seconds()
         self._lost = threading.Event()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet import job_files
-from trialfleet.classads import plain
+from trialfleet.classads import plain_attributes
 from trialfleet.files import read_json, unless_damaged
 from trialfleet.workflows.facts.jobs.executions import read_events
 from trialfleet.workflows.facts.run_folder.dag_file_names import DagFiles
@@ -77,7 +77,7 @@ def _metric(files: DagFiles, name: str) -> int | None:
 
 def read_node_status(path: Path) -> dict[str, NodeStatus]:
     """Return the states of DAG nodes in DAGMan's status file by name; empty if it can't be read."""
-    stamp = job_files.stamp_of(path)
+    stamp = job_files.file_stamp(path)
     return _parse_nodes(path, stamp) if any(stamp) else {}
 
 
@@ -96,7 +96,7 @@ def _parse_nodes(path: Path, _changed: tuple[int, int]) -> dict[str, NodeStatus]
 def _parse_node(ad: str) -> tuple[str, NodeStatus]:
     import classad2
 
-    found = plain(classad2.ClassAd(ad))
+    found = plain_attributes(classad2.ClassAd(ad))
     return str(found["Node"]), _node(found)
 
 

@@ -104,7 +104,7 @@ def read_ended(place: TrialFolder) -> Ended | None:
 
 def read_order(place: TrialFolder) -> Order | None:
     """Return the last order (which trial to train) for a job's agent; None if there is none."""
-    stamp = job_files.stamp_of(place.order)
+    stamp = job_files.file_stamp(place.order)
     return _order(place, stamp) if stamp[0] else None
 
 
@@ -125,7 +125,7 @@ def is_answered(said: Said, order: Order) -> bool:
 
 def question_time(place: TrialFolder) -> float | None:
     """Return since when a job's agent waits for an answer, in Unix seconds; None if it doesn't."""
-    if job_files.stamp_of(place.said)[1] <= job_files.stamp_of(place.order)[1]:
+    if job_files.file_stamp(place.said)[1] <= job_files.file_stamp(place.order)[1]:
         return None
     said, order = read_said(place), read_order(place)
     if said is None or order is None or is_answered(said, order) or order.last:

@@ -74,7 +74,10 @@ def end_place(files: RegionFolder, end: TrialFolder) -> TrialFolder:
 def has_checkpoint(place: TrialFolder) -> bool:
     """Return whether a trial's last checkpoint package has files besides the progress reports."""
     try:
-        with job_files.opened(place.saved) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        with (
+            job_files.open_regular(place.saved) as file,
+            tarfile.open(fileobj=file, mode="r:") as tar,
+        ):
             members = islice(tar, job_files.MOST_NAMES)
             return any(
                 not one.isdir() and one.name.removeprefix("./").startswith(f"{nodes.CHECKPOINT}/")

@@ -33,7 +33,7 @@ def take_left(place: TrialFolder, package: Path, most: float = math.inf) -> None
     beside = place.root / ".unpacked"  # out of the job's reach, so that the files stay unchanged
     job_files.make_empty(beside)
     try:
-        with job_files.opened(package, place.node_root) as file:
+        with job_files.open_regular(package, place.node_root) as file:
             unpack_from(file, beside, most)
     except OSError as error:
         if error.errno in FULL:

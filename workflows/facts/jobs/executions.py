@@ -15,7 +15,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from trialfleet import job_files
-from trialfleet.classads import plain
+from trialfleet.classads import plain_attributes
 from trialfleet.workflows.facts.jobs.cost import End
 from trialfleet.workflows.facts.jobs.marks import Mark, MarkKind
 
@@ -150,10 +150,10 @@ class _Reader:
 
     def events(self) -> tuple[JobEvent, ...]:
         """Return the events before the first unreadable one; empty if the log isn't a file."""
-        if job_files.stamp_of(self._log) == self._stamp:
+        if job_files.file_stamp(self._log) == self._stamp:
             return self._events
         try:
-            with _READING, job_files.opened(self._log) as file:
+            with _READING, job_files.open_regular(self._log) as file:
                 found = os.fstat(file.fileno())
                 stamp = found.st_size, found.st_mtime_ns
                 if stamp != self._stamp:
@@ -313,7 +313,7 @@ def _reason(event: JobEvent) -> str:
 def slot_properties(event: JobEvent) -> Mapping[str, Any]:
     """Return an EXECUTE event's numbers and texts about slot and machine (`ulog_execute_attrs`)."""
     found = event.get("ExecuteProps")
-    values = plain(found) if isinstance(found, Mapping) else {}
+    values = plain_attributes(found) if isinstance(found, Mapping) else {}
     return {name: each for name, each in values.items() if isinstance(each, str | int | float)}
 
 

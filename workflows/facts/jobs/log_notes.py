@@ -54,7 +54,7 @@ def write_note(log: Path, whole: WholeJob, parts: JobParts) -> None:
         "trials": {name: rows(attempts) for name, attempts in parts.trials.items()},
         "between": rows([parts.between])[0],
     }
-    head |= {"of": job_files.stamp_of(log), "fields": Execution._fields, "slots": slots}
+    head |= {"of": job_files.file_stamp(log), "fields": Execution._fields, "slots": slots}
     job_files.write(note_path(log), f"{json.dumps(head)}\n{json.dumps(divided)}\n", durable=False)
 
 

@@ -58,7 +58,7 @@ def read_attempts(place: TrialFolder) -> list[list[Execution]]:
 
 def read_parts(log: Path) -> JobParts:
     """Return the executions in the event log of a job of several trials, divided by trial."""
-    return _parts(log, job_files.stamp_of(log))
+    return _parts(log, job_files.file_stamp(log))
 
 
 @lru_cache(maxsize=KEPT_LOGS)
@@ -68,7 +68,7 @@ def _parts(log: Path, stamp: tuple[int, int]) -> JobParts:
 
 def read_whole_job(log: Path) -> WholeJob:
     """Return all executions in a job's event log, not divided by trial."""
-    return _read_whole_job(log, job_files.stamp_of(log))
+    return _read_whole_job(log, job_files.file_stamp(log))
 
 
 @lru_cache(maxsize=KEPT_LOGS)

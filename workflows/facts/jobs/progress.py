@@ -26,7 +26,7 @@ def read_reports(path: Path, metric: str) -> dict[int, float]:
 
 def last_report(path: Path, metric: str) -> tuple[int, float | None] | None:
     """Return the last reported step and its `metric` (None if not finite); None if no report."""
-    stamp = job_files.stamp_of(path)
+    stamp = job_files.file_stamp(path)
     return _last_report(path, metric, stamp) if stamp[0] else None
 
 

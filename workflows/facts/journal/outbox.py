@@ -21,7 +21,7 @@ from typing import Literal
 from pydantic import TypeAdapter
 
 from trialfleet.errors import TrialfleetError
-from trialfleet.files import locked
+from trialfleet.files import lock_file
 from trialfleet.workflows.facts.journal.event import Event
 from trialfleet.workflows.formatting import local_time
 from trialfleet.workflows.sqlite_file import open_database
@@ -172,7 +172,7 @@ class Outbox:
 
     def hold_lock(self, *, wait: bool) -> AbstractContextManager[bool]:
         """Hold the lock for sending during the block; yield whether this process got it."""
-        return locked(self._folder / "lock", wait=wait)
+        return lock_file(self._folder / "lock", wait=wait)
 
     def _open(self) -> AbstractContextManager[sqlite3.Connection]:
         return open_database(self._folder / "outbox.db", "outbox")

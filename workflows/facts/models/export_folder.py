@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from trialfleet.files import (
-    locked,
+    lock_file,
     object_or_empty,
     read_json,
     unless_damaged,
@@ -100,7 +100,7 @@ class ExportFolder:
     def hold_lock(self, *, wait: bool) -> Iterator[bool]:
         """Hold the lock for exports during the block; yield whether this process got it."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with locked(self._lock, wait=wait) as ours:
+        with lock_file(self._lock, wait=wait) as ours:
             yield ours
 
 

@@ -202,4 +202,4 @@ def all_alike(attempts: Sequence[FailedAttempt]) -> bool:
 
 def find_log(trial: TrialFolder) -> str:
     """Return the path of a trial's last standard error; if it is empty, of the job's event log."""
-    return str(trial.err if job_files.size_of(trial.err) else trial.log)
+    return str(trial.err if job_files.file_size(trial.err) else trial.log)

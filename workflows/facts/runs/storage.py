@@ -37,7 +37,7 @@ def trials_reader(folder: RunFolder, study: Study, *, brief: bool = False) -> Re
 
 
 class _OwnFile:
-    """A reader of a run's own database; all but `some` raise OptimizerError if it was emptied."""
+    """A reader of a run's own database; if it was emptied, `read_all` raises OptimizerError."""
 
     def __init__(self, folder: RunFolder, *, brief: bool) -> None:
         self._folder = folder
@@ -47,12 +47,12 @@ class _OwnFile:
         check_not_emptied(self._folder)
         return self._read(study)
 
-    def all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
+    def read_all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
         check_not_emptied(self._folder)
-        return self._read.all(studies)
+        return self._read.read_all(studies)
 
-    def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        return self._read.some(numbers)
+    def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
+        return self._read.read_numbers(numbers)
 
 
 def check_not_emptied(folder: RunFolder) -> None:
@@ -83,9 +83,9 @@ def study_name(study: Study, run: str, region: str) -> str:
 
 def get_ownership(frozen: FrozenStudy, folder: RunFolder, storage: TrialStorage) -> Ownership:
     """Return what tells whether this machine and folder own a run's Optuna studies."""
-    from trialfleet.optimizer.ownership import Ownership, here
+    from trialfleet.optimizer.ownership import Ownership, this_owner
 
-    return Ownership(storage, run_name(frozen.study, frozen.run), here(folder.root))
+    return Ownership(storage, run_name(frozen.study, frozen.run), this_owner(folder.root))
 
 
 def other_owner_error(frozen: FrozenStudy, folder: RunFolder, owner: Owner) -> str:
@@ -106,7 +106,7 @@ def check_ours(frozen: FrozenStudy, folder: RunFolder) -> None:
         check_not_emptied(folder)
         return  # the file is the run's own; the service checks before it writes
     with _open_storage(frozen, folder) as storage:
-        if owner := get_ownership(frozen, folder, storage).other():
+        if owner := get_ownership(frozen, folder, storage).other_owner():
             raise InputError(other_owner_error(frozen, folder, owner))
 
 

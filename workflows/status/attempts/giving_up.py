@@ -60,7 +60,7 @@ def reason_to_abandon(regions: Regions) -> str | None:
 
 
 def _fares_better(place: TrialFolder, job: Job, seconds: float) -> bool:
-    if job_files.size_of(place.result):
+    if job_files.file_size(place.result):
         return True
     return is_executing(place) and time.time() - (job.started or 0.0) > seconds
 

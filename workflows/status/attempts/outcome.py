@@ -78,7 +78,9 @@ def early_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
 def read_stop(folder: TrialFolder) -> dict[str, Any] | None:
     """Return the order to stop a trial early; None if there is no valid one."""
     try:
-        order = job_files.parsed(job_files.read_bytes(folder.stop, job_files.MOST_ORDER) or b"null")
+        order = job_files.parse_json(
+            job_files.read_bytes(folder.stop, job_files.MOST_ORDER) or b"null"
+        )
     except (OSError, ValueError):
         return None
     usable = isinstance(order, dict) and is_finite(order.get("predicted"))
@@ -128,7 +130,7 @@ def load_result(path: Path) -> dict[str, Any]:
         raise ValueError("exited without writing result.json")
     shown = text[:80].decode(errors="replace")
     try:
-        result = job_files.parsed(text)
+        result = job_files.parse_json(text)
     except ValueError as error:
         raise ValueError(f"result.json is not JSON ({error}): {shown}") from error
     usable = isinstance(result, dict) and isinstance(result.get("metrics", {}), dict)

@@ -176,4 +176,4 @@ def _sibling_runs(run: BilledRun, since: datetime) -> Iterator[BilledRun]:
 
 
 def _last_event(folder: RunFolder) -> float:
-    return max(job_files.stamp_of(dag.nodes_log)[1] for dag in folder.all_dags()) / 1e9
+    return max(job_files.file_stamp(dag.nodes_log)[1] for dag in folder.all_dags()) / 1e9

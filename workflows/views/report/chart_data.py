@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from trialfleet.objective import best
-from trialfleet.optimizer.downsampling import thinned
+from trialfleet.optimizer.downsampling import downsample
 from trialfleet.workflows.cleaning import is_finite
 from trialfleet.workflows.formatting import (
     BETTER,
@@ -311,7 +311,7 @@ def _jobs(trials: Sequence[Trial]) -> dict[str, list[Any]]:
 
 def _curves(trials: Sequence[Trial], points: int) -> dict[int, list[list[Any]]]:
     """Return each trial's steps and values, rounded to thousandths of the range of all values."""
-    curves = {t.trial: thinned(t.curve, points) for t in trials}
+    curves = {t.trial: downsample(t.curve, points) for t in trials}
     values = [value for curve in curves.values() for _, value in curve]
     reach = max(values) - min(values) if values else 0.0
     decimals = 3 - math.floor(math.log10(reach)) if 0 < reach < math.inf else None

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from trialfleet.objective import Direction, ranked
+from trialfleet.objective import Direction, rank
 from trialfleet.optimizer.ped_anova import divergence
 from trialfleet.optimizer.space import Tunable
 from trialfleet.workflows.status.run_trials import Trial
@@ -28,7 +28,7 @@ def parameter_importances(
     parameter without effect got up to 0.9 of the total importance if only three to five trials had
     it. With this rule, it seldom got more than 0.3.
     """
-    complete = ranked(trials, direction, lambda trial: trial.value)
+    complete = rank(trials, direction, lambda trial: trial.value)
     had = Counter(name for trial in complete for name in trial.params if name in parameters)
     if note := _missing_importance_reason(complete, list(had)):
         return (), note

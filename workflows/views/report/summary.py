@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trialfleet.errors import first_of
+from trialfleet.errors import join_names
 from trialfleet.workflows.facts.runs.causes import in_short
 from trialfleet.workflows.formatting import (
     BETTER,
@@ -117,7 +117,7 @@ def _caption(report: Report) -> Text | None:
 
 def _worse_lines(rows: list[RegionReport]) -> list[str]:
     if len(rows) > _IN_FULL:
-        named = first_of([row.name for row in rows], _NAMED)
+        named = join_names([row.name for row in rows], _NAMED)
         where = f"Tuned is worse than default in {len(rows)} regions: {named}"
         return [f"{where}; see the report for advice on each."]
     lines = []

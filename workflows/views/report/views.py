@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median
 
-from trialfleet.errors import first_of
+from trialfleet.errors import join_names
 from trialfleet.workflows import formatting as f
 from trialfleet.workflows.facts.runs.causes import SEE
 from trialfleet.workflows.formatting import usd
@@ -253,7 +253,7 @@ def failure_rows(row: RegionReport) -> list[tuple[str, str, str]]:
 
 
 def _trial_names(trials: Sequence[int]) -> str:
-    names = first_of([str(number) for number in trials], TRIALS_NAMED)
+    names = join_names([str(number) for number in trials], TRIALS_NAMED)
     return f"trial{'s' if len(trials) > 1 else ''} {names}"
 
 

@@ -75,7 +75,7 @@ def read_gain(snapshot: Snapshot, region: RegionStatus) -> Gain:
     - The trials with the best and with the default settings, by the report metric.
     """
     files, champion = snapshot.folder.region(region.slug), snapshot.champions.get(region.slug)
-    words = job_files.stamp_of(files.verdict), job_files.stamp_of(files.best.result)
+    words = job_files.file_stamp(files.verdict), job_files.file_stamp(files.best.result)
     source = region.finished, region.best_trial, champion, words
     return snapshot.kept.get(("gain", region.slug), source, lambda: _find_gain(snapshot, region))
 

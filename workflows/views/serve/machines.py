@@ -58,7 +58,7 @@ def _end_node_bars(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterato
         (files.best, graph.best, "full training"),
         (files.gate, graph.gate, GATE),
     ):
-        stamp = job_files.stamp_of(place.job)
+        stamp = job_files.file_stamp(place.job)
         if any(stamp) and node not in running:
             job = snapshot.kept.get(("job", node), stamp, partial(noted_job, place))
             yield from _stored_bars(at, None, state, job)

@@ -12,7 +12,7 @@ import uvicorn
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from trialfleet.ctrl_c import taken_by
+from trialfleet.ctrl_c import handle_signals
 from trialfleet.errors import InputError
 from trialfleet.infra.pool import connection
 from trialfleet.workflows.views.serve.app import Pages, application
@@ -94,7 +94,7 @@ def answer_requests(app: ASGIApp, socket: Socket, begin: Callable[[], None]) -> 
     def end(*_: object) -> None:
         server.should_exit = True
 
-    with taken_by(end):  # otherwise a signal would skip the cleanup
+    with handle_signals(end):  # otherwise a signal would skip the cleanup
         begin()
         server.run(sockets=[socket])
 

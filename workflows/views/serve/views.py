@@ -107,7 +107,7 @@ def outcomes_without_run(snapshot: Snapshot) -> list[Outcome]:
     day, place = snapshot.frozen.day, snapshot.folder.root
     if day is None:
         return []
-    journal = job_files.stamp_of(DailyFolder(place.parent).journal)
+    journal = job_files.file_stamp(DailyFolder(place.parent).journal)
     return snapshot.kept.get("not in run", journal, lambda: left_out(place, day.date))
 
 

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trialfleet.errors import first_of
+from trialfleet.errors import join_names
 from trialfleet.files import shell_quoted
 from trialfleet.workflows.facts.runs.causes import ENOUGH, SEE, error_kind, first_clauses, in_short
 from trialfleet.workflows.formatting import (
@@ -128,7 +128,7 @@ def _group_notes(
 def _region_names(names: list[str], of: int) -> str:
     if len(names) == 1:
         return names[0]
-    which = "" if len(names) == of else f" ({first_of(names, _SHOWN_NAMES)})"
+    which = "" if len(names) == of else f" ({join_names(names, _SHOWN_NAMES)})"
     return f"{len(names)} of {of} regions{which}"
 
 

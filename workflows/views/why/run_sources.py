@@ -189,7 +189,7 @@ class RunFactsReader:
         if ad is not None:
             is_running = bool(self._queued and ad["TrialfleetNode"] in self._queued.running)
             return TrialState.RUNNING if is_running else TrialState.QUEUED
-        has_result = job_files.size_of(place.result) > 0
+        has_result = job_files.file_size(place.result) > 0
         return TrialState.COMPLETE if has_result and node in graph.end_nodes else None
 
     def _ad(self, node: str) -> Mapping[str, Any] | None:

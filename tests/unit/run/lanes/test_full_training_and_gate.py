@@ -165,6 +165,6 @@ def test_an_agent_that_comes_back_continues_the_full_training(job: Job) -> None:
     job.place("best").saved.write_bytes(b"a checkpoint")
     job.token, job.turn = "t2", 0
     job.say("ask")
-    job.handler.noticed()
+    job.handler.handle_events()
     assert (job.order["name"], job.order["token"]) == ("best", "t2")
     assert job.place("best").saved.read_bytes() == b"a checkpoint"
