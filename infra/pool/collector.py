@@ -9,7 +9,7 @@ from trialfleet.classads import plain_attributes
 from trialfleet.ctrl_c import delay_ctrl_c
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool.connection import connect, use
-from trialfleet.infra.pool.machines import ATTRIBUTES, Machine, machines_of
+from trialfleet.infra.pool.machines import ATTRIBUTES, Machine, parse_machines
 from trialfleet.render import classad_string
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def read_machines(
     constraint: str = "true", jobs: Iterable[Mapping[str, Any]] = ()
 ) -> tuple[Machine, ...]:
     """Return the machines whose slots satisfy a ClassAd constraint; `jobs` tell their trials."""
-    return machines_of((plain_attributes(ad) for ad in slot_ads(constraint, ATTRIBUTES)), jobs)
+    return parse_machines((plain_attributes(ad) for ad in slot_ads(constraint, ATTRIBUTES)), jobs)
 
 
 def machine_named(name: str) -> Machine | None:

@@ -137,7 +137,7 @@ def fleet(random: Random, folder: Path) -> None:
     except TrialfleetError as error:
         assert_clear(str(error), names="fleet.yaml")
         return
-    assert found.called
+    assert found.full_name
     assert Fleet.model_validate(found.model_dump()) == found, "the fleet reads otherwise"
 
 

@@ -386,7 +386,7 @@ def test_a_run_whose_queue_is_lost_continues_from_its_study(
 def test_resume_releases_a_graph_that_a_person_holds(gated: Gated, wait_for: WaitFor) -> None:
     gated.until("trials")
     own = f"{job_queue.run_constraint(gated.folder)} && DAGManJobId =?= undefined"
-    schedd.act("Hold", own, "for a while")
+    schedd.apply_action("Hold", own, "for a while")
     wait_for(lambda: gated.run.status().state is RunState.HELD)
     gated.run.resume()
     gated.go_on()

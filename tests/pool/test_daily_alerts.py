@@ -31,7 +31,7 @@ def _no_sender_is_left(here: Path) -> Iterator[None]:
     """Other tests count the jobs of the same pool."""
     yield
     ours = f'TrialfleetAlerts == "{DailyFolder.for_study("demo").root}"'
-    schedd.act("Remove", ours, "the test is over")
+    schedd.apply_action("Remove", ours, "the test is over")
 
 
 def cli(*words: str) -> str:

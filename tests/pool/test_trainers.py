@@ -21,7 +21,7 @@ from trialfleet.errors import InputError
 from trialfleet.files import read_json
 from trialfleet.infra.pool.collector import slot_ads
 from trialfleet.infra.pool.embedded import Pool
-from trialfleet.infra.pool.machines import machines_of
+from trialfleet.infra.pool.machines import parse_machines
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
@@ -218,7 +218,7 @@ def test_a_regions_data_goes_to_a_node_once(make_run: MakeRun, work: Path) -> No
     assert sent == 1
     ads = [plain_attributes(ad) for ad in slot_ads()]
     assert any(ad.get("IsDataSlot") for ad in ads)  # it keeps the file, claimed and busy
-    (machine,) = machines_of(ad for ad in ads if ad.get("IsDataSlot") or "JobId" not in ad)
+    (machine,) = parse_machines(ad for ad in ads if ad.get("IsDataSlot") or "JobId" not in ad)
     assert machine.jobs == ()
 
 

@@ -201,7 +201,7 @@ def fleet_autoscale(file: Path | None, run: str | None) -> None:
     from trialfleet.workflows.control.scripts.fleet_node import loop
 
     aws, spec = _open_fleet(file)
-    lift(spec.called)
+    lift(spec.full_name)
     loop(aws, spec, run=run or "", progress=say).run()
 
 
@@ -253,8 +253,8 @@ def fleet_down(file: Path | None, now: bool, yes: bool) -> None:
             say(line, err=True)
 
     aws, spec = _open_fleet(file)
-    _confirm_with_runs(spec.called, yes)
-    note_down(spec.called)
+    _confirm_with_runs(spec.full_name, yes)
+    note_down(spec.full_name)
     costs: list[float] = []
     began = datetime.now(UTC) - timedelta(seconds=5)  # AWS's clock may differ
 
@@ -303,12 +303,12 @@ def _confirm_with_runs(name: str, yes: bool) -> None:
 def fleet_reap(aws_regions: tuple[str, ...], dry_run: bool) -> None:
     """Terminate all nodes of this AWS account's fleets whose lease has ended."""
     from trialfleet.infra.fleet.aws.clients import Aws
-    from trialfleet.infra.fleet.lifecycle.reap import expired, reap
+    from trialfleet.infra.fleet.lifecycle.reap import list_expired, reap
     from trialfleet.infra.fleet.spec.fleet import check_regions
 
     regions = check_regions(aws_regions)
     if dry_run:
-        for one in expired(Aws(), regions):
+        for one in list_expired(Aws(), regions):
             say(f"{one.id}  {one.aws_region}  {one.type}  its lease ended {one.expires}")
     else:
         say(f"{len(reap(Aws(), regions, say))} terminated")
@@ -360,9 +360,9 @@ def _manager_options(command: Command) -> Command:
 @click.option("--dry-run", is_flag=True, help="Only show the steps.")
 def manager_install(user: str | None, address: str | None, port: int, dry_run: bool) -> None:
     """Make this Debian or Ubuntu machine the manager of a pool; safe to repeat."""
-    from trialfleet.infra.manager.install import install, settings_for
+    from trialfleet.infra.manager.install import build_settings, install
 
-    install(settings_for(user, address, port), dry_run=dry_run, progress=say)
+    install(build_settings(user, address, port), dry_run=dry_run, progress=say)
     if not dry_run:
         say("next: trialfleet fleet plan")
 
@@ -372,9 +372,9 @@ def manager_install(user: str | None, address: str | None, port: int, dry_run: b
 def manager_config(user: str | None, address: str | None, port: int) -> None:
     """Print the HTCondor configuration of a manager."""
     from trialfleet.infra.manager.config import render
-    from trialfleet.infra.manager.install import settings_for
+    from trialfleet.infra.manager.install import build_settings
 
-    click.echo(render(settings_for(user, address, port)), nl=False)
+    click.echo(render(build_settings(user, address, port)), nl=False)
 
 
 @manager.command("token")

@@ -134,7 +134,7 @@ def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> N
     of a region, such as A.l1.t01 or A.best; an HTCondor job, such as 12.0; or an EC2 instance,
     such as i-0123456789abcdef0. Default: the whole run.
     """
-    from trialfleet.infra.pool.connection import where_tools_work
+    from trialfleet.infra.pool.connection import tools_hint
     from trialfleet.workflows.views.why.explain import explain
 
     answer = explain(subject, run)
@@ -146,7 +146,7 @@ def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> N
     say(first)
     for line in rest:
         is_command = is_tool and line.startswith("next: ")
-        say(f"{line}{where_tools_work() if is_command else ''}")
+        say(f"{line}{tools_hint() if is_command else ''}")
     if verbose:
         for line in answer.evidence:
             say(f"  {line}")

@@ -124,7 +124,7 @@ def plan(
     as_json: bool,
 ) -> None:
     """Write the folder of a run of STUDY and show what it will do."""
-    from trialfleet.infra.pool.connection import where_tools_work
+    from trialfleet.infra.pool.connection import tools_hint
     from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 
     checks = checks or check_region is not None
@@ -145,7 +145,7 @@ def plan(
         say(f"next: lower the resources and plan again; or trialfleet submit {here} --anyway")
     else:
         say(f"next: trialfleet submit {here}")
-        say(f"  or by hand: condor_submit_dag {here}/study.dag{where_tools_work()}")
+        say(f"  or by hand: condor_submit_dag {here}/study.dag{tools_hint()}")
     _mention_other_plans(planned)
 
 

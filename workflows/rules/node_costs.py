@@ -46,7 +46,7 @@ def add_node_costs(
 def _node(name: str, life: Lifetime, jobs: Sequence[Item], now: datetime) -> list[Item]:
     if life.price is None:
         return list(jobs)
-    until = life.until(now)
+    until = life.end_time(now)
     total = life.cost(until)
     used = sum(job.usd or 0.0 for job in jobs)
     part = min(1.0, total / used) if used else 1.0

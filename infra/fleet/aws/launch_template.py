@@ -35,7 +35,7 @@ class Template:
     version: str
 
 
-def kind_of(fleet: Fleet, architecture: str, *, efa: bool) -> str:
+def name_suffix(fleet: Fleet, architecture: str, *, efa: bool) -> str:
     """Return the suffix of a launch template's name; `efa` is for an Elastic Fabric Adapter."""
     return architecture + (EFA if fleet.efa and efa else "")
 
@@ -57,7 +57,9 @@ def definition(
     wanted: dict[str, Any] = {
         "ImageId": image.id,
         "IamInstanceProfile": {"Name": profile},
-        **({"NetworkInterfaces": [_adapter(group)]} if efa else {"SecurityGroupIds": [group]}),
+        **(
+            {"NetworkInterfaces": [_efa_interface(group)]} if efa else {"SecurityGroupIds": [group]}
+        ),
         "UserData": base64.b64encode(user_data.encode()).decode(),
         "InstanceInitiatedShutdownBehavior": "terminate",
         "MetadataOptions": {
@@ -74,7 +76,7 @@ def definition(
     return wanted
 
 
-def _adapter(group: str) -> dict[str, Any]:
+def _efa_interface(group: str) -> dict[str, Any]:
     return {
         "DeviceIndex": 0,
         "InterfaceType": "efa",
@@ -87,7 +89,7 @@ def ensure(
     aws: Aws, fleet: Fleet, aws_region: str, kind: str, wanted: Mapping[str, Any]
 ) -> Template:
     """Create the launch template, or a new version if its newest one differs from `wanted`."""
-    name = f"{names.resource_name(fleet.called)}-{kind}"
+    name = f"{names.resource_name(fleet.full_name)}-{kind}"
     content: Any = {"VersionDescription": digest(wanted), "LaunchTemplateData": dict(wanted)}
     with asking(f"the launch template {name} in {aws_region}"):
         ec2 = aws.ec2(aws_region)

@@ -31,7 +31,7 @@ def last_messages(aws: Aws, fleet: Fleet, instances: Iterable[Instance]) -> dict
     if not wanted:
         return {}
     try:
-        place = bucket.name_of(fleet, aws.account(fleet.home))
+        place = bucket.fleet_bucket(fleet, aws.account(fleet.home))
     except FleetError:
         place = ""
     aws.s3(fleet.home)  # boto3 can't make clients in several threads at once
@@ -43,7 +43,7 @@ def last_messages(aws: Aws, fleet: Fleet, instances: Iterable[Instance]) -> dict
 
 
 def _log(aws: Aws, fleet: Fleet, place: str, instance: Instance) -> str:
-    key = names.log_key(fleet.called, instance.id)
+    key = names.log_key(fleet.full_name, instance.id)
     try:
         text = aws.s3(fleet.home).get_object(Bucket=place, Key=key)["Body"].read()
     except (ClientError, BotoCoreError):

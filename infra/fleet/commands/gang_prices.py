@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from trialfleet.errors import InputError
 from trialfleet.infra.fleet.scaling.packing import never_begins
-from trialfleet.infra.fleet.scaling.saved_state import room_of
+from trialfleet.infra.fleet.scaling.saved_state import node_room
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate
-from trialfleet.infra.fleet.spec.price_cap import nodes_within
+from trialfleet.infra.fleet.spec.price_cap import affordable_nodes
 from trialfleet.infra.pool.machines import Room
 
 
@@ -51,13 +51,13 @@ def gang_price(fleet: Fleet, gang: GangNeed, candidates: Sequence[Candidate]) ->
 
     InputError if the fleet's limits allow too few nodes for the gang to begin.
     """
-    slots = [room_of(one.type, fleet.shares).holds(gang.need) for one in candidates]
+    slots = [node_room(one.type, fleet.shares).count_fitting(gang.need) for one in candidates]
     if why := never_begins(gang.min, fleet.nodes.max, max(slots)):
         raise InputError(why)
     cap = fleet.price_cap.hour
     pairs = [(held, one) for held, one in zip(slots, candidates, strict=True) if held]
     cheapest = min(-(-gang.min // held) * one.price for held, one in pairs)
-    if nodes_within(cap, 0.0, cheapest) < 1:
+    if affordable_nodes(cap, 0.0, cheapest) < 1:
         raise InputError(
             f"a gang begins with {gang.min} jobs (`resources.nodes.min`), whose nodes cost at "
             f"least {cheapest:.2f} USD per hour, more than `price_cap.hour`, which is {cap:g}: "

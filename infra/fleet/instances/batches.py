@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from botocore.exceptions import ClientError
 
 from trialfleet.errors import FleetError, join_names
-from trialfleet.infra.fleet.aws.clients import DENIED, Aws, asking, code_of
+from trialfleet.infra.fleet.aws.clients import DENIED, Aws, asking, error_code
 from trialfleet.infra.fleet.spec.machines import Instance
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _refusals(call: Call, ec2: EC2Client, ids: list[str], doing: str) -> Iterato
             call(ec2, ids)
     except FleetError as refusal:
         error = refusal.__cause__
-        code = code_of(error) if isinstance(error, ClientError) else ""
+        code = error_code(error) if isinstance(error, ClientError) else ""
         if len(ids) > 1 and code and code not in OF_THE_CALL:
             half = len(ids) // 2
             yield from _refusals(call, ec2, ids[:half], doing)

@@ -53,10 +53,10 @@ def down(
         return all(instance.state == "terminated" for instance in found)
 
     progress("waiting for the instances to be gone")
-    if not retries.until(gone, TERMINATION):
+    if not retries.wait_for(gone, TERMINATION):
         progress("instances are still shutting down")
     failures = _delete(aws, fleet, keep, progress)
-    return [*failures, *(f"left: {resource}" for resource in inventory.everything(aws, fleet))]
+    return [*failures, *(f"left: {resource}" for resource in inventory.list_resources(aws, fleet))]
 
 
 def terminate(aws: Aws, instances: Iterable[Instance]) -> None:

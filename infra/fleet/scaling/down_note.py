@@ -56,7 +56,7 @@ def reason_no_nodes(fleet: str) -> str:
 
 
 @contextmanager
-def step_of(lock: Path) -> Iterator[None]:
+def hold_step_lock(lock: Path) -> Iterator[None]:
     """Hold `lock`, for which `note_down` waits; if it can't be made, run the block without it."""
     with ExitStack() as stack:
         with suppress(OSError):

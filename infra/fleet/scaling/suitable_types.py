@@ -8,7 +8,7 @@ from trialfleet.errors import join_names
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import instance_types
 from trialfleet.infra.fleet.scaling.packing import never_begins
-from trialfleet.infra.fleet.scaling.saved_state import room_of
+from trialfleet.infra.fleet.scaling.saved_state import node_room
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.pool.machines import Room
 
@@ -31,13 +31,13 @@ class SuitableTypes:
         return [
             name
             for name, room in sorted(self.rooms.items())
-            if self.nodes * room.holds(self.need) >= self.least
+            if self.nodes * room.count_fitting(self.need) >= self.least
         ]
 
     def __str__(self) -> str:
         if found := self.types:
             return f"nodes of the study's fleet can hold one: {join_names(found, 4)}"
-        slots = max(room.holds(self.need) for room in self.rooms.values())
+        slots = max(room.count_fitting(self.need) for room in self.rooms.values())
         if slots and (why := never_begins(self.least, self.nodes, slots)):
             return why
         name, room = max(self.rooms.items(), key=lambda item: item[1])
@@ -50,7 +50,7 @@ class SuitableTypes:
 def suitable_types(aws: Aws, fleet: Fleet, need: Room, least: int = 1) -> SuitableTypes | None:
     """Return which of a fleet's types can hold a job; None if AWS knows none of its types."""
     kinds = [k for region in fleet.aws_regions for k in instance_types.resolve(aws, fleet, region)]
-    rooms = {kind.name: room_of(kind, fleet.shares) for kind in kinds}
+    rooms = {kind.name: node_room(kind, fleet.shares) for kind in kinds}
     if not rooms:
         return None
     return SuitableTypes(need=need, rooms=rooms, least=least, nodes=fleet.nodes.max)

@@ -121,7 +121,7 @@ class Nodes(Section):
     max: int = Field(4, ge=1, le=1_000, description="Maximum number of nodes.")
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _check_order(self) -> Self:
         if self.min > self.max:
             refuse("Nodes", [(("min",), f"must be at most max, which is {self.max}", self.min)])
         return self
@@ -258,7 +258,7 @@ class Fleet(Section):
         return self.aws_regions[0]
 
     @property
-    def called(self) -> str:
+    def full_name(self) -> str:
         """The fleet's name; the fleet of a study is named like the study by default."""
         assert self.name is not None, "the fleet was not given a name"
         return self.name

@@ -14,7 +14,7 @@ from trialfleet.infra.fleet.pool.demand import AS_TEXT
 from trialfleet.infra.fleet.scaling.limits import Limits
 from trialfleet.infra.fleet.scaling.scaling_decision import Node
 from trialfleet.infra.fleet.spec.machines import Instance
-from trialfleet.infra.pool.machines import Machine, Room, machines_of
+from trialfleet.infra.pool.machines import Machine, Room, parse_machines
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 ROOM = Room(gpus=1, cpus=4, memory_mb=15_000)
@@ -83,7 +83,7 @@ def job_ad(job: str = "7.0", **changes: Any) -> dict[str, Any]:
 
 @cache
 def _usual_node() -> Machine:
-    (node,) = machines_of([slot_ad()])
+    (node,) = parse_machines([slot_ad()])
     return node
 
 

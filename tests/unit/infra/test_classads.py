@@ -9,7 +9,7 @@ import classad2
 import pytest
 
 from trialfleet.classads import from_json, plain_attributes, text, value
-from trialfleet.infra.pool.machines import machines_of
+from trialfleet.infra.pool.machines import parse_machines
 from trialfleet.nodes.agent import condor
 from trialfleet.nodes.probe import privileged_readings
 from trialfleet.workflows.facts.dagman import pool_slots
@@ -82,7 +82,7 @@ def test_a_slot_that_does_not_say_what_it_has_holds_no_job() -> None:
 def test_why_repeats_no_word_that_a_machine_did_not_say(
     says: dict[str, Any], word: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (machine,) = machines_of([plain_attributes(ad(Name="slot1@vm", TotalSlotGPUs=1, **says))])
+    (machine,) = parse_machines([plain_attributes(ad(Name="slot1@vm", TotalSlotGPUs=1, **says))])
     monkeypatch.setattr(slots, "machine_named", lambda _: machine)
     assert slots.word_of_machine("vm") == word
 

@@ -272,7 +272,7 @@ def test_jobs_of_a_gang_that_an_earlier_release_began_are_removed(
 ) -> None:
     """They wait for a keeper with the older protocol; their node's retry begins again."""
     acts: list[tuple[str, str, str]] = []
-    monkeypatch.setattr(schedd, "act", lambda *words: acts.append(words))
+    monkeypatch.setattr(schedd, "apply_action", lambda *words: acts.append(words))
     ads = [
         {"ClusterId": 5, "ProcId": number, "Iwd": str(place.root), "JobStatus": 2}
         | {"TrialfleetNode": "trial", "TrialfleetGangMin": 1, "TrialfleetGangMax": 2}

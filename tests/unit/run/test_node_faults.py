@@ -10,7 +10,7 @@ from tests.conftest import MakeRun
 from tests.unit.scripts import Scripts
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import collector
-from trialfleet.infra.pool.machines import Machine, machines_of
+from trialfleet.infra.pool.machines import Machine, parse_machines
 from trialfleet.workflows.facts.run_folder.graph import EXITS, NODE_FAULTS
 from trialfleet.workflows.status.attempts import node_faults
 from trialfleet.workflows.status.attempts.node_faults import (
@@ -107,8 +107,8 @@ def test_a_machine_without_a_gpu_is_not_to_blame_for_having_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     says = {"TrialfleetInstance": "i-1", "TrialfleetGpuHealthy": False}
-    (cpus,) = machines_of([{"Name": "slot1@vm", **says}])
-    (gpus,) = machines_of([{"Name": "slot1@vm", "TotalSlotGPUs": 1, **says}])
+    (cpus,) = parse_machines([{"Name": "slot1@vm", **says}])
+    (gpus,) = parse_machines([{"Name": "slot1@vm", "TotalSlotGPUs": 1, **says}])
     monkeypatch.setattr(node_faults, "machine_named", {"cpus": cpus, "gpus": gpus}.get)
     assert [node_faults.is_reported_broken(name) for name in ("cpus", "gpus", "gone")] == [
         False,
@@ -124,7 +124,7 @@ def two_machines(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
     def named(machine: str) -> Machine:
         note = "3 jobs failed here within 60 s: 7.0 exit code 1" if machine in broken else ""
-        return machines_of([{"Name": f"slot1@{machine}", "TrialfleetNote": note}])[0]
+        return parse_machines([{"Name": f"slot1@{machine}", "TrialfleetNote": note}])[0]
 
     monkeypatch.setattr(node_faults, "machines", lambda _: {"eater", "other"})
     monkeypatch.setattr(node_faults, "machine_named", named)

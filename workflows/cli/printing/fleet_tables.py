@@ -169,14 +169,13 @@ def status_view(status: FleetStatus) -> RenderableType:
     if status.nodes:
         parts.append(_nodes_table(status.nodes))
     if status.demand is not None:
-        parts.append(
-            Text(f"trials: {status.demand.running} running, {status.demand.waiting} waiting")
-        )
+        running, waiting = status.demand.running_trials, status.demand.waiting_trials
+        parts.append(Text(f"trials: {running} running, {waiting} waiting"))
     parts += [Text(notice, "yellow") for notice in status.notices]
     parts += [
-        Text.assemble((f"{node.instance.id}: ", "yellow"), node.why)
+        Text.assemble((f"{node.instance.id}: ", "yellow"), node.reason)
         for node in status.nodes
-        if node.why
+        if node.reason
     ]
     return Group(*parts)
 
@@ -184,9 +183,9 @@ def status_view(status: FleetStatus) -> RenderableType:
 def status_line(status: FleetStatus) -> str:
     """Return a line with the number of nodes by stage, and a line for each node with a `why`."""
     waits = [
-        f"{node.instance.id}: {node.why.split(';')[-1].strip()}"
+        f"{node.instance.id}: {node.reason.split(';')[-1].strip()}"
         for node in status.nodes
-        if node.why
+        if node.reason
     ]
     return "\n  ".join([_counts(status), *waits])
 

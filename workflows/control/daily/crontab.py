@@ -43,7 +43,7 @@ def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str
         text=identity,
     )
     job = job_queue.submit_job(description)  # briefly two jobs; a day starts only once
-    schedd.act(
+    schedd.apply_action(
         "Remove",
         f"{_job_constraint(folder)} && ClusterId != {int(float(job))}",
         "another took over",
@@ -53,7 +53,7 @@ def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str
 
 def remove_job(folder: DailyFolder) -> bool:
     """Remove the job that starts the days; return whether one existed. A running day continues."""
-    return schedd.act("Remove", _job_constraint(folder), "trialfleet daily remove") > 0
+    return schedd.apply_action("Remove", _job_constraint(folder), "trialfleet daily remove") > 0
 
 
 def job_there(folder: DailyFolder) -> str | None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.files import object_or_empty, sync
-from trialfleet.infra.fleet.aws.clients import DENIED, code_of, permission
+from trialfleet.infra.fleet.aws.clients import DENIED, error_code, permission
 from trialfleet.workflows.checksums import compute_sha256
 from trialfleet.workflows.control.export.published import OLDEST, ExportError, LocalModel, Published
 from trialfleet.workflows.control.models.retention import models_to_keep, models_to_remove
@@ -242,7 +242,7 @@ class S3Mirror:
             try:
                 answer = self._client.get_object(Bucket=self._bucket, Key=key)
             except ClientError as error:
-                if code_of(error) in _ABSENT:
+                if error_code(error) in _ABSENT:
                     return None, ""
                 raise
             return answer["Body"].read(), answer["ETag"]
@@ -255,7 +255,7 @@ class S3Mirror:
             try:
                 self._client.put_object(Bucket=self._bucket, Key=key, Body=content, **condition)  # type: ignore[arg-type]
             except ClientError as error:
-                if condition and code_of(error) in _TAKEN | _ABSENT:  # absent: just removed
+                if condition and error_code(error) in _TAKEN | _ABSENT:  # absent: just removed
                     return False
                 raise
             return True
@@ -269,9 +269,9 @@ class S3Mirror:
         except ClientError as error:
             reason = error.response.get("Error", {}).get("Message", "")
             denied = f"the permission {permission(error)} is denied: "
-            kind = denied if code_of(error) in DENIED else f"{code_of(error)}: "
+            kind = denied if error_code(error) in DENIED else f"{error_code(error)}: "
             text = f"{self.title}: {what}: {kind}{_shorten(reason)}"
-            raise ExportError(text, is_of_all=code_of(error) not in _OF_ONE) from error
+            raise ExportError(text, is_of_all=error_code(error) not in _OF_ONE) from error
         except NoCredentialsError as error:
             raise ExportError(f"{self.title}: {_NO_KEYS}", is_of_all=True) from error
         except BotoCoreError as error:

@@ -26,7 +26,7 @@ from trialfleet.classads import GONE
 from trialfleet.errors import PoolError
 from trialfleet.files import open_lock, unless_damaged
 from trialfleet.infra.pool import schedd
-from trialfleet.infra.pool.connection import keep_for
+from trialfleet.infra.pool.connection import cache_connection
 from trialfleet.nodes.gang.member import Member, name_of, parsed
 from trialfleet.updates import Updates
 from trialfleet.workflows.control.gang.speaker import Speaker
@@ -195,7 +195,7 @@ def _read_member(place: TrialFolder, proc: int) -> Member | None:
 
 def _remove(cluster: int, procs: Iterable[int], why: str) -> None:
     own = " || ".join(f"ProcId == {proc}" for proc in sorted(procs))
-    schedd.act("Remove", f"ClusterId == {cluster} && ({own})", why)
+    schedd.apply_action("Remove", f"ClusterId == {cluster} && ({own})", why)
 
 
 def _open_keeper(folder: RunFolder) -> Keeper:
@@ -213,7 +213,7 @@ def keep(folder: RunFolder) -> None:
     updates = Updates()
     with open_lock(folder.gang_lock) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        keep_for(POOL_SECONDS)
+        cache_connection(POOL_SECONDS)
         keeper = _open_keeper(folder)
         log.info("manages the gangs of %s", folder.root)
         while True:

@@ -176,14 +176,14 @@ class RunEvents:
         from trialfleet.infra.fleet.pool.demand import fleet_machines
 
         try:
-            found = fleet_machines(fleet.called)
+            found = fleet_machines(fleet.full_name)
         except TrialfleetError:  # HTCondor is unreachable, which is another event
             return []
         return [
             self._build_event(
                 "sick-gpu",
                 f"{node.instance} ({node.gpu or 'no GPU'}) takes no jobs: {node.reason}",
-                f"It costs money until it ends: trialfleet fleet status {fleet.called}",
+                f"It costs money until it ends: trialfleet fleet status {fleet.full_name}",
                 same=node.instance,
                 data={"instance": node.instance, "gpu": node.gpu, "reason": node.reason},
             )

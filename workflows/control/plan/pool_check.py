@@ -107,10 +107,10 @@ def check_pool(folder: RunFolder) -> PoolCheck:
 def _suitable_types(study: Study, job: ClassAd) -> SuitableTypes | None:
     from trialfleet.infra.fleet.aws.clients import Aws
     from trialfleet.infra.fleet.scaling.suitable_types import suitable_types
-    from trialfleet.infra.pool.machines import room
+    from trialfleet.infra.pool.machines import parse_room
 
     assert study.fleet is not None, "who scales has a fleet"
-    need = room(plain_attributes(job), "Request{}")
+    need = parse_room(plain_attributes(job), "Request{}")
     gangs = [size.min for size in list_gangs(study.resources, study.regions)]
     return suitable_types(Aws(), study.fleet, need, max(gangs, default=1))
 

@@ -57,13 +57,13 @@ def run_job(
 def _submit_job(folder: RunFolder, place: TrialFolder, node: str) -> Iterator[None]:
     own = f'{job_queue.run_constraint(folder)} && TrialfleetNode == "{node}"'
     over = "trialfleet's check is over"
-    schedd.act("Remove", own, over)  # left by a killed check
+    schedd.apply_action("Remove", own, over)  # left by a killed check
     try:
         _submit(place)
         yield
     finally:
         with suppress(PoolError):
-            schedd.act("Remove", own, over)
+            schedd.apply_action("Remove", own, over)
 
 
 def _submit(place: TrialFolder) -> None:

@@ -184,7 +184,7 @@ class Run:
     def _ask_for_fleet(self) -> None:
         """Allow the run's autoscaler to start nodes again, if the fleet was taken down before."""
         if fleet := self.study.fleet:
-            down_note.lift(fleet.called)
+            down_note.lift(fleet.full_name)
 
     def _resume(self) -> str:
         check_ours(load_frozen(self._files.study), self._files)

@@ -146,7 +146,7 @@ def one_idle(folder: RunFolder, node: str | None = None) -> Any:
 
 def one_job(constraint: str) -> Any:
     """Return the full ClassAd of a job that satisfies `constraint`; None if no job does."""
-    with schedd.reach() as reached:
+    with schedd.connect_schedd() as reached:
         return next(iter(reached.query(constraint=constraint, limit=1)), None)
 
 
@@ -161,14 +161,14 @@ def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
     """Return the folders of the runs in the queue of `environment`'s pool; empty if unreachable."""
     dags = f"JobUniverse == {Universe.SCHEDULER} && TrialfleetFolder =!= undefined"
     tool = ["condor_q", "-allusers", "-json", "-attributes", "TrialfleetFolder", "-constraint"]
-    ads = pool_status.ads_of([*tool, f"{dags} && DAGManJobId =?= undefined"], environment)
+    ads = pool_status.read_ads([*tool, f"{dags} && DAGManJobId =?= undefined"], environment)
     return sorted({Path(ad["TrialfleetFolder"]) for ad in ads or ()})
 
 
 def submit(files: DagFiles) -> str:
     """Submit a DAG, except nodes that its rescue DAG has as done; return its DAGMan's job id."""
     options = {"UpdateSubmit": True, "AutoRescue": 1, "BatchName": files.dag.parent.name}
-    with schedd.reach(f"HTCondor refused {str(files.dag)!r}") as reached:
+    with schedd.connect_schedd(f"HTCondor refused {str(files.dag)!r}") as reached:
         import htcondor2
 
         with _discard_output():
@@ -179,7 +179,7 @@ def submit(files: DagFiles) -> str:
 
 def submit_job(description: str) -> str:
     """Submit the job that `description`, the text of a submit file, describes; return its id."""
-    with schedd.reach("HTCondor refused a job") as reached:
+    with schedd.connect_schedd("HTCondor refused a job") as reached:
         import htcondor2
 
         return f"{reached.submit(htcondor2.Submit(description)).cluster()}.0"

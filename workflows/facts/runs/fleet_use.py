@@ -32,5 +32,5 @@ def find_fleet_runs(fleet: str) -> list[Path]:
 def _names(place: Path, fleet: str) -> bool:
     with suppress(TrialfleetError, OSError):
         own = load_frozen(RunFolder(place).study).study.fleet
-        return own is not None and own.called == fleet
+        return own is not None and own.full_name == fleet
     return False

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from trialfleet.files import read_record, write_json
 from trialfleet.infra.fleet.scaling.last_report import (
     kept_lifetimes,
-    lines_in,
+    parse_lifetimes,
     read_report,
     run_report,
 )
@@ -85,12 +85,12 @@ def read_spending(
     EC2 nodes of the last report are charged until `now`, unless `fleet down` ended them before or
     their leases have expired, when they end by themselves.
     """
-    report = run_report(folder.fleet_state, fleet.called, run) if fleet else None
+    report = run_report(folder.fleet_state, fleet.full_name, run) if fleet else None
     if fleet is None or report is None or report["run"] != run:  # a report on all trials
         return None
     step: dict[str, Any] = report.get("step") or {}
-    now, kept = now or datetime.now(UTC), kept_lifetimes(fleet.called)
-    nodes = {k: kept.get(k, life) for k, life in lines_in(step.get("instances")).items()}
+    now, kept = now or datetime.now(UTC), kept_lifetimes(fleet.full_name)
+    nodes = {k: kept.get(k, life) for k, life in parse_lifetimes(step.get("instances")).items()}
     spent, cap = _fleet_cost(step, nodes.values(), now), fleet.price_cap.run
     over = report.get("state") == "ended"
     return Spending(
@@ -108,7 +108,7 @@ def _fleet_cost(step: Mapping[str, Any], nodes: Collection[Lifetime], now: datet
     if not nodes:
         return float(step.get("spent", 0.0))
     since = datetime.fromisoformat(step["since"])
-    return sum(life.spent(now, since) for life in nodes)
+    return sum(life.cost_since(now, since) for life in nodes)
 
 
 def _in_words(left: NodesLeft | None) -> str | None:
@@ -135,7 +135,7 @@ def has_autoscaler_ended(folder: RunFolder, seconds: float = AUTOSCALER_SECONDS)
 
 def scaling_notes(folder: RunFolder, run: str, fleet: Fleet) -> tuple[str, ...]:
     """Return the autoscaler's last notes on trials for which it can't start an EC2 node."""
-    report = run_report(folder.fleet_state, fleet.called, run) or {}
+    report = run_report(folder.fleet_state, fleet.full_name, run) or {}
     return tuple(map(str, (report.get("step") or {}).get("notes") or ()))
 
 

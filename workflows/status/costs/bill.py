@@ -159,7 +159,7 @@ def overhead(place: RunFolder, now: datetime) -> CostSum | None:
     others = [
         one
         for one in _sibling_runs(run, since)
-        if one.fleet and one.fleet.called == run.fleet.called
+        if one.fleet and one.fleet.full_name == run.fleet.full_name
     ]
     found = bill([run, *others], nodes, now).items
     return add([item for item in found if (item.study, item.run) == run.name])

@@ -9,7 +9,7 @@ from pathlib import Path
 from trialfleet.infra.fleet.scaling.last_report import (
     default_report,
     kept_lifetimes,
-    lines_in,
+    parse_lifetimes,
     read_report,
 )
 from trialfleet.infra.fleet.scaling.lifetimes import Lifetime
@@ -23,10 +23,10 @@ def reported_lifetimes(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifet
     down`, which take precedence.
     """
     found: dict[str, Lifetime] = {}
-    for report in (*reports, default_report(fleet.called)):
+    for report in (*reports, default_report(fleet.full_name)):
         step = (read_report(report) or {}).get("step")
-        found |= lines_in(step.get("instances")) if isinstance(step, dict) else {}
-    return found | kept_lifetimes(fleet.called)
+        found |= parse_lifetimes(step.get("instances")) if isinstance(step, dict) else {}
+    return found | kept_lifetimes(fleet.full_name)
 
 
 def recorded_lifetimes(fleet: Fleet, now: datetime | None) -> dict[str, Lifetime]:

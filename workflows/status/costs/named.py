@@ -90,9 +90,9 @@ def read_costs(names: Sequence[str] = (), now: datetime | None = None) -> Bill:
     name doesn't exist.
     """
     chosen = [BilledRun.open(place) for place in _places(names)] if names else _all_here()
-    fleets = {run.fleet.called: run.fleet for run in chosen if run.fleet}
+    fleets = {run.fleet.full_name: run.fleet for run in chosen if run.fleet}
     # other runs on their nodes have a share of these nodes' idle time
-    others = [run for run in _all_here() if run.fleet and run.fleet.called in fleets]
+    others = [run for run in _all_here() if run.fleet and run.fleet.full_name in fleets]
     runs = {run.folder.root: run for run in [*others, *chosen]} if fleets else {}
     runs |= {run.folder.root: run for run in chosen}
     lifetimes, notices = _lifetimes(runs.values(), fleets.values(), now)
@@ -150,7 +150,7 @@ def _lifetimes(
             found |= recorded_lifetimes(fleet, now)
         except TrialfleetError as error:
             notices.append(
-                f"the nodes of the fleet {fleet.called} come only from its autoscaler's reports "
+                f"the nodes of the fleet {fleet.full_name} come only from its autoscaler's reports "
                 f"here: {error}"
             )
     return found, notices

@@ -53,7 +53,7 @@ def serve(
     token = read_token(token_file) if token_file else None
     if token is None and not is_loopback(host):
         token = new_token()
-    connection.keep_for(_POOL_SECONDS)
+    connection.cache_connection(_POOL_SECONDS)
     runs = Runs(named)
     with ExitStack() as held:
         routes: tuple[Route, ...] = ()

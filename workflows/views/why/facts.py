@@ -248,7 +248,7 @@ class InstanceFacts:
     @property
     def stage_reason(self) -> str:
         """What `fleet status` says about the instance's stage."""
-        return self.node.why if self.node else ""
+        return self.node.reason if self.node else ""
 
     @property
     def state(self) -> str:

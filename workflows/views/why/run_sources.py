@@ -277,7 +277,7 @@ def _read_scaling(files: RunFolder, frozen: FrozenStudy) -> Scaling:
     fleet = frozen.study.fleet
     if fleet is None:
         return Scaling(None, wanted=False)
-    own = run_report(files.fleet_state, fleet.called, frozen.run)
+    own = run_report(files.fleet_state, fleet.full_name, frozen.run)
     return Scaling(own, wanted=autoscale_mode(frozen.study) != "off" or own is not None)
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from trialfleet.errors import InputError, PoolError
 from trialfleet.infra.pool import schedd
-from trialfleet.infra.pool.connection import where_tools_work
+from trialfleet.infra.pool.connection import tools_hint
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
@@ -181,7 +181,7 @@ def _job(word: str, run: str | None) -> Subject:
         return found
     raise InputError(
         f"the job {word} is neither in HTCondor's queue nor in the logs of a run in "
-        f"{str(RUNS.absolute())!r}; to list the queue: condor_q -nobatch{where_tools_work()}"
+        f"{str(RUNS.absolute())!r}; to list the queue: condor_q -nobatch{tools_hint()}"
     )
 
 
