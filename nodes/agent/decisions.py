@@ -104,7 +104,7 @@ class Decision:
 
 def decide(memory: Memory, seen: Seen, rules: Rules) -> Decision:
     """Return what to do, from the memory before this step and the observations in it."""
-    after = after_drain_cancelled(noted(memory, seen), seen)
+    after = after_drain_cancelled(update_memory(memory, seen), seen)
     after = replace(after, leaving=stronger_cause(after.leaving, cause(after, seen, rules)))
     leaving = after.leaving
     wanted = leaving is not None and seen.startd is not None and seen.startd.draining is None
@@ -121,7 +121,7 @@ def decide(memory: Memory, seen: Seen, rules: Rules) -> Decision:
     )
 
 
-def noted(memory: Memory, seen: Seen) -> Memory:
+def update_memory(memory: Memory, seen: Seen) -> Memory:
     """Return `memory` with what `seen` shows of the lease's end, the joining and idleness."""
     joined = memory.joined or (seen.startd is not None and seen.in_collector)
     idle_since = memory.idle_since if memory.idle_since is not None else seen.uptime

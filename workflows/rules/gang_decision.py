@@ -15,7 +15,7 @@ from trialfleet.classads import HELD_BY_A_PERSON, JobStatus
 from trialfleet.nodes import CHECKPOINT
 from trialfleet.nodes.gang import member
 from trialfleet.nodes.gang.member import Member
-from trialfleet.nodes.gang.packages import RESULT, Package, package_of
+from trialfleet.nodes.gang.packages import RESULT, Package, parse_package_name
 from trialfleet.workflows.facts.jobs.gang_roster import (
     DONE,
     FORM,
@@ -48,7 +48,7 @@ def decide(
     if roster.state == DONE or roster.code is not None:
         return roster
     agents = agents_by_proc(jobs)
-    packages = [package for name in files if (package := package_of(name))]
+    packages = [package for name in files if (package := parse_package_name(name))]
     if ended := _end_trial(roster, agents, packages):
         return ended
     if roster.state == FORM:
@@ -77,7 +77,11 @@ def jobs_to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float
 
 def unneeded_packages(roster: Roster, files: Collection[str]) -> frozenset[str]:
     """Return the names of packages that aren't needed any more: all after the gang's end."""
-    found = {name: package for name in files if (package := package_of(name.removesuffix(".part")))}
+    found = {
+        name: package
+        for name in files
+        if (package := parse_package_name(name.removesuffix(".part")))
+    }
     if roster.state == DONE:
         return frozenset(found)
     if roster.state == FORM:  # the last generation's checkpoint may still be on its way

@@ -19,8 +19,8 @@ from trialfleet.nodes.tabular.table import (
     Floats,
     Table,
     Task,
-    as_stored,
-    spread_of,
+    to_float32,
+    value_range,
 )
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.study.table_options import NULL_VALUES, TableOptions, is_form
@@ -139,7 +139,7 @@ def describe(table: Table) -> Description:
         numeric=columns.numeric,
         categorical={name: len(words) for name, words in columns.categorical.items()},
         one_class=[
-            part for part, code in _PARTS.items() if not spread_of(values[table.split == code])
+            part for part, code in _PARTS.items() if not value_range(values[table.split == code])
         ],
         missing={
             name: int(count) for name, count in zip(columns.numeric, missing, strict=True) if count
@@ -261,11 +261,11 @@ def _check_parts(split: npt.NDArray[np.int8], goal: _Goal, target: str) -> None:
             f"of the {len(split)} rows with a target, none is for {' or '.join(empty)}; "
             "see table.split"
         )
-    if spread_of(goal.values[split == TRAIN]):
+    if value_range(goal.values[split == TRAIN]):
         return
     first = goal.values[split == TRAIN][0]
     only = f"class, {goal.classes[int(first)]!r}" if goal.classes else f"value, {first:g}"
-    where = "table.split" if spread_of(goal.values) else "the file"
+    where = "table.split" if value_range(goal.values) else "the file"
     raise TableError(f"target: {target!r} has only one {only}, in the training rows; see {where}")
 
 
@@ -347,11 +347,11 @@ def _encode(
         ],
         empty=[name for name in features if rows[name].null_count() == len(rows)],
     )
-    understood = pl.DataFrame([features[name].values for name in columns.needed])
+    understood = pl.DataFrame([features[name].values for name in columns.needed_columns])
     numeric, categorical = encode(understood, columns, numbered)
     return Table(
         columns=columns,
-        numeric=as_stored(numeric, split == TRAIN),
+        numeric=to_float32(numeric, split == TRAIN),
         categorical=categorical,
         target=goal.values,
         split=split,

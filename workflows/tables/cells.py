@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from trialfleet.nodes.tabular.table import WHOLE, category, codes_of
+from trialfleet.nodes.tabular.table import WHOLE, category, category_codes
 from trialfleet.workflows.tables.amounts import DECIMAL_SIGNS, parse_amounts
 from trialfleet.workflows.tables.moments import FEW_TEXTS, moments, parse_moments
 
@@ -248,7 +248,7 @@ def codes(values: pl.Series, vocabulary: Iterable[str]) -> pl.Series:
 
     A missing text counts as the empty text, which a vocabulary may contain.
     """
-    known = codes_of([*vocabulary])
+    known = category_codes([*vocabulary])
     if not known:
         return pl.zeros(len(values), pl.Int32, eager=True)
     return values.fill_null("").replace_strict(known, default=0, return_dtype=pl.Int32)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import polars as pl
 
-from trialfleet.nodes.tabular.table import spread_of
+from trialfleet.nodes.tabular.table import value_range
 from trialfleet.workflows.study.table_options import Role
 from trialfleet.workflows.tables import cells
 
@@ -27,7 +27,7 @@ def reason_unused(values: pl.Series, kind: str, role: Role, trained: pl.Series) 
     except cells.CellError:
         return ""  # another check reports the cell
     learned, others = numbers.filter(trained), numbers.filter(~trained)
-    is_constant = not spread_of(learned.drop_nulls().to_numpy())
+    is_constant = not value_range(learned.drop_nulls().to_numpy())
     return _constant_reason(numbers, learned, is_constant) or _low_variation_reason(learned, others)
 
 
@@ -44,7 +44,7 @@ def _constant_reason(values: pl.Series, learned: pl.Series, is_constant: bool) -
 def _low_variation_reason(learned: pl.Series, others: pl.Series) -> str:
     """Return why training rows vary too little compared with `others`, or ""."""
     present, rest = (each.drop_nulls().to_numpy() for each in (learned, others))
-    spread = spread_of(present)
+    spread = value_range(present)
     width = float(np.subtract(*np.quantile(rest, [0.9, 0.1]))) if len(rest) else 0.0
     if spread < _NARROW * width:
         return f"it varies by {spread:.2g} in the training rows, by {width:.2g} in the others"

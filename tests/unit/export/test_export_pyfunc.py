@@ -136,7 +136,7 @@ def test_mlmodel_names_the_columns_and_its_code_needs_no_trialfleet(
     found = written(models_folder, tmp_path / "beside")
     columns = load_model(trained[task]).columns
     inputs = types_of(found["signature"]["inputs"])
-    assert list(inputs) == columns.needed
+    assert list(inputs) == columns.needed_columns
     assert {name for name in inputs if inputs[name] == "string"} == {"zip", "plan"}
     output = "string" if task == "multiclass" else "double"
     assert types_of(found["signature"]["outputs"]) == {"predicted_y": output}
@@ -264,7 +264,7 @@ def test_mlflow_predicts_what_trialfleet_predicts(
         predicted = predicted_by_mlflow(uri, f"demo.P-{task}", rows)
         assert len(set(here)) > 1
         if task != "multiclass":
-            digits = load_model(trained[task]).digits
+            digits = load_model(trained[task]).significant_digits
             here = [f"{float(value):.{digits}g}" for value in here]
             predicted = [f"{float(value):.{digits}g}" for value in predicted]
         assert predicted == here

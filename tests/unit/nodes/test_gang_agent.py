@@ -22,8 +22,8 @@ from trialfleet import nodes
 from trialfleet.files import write_json
 from trialfleet.nodes import CHECKPOINT
 from trialfleet.nodes.gang.packages import Package
-from trialfleet.nodes.gang.store import LINKS, pointer_of
-from trialfleet.nodes.gang.workers import script_of
+from trialfleet.nodes.gang.store import LINKS, read_pointer
+from trialfleet.nodes.gang.workers import find_script
 from trialfleet.nodes.job import archive
 from trialfleet.nodes.job.channel import Channel
 from trialfleet.nodes.job.chirp import Chirp, ChirpError
@@ -117,10 +117,10 @@ def test_only_a_script_of_this_very_python_is_forked(
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{tmp_path}")
     other = tmp_path / "python9"
     other.symlink_to(sys.executable)  # as an environment's
-    assert script_of([sys.executable, "train.py", "-v"]) == ["train.py", "-v"]
-    assert script_of(["python", "train.py"]) == ["train.py"]
+    assert find_script([sys.executable, "train.py", "-v"]) == ["train.py", "-v"]
+    assert find_script(["python", "train.py"]) == ["train.py"]
     for words in (["python9", "train.py"], ["python", "-m", "x.py"], ["sh", "x.sh"], ["python"]):
-        assert script_of(words) == []
+        assert find_script(words) == []
 
 
 def test_a_process_outside_a_job_gets_no_channel(
@@ -341,7 +341,7 @@ def test_checkpoints_are_sent_by_s3_if_the_study_asks_for_it(
         write_json(gang.place.gang_store, {"prefix": "s3://ours/some/run"})
         for proc in (0, 1):
             gang.start(proc)
-        gang.keep(lambda: gang.trains(2, 1) and any(map(pointer_of, gang.checkpoints())))
+        gang.keep(lambda: gang.trains(2, 1) and any(map(read_pointer, gang.checkpoints())))
         gang.start(2)
         gang.wait_long()
         gang.keep(lambda: gang.trains(3, 2))
@@ -366,7 +366,7 @@ def test_a_checkpoint_that_s3_refuses_goes_by_the_access_point(gang: Gang) -> No
     for proc in (0, 1):
         gang.start(proc)
     gang.keep(lambda: bool(gang.checkpoints()))
-    assert not any(map(pointer_of, gang.checkpoints()))
+    assert not any(map(read_pointer, gang.checkpoints()))
     assert "000001.tar is sent to the access point: S3: " in gang.log(0)
 
 

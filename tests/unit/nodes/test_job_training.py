@@ -132,11 +132,11 @@ from trialfleet.nodes.job.processes import ProcessTree
 processes = ProcessTree()
 program = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE)
 program.stdout.readline()
-assert processes.status_of(program.pid) is None
+assert processes.wait_status(program.pid) is None
 for _ in range(2):
     began = time.monotonic()
     processes.end()
-    print(processes.status_of(program.pid), time.monotonic() - began)
+    print(processes.wait_status(program.pid), time.monotonic() - began)
 """
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from trialfleet.classads import JobStatus
 from trialfleet.nodes.gang import member
-from trialfleet.nodes.gang.member import Member, parsed
+from trialfleet.nodes.gang.member import Member, parse_member
 from trialfleet.workflows.facts.jobs.gang_roster import (
     DONE,
     FORM,
@@ -89,9 +89,9 @@ trains = [job(agent(proc, member.RUNNING)) for proc in range(3)]
 
 def test_a_line_holds_all_of_a_member() -> None:
     own = agent(3, member.FAILED, 5, code=-9, ended=12.5, beat=4)
-    assert parsed(own.as_text()) == own
-    for damaged in ("", "token=a", own.as_text()[:-1] + "x", None):
-        assert parsed(damaged) is None
+    assert parse_member(own.to_text()) == own
+    for damaged in ("", "token=a", own.to_text()[:-1] + "x", None):
+        assert parse_member(damaged) is None
 
 
 def test_plain_data_holds_all_of_a_roster() -> None:

@@ -15,7 +15,7 @@ from tests.conftest import MakeRun
 from tests.job_logs import JobLog
 from trialfleet import Run
 from trialfleet.nodes.gang import member
-from trialfleet.nodes.gang.member import Member, name_of
+from trialfleet.nodes.gang.member import Member, state_file_name
 from trialfleet.nodes.gang.packages import RESULT, Package
 from trialfleet.workflows.control.gang.keeper import Keeper
 from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
@@ -60,7 +60,7 @@ class Gang:
         for _ in range(turns):
             self.agents = [self._step(agent) for agent in self.agents]
             for proc, agent in enumerate(self.agents):
-                (self.place.gang / name_of(proc)).write_text(agent.as_text())
+                (self.place.gang / state_file_name(proc)).write_text(agent.to_text())
             keeper = Keeper(self.folder, seconds={"A": self.seconds})
             keeper._keep(self.cluster, [self._ad(proc) for proc in range(2)])
             if (now := self.roster).state == FORM and now.since > 1:  # it lasts for long already

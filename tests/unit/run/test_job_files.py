@@ -226,10 +226,10 @@ def test_a_sparse_member_or_header_is_refused(tmp_path: Path) -> None:
     for kind in (tarfile.GNUTYPE_SPARSE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGLINK, b"?"):
         header = member("a", kind).tobuf(tarfile.GNU_FORMAT)
         with pytest.raises(DamagedPackageError, match="neither a file nor a folder"):
-            packages.unpack_from(io.BytesIO(header + bytes(1024)), tmp_path)
+            packages.unpack_file(io.BytesIO(header + bytes(1024)), tmp_path)
     long = member("x", tarfile.GNUTYPE_LONGNAME, size=1 << 40).tobuf(tarfile.GNU_FORMAT)
     with pytest.raises(DamagedPackageError, match="too long"):
-        packages.unpack_from(io.BytesIO(long), tmp_path)
+        packages.unpack_file(io.BytesIO(long), tmp_path)
 
 
 def test_an_agents_package_is_unpacked_whole(tmp_path: Path) -> None:

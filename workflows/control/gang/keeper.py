@@ -27,7 +27,7 @@ from trialfleet.errors import PoolError
 from trialfleet.files import open_lock, unless_damaged
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.connection import cache_connection
-from trialfleet.nodes.gang.member import Member, name_of, parsed
+from trialfleet.nodes.gang.member import Member, parse_member, state_file_name
 from trialfleet.updates import Updates
 from trialfleet.workflows.control.gang.speaker import Speaker
 from trialfleet.workflows.control.gang.store import GangStore
@@ -187,9 +187,10 @@ def _write(place: TrialFolder, node: str, roster: Roster) -> None:
 
 
 def _read_member(place: TrialFolder, proc: int) -> Member | None:
-    file = place.gang / name_of(proc)
+    file = place.gang / state_file_name(proc)
     return unless_damaged(
-        lambda: parsed(job_files.read_bytes(file, job_files.MOST_AGENT, place.root).decode()), None
+        lambda: parse_member(job_files.read_bytes(file, job_files.MOST_AGENT, place.root).decode()),
+        None,
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from trialfleet import job_files, nodes
 from trialfleet.nodes.job.agent import EXIT_UNANSWERED
-from trialfleet.nodes.job.words import PATIENCE, REPEAT_SECONDS, Order, spoken
+from trialfleet.nodes.job.words import PATIENCE, REPEAT_SECONDS, Order, build_message
 from trialfleet.workflows.facts.jobs.agent_messages import Said, is_answered, read_order, read_said
 from trialfleet.workflows.facts.jobs.gang_roster import (
     DONE,
@@ -99,7 +99,7 @@ class Speaker:
     def _send(self, jobs: Collection[Job], what: str, turn: int, **more: object) -> None:
         proc = min(agents_by_proc(jobs), default=0)
         who = {"job": f"{self._cluster}.{proc}", "starts": 1, "token": f"{self._cluster:08x}"}
-        words = spoken(**who, turn=turn, say=what, **more)
+        words = build_message(**who, turn=turn, say=what, **more)
         job_files.write(self._place.said, words, within=self._place.node_root)
 
     def _repeat(self) -> None:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trialfleet import job_files
 from trialfleet.files import object_or_empty
 from trialfleet.nodes import CHECKPOINT
-from trialfleet.nodes.gang.packages import Package, package_of
-from trialfleet.nodes.gang.store import LINKS, MOST_OF_POINTER, pointer_in
+from trialfleet.nodes.gang.packages import Package, parse_package_name
+from trialfleet.nodes.gang.store import LINKS, MOST_OF_POINTER, parse_pointer
 from trialfleet.workflows.control.export.published import ExportError
 from trialfleet.workflows.control.export.s3_client import s3_client
 from trialfleet.workflows.facts.jobs.gang_roster import RUN, Roster
@@ -85,7 +85,7 @@ class GangStore:
         there = _read_location(place)
         if there is None or roster.state != RUN:
             return
-        packages = filter(None, map(package_of, files))
+        packages = filter(None, map(parse_package_name, files))
         sent = [p.number for p in packages if p[:2] == (CHECKPOINT, roster.generation)]
         newest, now = max(sent, default=0), self._clock()
         issue = self._issued.get(place.root)
@@ -200,7 +200,7 @@ def _is_pointer(place: TrialFolder, name: str) -> bool:
         text = job_files.read_bytes(place.gang / name, MOST_OF_POINTER, place.root)
     except OSError:
         return False
-    return pointer_in(text) is not None
+    return parse_pointer(text) is not None
 
 
 def _read_location(place: TrialFolder) -> _Location | None:

@@ -116,7 +116,7 @@ def predict_file(
 def _predict_frame(
     model: Model, frame: pl.DataFrame, first_row: int, unknown: UnknownCategories | None = None
 ) -> list[float] | list[str]:
-    needed = frame.select(model.columns.needed)
+    needed = frame.select(model.columns.needed_columns)
     present = cells.without_nulls(needed, model.columns.null_values)
     numbered = range(first_row, first_row + len(frame))
     numeric, categorical = encode(present, model.columns, numbered)
@@ -150,5 +150,5 @@ def _copy(
 
 def _round_predictions(model: Model, values: list[float] | list[str]) -> list[float | str]:
     """Round predictions to the digits that the model's 32-bit numbers have."""
-    digits = model.digits
+    digits = model.significant_digits
     return [float(f"{each:.{digits}g}") if isinstance(each, float) else each for each in values]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from trialfleet import ctrl_c
 from trialfleet.errors import join_names
 from trialfleet.files import shell_quoted, write_json
-from trialfleet.nodes.tabular.settings import GAINS, METRICS, metrics_of
+from trialfleet.nodes.tabular.settings import GAINS, METRICS, metric_names
 from trialfleet.nodes.tabular.table import Table, read_table, save_table
 from trialfleet.spelling import nearest_choice
 from trialfleet.workflows.checksums import FileState, compute_sha256
@@ -199,7 +199,7 @@ def _examine_npz(study: Study, path: Path) -> Table:
 
 def _metric_problems(study: Study, found: Description) -> Iterator[str]:
     kind = found.kind
-    known = metrics_of(kind)
+    known = metric_names(kind)
     slip = found.notes.get(found.target)  # a cell without a number turned a regression into classes
     gate = study.gate
     given = [  # the prefix of two keys, and their values
@@ -210,7 +210,7 @@ def _metric_problems(study: Study, found: Description) -> Iterator[str]:
     for section, metric, direction in given:
         if metric is None:
             continue
-        if metric in metrics_of("regression") and metric not in known and slip:
+        if metric in metric_names("regression") and metric not in known and slip:
             yield f"target: column {found.target!r} {slip}"
         elif metric not in known:
             yield f"{section}metric: {_unknown_metric_reason(metric, found)}"
@@ -228,13 +228,13 @@ def _metric_direction(metric: str) -> str:
 
 
 def _unknown_metric_reason(metric: str, found: Description) -> str:
-    known = metrics_of(found.kind)
-    kinds = [kind for kind in METRICS if metric in metrics_of(kind)]
+    known = metric_names(found.kind)
+    kinds = [kind for kind in METRICS if metric in metric_names(kind)]
     if kinds:
         part = metric[: metric.index("_") + 1]
         fitting = [part + name for name in (*METRICS[found.kind], "loss")]
         return f"{metric} is for {_TARGETS[kinds[-1]]}; {_target(found)}: {', '.join(fitting)}"
-    near = nearest_choice(metric, (name for kind in METRICS for name in metrics_of(kind)))
+    near = nearest_choice(metric, (name for kind in METRICS for name in metric_names(kind)))
     guess = f" (did you mean {near!r}?)" if near in known else ""
     return f"there is no {metric!r}{guess}; {_target(found)}: {', '.join(known)}"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from trialfleet import job_files
 from trialfleet.files import sync
 from trialfleet.nodes import ENDED
-from trialfleet.nodes.job.packages import unpack_from
+from trialfleet.nodes.job.packages import unpack_file
 from trialfleet.optimizer.client import FULL
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
@@ -34,7 +34,7 @@ def take_left(place: TrialFolder, package: Path, most: float = math.inf) -> None
     job_files.make_empty(beside)
     try:
         with job_files.open_regular(package, place.node_root) as file:
-            unpack_from(file, beside, most)
+            unpack_file(file, beside, most)
     except OSError as error:
         if error.errno in FULL:
             raise
